@@ -176,6 +176,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.followAssignment(ctx) })
 	g.Go(func() error { return h.followSchemas(ctx) })
 	g.Go(func() error { return h.sweep(ctx) })
+	g.Go(func() error { return h.count(ctx) })
 	g.Go(func() error { return h.announce(ctx) })
 	g.Go(func() error { return h.tellStats(ctx) })
 	if h.warmer != nil {

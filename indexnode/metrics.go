@@ -65,7 +65,7 @@ func newCounters(reg prometheus.Registerer, n *Node) counters {
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
-	reg.MustRegister(&replicaGauge{n})
+	reg.MustRegister(&replicaGauge{n}, &typeMetrics{n}, engineMetrics{n.store}, n.cfg.Brokers.Collector("millrace_indexnode"))
 	gauge("millrace_indexnode_question_memory_bytes", "Memory that is counted for questions: what they read beside the caches, and their answers.", func() float64 {
 		return float64(n.memory.Held())
 	})

@@ -105,8 +105,11 @@ func TestMetrics(t *testing.T) {
 		"cache_memory_bytes": float64(s.Arena.Used), "cache_mapped_bytes": float64(s.Arena.Mapped), "cache_retired_bytes": float64(s.Arena.Retired),
 		"cache_record_bytes": float64(s.Arena.Used) / float64(s.Records), "cache_fat_bytes": float64(s.Bytes),
 		"cache_bound_bytes": 16 << 10, "cache_taken_bytes": float64(s.Taken),
-		"indexnode_question_memory_bytes": 7,
-		"indexnode_panics_total":          0, // TestAPanicOfAReaderEndsQuestionsOnly
+		"indexnode_question_memory_bytes":  7,
+		"indexnode_type_records type=post": 90, "indexnode_type_deleted_records type=post": 1, "indexnode_type_timelines type=post": 30,
+		"indexnode_type_newest_timestamp_seconds type=post": 1700000000.002, "indexnode_type_cached_records type=post": float64(s.Records),
+		"indexnode_type_in_total type=post": 90 + 1 + 1, "indexnode_type_out_total how=deleted type=post": 1,
+		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
 	} {
 		value, there := got[series]
 		if !there || value != want || want == 0 && !strings.Contains(series, "panics") {
@@ -126,6 +129,24 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("paused for %v s yet, want an hour", paused)
 	}
 	delete(got, "indexnode_ingest_paused_seconds")
+	if size := got["indexnode_type_bytes type=post"]; size < 91*20 || size > 91*200 {
+		t.Errorf("records have %v bytes", size)
+	}
+	for _, none := range []string{"indexnode_type_out_total how=expired type=post", "indexnode_uncounted_partitions"} {
+		if n, there := got[none]; !there || n != 0 {
+			t.Errorf("%s is %v (there: %t)", none, n, there)
+		}
+		delete(got, none)
+	}
+	delete(got, "indexnode_type_bytes type=post")
+	if got["store_disk_bytes"] == 0 || got["store_memtable_bytes"] == 0 {
+		t.Errorf("the engine: %v bytes on disk, %v in memory", got["store_disk_bytes"], got["store_memtable_bytes"])
+	}
+	for series := range got { // of the engine, and of Kafka's client, which have tests of their own
+		if strings.HasPrefix(series, "store_") || strings.HasPrefix(series, "indexnode_kafka_") {
+			delete(got, series)
+		}
+	}
 	for series := range got {
 		t.Errorf("nobody looks at %s", series)
 	}

@@ -134,6 +134,7 @@ type Node struct {
 	// condemned are versions of models that failed.
 	condemned *condemner
 	load      load
+	rates     rates
 	leaving   chan struct{} // closed when it is to be asked no more
 	// modelsAwaited is a string: see modelsPending.
 	modelsAwaited atomic.Value
@@ -228,7 +229,7 @@ func (n *Node) server() *grpc.Server {
 // admin is what operators ask.
 func (n *Node) admin() *admin.Server {
 	return admin.New(admin.Config{
-		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas,
+		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Rates: n.rates.get,
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
 	})
 }

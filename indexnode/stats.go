@@ -115,6 +115,7 @@ func (h *hosting) tellStats(ctx context.Context) error {
 	for {
 		now, held := time.Now(), h.node.replicas.Held()
 		if held != told.Held || now.Sub(o.at) >= statsEvery {
+			h.node.rates.look(h.node, now)
 			if s := o.look(now, held); !told.Near(&s) {
 				told = s
 				h.member.SetStats(s)

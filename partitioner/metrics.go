@@ -34,7 +34,7 @@ type metrics struct {
 	stuck        prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, error) {
 	var all []prometheus.Collector
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help}, labels)
@@ -74,7 +74,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		paused: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: "paused",
 			Help: "1 while consumption pauses because nothing but dead letters came in."}),
 	}
-	all = append(all, m.paused, m.stuck, m.otherLog)
+	all = append(all, m.paused, m.stuck, m.otherLog, brokers.Collector("millrace_partitioner"))
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, reg.Register(c))

@@ -189,7 +189,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(reg)
+	m, err := newMetrics(reg, cfg.Brokers)
 	if err != nil {
 		return nil, fmt.Errorf("partitioner: %w", err)
 	}

@@ -67,7 +67,7 @@ var acts = map[string]func(context.Context, nodev1.AdminServiceClient, bool) err
 }
 
 // onlyShow are what AdminService only shows.
-var onlyShow = []string{"ReadTimeline", "ReadHistory", "FindRecords"}
+var onlyShow = []string{"ReadTimeline", "ReadHistory", "FindRecords", "ReadState", "CountDeadLetters"}
 
 // others are the methods of the nodes' other service: what is written down of
 // each that changes something.
@@ -202,7 +202,7 @@ var guards = map[string]string{
 	"deadletters list": looks, "deadletters show": looks, "doctor": looks, "experiment diff": looks, "experiment explain": looks, "experiment history": looks,
 	"experiment list": looks, "experiment rule": looks, "experiment show": looks, "experiment status": looks, "feed diff": looks, "feed history": looks, "feed list": looks,
 	"feed shadows": looks, "feed show": looks, "model diff": looks, "model history": looks, "model list": looks, "model show": looks, "model validate": looks,
-	"node list": looks, "partition check": looks, "partition diff": looks, "ready": looks, "schema check": looks, "schema list": looks, "timeline get": looks,
+	"node list": looks, "state": looks, "partition check": looks, "partition diff": looks, "ready": looks, "schema check": looks, "schema list": looks, "timeline get": looks,
 	"timeline history": looks, "topics history": looks, "topics show": looks, "version": looks, "why": looks,
 }
 
@@ -227,7 +227,7 @@ var trails = map[string]string{
 const nodeAudit = "the node's file of audit"
 
 // operators are the commands that ask AdminService: they teach by an example.
-var operators = []string{"record delete", "cache drop", "ingest pause", "ingest resume", "deadletters replay", "partition quarantine", "partition release", "timeline get", "timeline history"}
+var operators = []string{"record delete", "cache drop", "ingest pause", "ingest resume", "deadletters replay", "partition quarantine", "partition release", "timeline get", "timeline history", "state"}
 
 // Every command says how it is kept from doing harm by mistake, has the flags for
 // it, and no others; and of every act somebody can find out who had it done.

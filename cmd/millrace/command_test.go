@@ -42,7 +42,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 		"cluster page-keys": nil, "cluster history": nil, "cluster pause": nil, "cluster resume": nil, "cluster cancel": nil, "cluster rollback": nil,
 		"node list": nil, "node add": {"x"}, "node drain": {"x"}, "node replace": {"x", "y"}, "node remove": {"x"}, "node restart": {"x", "--exec", "true"},
 		"partition check": {"1"}, "partition diff": {"1"}, "partition quarantine": {"1", "--node", "n1", "--why", "x"}, "partition release": {"1", "--node", "n1"},
-		"timeline get": {"x"}, "timeline history": {"x"}, "record delete": {"x", "--entity", "y"}, "cache drop": {"--entity", "x"}, "ingest pause": {"n1", "--for", "1m"}, "ingest resume": {"n1"}, "deadletters replay": {"1"},
+		"timeline get": {"x"}, "timeline history": {"x"}, "record delete": {"x", "--entity", "y"}, "cache drop": {"--entity", "x"}, "ingest pause": {"n1", "--for", "1m"}, "ingest resume": {"n1"}, "deadletters replay": {"1"}, "state": nil,
 	}
 	elsewhere := map[string]string{
 		"demo": "it starts an etcd", "dev": "it starts an etcd", "doctor": "see TestDoctorWhileKafkaOrEtcdIsAway",

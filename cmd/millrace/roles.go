@@ -700,11 +700,12 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 	if c.Exposures == "" {
 		return nil, func() {}, nil
 	}
-	records, closes, err := kafka.OpenExposures(c.kafka(), c.Exposures, slog.Default())
+	brokers := c.kafka()
+	records, closes, err := kafka.OpenExposures(brokers, c.Exposures, slog.Default())
 	if err != nil {
 		return nil, nil, err
 	}
-	metrics.MustRegister(records)
+	metrics.MustRegister(records, brokers.Collector("millrace_exposure"))
 	return records, closes, nil
 }
 

@@ -29,10 +29,12 @@ type Config struct {
 	Cache    *cache.Cache
 	Schemas  *schemas.Registry
 	Replicas *replica.Replicas
-	Brokers  kafka.Brokers
-	Topics   kafka.Topics // with all names
-	Audit    *audit.Log   // nil: the process's log alone
-	Log      *slog.Logger
+	// Rates are how many records a second come and go.
+	Rates   func(millrace.Partition, millrace.ContentType) (in, out float64)
+	Brokers kafka.Brokers
+	Topics  kafka.Topics // with all names
+	Audit   *audit.Log   // nil: the process's log alone
+	Log     *slog.Logger
 }
 
 // Server implements nodev1.AdminServiceServer.

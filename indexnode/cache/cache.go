@@ -79,7 +79,8 @@ type Cache struct {
 		lists      [listKinds]list
 		bytes      int
 		keys       int    // bytes, see keyBytes
-		name       []byte // of enter
+		name       []byte // of the key at hand
+		held       held
 
 		notAdmitted, removals, purges, warmed uint64
 	}

@@ -177,7 +177,7 @@ func (w *Warming) makeRoom(kind listKind, timeline, key int) bool {
 		}
 		before := l.bytes
 		l.evictions++
-		c.forget(kind, i, len(e.name))
+		c.forget(kind, i, e.name)
 		w.evicted[kind] += before - l.bytes
 	}
 	return true

@@ -59,10 +59,13 @@ func (c *Cache) replace(key millrace.Timeline, k id, tl *Timeline) bool {
 	case kindOf(key, was) == kind:
 		l := &c.mu.lists[kind]
 		l.weight += weightOf(kind, tl) - weightOf(kind, was)
+		c.mu.name = appendName(c.mu.name[:0], key)
+		c.mu.held.count(kind, c.mu.name, 0, tl.Len()-was.Len())
 		l.bytes += tl.bytes() - was.bytes()
 		c.mu.bytes += tl.bytes() - was.bytes()
 	default:
-		c.leave(kindOf(key, was), was, nameBytes(key))
+		c.mu.name = appendName(c.mu.name[:0], key)
+		c.leave(kindOf(key, was), was, c.mu.name)
 		c.enter(key, kind, i, tl)
 	}
 	c.index.set(i, tl)
@@ -122,21 +125,22 @@ func (c *Cache) enter(key millrace.Timeline, kind listKind, i int, tl *Timeline)
 	l := &c.mu.lists[kind]
 	c.mu.name = appendName(c.mu.name[:0], key)
 	l.order.enter(entry{c.index.table.Load().slot(i).enter(), c.mu.name})
-	c.weigh(kind, 1, tl, len(c.mu.name))
+	c.weigh(kind, 1, tl, c.mu.name)
 }
 
-func (c *Cache) leave(kind listKind, tl *Timeline, name int) {
+func (c *Cache) leave(kind listKind, tl *Timeline, name []byte) {
 	c.mu.lists[kind].order.leave()
 	c.weigh(kind, -1, tl, name)
 }
 
 // weigh adds a timeline to what is counted, or takes it off.
-func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name int) {
-	l, bytes, key := &c.mu.lists[kind], sign*tl.bytes(), sign*keyBytes(name)
+func (c *Cache) weigh(kind listKind, sign int, tl *Timeline, name []byte) {
+	l, bytes, key := &c.mu.lists[kind], sign*tl.bytes(), sign*keyBytes(len(name))
 	l.weight += sign * weightOf(kind, tl)
 	l.bytes += bytes + key
 	c.mu.bytes += bytes
 	c.mu.keys += key
+	c.mu.held.count(kind, name, sign, sign*tl.Len())
 }
 
 // maxReplays bounds how many touches one eviction replays, lest it walk the
@@ -170,7 +174,7 @@ func (c *Cache) evictOldest(kind listKind) bool {
 			continue
 		}
 		l.evictions++
-		c.forget(kind, i, len(e.name))
+		c.forget(kind, i, e.name)
 		return true
 	}
 	return false
@@ -189,12 +193,13 @@ func (c *Cache) at(kind listKind, p place) int {
 // drop takes a key out that may have a value.
 func (c *Cache) drop(t millrace.Timeline, i int) {
 	if tl := c.index.table.Load().slot(i).get(); tl != nil {
-		c.forget(kindOf(t, tl), i, nameBytes(t))
+		c.mu.name = appendName(c.mu.name[:0], t)
+		c.forget(kindOf(t, tl), i, c.mu.name)
 	}
 }
 
 // forget takes a key out that has a value.
-func (c *Cache) forget(kind listKind, i, name int) {
+func (c *Cache) forget(kind listKind, i int, name []byte) {
 	tl := c.index.table.Load().slot(i).get()
 	c.leave(kind, tl, name)
 	c.index.set(i, nil)
@@ -228,5 +233,6 @@ func (c *Cache) Purge() {
 		l.order, l.weight, l.bytes = newOrder(), 0, 0
 	}
 	c.mu.bytes, c.mu.keys = 0, 0
+	c.mu.held.forget()
 	c.mu.purges++
 }

@@ -17,12 +17,14 @@ type Report struct {
 	// StaleRows are id rows of records that are no longer where they say;
 	// a sweep removes those that retention left.
 	StaleRows int
+	// Miscounted are content types whose counts were wrong, and are right now.
+	Miscounted int
 }
 
 // Check walks a partition as it is when called, and verifies every row: the
 // chains, the order of records across blobs, metadata, counts, filters, id
 // rows, orphans, and that the digests follow from what is there. A fault is an
-// [ErrCorrupt] and quarantines the partition.
+// [ErrCorrupt] and quarantines the partition. It makes the counts right.
 func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error) {
 	snap, err := s.snapshot(n)
 	if err != nil {
@@ -30,7 +32,12 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	}
 	defer snap.Close()
 	c := newChecker(ctx, n)
-	err = snap.failed(c.run(snap))
+	for name := range snap.counted.at { // those have their names already
+		c.counts[name] = &Counts{}
+	}
+	if err = snap.failed(c.run(snap)); err == nil {
+		c.report.Miscounted = s.recount(snap.p, snap.counted, c.counts)
+	}
 	return c.report, err
 }
 
@@ -42,7 +49,9 @@ type checker struct {
 
 	row    partRow
 	origin []byte
-	sum    Digest // of what is there
+	sum    Digest                           // of what is there
+	counts map[millrace.ContentType]*Counts // of what is there
+	here   *Counts                          // of the type of the timeline at hand
 
 	// The timeline at hand:
 	prefix []byte
@@ -75,7 +84,7 @@ type span struct {
 }
 
 func newChecker(ctx context.Context, n millrace.Partition) *checker {
-	return &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}}
+	return &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}, counts: map[millrace.ContentType]*Counts{}}
 }
 
 func (c *checker) run(r pebble.Reader) error {
@@ -150,12 +159,35 @@ func (c *checker) timelineRow(k, v []byte) error {
 			return err
 		}
 		c.begin(k[:n], name)
+		c.here = c.countsOf(name.Type)
 		rest = k[n:]
 	}
 	if err := c.part(rest, v); err != nil {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	return nil
+}
+
+// countsOf is [tally.of] of what is there.
+func (c *checker) countsOf(t millrace.ContentType) *Counts {
+	if c.counts[t] == nil && len(c.counts) >= MaxTypes {
+		t = ""
+	}
+	if c.counts[t] == nil {
+		c.counts[t] = &Counts{}
+	}
+	return c.counts[t]
+}
+
+// scan counts a record that is there.
+func (c *Counts) scan(r *millrace.Record) {
+	c.Bytes += int64(recordSize(r, 0))
+	if r.Deleted {
+		c.Deleted++
+		return
+	}
+	c.Records++
+	c.Newest = max(c.Newest, r.Time)
 }
 
 // begin goes on to another timeline, in the room and the maps of the last.
@@ -256,6 +288,7 @@ func (c *checker) blob(v []byte) (*blob, error) {
 		if !c.recs[i].Deleted {
 			c.report.Live++
 		}
+		c.here.scan(&c.recs[i])
 	}
 	if sum != b.digest() {
 		return nil, fmt.Errorf("%w: blob", errDigest)
@@ -296,6 +329,9 @@ func (c *checker) endTimeline() error {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	c.report.Timelines++
+	if c.head.count > 0 {
+		c.here.Timelines++
+	}
 	return nil
 }
 

@@ -171,6 +171,11 @@ func (p *part) fill(b *pebble.Batch) error {
 			return err
 		}
 	}
+	if p.tally.known {
+		if err := b.Set(countsKey(p.p), p.tally.encode(p.row.countsOf()), nil); err != nil {
+			return err
+		}
+	}
 	return b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil)
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"maps"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -92,9 +93,17 @@ func FuzzRows(f *testing.F) {
 		seen.add(id)
 	}
 	f.Add(seen.encode())
+	f.Add((&tally{types: map[millrace.ContentType]*typeTally{"post": {Counts: Counts{1, 2, 3, 4, -5, 6, 7, 8}}, "": {}}}).encode(countsOf{7, 8}))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if r, err := decodePartRow(in); err == nil && !bytes.Equal(r.encode(), in) {
 			t.Fatalf("partition row %x became %x", in, r.encode())
+		}
+		if c, err := decodeCounts(in, countsOf{7, 8}); err == nil {
+			s := new(Store)
+			again, err := decodeCounts(s.tallyOf(in, true, countsOf{7, 8}).encode(countsOf{7, 8}), countsOf{7, 8})
+			if err != nil || !maps.Equal(c, again) {
+				t.Fatalf("counts %v became %v: %v", c, again, err)
+			}
 		}
 		if x, err := decodeFeatures("s", in); err == nil {
 			if y, err := decodeFeatures("s", x.encode(nil)); err != nil || !equalFeatures([]Features{x}, []Features{y}) {

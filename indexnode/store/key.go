@@ -20,7 +20,12 @@ import (
 //	74 entity type 04 id                where a record outside the head is
 //
 // entity and type stand behind their length as uvarint. The node's own rows
-// have the partition ffff, and a copy of them fffe.
+// have the partition ffff, and a copy of them fffe. Among those of fffe, and
+// nowhere else, is
+//
+//	63 partition(2)                     how much a partition has, by content type
+//
+// which is no row of the partition, so that no checkpoint has it.
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
@@ -34,6 +39,7 @@ const (
 	partID     = 0x04
 
 	nodePartition = 0xffff
+	nodeCounts    = 'c'
 	nodeFormat    = 'v'
 	nodeSchema    = 's'
 	nodeType      = 't'
@@ -44,6 +50,15 @@ var errKey = errors.New("key")
 
 func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
+}
+
+// countsKey is the key of a partition's counts. It is among the node's rows for
+// the sake of earlier versions: they ignore rows of the node that they do not
+// know, and can mend a damaged file that has some. A damaged file that has no
+// rows of the node and none of a partition they cannot remove, and would try for
+// ever to open the store.
+func countsKey(p millrace.Partition) []byte {
+	return append(partitionPrefix(nodeCopies[0]), nodeCounts, byte(p>>8), byte(p))
 }
 
 func partitionPrefix(p millrace.Partition) []byte { return []byte{byte(p >> 8), byte(p)} }

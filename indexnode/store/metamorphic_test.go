@@ -84,6 +84,9 @@ type metaPart struct {
 	log     []entry
 	applied int
 	oracle  *oracle
+	// A restore begins the counts anew:
+	restored int // where
+	counts   map[millrace.ContentType]Counts
 }
 
 // entry is a record of either stream.
@@ -256,6 +259,7 @@ func (m *meta) step() {
 	default:
 		p := m.partition()
 		m.fail(m.s.DropPartition(p))
+		m.parts[p].restored, m.parts[p].counts = 0, nil
 		m.rewind(p, 0)
 		m.compare(m.s, p)
 	}
@@ -326,7 +330,30 @@ func fold(o *oracle, log []entry) {
 func (m *meta) rewind(p millrace.Partition, applied int) {
 	part := m.parts[p]
 	part.oracle, part.applied = newOracle(metaRetention), 0
+	m.forward(p, part.restored)
+	if part.counts != nil {
+		clear(part.oracle.counts)
+		for name, c := range part.counts {
+			part.oracle.counts[name] = &c
+		}
+	}
 	m.forward(p, applied)
+}
+
+// restored takes the oracle back to a restore, with which the counts began anew.
+func (m *meta) restored(s *Store, p millrace.Partition, at int) {
+	m.t.Helper()
+	there, err := scanCounts(s, p)
+	m.fail(err)
+	c, err := s.Counts(p)
+	m.fail(err)
+	for name, n := range c.Types {
+		if want := there[name]; want == nil || n.Taken != want.Records || n.Newest != want.Newest || n.Hidden != 0 || n.Expired != 0 {
+			m.t.Fatalf("operation %d: partition %d is restored, %s: counted %+v, there are %+v", m.ops, p, name, n, want)
+		}
+	}
+	m.parts[p].restored, m.parts[p].counts = at, c.Types
+	m.rewind(p, at)
 }
 
 func appliedOf(o Offsets) (int, error) {
@@ -431,7 +458,7 @@ func (m *meta) restore() {
 			m.fail(m.s.Flush())
 		}
 		m.fail(m.s.Restore(context.Background(), dir, c))
-		m.rewind(p, at)
+		m.restored(m.s, p, at)
 		m.compareAll()
 	}
 }
@@ -442,16 +469,27 @@ func (m *meta) replicate() {
 	p, dir := m.partition(), m.dir()
 	c := m.checkpoint(m.s, p, dir)
 	other := m.open(m.dir())
+	// The replica has counts of its own, and so a part of its own.
+	main, replica := m.parts[p], &metaPart{}
+	compare := func(begin func(p millrace.Partition, at int)) {
+		m.t.Helper()
+		replica.log = main.log
+		m.parts[p] = replica
+		begin(p, main.applied)
+		m.compare(other, p)
+		m.check(other, p)
+		m.parts[p] = main
+	}
+	begin := func(p millrace.Partition, at int) { m.restored(other, p, at) }
 	m.fail(other.Restore(context.Background(), dir, c))
-	m.compare(other, p)
-	m.check(other, p)
+	compare(begin)
 	if m.rng.IntN(2) == 0 {
 		dir = m.dir()
 		c = m.checkpoint(other, p, dir)
 		m.close(other)
 		other = m.open(m.dir())
 		m.fail(other.Restore(context.Background(), dir, c))
-		m.compare(other, p)
+		compare(begin)
 	}
 	at := m.parts[p].applied
 	for range 1 + m.rng.IntN(10) {
@@ -467,8 +505,7 @@ func (m *meta) replicate() {
 		m.fail(err)
 		at = next
 	}
-	m.compare(other, p)
-	m.check(other, p)
+	compare(m.forward)
 	m.close(other)
 }
 
@@ -536,8 +573,11 @@ func (m *meta) features(s *Store, p millrace.Partition) {
 
 func (m *meta) check(s *Store, p millrace.Partition) {
 	m.t.Helper()
-	_, err := s.Check(m.t.Context(), p)
+	r, err := s.Check(m.t.Context(), p)
 	m.fail(err)
+	if r.Miscounted != 0 {
+		m.t.Fatalf("operation %d: partition %d: the counts of %d types were wrong", m.ops, p, r.Miscounted)
+	}
 	checkHot(m.t, s)
 }
 
@@ -557,6 +597,7 @@ func (m *meta) compare(s *Store, p millrace.Partition) {
 	if got := s.Digest(p); got != o.digest {
 		m.t.Fatalf("operation %d: partition %d at %d has digest %x, want %x", m.ops, p, m.parts[p].applied, got, o.digest)
 	}
+	m.fail(compareCounts(s, p, o))
 	seen := map[millrace.Timeline]bool{}
 	for name, err := range s.Timelines(p) {
 		m.fail(err)

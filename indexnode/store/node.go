@@ -14,7 +14,8 @@ import (
 
 // The node's own rows (the format, schemas, content types, quarantines) are
 // there twice, each time in files of their own, so that a damaged file costs
-// none of them.
+// none of them. The counts of the partitions are in the first copy alone, and
+// are counted anew when they are lost.
 var nodeCopies = [...]millrace.Partition{nodePartition - 1, nodePartition}
 
 // nodeSpan is the range of all keys of a copy.
@@ -90,11 +91,15 @@ func (s *Store) writeNode(rows map[string][]byte) error {
 		slices.Sorted(maps.Keys(rows))...)
 }
 
-// nodeRows reads one copy, or none of it.
+// nodeRows reads one copy, or none of it. It reads over counts, whose files are
+// then known to be whole; the second copy has some where an earlier version made
+// the copies equal.
 func (s *Store) nodeRows(c millrace.Partition) (map[string][]byte, error) {
 	rows := make(map[string][]byte)
 	err := scan(s.db, partitionPrefix(c), func(k, v []byte) error {
-		rows[string(k[2:])] = append([]byte(nil), v...)
+		if k[2] != nodeCounts {
+			rows[string(k[2:])] = append([]byte(nil), v...)
+		}
 		return nil
 	})
 	if err != nil {

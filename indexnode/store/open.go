@@ -24,15 +24,17 @@ type Store struct {
 	dbo   *pebble.Options
 	parts [partition.Count]part
 	types registry
+	flows flows
 
 	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
 	hot     atomic.Int64 // bytes held by what they have flushed
 	flushAt atomic.Int64 // dirty bytes that start a flush
+	stalls  atomic.Int64 // times that Pebble had writes wait
 	// The locks are taken in this order: flushing, a partition's or the
 	// registry's, node, writing. Who takes those of several partitions has
 	// flushing.
 	flushing  sync.Mutex   // one flush at a time
-	node      sync.Mutex   // held while the node's rows change
+	node      sync.Mutex   // held while the node's rows change, but for counts
 	writing   sync.RWMutex // held against every write to Pebble while a checkpoint is taken
 	wake      chan struct{}
 	replacing replacements
@@ -148,6 +150,11 @@ func (s *Store) loadParts() error {
 func (p *part) load(s *Store) error {
 	p.forget(s)
 	row, origin, err := loadRows(s.db, p.p)
+	var counts []byte
+	if err == nil {
+		counts, err = s.countsRow(p.p)
+	}
+	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil, row.countsOf())
 	switch {
 	case err == nil:
 		p.row, p.origin, p.durable = row, origin, row.applied

@@ -23,6 +23,7 @@ type oracle struct {
 	features  map[featuresKey]Features
 	clock     millrace.Time
 	digest    Digest
+	counts    map[millrace.ContentType]*Counts // without Timelines, Bytes and Expired: nothing expires of Records
 }
 
 type oracleTimeline struct {
@@ -31,7 +32,7 @@ type oracleTimeline struct {
 }
 
 func newOracle(r map[millrace.ContentType]Retention) *oracle {
-	return &oracle{retention: r, timelines: map[millrace.Timeline]*oracleTimeline{}, features: map[featuresKey]Features{}}
+	return &oracle{retention: r, timelines: map[millrace.Timeline]*oracleTimeline{}, features: map[featuresKey]Features{}, counts: map[millrace.ContentType]*Counts{}}
 }
 
 func comparePositions(a, b millrace.Record) int {
@@ -66,6 +67,7 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 			t.recs = t.recs[:keep.MaxCount]
 		}
 		o.digest.Content += recordByDefinition(name, &r)
+		o.count(name.Type, nil, &r)
 		return
 	}
 	old := t.recs[i]
@@ -73,6 +75,7 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 		return
 	}
 	o.digest.Content += recordByDefinition(name, &r) - recordByDefinition(name, &old)
+	o.count(name.Type, &old, &r)
 	if old.Time != r.Time && keep.MaxCount > 0 && len(t.recs) == keep.MaxCount {
 		last := t.recs[len(t.recs)-1]
 		t.floor = &floor{last.Time, last.ID}
@@ -82,6 +85,30 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
 		t.recs = slices.Insert(t.recs, at, r)
 	}
+}
+
+// count counts that a record takes the place of another, or of none.
+func (o *oracle) count(t millrace.ContentType, old, r *millrace.Record) {
+	c := o.counts[t]
+	if c == nil {
+		c = &Counts{}
+		o.counts[t] = c
+	}
+	if old != nil && old.Deleted {
+		c.Deleted--
+	} else if old != nil {
+		c.Records--
+	}
+	if r.Deleted {
+		c.Deleted++
+		if old != nil && !old.Deleted {
+			c.Hidden++
+		}
+		return
+	}
+	c.Records++
+	c.Taken++
+	c.Newest = max(c.Newest, r.Time)
 }
 
 func (o *oracle) horizon(t millrace.ContentType) millrace.Time {

@@ -17,6 +17,7 @@ type part struct {
 	restoring atomic.Bool // a restore is under way
 	// Guarded by mu:
 	row       partRow
+	tally     *tally
 	timelines map[millrace.Timeline]*timeline // not flushed
 	hot       hotHeads
 	features  map[millrace.Entity]map[string]Features // by entity and subject
@@ -93,6 +94,8 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	}
 	before := t.memory()
 	defer func() { p.bytes += int64(t.memory() - before) }()
+	n, had := p.tally.of(s, name.Type), t.headCount() > 0
+	defer func() { n.timeline(had, t.headCount() > 0) }()
 
 	keep := s.keeper(name.Type, p.row.clock)
 	at, ok, err := t.find(r.ID)
@@ -107,6 +110,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		if gone { // retention has dropped it: it is as if it were not there
 			ok = false
 			p.row.dropped += recordDigest(t.hash, &at.rec)
+			n.expire(&at.rec)
 			if err := t.remove(at); err != nil {
 				return c, err
 			}
@@ -117,6 +121,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 			return c, err
 		}
 		c.Kind = Inserted
+		n.take(r)
 		c.Newest, err = t.insert(r)
 	} else {
 		c.HadOld, c.Old = true, at.rec
@@ -126,6 +131,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		}
 		c.Kind = Replaced
 		p.row.digest.Content -= recordDigest(t.hash, &at.rec)
+		n.replace(&at.rec, r)
 		c.Newest, err = p.move(t, at, r, keep)
 	}
 	if err != nil {
@@ -135,8 +141,9 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		c.Kind = Deleted
 	}
 	p.row.digest.Content += recordDigest(t.hash, r)
-	p.row.dropped += keep.trim(t)
-	return c, nil
+	dropped, err := keep.trim(t, n)
+	p.row.dropped += dropped
+	return c, err
 }
 
 // wins reports whether r takes the place of old: it is newer, or it deletes a

@@ -37,6 +37,7 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	o.EventListener = &pebble.EventListener{
 		BackgroundError: s.backgroundError,
 		DataCorruption:  s.dataCorruption,
+		WriteStallBegin: func(pebble.WriteStallBeginInfo) { s.stalls.Add(1) },
 	}
 	return o
 }

@@ -369,9 +369,10 @@ func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
 // snapshot is a partition as it was at one time.
 type snapshot struct {
 	*pebble.Snapshot
-	s     *Store
-	p     *part
-	epoch int
+	s       *Store
+	p       *part
+	epoch   int
+	counted counted
 }
 
 // failed is [Store.failed] for what was read from the snapshot.
@@ -393,7 +394,7 @@ func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 			return nil, s.rewind(p, err)
 		}
 	}
-	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch}, nil
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
 }
 
 // heads ranges over the timelines that have a head.

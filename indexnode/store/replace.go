@@ -17,6 +17,7 @@ import (
 // replacement is what takes the place of a partition.
 type replacement struct {
 	p           *part
+	scanned     *checker // of the tables; nil: there are none
 	bottom, run []string // paths of tables on disk, those of run newer; both are used up
 	// Guarded by flushing:
 	was   error // why it was quarantined before
@@ -177,13 +178,14 @@ func (s *Store) reload(p *part) error {
 	return err
 }
 
-// lift ends the quarantines of those that are replaced, on disk first.
+// lift ends the quarantines of those that are replaced, on disk first, and has
+// them counted.
 func (s *Store) lift(some []*replacement) error {
 	var errs []error
 	lifted := slices.DeleteFunc(slices.Clone(some), func(r *replacement) bool { return r.err != nil })
 	for _, r := range lifted {
 		r.was = r.p.bad
-		errs = append(errs, s.bad(r.p, nil))
+		errs = append(errs, s.countReplaced(r), s.bad(r.p, nil))
 	}
 	err := errors.Join(append(errs, s.flushPebble(s.ctx.Done()))...)
 	if err != nil {
@@ -192,6 +194,18 @@ func (s *Store) lift(some []*replacement) error {
 		}
 	}
 	return err
+}
+
+// countReplaced makes the counts of a partition those of what took its place. They
+// are on disk with the next flush. p.mu is held.
+func (s *Store) countReplaced(r *replacement) error {
+	s.writing.RLock()
+	defer s.writing.RUnlock()
+	if r.scanned == nil {
+		return s.db.Delete(countsKey(r.p.p), pebble.NoSync)
+	}
+	r.p.tally = s.tallyOfScan(r.scanned.counts)
+	return s.db.Set(countsKey(r.p.p), r.p.tally.encode(r.p.row.countsOf()), pebble.NoSync)
 }
 
 // bad says why a partition is quarantined, or that it is not. It is on disk

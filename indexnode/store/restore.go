@@ -72,6 +72,7 @@ type restore struct {
 	// Both are in key order and hold only what a store can take as it is:
 	bottom []string // paths of tables of the checkpoint
 	run    []string // paths of tables with what is newer than those of the bottom
+	rows   *checker // of all of them
 }
 
 func (r *restore) do() error {
@@ -93,7 +94,7 @@ func (r *restore) do() error {
 	if err := r.s.syncTables(slices.Concat(r.bottom, r.run)); err != nil {
 		return err
 	}
-	return r.s.replace(&replacement{p: r.p, bottom: r.bottom, run: r.run})
+	return r.s.replace(&replacement{p: r.p, scanned: r.rows, bottom: r.bottom, run: r.run})
 }
 
 // refuse tells files that are wrong from a disk that cannot be read or written.
@@ -111,7 +112,8 @@ func (r *restore) prepare() (err error) {
 	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.MkdirAll(r.scratch, 0o755)); err != nil {
 		return err
 	}
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: r.prefix + "run-", level: lowestLevel - 1}, rows: newChecker(r.ctx, r.p.p)}
+	r.rows = newChecker(r.ctx, r.p.p)
+	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: r.prefix + "run-", level: lowestLevel - 1}, rows: r.rows}
 	defer func() { err = errors.Join(err, m.close()) }()
 	if err := r.open(m); err != nil {
 		return err

@@ -153,12 +153,12 @@ func (k keeper) setFloor(t *timeline) error {
 	return nil
 }
 
-// trim drops the tail blobs that hold nothing kept, without reading them, and
-// returns their digest. It does nothing unless the chain is loaded. Their id
-// rows stay until the sweep.
-func (k keeper) trim(t *timeline) (dropped uint64) {
+// trim drops the tail blobs that hold nothing kept, and returns their digest.
+// They are read for the counts alone. It does nothing unless the chain is
+// loaded. Their id rows stay until the sweep.
+func (k keeper) trim(t *timeline, n *typeTally) (dropped uint64, err error) {
 	if k.keepsAll() {
-		return 0
+		return 0, nil
 	}
 	for len(t.links()) > 0 {
 		l := t.chain.links[0]
@@ -166,9 +166,16 @@ func (k keeper) trim(t *timeline) (dropped uint64) {
 		if l.newest >= k.horizon && !under && (k.count == 0 || t.newerThan(0, 0) < k.count) {
 			break
 		}
+		b, err := t.blobAt(&l)
+		if err == nil {
+			err = n.expireBlob(b)
+		}
+		if err != nil {
+			return dropped, err
+		}
 		dropped += l.digest
 		t.chain.stale += l.count
 		t.unlink(0)
 	}
-	return dropped
+	return dropped, nil
 }

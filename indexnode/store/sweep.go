@@ -73,7 +73,9 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 		}
 		held := t.memory()
 		// What it dropped before it failed is dropped.
-		dropped, err := s.keeper(name.Type, p.row.clock).sweep(t)
+		n, had := p.tally.of(s, name.Type), t.headCount() > 0
+		dropped, err := s.keeper(name.Type, p.row.clock).sweep(t, n)
+		n.timeline(had, t.headCount() > 0)
 		p.row.dropped += dropped
 		p.bytes += int64(t.memory() - held)
 		if t.clean() {
@@ -90,14 +92,16 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 }
 
 // sweep drops what is not kept, and returns the digest of its records.
-func (k keeper) sweep(t *timeline) (dropped uint64, err error) {
+func (k keeper) sweep(t *timeline, n *typeTally) (dropped uint64, err error) {
 	if t.head == nil || k.keepsAll() {
 		return 0, nil
 	}
 	if err := t.loadChain(); err != nil {
 		return 0, err
 	}
-	dropped = k.trim(t)
+	if dropped, err = k.trim(t, n); err != nil {
+		return dropped, err
+	}
 	if err := t.sweepIDs(); err != nil || len(t.links()) > 0 {
 		return dropped, err
 	}
@@ -112,6 +116,9 @@ func (k keeper) sweep(t *timeline) (dropped uint64, err error) {
 		if newest, _ := t.head.newest(); newest >= k.horizon {
 			return dropped, nil
 		}
+	}
+	if err := n.expireBlob(t.head); err != nil {
+		return dropped, err
 	}
 	dropped += t.head.digest()
 	t.erase()

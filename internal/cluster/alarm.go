@@ -42,10 +42,19 @@ var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
 	[]string{"of"}, nil)
 
 // Describe implements [prometheus.Collector].
-func (c *Client) Describe(out chan<- *prometheus.Desc) { out <- faultSeconds }
+func (c *Client) Describe(out chan<- *prometheus.Desc) {
+	out <- faultSeconds
+	for _, m := range c.metrics.all() {
+		m.Describe(out)
+	}
+}
 
-// Collect implements [prometheus.Collector]: the alarm of each watcher.
+// Collect implements [prometheus.Collector]: the alarm of each watcher, and what
+// is asked of etcd.
 func (c *Client) Collect(out chan<- prometheus.Metric) {
+	for _, m := range c.metrics.all() {
+		m.Collect(out)
+	}
 	for what, since := range c.alarms.all() {
 		seconds := 0.0
 		if at := since(); !at.IsZero() {

@@ -147,15 +147,16 @@ type Node struct {
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
-	etcd   *clientv3.Client
-	name   string
-	prefix string
-	dir    string
-	who    string // see Config.Who
-	log    *slog.Logger
-	wait   time.Duration // see Config.Wait
-	relist time.Duration // see relistEvery
-	alarms alarms
+	etcd    *clientv3.Client
+	metrics *etcdMetrics
+	name    string
+	prefix  string
+	dir     string
+	who     string // see Config.Who
+	log     *slog.Logger
+	wait    time.Duration // see Config.Wait
+	relist  time.Duration // see relistEvery
+	alarms  alarms
 
 	reading chan struct{} // holds one while a prefix is read, see read
 	held    held
@@ -203,11 +204,13 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	metrics := newEtcdMetrics()
+	how.DialOptions = append(metrics.options(), how.DialOptions...)
 	etcd, err := clientv3.New(how)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
+	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()

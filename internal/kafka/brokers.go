@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -48,13 +49,14 @@ type Brokers struct {
 
 // via is the access of all clients of a Kafka, which share what its files hold.
 type via struct {
-	access Access
-	log    *slog.Logger
-	open   sync.Once
-	fault  error // of open
-	files  *secure.Files
-	sasl   sasl.Mechanism
-	dial   Dial // nil: by the access
+	access  Access
+	log     *slog.Logger
+	open    sync.Once
+	fault   error // of open
+	files   *secure.Files
+	sasl    sasl.Mechanism
+	metrics atomic.Pointer[clientMetrics] // nil: nobody asked for them
+	dial    Dial                          // nil: by the access
 }
 
 // Dial opens a connection to a broker at host:port.
@@ -120,7 +122,7 @@ func (b Brokers) options() ([]kgo.Opt, error) {
 	if b.via.dial != nil {
 		dial = b.via.dial
 	}
-	opts := []kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	opts := []kgo.Opt{kgo.SeedBrokers(b.addrs...), kgo.WithHooks(clientHook{b.via}), kgo.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return dial(ctx, network, addr)
 	})}
 	if b.via.sasl != nil {

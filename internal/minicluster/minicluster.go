@@ -327,11 +327,12 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
-		records, closes, err := kafka.OpenExposures(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		brokers := kafka.At(c.Kafka)
+		records, closes, err := kafka.OpenExposures(brokers, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		if err != nil {
 			return err
 		}
-		metrics.MustRegister(records)
+		metrics.MustRegister(records, brokers.Collector("millrace_exposure"))
 		cfg.Exposures, closeExposures = records, closes
 	}
 	if c.cfg.Broker != nil {

@@ -67,6 +67,8 @@ var want = map[string]string{
 	"/millrace.node.v1.AdminService/ReplayDeadLetters":               "o",
 	"/millrace.node.v1.AdminService/QuarantinePartition":             "o",
 	"/millrace.node.v1.AdminService/ReleasePartition":                "o",
+	"/millrace.node.v1.AdminService/ReadState":                       "o",
+	"/millrace.node.v1.AdminService/CountDeadLetters":                "o",
 	"/grpc.health.v1.Health/Check":                                   "cnbpo",
 	"/grpc.health.v1.Health/List":                                    "cnbpo",
 	"/grpc.health.v1.Health/Watch":                                   "cnbpo",

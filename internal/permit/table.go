@@ -30,6 +30,8 @@ var table = map[string][]Role{
 	"/millrace.node.v1.AdminService/ReplayDeadLetters":   {Operator},
 	"/millrace.node.v1.AdminService/QuarantinePartition": {Operator},
 	"/millrace.node.v1.AdminService/ReleasePartition":    {Operator},
+	"/millrace.node.v1.AdminService/ReadState":           {Operator},
+	"/millrace.node.v1.AdminService/CountDeadLetters":    {Operator},
 
 	"/grpc.health.v1.Health/Check":                                   known,
 	"/grpc.health.v1.Health/List":                                    known,

@@ -1825,6 +1825,447 @@ func (x *ReleasePartitionResponse) GetDetail() string {
 	return ""
 }
 
+type ReadStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Left out: all that the node has.
+	Partition *int32 `protobuf:"varint,1,opt,name=partition,proto3,oneof" json:"partition,omitempty"`
+	// Empty: of every content type.
+	Type          string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStateRequest) Reset() {
+	*x = ReadStateRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStateRequest) ProtoMessage() {}
+
+func (x *ReadStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStateRequest.ProtoReflect.Descriptor instead.
+func (*ReadStateRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ReadStateRequest) GetPartition() int32 {
+	if x != nil && x.Partition != nil {
+		return *x.Partition
+	}
+	return 0
+}
+
+func (x *ReadStateRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+// ReadStateResponse is a partition.
+type ReadStateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *ReplicaAt             `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// What its files take, of all types and of features.
+	DiskBytes int64 `protobuf:"varint,2,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// No: it is being counted, and types has nothing.
+	Counted bool `protobuf:"varint,3,opt,name=counted,proto3" json:"counted,omitempty"`
+	// By name.
+	Types         []*TypeState `protobuf:"bytes,4,rep,name=types,proto3" json:"types,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStateResponse) Reset() {
+	*x = ReadStateResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStateResponse) ProtoMessage() {}
+
+func (x *ReadStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStateResponse.ProtoReflect.Descriptor instead.
+func (*ReadStateResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ReadStateResponse) GetAt() *ReplicaAt {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ReadStateResponse) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *ReadStateResponse) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
+}
+
+func (x *ReadStateResponse) GetTypes() []*TypeState {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+type TypeState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all beyond those that are counted by name.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Live records, tombstones, timelines that have either, and the bytes of both.
+	Records   int64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	Deleted   int64 `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Timelines int64 `protobuf:"varint,4,opt,name=timelines,proto3" json:"timelines,omitempty"`
+	Bytes     int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The latest time of a record ever taken in; 0: there was none.
+	NewestMs int64 `protobuf:"varint,6,opt,name=newest_ms,json=newestMs,proto3" json:"newest_ms,omitempty"`
+	// Since the partition began: records taken in, those that a tombstone hid, and
+	// those that retention dropped.
+	Taken   int64 `protobuf:"varint,7,opt,name=taken,proto3" json:"taken,omitempty"`
+	Hidden  int64 `protobuf:"varint,8,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Expired int64 `protobuf:"varint,9,opt,name=expired,proto3" json:"expired,omitempty"`
+	// Records a second that come and that go, over the last minute.
+	InRate  float64 `protobuf:"fixed64,10,opt,name=in_rate,json=inRate,proto3" json:"in_rate,omitempty"`
+	OutRate float64 `protobuf:"fixed64,11,opt,name=out_rate,json=outRate,proto3" json:"out_rate,omitempty"`
+	// What the cache has of it.
+	CachedRecords   int64 `protobuf:"varint,12,opt,name=cached_records,json=cachedRecords,proto3" json:"cached_records,omitempty"`
+	CachedTimelines int64 `protobuf:"varint,13,opt,name=cached_timelines,json=cachedTimelines,proto3" json:"cached_timelines,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TypeState) Reset() {
+	*x = TypeState{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TypeState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TypeState) ProtoMessage() {}
+
+func (x *TypeState) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TypeState.ProtoReflect.Descriptor instead.
+func (*TypeState) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *TypeState) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *TypeState) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *TypeState) GetDeleted() int64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *TypeState) GetTimelines() int64 {
+	if x != nil {
+		return x.Timelines
+	}
+	return 0
+}
+
+func (x *TypeState) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TypeState) GetNewestMs() int64 {
+	if x != nil {
+		return x.NewestMs
+	}
+	return 0
+}
+
+func (x *TypeState) GetTaken() int64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *TypeState) GetHidden() int64 {
+	if x != nil {
+		return x.Hidden
+	}
+	return 0
+}
+
+func (x *TypeState) GetExpired() int64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *TypeState) GetInRate() float64 {
+	if x != nil {
+		return x.InRate
+	}
+	return 0
+}
+
+func (x *TypeState) GetOutRate() float64 {
+	if x != nil {
+		return x.OutRate
+	}
+	return 0
+}
+
+func (x *TypeState) GetCachedRecords() int64 {
+	if x != nil {
+		return x.CachedRecords
+	}
+	return 0
+}
+
+func (x *TypeState) GetCachedTimelines() int64 {
+	if x != nil {
+		return x.CachedTimelines
+	}
+	return 0
+}
+
+type CountDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only what was refused from then on, or, where it is given, from an offset.
+	SinceMs       int64  `protobuf:"varint,1,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	From          *int64 `protobuf:"varint,2,opt,name=from,proto3,oneof" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountDeadLettersRequest) Reset() {
+	*x = CountDeadLettersRequest{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountDeadLettersRequest) ProtoMessage() {}
+
+func (x *CountDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*CountDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *CountDeadLettersRequest) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *CountDeadLettersRequest) GetFrom() int64 {
+	if x != nil && x.From != nil {
+		return *x.From
+	}
+	return 0
+}
+
+type CountDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By topic and reason.
+	Counts []*LetterCount `protobuf:"bytes,1,rep,name=counts,proto3" json:"counts,omitempty"`
+	// Where to go on.
+	Next          int64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountDeadLettersResponse) Reset() {
+	*x = CountDeadLettersResponse{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountDeadLettersResponse) ProtoMessage() {}
+
+func (x *CountDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*CountDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CountDeadLettersResponse) GetCounts() []*LetterCount {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *CountDeadLettersResponse) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+type LetterCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the letters were read.
+	Topic         string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Letters       int64  `protobuf:"varint,3,opt,name=letters,proto3" json:"letters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LetterCount) Reset() {
+	*x = LetterCount{}
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LetterCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LetterCount) ProtoMessage() {}
+
+func (x *LetterCount) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_node_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LetterCount.ProtoReflect.Descriptor instead.
+func (*LetterCount) Descriptor() ([]byte, []int) {
+	return file_millrace_node_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *LetterCount) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *LetterCount) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LetterCount) GetLetters() int64 {
+	if x != nil {
+		return x.Letters
+	}
+	return 0
+}
+
 var File_millrace_node_v1_admin_proto protoreflect.FileDescriptor
 
 const file_millrace_node_v1_admin_proto_rawDesc = "" +
@@ -1967,7 +2408,44 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	" \x01(\bR\x05apply\"_\n" +
 	"\x18ReleasePartitionResponse\x12+\n" +
 	"\x02at\x18\x01 \x01(\v2\x1b.millrace.node.v1.ReplicaAtR\x02at\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail2\xeb\a\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"W\n" +
+	"\x10ReadStateRequest\x12!\n" +
+	"\tpartition\x18\x01 \x01(\x05H\x00R\tpartition\x88\x01\x01\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04typeB\f\n" +
+	"\n" +
+	"_partition\"\xac\x01\n" +
+	"\x11ReadStateResponse\x12+\n" +
+	"\x02at\x18\x01 \x01(\v2\x1b.millrace.node.v1.ReplicaAtR\x02at\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x02 \x01(\x03R\tdiskBytes\x12\x18\n" +
+	"\acounted\x18\x03 \x01(\bR\acounted\x121\n" +
+	"\x05types\x18\x04 \x03(\v2\x1b.millrace.node.v1.TypeStateR\x05types\"\xf2\x02\n" +
+	"\tTypeState\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x03R\arecords\x12\x18\n" +
+	"\adeleted\x18\x03 \x01(\x03R\adeleted\x12\x1c\n" +
+	"\ttimelines\x18\x04 \x01(\x03R\ttimelines\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x1b\n" +
+	"\tnewest_ms\x18\x06 \x01(\x03R\bnewestMs\x12\x14\n" +
+	"\x05taken\x18\a \x01(\x03R\x05taken\x12\x16\n" +
+	"\x06hidden\x18\b \x01(\x03R\x06hidden\x12\x18\n" +
+	"\aexpired\x18\t \x01(\x03R\aexpired\x12\x17\n" +
+	"\ain_rate\x18\n" +
+	" \x01(\x01R\x06inRate\x12\x19\n" +
+	"\bout_rate\x18\v \x01(\x01R\aoutRate\x12%\n" +
+	"\x0ecached_records\x18\f \x01(\x03R\rcachedRecords\x12)\n" +
+	"\x10cached_timelines\x18\r \x01(\x03R\x0fcachedTimelines\"V\n" +
+	"\x17CountDeadLettersRequest\x12\x19\n" +
+	"\bsince_ms\x18\x01 \x01(\x03R\asinceMs\x12\x17\n" +
+	"\x04from\x18\x02 \x01(\x03H\x00R\x04from\x88\x01\x01B\a\n" +
+	"\x05_from\"e\n" +
+	"\x18CountDeadLettersResponse\x125\n" +
+	"\x06counts\x18\x01 \x03(\v2\x1d.millrace.node.v1.LetterCountR\x06counts\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\"U\n" +
+	"\vLetterCount\x12\x14\n" +
+	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\aletters\x18\x03 \x01(\x03R\aletters2\xae\t\n" +
 	"\fAdminService\x12_\n" +
 	"\fReadTimeline\x12%.millrace.node.v1.ReadTimelineRequest\x1a&.millrace.node.v1.ReadTimelineResponse0\x01\x12\\\n" +
 	"\vReadHistory\x12$.millrace.node.v1.ReadHistoryRequest\x1a%.millrace.node.v1.ReadHistoryResponse0\x01\x12\\\n" +
@@ -1978,7 +2456,9 @@ const file_millrace_node_v1_admin_proto_rawDesc = "" +
 	"\fResumeIngest\x12%.millrace.node.v1.ResumeIngestRequest\x1a&.millrace.node.v1.ResumeIngestResponse\x12l\n" +
 	"\x11ReplayDeadLetters\x12*.millrace.node.v1.ReplayDeadLettersRequest\x1a+.millrace.node.v1.ReplayDeadLettersResponse\x12r\n" +
 	"\x13QuarantinePartition\x12,.millrace.node.v1.QuarantinePartitionRequest\x1a-.millrace.node.v1.QuarantinePartitionResponse\x12i\n" +
-	"\x10ReleasePartition\x12).millrace.node.v1.ReleasePartitionRequest\x1a*.millrace.node.v1.ReleasePartitionResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
+	"\x10ReleasePartition\x12).millrace.node.v1.ReleasePartitionRequest\x1a*.millrace.node.v1.ReleasePartitionResponse\x12V\n" +
+	"\tReadState\x12\".millrace.node.v1.ReadStateRequest\x1a#.millrace.node.v1.ReadStateResponse0\x01\x12i\n" +
+	"\x10CountDeadLetters\x12).millrace.node.v1.CountDeadLettersRequest\x1a*.millrace.node.v1.CountDeadLettersResponseB:Z8github.com/millrace/millrace/api/millrace/node/v1;nodev1b\x06proto3"
 
 var (
 	file_millrace_node_v1_admin_proto_rawDescOnce sync.Once
@@ -1992,7 +2472,7 @@ func file_millrace_node_v1_admin_proto_rawDescGZIP() []byte {
 	return file_millrace_node_v1_admin_proto_rawDescData
 }
 
-var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_millrace_node_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_millrace_node_v1_admin_proto_goTypes = []any{
 	(*ReadTimelineRequest)(nil),         // 0: millrace.node.v1.ReadTimelineRequest
 	(*ReadTimelineResponse)(nil),        // 1: millrace.node.v1.ReadTimelineResponse
@@ -2022,6 +2502,12 @@ var file_millrace_node_v1_admin_proto_goTypes = []any{
 	(*QuarantinePartitionResponse)(nil), // 25: millrace.node.v1.QuarantinePartitionResponse
 	(*ReleasePartitionRequest)(nil),     // 26: millrace.node.v1.ReleasePartitionRequest
 	(*ReleasePartitionResponse)(nil),    // 27: millrace.node.v1.ReleasePartitionResponse
+	(*ReadStateRequest)(nil),            // 28: millrace.node.v1.ReadStateRequest
+	(*ReadStateResponse)(nil),           // 29: millrace.node.v1.ReadStateResponse
+	(*TypeState)(nil),                   // 30: millrace.node.v1.TypeState
+	(*CountDeadLettersRequest)(nil),     // 31: millrace.node.v1.CountDeadLettersRequest
+	(*CountDeadLettersResponse)(nil),    // 32: millrace.node.v1.CountDeadLettersResponse
+	(*LetterCount)(nil),                 // 33: millrace.node.v1.LetterCount
 }
 var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: millrace.node.v1.ReadTimelineResponse.at:type_name -> millrace.node.v1.ReplicaAt
@@ -2036,31 +2522,38 @@ var file_millrace_node_v1_admin_proto_depIdxs = []int32{
 	23, // 9: millrace.node.v1.ReplayDeadLettersResponse.letters:type_name -> millrace.node.v1.ReplayedLetter
 	2,  // 10: millrace.node.v1.QuarantinePartitionResponse.at:type_name -> millrace.node.v1.ReplicaAt
 	2,  // 11: millrace.node.v1.ReleasePartitionResponse.at:type_name -> millrace.node.v1.ReplicaAt
-	0,  // 12: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
-	5,  // 13: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
-	8,  // 14: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
-	12, // 15: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
-	15, // 16: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
-	17, // 17: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
-	19, // 18: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
-	21, // 19: millrace.node.v1.AdminService.ReplayDeadLetters:input_type -> millrace.node.v1.ReplayDeadLettersRequest
-	24, // 20: millrace.node.v1.AdminService.QuarantinePartition:input_type -> millrace.node.v1.QuarantinePartitionRequest
-	26, // 21: millrace.node.v1.AdminService.ReleasePartition:input_type -> millrace.node.v1.ReleasePartitionRequest
-	1,  // 22: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
-	6,  // 23: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
-	10, // 24: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
-	14, // 25: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
-	16, // 26: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
-	18, // 27: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
-	20, // 28: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
-	22, // 29: millrace.node.v1.AdminService.ReplayDeadLetters:output_type -> millrace.node.v1.ReplayDeadLettersResponse
-	25, // 30: millrace.node.v1.AdminService.QuarantinePartition:output_type -> millrace.node.v1.QuarantinePartitionResponse
-	27, // 31: millrace.node.v1.AdminService.ReleasePartition:output_type -> millrace.node.v1.ReleasePartitionResponse
-	22, // [22:32] is the sub-list for method output_type
-	12, // [12:22] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	2,  // 12: millrace.node.v1.ReadStateResponse.at:type_name -> millrace.node.v1.ReplicaAt
+	30, // 13: millrace.node.v1.ReadStateResponse.types:type_name -> millrace.node.v1.TypeState
+	33, // 14: millrace.node.v1.CountDeadLettersResponse.counts:type_name -> millrace.node.v1.LetterCount
+	0,  // 15: millrace.node.v1.AdminService.ReadTimeline:input_type -> millrace.node.v1.ReadTimelineRequest
+	5,  // 16: millrace.node.v1.AdminService.ReadHistory:input_type -> millrace.node.v1.ReadHistoryRequest
+	8,  // 17: millrace.node.v1.AdminService.FindRecords:input_type -> millrace.node.v1.FindRecordsRequest
+	12, // 18: millrace.node.v1.AdminService.DeleteRecords:input_type -> millrace.node.v1.DeleteRecordsRequest
+	15, // 19: millrace.node.v1.AdminService.DropCache:input_type -> millrace.node.v1.DropCacheRequest
+	17, // 20: millrace.node.v1.AdminService.PauseIngest:input_type -> millrace.node.v1.PauseIngestRequest
+	19, // 21: millrace.node.v1.AdminService.ResumeIngest:input_type -> millrace.node.v1.ResumeIngestRequest
+	21, // 22: millrace.node.v1.AdminService.ReplayDeadLetters:input_type -> millrace.node.v1.ReplayDeadLettersRequest
+	24, // 23: millrace.node.v1.AdminService.QuarantinePartition:input_type -> millrace.node.v1.QuarantinePartitionRequest
+	26, // 24: millrace.node.v1.AdminService.ReleasePartition:input_type -> millrace.node.v1.ReleasePartitionRequest
+	28, // 25: millrace.node.v1.AdminService.ReadState:input_type -> millrace.node.v1.ReadStateRequest
+	31, // 26: millrace.node.v1.AdminService.CountDeadLetters:input_type -> millrace.node.v1.CountDeadLettersRequest
+	1,  // 27: millrace.node.v1.AdminService.ReadTimeline:output_type -> millrace.node.v1.ReadTimelineResponse
+	6,  // 28: millrace.node.v1.AdminService.ReadHistory:output_type -> millrace.node.v1.ReadHistoryResponse
+	10, // 29: millrace.node.v1.AdminService.FindRecords:output_type -> millrace.node.v1.FindRecordsResponse
+	14, // 30: millrace.node.v1.AdminService.DeleteRecords:output_type -> millrace.node.v1.DeleteRecordsResponse
+	16, // 31: millrace.node.v1.AdminService.DropCache:output_type -> millrace.node.v1.DropCacheResponse
+	18, // 32: millrace.node.v1.AdminService.PauseIngest:output_type -> millrace.node.v1.PauseIngestResponse
+	20, // 33: millrace.node.v1.AdminService.ResumeIngest:output_type -> millrace.node.v1.ResumeIngestResponse
+	22, // 34: millrace.node.v1.AdminService.ReplayDeadLetters:output_type -> millrace.node.v1.ReplayDeadLettersResponse
+	25, // 35: millrace.node.v1.AdminService.QuarantinePartition:output_type -> millrace.node.v1.QuarantinePartitionResponse
+	27, // 36: millrace.node.v1.AdminService.ReleasePartition:output_type -> millrace.node.v1.ReleasePartitionResponse
+	29, // 37: millrace.node.v1.AdminService.ReadState:output_type -> millrace.node.v1.ReadStateResponse
+	32, // 38: millrace.node.v1.AdminService.CountDeadLetters:output_type -> millrace.node.v1.CountDeadLettersResponse
+	27, // [27:39] is the sub-list for method output_type
+	15, // [15:27] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_millrace_node_v1_admin_proto_init() }
@@ -2069,13 +2562,15 @@ func file_millrace_node_v1_admin_proto_init() {
 		return
 	}
 	file_millrace_node_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_millrace_node_v1_admin_proto_msgTypes[28].OneofWrappers = []any{}
+	file_millrace_node_v1_admin_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_node_v1_admin_proto_rawDesc), len(file_millrace_node_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,8 @@ const (
 	AdminService_ReplayDeadLetters_FullMethodName   = "/millrace.node.v1.AdminService/ReplayDeadLetters"
 	AdminService_QuarantinePartition_FullMethodName = "/millrace.node.v1.AdminService/QuarantinePartition"
 	AdminService_ReleasePartition_FullMethodName    = "/millrace.node.v1.AdminService/ReleasePartition"
+	AdminService_ReadState_FullMethodName           = "/millrace.node.v1.AdminService/ReadState"
+	AdminService_CountDeadLetters_FullMethodName    = "/millrace.node.v1.AdminService/CountDeadLetters"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -70,6 +72,10 @@ type AdminServiceClient interface {
 	QuarantinePartition(ctx context.Context, in *QuarantinePartitionRequest, opts ...grpc.CallOption) (*QuarantinePartitionResponse, error)
 	// ReleasePartition has a replica made anew that an operator has quarantined.
 	ReleasePartition(ctx context.Context, in *ReleasePartitionRequest, opts ...grpc.CallOption) (*ReleasePartitionResponse, error)
+	// ReadState streams how much a node has, partition by partition.
+	ReadState(ctx context.Context, in *ReadStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadStateResponse], error)
+	// CountDeadLetters counts the topic of dead letters, by reason.
+	CountDeadLetters(ctx context.Context, in *CountDeadLettersRequest, opts ...grpc.CallOption) (*CountDeadLettersResponse, error)
 }
 
 type adminServiceClient struct {
@@ -207,6 +213,35 @@ func (c *adminServiceClient) ReleasePartition(ctx context.Context, in *ReleasePa
 	return out, nil
 }
 
+func (c *adminServiceClient) ReadState(ctx context.Context, in *ReadStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadStateResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[3], AdminService_ReadState_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadStateRequest, ReadStateResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ReadStateClient = grpc.ServerStreamingClient[ReadStateResponse]
+
+func (c *adminServiceClient) CountDeadLetters(ctx context.Context, in *CountDeadLettersRequest, opts ...grpc.CallOption) (*CountDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountDeadLettersResponse)
+	err := c.cc.Invoke(ctx, AdminService_CountDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -244,6 +279,10 @@ type AdminServiceServer interface {
 	QuarantinePartition(context.Context, *QuarantinePartitionRequest) (*QuarantinePartitionResponse, error)
 	// ReleasePartition has a replica made anew that an operator has quarantined.
 	ReleasePartition(context.Context, *ReleasePartitionRequest) (*ReleasePartitionResponse, error)
+	// ReadState streams how much a node has, partition by partition.
+	ReadState(*ReadStateRequest, grpc.ServerStreamingServer[ReadStateResponse]) error
+	// CountDeadLetters counts the topic of dead letters, by reason.
+	CountDeadLetters(context.Context, *CountDeadLettersRequest) (*CountDeadLettersResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -283,6 +322,12 @@ func (UnimplementedAdminServiceServer) QuarantinePartition(context.Context, *Qua
 }
 func (UnimplementedAdminServiceServer) ReleasePartition(context.Context, *ReleasePartitionRequest) (*ReleasePartitionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleasePartition not implemented")
+}
+func (UnimplementedAdminServiceServer) ReadState(*ReadStateRequest, grpc.ServerStreamingServer[ReadStateResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadState not implemented")
+}
+func (UnimplementedAdminServiceServer) CountDeadLetters(context.Context, *CountDeadLettersRequest) (*CountDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CountDeadLetters not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -464,6 +509,35 @@ func _AdminService_ReleasePartition_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ReadState_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadStateRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).ReadState(m, &grpc.GenericServerStream[ReadStateRequest, ReadStateResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ReadStateServer = grpc.ServerStreamingServer[ReadStateResponse]
+
+func _AdminService_CountDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CountDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CountDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CountDeadLetters(ctx, req.(*CountDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -499,6 +573,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ReleasePartition",
 			Handler:    _AdminService_ReleasePartition_Handler,
 		},
+		{
+			MethodName: "CountDeadLetters",
+			Handler:    _AdminService_CountDeadLetters_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -514,6 +592,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "FindRecords",
 			Handler:       _AdminService_FindRecords_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadState",
+			Handler:       _AdminService_ReadState_Handler,
 			ServerStreams: true,
 		},
 	},

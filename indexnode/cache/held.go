@@ -1,0 +1,84 @@
+package cache
+
+import (
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Held is what the fat cache has of a content type in a partition.
+type Held struct {
+	Partition millrace.Partition // NoPartition: of keys whose names are too long to be kept
+	Type      millrace.ContentType
+	Timelines int
+	Records   int
+}
+
+// NoPartition is none.
+const NoPartition millrace.Partition = partition.Count
+
+// Held returns what the fat cache has, exactly: it is counted as keys come and
+// go. Types beyond 256, and keys whose names are not kept, have no Type.
+func (c *Cache) Held() (all []Held) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &c.mu.held
+	for p := range h.of {
+		for i, n := range h.of[p] {
+			if n.timelines != 0 {
+				all = append(all, Held{millrace.Partition(p), h.types[i], n.timelines, n.records})
+			}
+		}
+	}
+	return all
+}
+
+// held counts what the fat cache has: by partition, the last of which is none,
+// and by the number of a type.
+type held struct {
+	of      [partition.Count + 1][]heldCount
+	types   []millrace.ContentType // by number; the first has no name
+	numbers map[string]int
+}
+
+type heldCount struct{ timelines, records int }
+
+// maxHeldTypes is how many types are told apart.
+const maxHeldTypes = 256
+
+// count counts keys of a list that come or go, by their name as [appendName]
+// makes it.
+func (h *held) count(kind listKind, name []byte, timelines, records int) {
+	if kind != fat {
+		return
+	}
+	p, n := NoPartition, 0
+	if len(name) > 0 {
+		typ, entity := splitName(name)
+		p, n = partition.OfBytes(entity), h.number(typ)
+	}
+	for len(h.of[p]) <= n {
+		h.of[p] = append(h.of[p], heldCount{})
+	}
+	h.of[p][n].timelines += timelines
+	h.of[p][n].records += records
+}
+
+func (h *held) number(typ []byte) int {
+	n, ok := h.numbers[string(typ)]
+	if ok {
+		return n
+	}
+	if h.numbers == nil {
+		h.numbers, h.types = map[string]int{}, []millrace.ContentType{""}
+	}
+	if len(h.types) > maxHeldTypes {
+		return 0
+	}
+	n = len(h.types)
+	h.numbers[string(typ)] = n
+	h.types = append(h.types, millrace.ContentType(typ))
+	return n
+}
+
+// forget counts that nothing is there. Types keep their numbers.
+func (h *held) forget() { h.of = [partition.Count + 1][]heldCount{} }

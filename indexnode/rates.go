@@ -1,0 +1,61 @@
+package indexnode
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// rates are how many records a second come and go, by partition and content
+// type, smoothed over the last minute.
+type rates struct {
+	mu sync.Mutex
+	at time.Time // of the last look
+	of [partition.Count]map[millrace.ContentType]rate
+}
+
+// rate is of a type in a partition.
+type rate struct {
+	taken, gone int64 // at the last look
+	in, out     float64
+}
+
+// get returns the rates of a type in a partition, zero where nobody has looked
+// twice.
+func (r *rates) get(p millrace.Partition, t millrace.ContentType) (in, out float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.of[p][t]
+	return was.in, was.out
+}
+
+// look looks at what there is now.
+func (r *rates) look(n *Node, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seconds := now.Sub(r.at).Seconds()
+	r.at = now
+	share := 1 - math.Exp(-seconds/lately.Seconds())
+	for p := range partition.All() {
+		c, err := n.store.Counts(p)
+		if err != nil || !c.Known || n.replicas.Of(p).State() == replica.Absent {
+			r.of[p] = nil
+			continue
+		}
+		was, next := r.of[p], make(map[millrace.ContentType]rate, len(c.Types))
+		for t, k := range c.Types {
+			x := rate{taken: k.Taken, gone: k.Hidden + k.Expired}
+			if was != nil { // a type that is new had nothing before
+				w := was[t]
+				x.in = w.in + share*(float64(max(0, x.taken-w.taken))/seconds-w.in)
+				x.out = w.out + share*(float64(max(0, x.gone-w.gone))/seconds-w.out)
+			}
+			next[t] = x
+		}
+		r.of[p] = next
+	}
+}

@@ -166,7 +166,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"why":     {line: "--record a --viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"findings":[{`}},
 	}
 	elsewhere := map[string]string{
-		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands",
+		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands", "state": "see TestState",
 	}
 	commands(root(), func(path string, c *cobra.Command) {
 		is, here := runs[path]

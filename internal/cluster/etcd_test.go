@@ -128,6 +128,9 @@ func alarm(t *testing.T, c *cluster.Client) map[string]float64 {
 	check(t, err)
 	out := map[string]float64{}
 	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "millrace_etcd_") {
+			continue // how its calls go is no alarm
+		}
 		for _, m := range f.GetMetric() {
 			out[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 		}

@@ -143,6 +143,9 @@ func (t *teller) run(ctx context.Context, w io.Writer, terminal bool) {
 	every, format := tellWait, "%s\n"
 	if terminal {
 		every, format = redraw, "\r\x1b[K%s"
+		if s, ok := w.(screen); ok {
+			w = s.File
+		}
 		defer fmt.Fprint(w, "\r\x1b[K")
 	}
 	tick := time.NewTicker(min(every, tellFirst))
@@ -162,6 +165,9 @@ func (t *teller) run(ctx context.Context, w io.Writer, terminal bool) {
 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
+	if s, is := w.(screen); is {
+		f, ok = s.File, true
+	}
 	if !ok {
 		return false
 	}

@@ -18,8 +18,11 @@ import (
 )
 
 func main() {
-	if err := runLine(untilTold(), root()); err != nil {
-		fmt.Fprintln(os.Stderr, "millrace:", err)
+	c := root()
+	c.SetOut(onScreen(os.Stdout))
+	c.SetErr(onScreen(os.Stderr))
+	if err := runLine(untilTold(), c); err != nil {
+		fmt.Fprintln(onScreen(os.Stderr), "millrace:", err)
 		os.Exit(1)
 	}
 }

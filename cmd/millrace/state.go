@@ -129,8 +129,8 @@ func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
 		}
 		return s.show(w, all)
 	}
-	if isTerminal(w) {
-		fmt.Fprint(w, "\x1b[H\x1b[2J")
+	if s, ok := w.(screen); ok {
+		fmt.Fprint(s.File, "\x1b[H\x1b[2J")
 	}
 	if err != nil {
 		fmt.Fprintln(w, err)

@@ -62,6 +62,9 @@ func (c Config) Validate() error {
 	need(c.To != "" || c == Config{} || c == Config{}.WithDefaults(), "to", "nothing says where backups go", "name a bucket, such as s3://bucket/prefix or file:///dir")
 	need(c.Every >= 0, "every", fmt.Sprintf("%s is negative", c.Every), "leave it out for 15m")
 	need(c.Keep >= 0, "keep", fmt.Sprintf("%d backups cannot be kept", c.Keep), "leave it out for 24")
+	if c.To != "" {
+		errs = append(errs, backup.CheckURL(c.To))
+	}
 	return errors.Join(errs...)
 }
 

@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -23,26 +24,55 @@ type Entry struct {
 }
 
 // Log is a file of entries, a line of JSON each, that only grows. Each is in the
-// process's log, too. A nil Log is the process's log alone.
+// process's log, too, whatever its level. A nil Log is the process's log alone.
 type Log struct {
+	name string
 	mu   sync.Mutex
 	file *os.File
 }
 
+type entryKey struct{}
+
+// IsEntry reports whether what is logged by a context is an entry.
+func IsEntry(ctx context.Context) bool { return ctx.Value(entryKey{}) != nil }
+
 // Open opens a file, or makes it. Nobody but its owner may read it.
 func Open(name string) (*Log, error) {
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := open(name)
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	return &Log{file: f}, nil
+	return &Log{name: name, file: f}, nil
+}
+
+func open(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+}
+
+// there opens the file anew if it was moved away, as who rotates logs does, or
+// removed. The caller holds mu.
+func (l *Log) there() error {
+	have, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	if is, err := os.Stat(l.name); err == nil && os.SameFile(have, is) {
+		return nil
+	}
+	f, err := open(l.name)
+	if err != nil {
+		return err
+	}
+	_ = l.file.Close() // what is in it is on disk
+	l.file = f
+	return nil
 }
 
 // Write writes an entry, and gives it the time. It is on disk when Write returns
 // nil: write before the act, what cannot be written down must not be done.
 func (l *Log) Write(e Entry) error {
 	e.Time = time.Now().UTC()
-	slog.Info("audit", "who", e.Who, "act", e.Act, "on", e.On, "before", e.Before, "after", e.After, "fault", e.Fault)
+	slog.InfoContext(context.WithValue(context.Background(), entryKey{}, true), "audit", "who", e.Who, "act", e.Act, "on", e.On, "before", e.Before, "after", e.After, "fault", e.Fault)
 	if l == nil {
 		return nil
 	}
@@ -52,7 +82,10 @@ func (l *Log) Write(e Entry) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, err = l.file.Write(append(line, '\n')); err == nil {
+	if err = l.there(); err == nil {
+		_, err = l.file.Write(append(line, '\n'))
+	}
+	if err == nil {
 		err = l.file.Sync()
 	}
 	if err != nil {

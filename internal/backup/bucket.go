@@ -71,6 +71,9 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 	if err != nil {
 		return nil, refuse(fmt.Sprintf("%.100q is no URL", to), wantURL)
 	}
+	if err := CheckURL(to); err != nil {
+		return nil, err
+	}
 	if o.BytesPerSecond < 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.bytes_per_second",
 			Detail: fmt.Sprintf("%d is negative", o.BytesPerSecond), WayOut: "leave it out for no bound"}
@@ -90,6 +93,24 @@ func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
 		return nil, err
 	}
 	return newBucket(body, o), nil
+}
+
+// CheckURL refuses a URL that holds credentials: it is shown to whoever looks at a
+// configuration or a log.
+func CheckURL(to string) error {
+	u, err := url.Parse(to)
+	if err != nil {
+		return refuse("it is no URL", wantURL)
+	}
+	found := u.User != nil
+	for name := range u.Query() {
+		name = strings.ToLower(name)
+		found = found || strings.Contains(name, "secret") || strings.Contains(name, "password") || strings.Contains(name, "token") || strings.Contains(name, "access_key") || name == "sig"
+	}
+	if found {
+		return refuse("it holds credentials, which would be shown with it", "leave them to the environment of the process, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or to the machine's identity")
+	}
+	return nil
 }
 
 func newBucket(body objects, o Options) *Bucket {

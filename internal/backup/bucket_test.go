@@ -129,24 +129,30 @@ func back(ctx context.Context, b *Bucket, p millrace.Partition, files ...[]byte)
 func TestOpenNamesTheFaultAndTheWayOut(t *testing.T) {
 	plain := writeFile(t, nil)
 	for to, want := range map[string]string{
-		"":                       "unknown scheme",
-		"ftp://x":                "unknown scheme",
-		"/dir":                   "unknown scheme",
-		"file://dir":             "three slashes",
-		"file:dir":               "not absolute",
-		"file:///no/such":        "there is no directory",
-		"file://" + plain:        "not a directory",
-		"file:///tmp?x=1":        "no parameters",
-		"s3:///prefix":           "names no bucket",
-		"s3://b/../c":            "prefix",
-		"s3://b?endpoint=host:1": "endpoint",
-		"s3://b?nonsense=1":      "nonsense",
+		"":                              "unknown scheme",
+		"ftp://x":                       "unknown scheme",
+		"/dir":                          "unknown scheme",
+		"file://dir":                    "three slashes",
+		"file:dir":                      "not absolute",
+		"file:///no/such":               "there is no directory",
+		"file://" + plain:               "not a directory",
+		"file:///tmp?x=1":               "no parameters",
+		"s3:///prefix":                  "names no bucket",
+		"s3://b/../c":                   "prefix",
+		"s3://b?endpoint=host:1":        "endpoint",
+		"s3://b?nonsense=1":             "nonsense",
+		"s3://KEY:hush@b/p":             "credentials",
+		"s3://b?Secret_Access_Key=hush": "credentials",
+		"azblob://b?sig=hush":           "credentials",
 		"s3://b?endpoint=http://127.0.0.1:1&anonymous=true&rate_limiter_capacity=x": "capacity",
 	} {
 		_, err := Open(t.Context(), to, Options{})
 		var refusal *millrace.Error
 		if !errors.As(err, &refusal) || refusal.Field != "backup.to" || refusal.WayOut == "" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want backup.to, %q and a way out", to, err, want)
+		}
+		if strings.Contains(fmt.Sprint(err), "hush") {
+			t.Errorf("%q: the credentials are told: %v", to, err)
 		}
 	}
 	if _, err := Open(t.Context(), "file:///tmp", Options{BytesPerSecond: -1}); err == nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
 
 // Setting is from which level on a process logs, and its packages where they
@@ -221,8 +222,8 @@ const (
 	JSON = "json"
 )
 
-// New returns a handler that writes what levels say, and whatever a context is
-// always logged of. An unknown format is an error.
+// New returns a handler that writes what levels say, entries of an audit log, and
+// whatever a context is always logged of. An unknown format is an error.
 func New(w io.Writer, format string, l *Levels, always func(context.Context) bool) (slog.Handler, error) {
 	all := &slog.HandlerOptions{Level: slog.Level(-1 << 20)} // what is let through here is written
 	switch format {
@@ -241,11 +242,15 @@ type handler struct {
 }
 
 func (h handler) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= h.levels.now().least || h.always(ctx)
+	return level >= h.levels.now().least || h.anyway(ctx)
+}
+
+func (h handler) anyway(ctx context.Context) bool {
+	return audit.IsEntry(ctx) || h.always(ctx)
 }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
-	if n := h.levels.now(); len(n.of) > 1 && r.Level < n.levelOf(h.levels.packageOf(r.PC)) && !h.always(ctx) {
+	if n := h.levels.now(); len(n.of) > 1 && r.Level < n.levelOf(h.levels.packageOf(r.PC)) && !h.anyway(ctx) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)

@@ -72,6 +72,9 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 		errs = append(errs, invalid("identities", "nobody has a role", "name identities and their roles, such as broker-1: [broker]"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Identities)) {
+		if name == "" || name == others {
+			errs = append(errs, invalid("identities", fmt.Sprintf("%q names nobody", name), "name an identity by its SPIFFE id, its common name or that of its token: roles are given to nobody else"))
+		}
 		for _, r := range c.Identities[name] {
 			if !slices.Contains(roles, r) {
 				errs = append(errs, invalid("identities."+name, fmt.Sprintf("%.40q is no role", r), fmt.Sprintf("roles are %v", roles)))

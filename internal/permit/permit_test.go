@@ -358,6 +358,8 @@ func TestConfigurationsAreRefused(t *testing.T) {
 		of    Config
 		field string
 	}{
+		"a name of nobody":        {Config{Identities: map[string][]Role{"": {Operator}}}, "authorization.identities"},
+		"a name of everybody":     {Config{Identities: map[string][]Role{"*": {Operator}}}, "authorization.identities"},
 		"an unknown role":         {Config{Identities: map[string][]Role{"x": {"king"}}}, "authorization.identities.x"},
 		"tokens without roles":    {Config{Tokens: write("app 0123456789abcdef")}, "authorization.identities"},
 		"rights of no caller":     {Config{Identities: some, Callers: map[string]Rights{"nobody": {}}}, "authorization.callers.nobody"},

@@ -234,6 +234,23 @@ func TestRecordDelete(t *testing.T) {
 	o.refuses("record delete --file "+file, "file")
 }
 
+// Also where nodes do not know all types by name.
+func TestRecordDeleteAmongManyTypes(t *testing.T) {
+	t.Parallel()
+	o := startOperated(t)
+	notes := []string{`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`}
+	for i := range 300 { // 256 are known by name
+		notes = append(notes, fmt.Sprintf(`{"id":"n%d","author":"member:%d","kind":"kind-%[1]d","at":"2026-01-01T00:00:00Z"}`, i, i%40))
+	}
+	o.load(notes...)
+	o.refuses("timeline get member:1", "type")
+	for _, line := range []string{"n299 --entity member:19", "n0 --entity member:0", "a --everywhere"} {
+		o.shows("record delete "+line, "1 tombstones would go")
+		o.shows("record delete "+line+" --apply --yes", "deleted")
+		o.shows("record delete "+line, "all of it is deleted already")
+	}
+}
+
 // What is cached is dropped where it is named, and only shown before.
 func TestCacheDrop(t *testing.T) {
 	t.Parallel()

@@ -36,11 +36,8 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 		return err
 	}
 	defer done()
-	types, err := s.types("")
-	if err != nil {
-		return err
-	}
-	seek := finding{s: s, stream: stream, types: types, looked: map[millrace.Partition]bool{}, everywhere: map[millrace.RecordID]bool{}}
+	types, whole := s.cfg.Store.Types()
+	seek := finding{s: s, stream: stream, looked: map[millrace.Partition]bool{}, everywhere: map[millrace.RecordID]bool{}, of: map[millrace.Partition]map[owned]bool{}}
 	for _, w := range req.Wanted {
 		if err := errors.Join(checkID(w.Id), ctx.Err()); err != nil {
 			return err
@@ -52,7 +49,21 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 		if err := checkEntity(w.Entity); err != nil {
 			return err
 		}
-		if err := seek.in(millrace.Entity(w.Entity), types, millrace.RecordID(w.Id)); err != nil {
+		e, id := millrace.Entity(w.Entity), millrace.RecordID(w.Id)
+		if !whole { // of types that are not known by name, too
+			p := partition.Of(e)
+			if seek.of[p] == nil {
+				seek.of[p] = map[owned]bool{}
+			}
+			seek.of[p][owned{e, id}] = true
+			continue
+		}
+		if err := seek.in(e, types, id); err != nil {
+			return err
+		}
+	}
+	for p, wanted := range seek.of {
+		if err := seek.scan(ctx, p, func(e millrace.Entity, id millrace.RecordID) bool { return wanted[owned{e, id}] }); err != nil {
 			return err
 		}
 	}
@@ -82,10 +93,16 @@ func checkID(id string) error {
 type finding struct {
 	s          *Server
 	stream     nodev1.AdminService_FindRecordsServer
-	types      []millrace.ContentType
 	everywhere map[millrace.RecordID]bool
+	of         map[millrace.Partition]map[owned]bool // where each type may have them
 	looked     map[millrace.Partition]bool
 	found      []*nodev1.FoundRecord
+}
+
+// owned is a record of an entity, of whichever type.
+type owned struct {
+	entity millrace.Entity
+	id     millrace.RecordID
 }
 
 // in looks into the timelines of an entity, if they are here.
@@ -152,20 +169,28 @@ func (s *Server) cachedRecord(t millrace.Timeline, id millrace.RecordID) (*millr
 // all looks into everything that is here, for all ids at once.
 func (f *finding) all(ctx context.Context) error {
 	for p := range partition.All() {
-		r, err := f.s.here(p)
-		if err != nil {
-			continue
-		}
-		r.RUnlock()
-		places, err := f.places(ctx, p)
-		if err != nil {
+		if err := f.scan(ctx, p, func(_ millrace.Entity, id millrace.RecordID) bool { return f.everywhere[id] }); err != nil {
 			return err
 		}
-		f.looked[p] = true
-		for _, at := range places {
-			if err := f.in(at.timeline.Entity, []millrace.ContentType{at.timeline.Type}, at.id); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// scan looks for records in all that a partition has, if it is here.
+func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) error {
+	r, err := f.s.here(p)
+	if err != nil {
+		return nil // another node has it
+	}
+	r.RUnlock()
+	places, err := f.places(ctx, p, wanted)
+	if err != nil {
+		return err
+	}
+	f.looked[p] = true
+	for _, at := range places {
+		if err := f.in(at.timeline.Entity, []millrace.ContentType{at.timeline.Type}, at.id); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -176,8 +201,8 @@ type place struct {
 	id       millrace.RecordID
 }
 
-// places returns where a partition has records that are looked for everywhere.
-func (f *finding) places(ctx context.Context, p millrace.Partition) (all []place, err error) {
+// places returns where a partition has records that are looked for.
+func (f *finding) places(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) (all []place, err error) {
 	c, err := f.s.cfg.Store.Contents(p)
 	if err != nil {
 		return nil, err
@@ -191,7 +216,7 @@ func (f *finding) places(ctx context.Context, p millrace.Partition) (all []place
 		if n++; n%10_000 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if !row.Features() && f.everywhere[row.ID] {
+		if !row.Features() && wanted(row.Timeline.Entity, row.ID) {
 			all = append(all, place{
 				millrace.Timeline{Entity: millrace.Entity(strings.Clone(string(row.Timeline.Entity))), Type: millrace.ContentType(strings.Clone(string(row.Timeline.Type)))},
 				millrace.RecordID(strings.Clone(string(row.ID))),

@@ -325,9 +325,8 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 	return name, c, err
 }
 
-// tellFaults tells of experiments with a fault once something was changed: of two
-// changes at the same moment, each of which was good without the other, the later one
-// tells.
+// tellFaults tells of experiments with a fault once something was changed: schemas
+// are no part of the transaction, and may have changed meanwhile.
 func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	t, err := openTrial(ctx, nil, cl, w)
 	if err != nil {

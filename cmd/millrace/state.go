@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -125,7 +124,7 @@ func (s *stating) run(c *cobra.Command) error {
 func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
 	if s.output.json() {
 		if err != nil {
-			return json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+			return writeJSON(w, map[string]string{"error": err.Error()})
 		}
 		return s.show(w, all)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Nothing is flagged on a cluster that has everything and where nothing is
-// written: from when it is whole, for longer than an answer may be old.
+// A cluster that has everything and where nothing is written is not flagged for
+// longer than a busy machine holds up what proves that its answers are new.
 func TestNothingIsFlaggedOnAQuietCluster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -10,15 +10,14 @@ import (
 // What is asked of etcd is counted, by what etcd and gRPC call it.
 func TestEtcdMetrics(t *testing.T) {
 	c := startEtcd(t).open(t.TempDir())
-	if _, err := c.Watch(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	docs, err := c.Documents(t.Context(), "feeds")
+	check(t, err)
+	check(t, docs.Put(t.Context(), "home", []byte("heard")))
+	await(t, "the watch hears", docs.Changed, func() bool { return docs.Current()["home"].Body == "heard" })
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(c)
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

@@ -105,6 +105,9 @@ simulate: ## the roles in one process and in virtual time, through random histor
 	@MILLRACE_SIMULATE=$(or $(DURATION),10m) MILLRACE_SEED=$(SEED) go test -tags synctests -count=1 -timeout 0 -v -run TestHistories ./internal/simulation | tee .simulate
 	@! grep -q '^FAIL' .simulate
 
+# Figures are of a Kafka that compiles as in production.
+faults rollouts: export KAFKA_COMPILER = $(if $(filter short,$(DURATION)),quick,full)
+
 faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults

@@ -148,11 +148,11 @@ serves, or costs over fifty times as much, is published but serves only with
 serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
-		m, pack, err := packToPush(args[0], *avsc)
+		pack, err := packToPush(args[0], *avsc)
 		if err != nil {
 			return err
 		}
-		return r.push(ctx, m, pack, p)
+		return r.push(ctx, pack, p)
 	})
 	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, or costs far more")
 	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
@@ -162,28 +162,26 @@ serve while there is that experiment.`,
 }
 
 // packToPush opens a pack and checks it here where its schemas are known. Where
-// they are not, the model is nil: the index nodes know them, and check it.
-func packToPush(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+// they are not, the index nodes know them, and check it.
+func packToPush(name string, avsc []string) (*relevance.Pack, error) {
 	if info, err := os.Stat(name); err == nil && info.IsDir() && !exists(filepath.Join(name, relevance.ManifestFile)) {
-		return nil, nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
+		return nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
 	}
 	pack, err := relevance.OpenPack(name)
 	if err == nil {
 		err = relevance.CheckName(pack.Manifest.Name)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	snapshot, err := schemasOf(avsc)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	known := relevance.SchemasOf(snapshot)
-	if !known.Knows(pack) {
-		return nil, pack, nil
+	if known := relevance.SchemasOf(snapshot); known.Knows(pack) {
+		_, err = relevance.Validate(pack, known)
 	}
-	m, err := relevance.Validate(pack, known)
-	return m, pack, err
+	return pack, err
 }
 
 // push is how a pack is pushed.
@@ -192,17 +190,13 @@ type push struct {
 	timeout     time.Duration
 }
 
-func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.Pack, p push) error {
+func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error {
 	before, _ := r.models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
 		return err
 	}
-	held := make(chan string, 1)
-	go func() { held <- r.hold(ctx, m, before, v) }() // while the nodes look at the pack
-	err = r.await(ctx, v, p.timeout)
-	hold := <-held
-	if err != nil {
+	if err := r.await(ctx, v, p.timeout); err != nil {
 		if before.Version != "" && before != v {
 			err = fmt.Errorf("%w; %s serves on", err, before)
 		}
@@ -214,6 +208,7 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	if err := r.absolve(ctx, v); err != nil {
 		return err
 	}
+	hold := r.hold(before, v)
 	switch {
 	case p.only:
 		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
@@ -295,26 +290,36 @@ func (r *rollout) version(name, version string) (cluster.Version, error) {
 	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
 }
 
-// hold says why a version should not simply replace the one that serves; "" if
-// it may.
-func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cluster.Version) string {
+// hold says why a version that nodes have admitted should not simply replace the
+// one that serves; "" if it may.
+func (r *rollout) hold(serving, next cluster.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
 	}
 	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
 		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
 	}
-	if m == nil {
-		return "" // what it costs is known to the nodes alone, which bound it
+	now, before := r.cost(next), r.cost(serving)
+	if before == 0 {
+		return "" // no node has it or tells: whatever version is better
 	}
-	if pack, err := r.pack(ctx, serving); err == nil {
-		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
-			if err := m.MuchSlower(now); err != nil {
-				return err.Error()
+	if err := relevance.MuchSlower(now, before); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// cost returns what a record costs by a version, in operations, as nodes reckon
+// it, which all come to the same; 0 if none has told.
+func (r *rollout) cost(v cluster.Version) int {
+	for _, all := range r.heard.Current() {
+		for _, a := range all {
+			if a.Of(v) && a.Cost > 0 {
+				return a.Cost
 			}
 		}
 	}
-	return ""
+	return 0
 }
 
 // nodeAnswer is what one node made of a version.

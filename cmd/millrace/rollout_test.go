@@ -66,11 +66,11 @@ func (s *stage) check(err error) {
 
 // answers lets a node answer every version as it comes, until the test ends.
 func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
-	s.answerLacking(id, refuse, nil)
+	s.answerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
 }
 
-// answerLacking is answer of a node that tells what its records lack.
-func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version) string, lacks []cluster.Lack) {
+// answerAs is answer of a node that tells more.
+func (s *stage) answerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -80,7 +80,9 @@ func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version)
 			var all []cluster.Admission
 			for _, versions := range s.models.All() {
 				for _, v := range versions {
-					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v), Lacks: lacks})
+					a := of(v)
+					a.Name, a.Version, a.Sum = v.Name, v.Version, v.Sum
+					all = append(all, a)
 				}
 			}
 			s.members[id].SetModels(all)
@@ -118,10 +120,10 @@ func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
 	}
 	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
 	s.check(err)
-	m, pack, err := packToPush(dir, nil)
+	pack, err := packToPush(dir, nil)
 	s.check(err)
 	s.out.Reset()
-	err = s.push(s.Context(), m, pack, p)
+	err = s.push(s.Context(), pack, p)
 	return s.out.String(), err
 }
 
@@ -164,6 +166,34 @@ func TestPushReportsEachNode(t *testing.T) {
 	s.check(s.list(t.Context(), new(form)))
 	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
 		t.Errorf("list says\n%s", out)
+	}
+}
+
+// TestPushOfADearVersion: a version that costs far more than the one that serves,
+// as nodes reckon it, serves only if asked.
+func TestPushOfADearVersion(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits) // as older nodes, which do not tell
+	s.answerAs("n2", func(v cluster.Version) cluster.Admission {
+		return cluster.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
+	})
+	for _, c := range []struct {
+		version, serves, says string
+	}{
+		{"1", "1", "likes 1 serves"},
+		{"3", "1", "10001 operations, more than 50 times the 200 of the version that serves; add --serve"},
+		{"2", "2", "likes 2 serves"},
+		{"3", "3", "likes 3 serves"},
+	} {
+		out, err := s.pushed(c.version, c.version, push{})
+		if err != nil || !strings.Contains(out, c.says) {
+			t.Errorf("version %s: %v:\n%s", c.version, err, out)
+		}
+		s.serves(c.serves)
+	}
+	if out, err := s.pushed("4", "1", push{}); err != nil || !strings.Contains(out, "likes 4 serves") {
+		t.Errorf("a version whose cost nobody tells: %v:\n%s", err, out)
 	}
 }
 
@@ -214,9 +244,9 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 	}
 	var told bytes.Buffer
 	s.check(sealModel(&told, dir, []string{file}))
-	m, pack, err := packToPush(dir, nil)
+	pack, err := packToPush(dir, nil)
 	s.check(err)
-	s.check(s.push(t.Context(), m, pack, push{timeout: time.Minute}))
+	s.check(s.push(t.Context(), pack, push{timeout: time.Minute}))
 	v, _ := s.models.Served("claps")
 	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
 		t.Errorf("serves %+v; seal said %s", v, told.String())
@@ -415,7 +445,7 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
 	}
 	for id := range s.members {
-		s.answerLacking(id, admits, lacks[id])
+		s.answerAs(id, func(cluster.Version) cluster.Admission { return cluster.Admission{Lacks: lacks[id]} })
 	}
 	out, err := s.pushed("1", "1", push{})
 	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {

@@ -39,12 +39,12 @@ lint: ## staticcheck
 # Clusters of processes are tested when no other package is: some tests tell what a
 # caller notices, and these run alone. The longest package begins first.
 test: ## every test, but those that SKIP names
-	go test $(VETTED) -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/millrace$$')
-	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/millrace
+	go test $(VETTED) -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
+	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
 	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./cmd/millrace ./cmd/millrace/bench/... ./broker ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
+RACE = ./internal/minicluster ./cmd/cli ./cmd/millrace/bench/... ./broker ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./partitioner ./relevance
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -78,13 +78,13 @@ regress-short: ## this tree against the good commit that .ci/good names, in a mi
 MILLRACE_KAFKA ?= 127.0.0.1:$(or $(KAFKA_PORT),19092)
 
 e2e: ## the end-to-end and kill tests on a real Kafka (make kafka first)
-	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -parallel $(PARALLEL) -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/millrace
+	MILLRACE_KAFKA=$(MILLRACE_KAFKA) go test -count=1 -p 1 -parallel $(PARALLEL) -timeout $(TIMEOUT) -run 'RealKafka|NothingIsLostByKills/^kafka$$|NothingIsLostByRebalances/^kafka$$' ./internal/kafka ./indexnode/backups ./partitioner ./internal/minicluster ./cmd/cli
 
 # Where the Kafka of `make kafka-secured` is.
 SECURED_PORT ?= 19192
 
 e2e-secured: ## the end-to-end test on a Kafka and an etcd with TLS and users, and roles with mutual TLS (make kafka-secured first)
-	MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -run 'TestSecured' ./cmd/millrace
+	MILLRACE_KAFKA_SECURED=127.0.0.1:$(SECURED_PORT) MILLRACE_KAFKA_SECRETS=$(CURDIR)/.kafka/secured-$(SECURED_PORT) go test -count=1 -timeout $(TIMEOUT) -run 'TestSecured' ./cmd/cli
 
 # The address of the S3 server that `make s3` starts.
 MILLRACE_S3 ?= 127.0.0.1:$(or $(S3_PORT),19000)
@@ -113,11 +113,11 @@ faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=10
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
 
 outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)
-	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/millrace | tee .outages
+	@MILLRACE_FAULTS=$(or $(DURATION),30s) go test -count=1 -timeout 0 -v -run 'TestFault' ./cmd/cli | tee .outages
 	@echo; grep '^{"figure"' .outages; ! grep -q '^FAIL' .outages
 
 rollouts: ## models rolled out, shadowed and exposed on a cluster of processes, and its figures; DURATION=60s N=1000000 RUN= (needs root, Java, 2 processors and taskset)
-	@MILLRACE_FAULTS=$(or $(DURATION),60s) MILLRACE_VERSIONS=$(or $(N),1000000) go test -count=1 -timeout 0 -v -run '$(or $(RUN),TestRolloutOf|TestRolloutShadows|TestRolloutExposures)' ./cmd/millrace | tee .rollouts
+	@MILLRACE_FAULTS=$(or $(DURATION),60s) MILLRACE_VERSIONS=$(or $(N),1000000) go test -count=1 -timeout 0 -v -run '$(or $(RUN),TestRolloutOf|TestRolloutShadows|TestRolloutExposures)' ./cmd/cli | tee .rollouts
 	@echo; grep '^{"figure"' .rollouts; ! grep -q '^FAIL' .rollouts
 
 exact: ## random questions, random clusters, nodes down and slow, against the oracle; N=10000

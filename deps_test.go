@@ -105,7 +105,7 @@ var homes = []home{
 	{Path: "github.com/dchest/siphash", In: []string{".", "broker"}, Why: "what a page served, and what it was asked: hashes under a secret key, of what callers and producers choose"},
 	{Path: "github.com/twmb/murmur3", In: []string{"internal/slot"}, Tests: []string{"relevance/experiment"}, Why: "slots of experiments, as other languages can compute them"},
 	{Path: "github.com/klauspost/compress", In: []string{"internal/sample", "internal/load", "relevance", "broker", "indexnode/backups", "cmd"}, Why: "packed files, model packs, page tokens and tails of the log"},
-	{Path: "github.com/parquet-go/parquet-go", In: []string{"cmd/millrace"}, Why: "the form of exports that every tool for data reads"},
+	{Path: "github.com/parquet-go/parquet-go", In: []string{"cmd/cli"}, Why: "the form of exports that every tool for data reads"},
 	{Path: "github.com/go-jose/go-jose/v4", In: []string{"internal/permit"}, Why: "signed tokens of callers"},
 	{Path: "golang.org/x/time", In: []string{"broker", "internal/backup"}, Why: "quotas of callers; the bound on a backup's bytes"},
 	{Path: "gocloud.dev", In: []string{"internal/backup"}, Why: "object stores have one home"},

@@ -1,0 +1,497 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/secure/authority"
+)
+
+// TestHostileConfigurations holds what each file is told, by config check and,
+// in the same words, by its role. FILE stands for the file.
+//
+//	check role=ROLE [repeat=N] [env=VARIABLE:VALUE] [effective]
+func TestHostileConfigurations(t *testing.T) {
+	datadriven.RunTest(t, "testdata/configurations", func(t *testing.T, d *datadriven.TestData) string {
+		role, repeat, env := "", 1, ""
+		d.ScanArgs(t, "role", &role)
+		d.MaybeScanArgs(t, "repeat", &repeat)
+		if d.MaybeScanArgs(t, "env", &env); env != "" {
+			name, value, _ := strings.Cut(env, ":")
+			t.Setenv(name, value)
+			defer os.Unsetenv(name)
+		}
+		input := d.Input
+		if input != "" {
+			input = strings.Repeat(input+"\n", repeat)
+		}
+		file := written(t, input)
+		line := []string{"config", "check", file, "--role", role}
+		if d.HasArg("effective") {
+			line = append(line, "--effective")
+		}
+		text, err := said(t, line...)
+		if err == nil {
+			return strings.ReplaceAll(text, file, "FILE")
+		}
+		if role != "contexts" {
+			ended, end := context.WithCancel(t.Context())
+			end() // a role that is not refused stops at once
+			c := root()
+			c.SetArgs([]string{role, "--config", file})
+			if starts := runLine(ended, c); starts == nil || starts.Error() != err.Error() {
+				t.Errorf("%s: the role says otherwise than the check: %v", d.Pos, starts)
+			}
+		}
+		return strings.ReplaceAll(err.Error(), file, "FILE") + "\n"
+	})
+}
+
+// docs/configuration.md is what the program says of itself.
+func TestConfigurationPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := said(t, "config", "reference"); err != nil || now != string(page) {
+		t.Errorf("make config-page writes it again: %v", err)
+	}
+}
+
+// every calls do with an empty configuration of each kind, as a test of its own.
+func every(t *testing.T, do func(t *testing.T, of string, cfg configuration)) {
+	for _, c := range configurationFiles {
+		t.Run(c.of, func(t *testing.T) { do(t, c.of, c.new()) })
+	}
+}
+
+// Every key has its line in the reference, and what is said of it there in tags
+// is something that the check can read.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	every(t, func(t *testing.T, of string, cfg configuration) {
+		said := map[string]bool{}
+		for _, k := range referenceOf(cfg) {
+			said[k.Key] = true
+		}
+		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			tag := l.field.Tag.Get
+			switch {
+			case tag("doc") == "":
+				t.Errorf("%s: nothing says what it is for", l.path)
+			case said[l.path] == (tag("doc") == "-"):
+				t.Errorf("%s: is in the reference: %t", l.path, said[l.path])
+			case strings.Contains(tag("doc")+tag("default"), "|"):
+				t.Errorf("%s would break the table", l.path)
+			case tag("default") != "" && !l.value.IsZero(): // by complete
+				t.Errorf("%s has the default %q in words, and %s in the code", l.path, tag("default"), l.text())
+			case strings.Contains(l.path, "..") || strings.HasSuffix(l.path, "."):
+				t.Errorf("%s: a mapping has no name for its keys", l.path)
+			}
+			if least, most, ok := strings.Cut(tag("range"), ".."); ok {
+				for _, end := range []string{least, most} {
+					if end != "" {
+						bound(end) // which panics
+					}
+				}
+			}
+		}
+	})
+}
+
+// A key of before is refused, and says what takes its place.
+func TestKeysOfBeforeAreRefused(t *testing.T) {
+	every(t, func(t *testing.T, of string, cfg configuration) {
+		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			if l.field.Tag.Get("doc") != "-" {
+				continue
+			}
+			l.value.Set(reflect.New(l.value.Type().Elem()))
+			if f := faultOf(cfg.validate(), l.path); f == nil || f.WayOut == "" {
+				t.Errorf("%s is taken", l.path)
+			}
+			l.value.SetZero()
+		}
+	})
+}
+
+func faultOf(err error, field string) *millrace.Error {
+	for _, err := range flat(err) {
+		if e, ok := errors.AsType[*millrace.Error](err); ok && e.Field == field {
+			return e
+		}
+	}
+	return nil
+}
+
+// The roles that a file may be of are those that there are.
+func TestRolesOfFiles(t *testing.T) {
+	for _, l := range leavesOf(reflect.ValueOf(new(Common)).Elem(), "", true) {
+		if want := configurationNames(); l.path == "role" && !slices.Equal(append(l.choices(), "contexts"), want) {
+			t.Errorf("files may be of %v, and there are %v", l.choices(), want)
+		}
+	}
+}
+
+// enough is a file for each role, with what is required alone.
+var enough = map[string]string{
+	"partitioner": "role: partitioner\nbrokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\n",
+	"indexnode":   "role: indexnode\nid: one\ndata: /data\nbrokers: [\"127.0.0.1:1\"]\netcd: [\"127.0.0.1:1\"]\nlisten: 127.0.0.1:0\n",
+	"broker":      "role: broker\netcd: [\"127.0.0.1:1\"]\ngrpc: 127.0.0.1:0\n",
+	"coordinator": "role: coordinator\netcd: [\"127.0.0.1:1\"]\n",
+	"contexts":    "contexts: {prod: {broker: \"127.0.0.1:1\"}}\n",
+}
+
+// A file needs what the reference says is required, and nothing else, and what
+// --effective shows of it is a file that says the same, without any default
+// that is left to the code.
+func TestEffectiveConfigurationsAreWhole(t *testing.T) {
+	every(t, func(t *testing.T, of string, cfg configuration) {
+		file := written(t, enough[of])
+		whole, err := said(t, "config", "check", file, "--effective")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := said(t, "config", "check", written(t, whole), "--effective")
+		if err != nil || again != whole {
+			t.Errorf("%v\n%s\nis read as\n%s", err, whole, again)
+		}
+		if err := document.Decode([]byte(whole), cfg); err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]string{}
+		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			values[l.path] = l.text()
+		}
+		fresh, _ := configurationOf(of)
+		for _, k := range referenceOf(fresh) {
+			if k.Required {
+				lines := slices.DeleteFunc(strings.Split(enough[of], "\n"), func(line string) bool { return strings.HasPrefix(line, k.Key+":") })
+				if _, err := said(t, "config", "check", "--role", of, written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
+					t.Errorf("without %s: %v", k.Key, err)
+				}
+			}
+			if fixed := k.Default; fixed != "" && !k.Required && values[k.Key] != fixed && !inWordsAlone(of, k.Key) {
+				t.Errorf("%s: the reference says %s, and %s is used", k.Key, fixed, values[k.Key])
+			}
+		}
+	})
+}
+
+// inWordsAlone reports whether a default is said in words.
+func inWordsAlone(of, key string) bool {
+	cfg, _ := configurationOf(of)
+	for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+		if l.path == key {
+			return l.field.Tag.Get("default") != ""
+		}
+	}
+	return false
+}
+
+// What a role is given is what the reference says, whatever its package would
+// use where nothing is said.
+func TestRolesUseTheDefaults(t *testing.T) {
+	defaults := func(of string) (configuration, map[string]string) {
+		cfg, err := configurationOf(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, k := range referenceOf(cfg) { // which completes it
+			all[k.Key] = k.Default
+		}
+		return cfg, all
+	}
+	is := func(of, key string, used any, want string) {
+		if fmt.Sprint(used) != want || want == "" {
+			t.Errorf("%s: %s is %v, and the reference says %q", of, key, used, want)
+		}
+	}
+	cfg, want := defaults("partitioner")
+	p := cfg.(*partitionerConfig).partitioner()
+	is("partitioner", "group", p.Group, want["group"])
+	is("partitioner", "future", p.Future, want["future"])
+
+	cfg, want = defaults("indexnode")
+	n, err := cfg.(*indexnodeConfig).node()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is("indexnode", "question_memory_mib", n.QuestionMemory>>20, want["question_memory_mib"])
+	is("indexnode", "min_free_mib", n.Store.MinFreeBytes>>20, want["min_free_mib"])
+	is("indexnode", "drain", n.Drain, want["drain"])
+	is("indexnode", "backup.every", n.Backup.Every, want["backup.every"])
+	is("indexnode", "backup.keep", n.Backup.Keep, want["backup.keep"])
+	is("indexnode", "backup.mib_per_second", n.Backup.MiBPerSecond, want["backup.mib_per_second"])
+	is("indexnode", "backup.drill", n.Backup.Drill, want["backup.drill"])
+	is("indexnode", "serves", n.Keeps.Len() == 0, want["serves"])
+
+	cfg, want = defaults("broker")
+	b := cfg.(*brokerConfig)
+	made, err := b.broker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is("broker", "request_memory_mib", made.RequestMemory>>20, want["request_memory_mib"])
+	is("broker", "connections", b.grpcPort().conns, want["connections"])
+	is("broker", "connections", b.httpPort().conns, want["connections"])
+	is("broker", "cluster", b.inEtcd("").Name, want["cluster"])
+	is("broker", "drain", b.drain(), want["drain"])
+
+	cfg, want = defaults("coordinator")
+	co, err := cfg.(*coordinatorConfig).coordinator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	is("coordinator", "grace", co.Grace, want["grace"])
+	is("coordinator", "drop_after", co.DropAfter, want["drop_after"])
+	is("coordinator", "moves_per_node", co.Limits.PerNode, want["moves_per_node"])
+	is("coordinator", "moves_per_second", co.Limits.PerSecond, want["moves_per_second"])
+	is("coordinator", "repair", !co.RepairOff, want["repair"])
+}
+
+// A backup node answers nobody, and drains nothing.
+func TestEffectiveDrain(t *testing.T) {
+	file := written(t, enough["indexnode"]+"serves: false\nbackup: {to: \"file:///backups\"}\n")
+	if whole, err := said(t, "config", "check", file, "--effective"); err != nil || !strings.Contains(whole, "\ndrain: 0s\n") {
+		t.Errorf("%v\n%s", err, whole)
+	}
+}
+
+const hush = "xyzzy-hush-hush-xyzzy"
+
+// Every secret of every configuration has a file and, in roles, a variable that
+// give it as well, and is shown by nothing.
+func TestSecretsAreNeverShown(t *testing.T) {
+	secrets := 0
+	every(t, func(t *testing.T, of string, cfg configuration) {
+		file := written(t, enough[of])
+		keys := map[string]referenceKey{}
+		for _, k := range referenceOf(cfg) {
+			keys[k.Key] = k
+		}
+		shown := func(what string, text string) {
+			if strings.Contains(text, hush) {
+				t.Errorf("%s shows it:\n%s", what, text)
+			}
+		}
+		for _, k := range keys {
+			if k.Secret != "" && k.Variable == "" && of != "contexts" {
+				t.Errorf("%s: no variable gives it", k.Key)
+			}
+			if k.Secret != "value" {
+				continue
+			}
+			secrets++
+			if keys[k.Key+"_file"].Secret != "file" {
+				t.Errorf("%s: no file gives it", k.Key)
+			}
+			if k.Variable == "" {
+				continue
+			}
+			t.Setenv(k.Variable, hush)
+			for _, more := range [][]string{nil, {"-o", "json"}, {"--effective"}} {
+				text, err := said(t, slices.Concat([]string{"config", "check", file}, more)...)
+				shown(k.Variable, fmt.Sprint(text, err))
+			}
+			os.Unsetenv(k.Variable)
+		}
+		// In the file, all at once, as its role says it at its start.
+		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			if l.isSecret() && l.value.CanSet() {
+				l.value.SetString(hush)
+			}
+		}
+		if c, ok := cfg.(*Contexts); ok {
+			x := Context{}
+			for _, l := range leavesOf(reflect.ValueOf(&x).Elem(), "", true) {
+				if l.isSecret() {
+					l.value.SetString(hush)
+				}
+			}
+			c.Contexts = map[string]Context{"prod": x}
+		}
+		text, err := document.Encode(cfg)
+		if err != nil || strings.Count(string(text), "(hidden)") < 4 {
+			t.Errorf("%v\n%s", err, text)
+		}
+		asJSON, _ := json.Marshal(cfg)
+		shown("the start", fmt.Sprintf("%s %s %v %+v %#v", text, asJSON, cfg, cfg, cfg))
+		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+			shown("the summary", l.text())
+		}
+		whole := strings.ReplaceAll(string(text), "(hidden)", hush) // refused for having too many
+		told, err := said(t, "config", "check", "--role", of, written(t, whole))
+		shown("a file", fmt.Sprint(told, err))
+	})
+	if secrets < 20 {
+		t.Errorf("%d secrets in all", secrets)
+	}
+}
+
+// What a role logs first is its configuration, without its secrets.
+func TestTheFirstLineHasNoSecrets(t *testing.T) {
+	startsProcesses(t)
+	for _, name := range []string{"KAFKA", "ETCD", "SCHEMA_REGISTRY"} {
+		t.Setenv("MILLRACE_"+name+"_PASSWORD", hush)
+	}
+	for _, role := range configurationNames()[:4] {
+		// It ends behind that line: a directory takes no lines.
+		file := written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
+		out, err := output(role, "--config", file, "--log-level", "INFO")
+		if err == nil || strings.Contains(out, hush) || strings.Count(out, "(hidden)") != 3 || !strings.Contains(out, "starting") || !strings.Contains(out, "audit: open /") {
+			t.Errorf("%s: %v\n%s", role, err, out)
+		}
+	}
+}
+
+// Files of certificates and secrets are looked into, all of them at once.
+func TestFilesAreLookedInto(t *testing.T) {
+	dir := t.TempDir()
+	good := authority.New(t).Issue("role", "127.0.0.1")
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := said(t, "config", "check", written(t, enough["indexnode"]+fmt.Sprintf(`tls: {ca: %s, cert: %s/none.pem, key: %s/none.key}
+authorization: {identities: {a: [node]}, tokens: %[4]s/tokens}
+connect:
+  kafka: {tls: {ca: %[4]s/kafka.pem}, sasl: {mechanism: PLAIN, username: me, password_file: %[1]s}}
+  etcd: {tls: {ca: %[5]s, cert: %[5]s, key: %[6]s}, username: me, password_file: %[4]s/password}
+`, empty, dir, dir, dir, good.CA, good.Key)))
+	for _, want := range []string{
+		"line 7, column 7: tls.ca: " + empty + " holds no certificate;", "tls.cert: open " + dir + "/none.pem", "tls.key: open " + dir + "/none.key",
+		"authorization.tokens: stat " + dir + "/tokens", "connect.kafka.tls.ca: open " + dir + "/kafka.pem", "connect.kafka.sasl.password_file: " + empty + " is empty",
+		"connect.etcd.tls.cert: ", "connect.etcd.password_file: stat " + dir + "/password", ": 8 faults\n",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in\n%v", want, err)
+		}
+	}
+}
+
+// Each context is reached for, as commands would, from the directory of the file.
+func TestContextsAreChecked(t *testing.T) {
+	text := strings.NewReplacer("broker: feed.example:9090", "broker: feed.example:9090\n    admin: [\"far.example:1\"]", "local: {}", "local: {broker: \"far.example:1\", connect: {kafka: {tls: {ca: ca.pem}}}, brokers: [\"a:1\"]}", "current: prod ", "current: prdo ").Replace(twoContexts)
+	file := writeContexts(t, text)
+	_, err := said(t, "config", "check", file)
+	dir := filepath.Dir(file)
+	for _, want := range []string{
+		"line 2, column 1: current: " + file + ` has no context "prdo"; did you mean prod?`,
+		"contexts.prod.tls.ca: open " + dir + "/ca.pem", "contexts.prod.tls.cert: open " + dir + "/me.pem", "contexts.prod.tls.key: open /keys/me.key",
+		"contexts.local.connect.kafka.tls.ca: open " + dir + "/ca.pem", "contexts.local.broker: far.example:1 is beyond loopback",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in\n%v", want, err)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "geheim") {
+		t.Errorf("a password is shown: %v", err)
+	}
+	good := writeContexts(t, "current: a\ncontexts: {a: {broker: \"127.0.0.1:1\", admin: [\"127.0.0.1:2\"]}}\n")
+	if out, err := said(t, "config", "check", good); err != nil || !strings.HasPrefix(out, "ok: "+good+" (contexts)\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A file says of which role it is, or its caller does; both forms of output tell
+// the same.
+func TestConfigCheckCommand(t *testing.T) {
+	file := written(t, strings.TrimPrefix(enough["broker"], "role: broker\n"))
+	for line, want := range map[string]string{
+		"config check " + file:                           "say --role, or write it into the file",
+		"config check --role brokr " + file:              "did you mean broker?",
+		"config check --role dev " + file:                "millrace help dev",
+		"config check --role broker -o xml " + file:      "say text or json",
+		"config check --role broker --context a " + file: "--context",
+		"config check " + file + ".none --role broker":   "no such file",
+		"config check --role indexnode " + file:          "listen: ",
+		"config reference brokr":                         "did you mean broker?",
+		"config reference broker -o xml":                 "say markdown or json",
+	} {
+		if _, err := said(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+	t.Setenv("MILLRACE_ZONE", "b")
+	out, err := said(t, "config", "check", "--role", "broker", file, "--kafka-username", "me")
+	for _, want := range []string{"ok: " + file + " (broker)\n", "  grpc ", "127.0.0.1:0  line 2\n", "  zone ", "MILLRACE_ZONE\n", "--kafka-username\n"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("want %q in %v\n%s", want, err, out)
+		}
+	}
+	var got struct {
+		Role   string
+		Given  []given
+		Faults []fault
+	}
+	out, err = said(t, "config", "check", "--role", "broker", file, "-o", "json")
+	if json.Unmarshal([]byte(out), &got) != nil || err != nil || got.Role != "broker" || len(got.Given) != 3 || len(got.Faults) != 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, err = said(t, "config", "check", "--role", "coordinator", file, "-o", "json")
+	if json.Unmarshal([]byte(out), &got) != nil || err == nil || !strings.HasSuffix(err.Error(), ": 1 fault") || len(got.Faults) != 1 || got.Faults[0].Line != 2 || got.Faults[0].Field != "grpc" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	var keys map[string][]referenceKey
+	out, err = said(t, "config", "reference", "contexts", "-o", "json")
+	if json.Unmarshal([]byte(out), &keys) != nil || err != nil || len(keys) != 1 || keys["contexts"][0].Key != "current" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Nothing that a file holds ends the process, and what is taken is taken again
+// as it is shown. Files that it names are not looked into.
+func FuzzConfigurations(f *testing.F) {
+	for _, text := range enough {
+		f.Add(text)
+	}
+	f.Add("cache: {memory: 1}\nretention: {a: {age: -1s}}\nquotas: {a: {per_second: .nan}}")
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := document.Parse([]byte(text))
+		if err != nil {
+			return
+		}
+		n.Find("a.b[1].c")
+		for _, of := range configurationFiles {
+			cfg := of.new()
+			if n.Decode(cfg) != nil {
+				continue
+			}
+			bad := false
+			for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+				n.Find(l.path)
+				bad = len(l.validate()) > 0 || bad
+			}
+			cfg.complete()
+			whole, err := document.Encode(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := document.Decode(whole, of.new()); err != nil && !bad {
+				t.Errorf("%s: %v\n%s", of.of, err, whole)
+			}
+		}
+	})
+}
+
+// A node's id is refused before the node touches its data directory.
+func TestTheIDOfANodeIsCheckedFirst(t *testing.T) {
+	for id, well := range map[millrace.NodeID]bool{"node-4": true, "no de/4": false} {
+		if f := faultOf((&indexnodeConfig{ID: id}).validate(), "id"); (f == nil) != well {
+			t.Errorf("%q: %v", id, f)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// Connections is how a role or a command reaches what is not Millrace's.
+type Connections struct {
+	Kafka          kafka.Access         `yaml:"kafka,omitempty"`
+	Etcd           cluster.Access       `yaml:"etcd,omitempty"`
+	SchemaRegistry kafka.RegistryAccess `yaml:"schema_registry,omitempty"`
+}
+
+// setting is a value of a configuration that a flag and the environment can give.
+// A secret has no flag: flags are in the list of processes, for all to see.
+type setting struct {
+	flag  string // empty: by the environment alone
+	env   string
+	usage string
+	text  *string
+	on    *bool
+	from  string // the flag or the variable that gave it, once something did
+}
+
+// settingsOf are all of them, in the order in which help shows them.
+func settingsOf(s *Security) (all []setting) {
+	add := func(name, usage string, text *string, on *bool) {
+		all = append(all, setting{flag: name, env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), usage: usage, text: text, on: on})
+	}
+	secret := func(name, usage string, into *secure.Secret) {
+		add(name, usage, (*string)(into), nil)
+		all[len(all)-1].flag = ""
+	}
+	plain := func(prefix, of string, on *bool) {
+		add(prefix+"insecure", "speak plain text to "+of+" beyond loopback", nil, on)
+	}
+	tls := func(prefix, of string, t *secure.TLS) {
+		add(prefix+"ca", `whose certificates `+of+` must show, a PEM file; "system": whom this machine trusts`, &t.CA, nil)
+		add(prefix+"cert", "the certificate to show "+of+", a PEM file", &t.Cert, nil)
+		add(prefix+"key", "its key, a PEM file", &t.Key, nil)
+		add(prefix+"server-name", "the name in the certificate of "+of+" (default: the host of the address)", &t.ServerName, nil)
+	}
+	login := func(prefix, of string, l *secure.Login) {
+		add(prefix+"username", "the user at "+of, &l.Username, nil)
+		add(prefix+"password-file", "a file with the user's password", &l.PasswordFile, nil)
+		secret(prefix+"password", "the user's password", &l.Password)
+	}
+	c := &s.Connections
+	tls("", "Millrace's own ports", &s.TLS)
+	plain("", "Millrace's own ports", &s.Insecure)
+	tls("kafka-", "Kafka", &c.Kafka.TLS)
+	add("kafka-sasl", "how Kafka knows the user: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER", &c.Kafka.SASL.Mechanism, nil)
+	login("kafka-", "Kafka", &c.Kafka.SASL.Login)
+	add("kafka-token-file", "a file with the token of OAUTHBEARER", &c.Kafka.SASL.TokenFile, nil)
+	secret("kafka-token", "the token of OAUTHBEARER", &c.Kafka.SASL.Token)
+	plain("kafka-", "Kafka", &c.Kafka.Insecure)
+	tls("etcd-", "etcd", &c.Etcd.TLS)
+	login("etcd-", "etcd", &c.Etcd.Login)
+	plain("etcd-", "etcd", &c.Etcd.Insecure)
+	tls("schema-registry-", "the schema registry", &c.SchemaRegistry.TLS)
+	login("schema-registry-", "the schema registry", &c.SchemaRegistry.Login)
+	plain("schema-registry-", "the schema registry", &c.SchemaRegistry.Insecure)
+	return all
+}
+
+// settingFlags adds the flags of settings, which the help on connections shows
+// in the place of each command.
+func settingFlags(f *pflag.FlagSet) {
+	for _, s := range settingsOf(new(Security)) {
+		switch {
+		case s.flag == "":
+			continue
+		case s.on != nil:
+			f.Bool(s.flag, false, s.usage)
+		default:
+			f.String(s.flag, "", s.usage)
+		}
+		f.Lookup(s.flag).Hidden = true
+	}
+}
+
+// override gives s what flags and the environment say, flags first.
+func (s *Security) override(f *pflag.FlagSet) error { return override(f, settingsOf(s)) }
+
+func override(f *pflag.FlagSet, settings []setting) error {
+	var errs []error
+	for i := range settings {
+		x := &settings[i]
+		value := os.Getenv(x.env)
+		if value != "" {
+			x.from = x.env
+		}
+		if flag := f.Lookup(x.flag); flag != nil && flag.Changed {
+			value, x.from = flag.Value.String(), "--"+x.flag
+		}
+		switch {
+		case x.from == "":
+		case x.text != nil:
+			*x.text = value
+		default:
+			on, err := strconv.ParseBool(value)
+			if err != nil { // of the environment: a flag's has been parsed
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"})
+				continue
+			}
+			*x.on = on
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connectionsHelp is the help on what every command has.
+func connectionsHelp() *cobra.Command {
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, s := range settingsOf(new(Security)) {
+		flag := "--" + s.flag
+		if s.flag == "" {
+			flag = "(no flag)"
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", flag, s.env, s.usage)
+	}
+	_ = t.Flush() // into memory
+	return &cobra.Command{
+		Use:   "connections",
+		Short: "How every command reaches Kafka, etcd, the schema registry and Millrace's own ports",
+		Long: `Every command and role takes these flags. What no flag says, the environment
+says, and then the configuration of a role, or the context of a command (see
+"millrace context"). Files are read again when they change.
+
+` + text.String() + `
+Addresses have flags of their own in each command, and these variables:
+` + strings.Join(addressVariables(), ", ") + `.
+
+What has no TLS speaks plain text, on loopback alone unless insecure says
+otherwise.`,
+	}
+}
+
+type securityKey struct{}
+
+// securityOf is how a command reaches the cluster that it is run on.
+func securityOf(ctx context.Context) *Security {
+	if s, ok := ctx.Value(securityKey{}).(*Security); ok {
+		return s
+	}
+	return new(Security)
+}
+
+// kafkaAt is the Kafka of a command.
+func kafkaAt(ctx context.Context, addrs []string) kafka.Brokers {
+	if len(addrs) == 0 {
+		return kafka.Brokers{}
+	}
+	return securityOf(ctx).Connections.Kafka.At(slog.Default(), addrs...)
+}
+
+// dialBroker returns a client of a Millrace broker.
+func dialBroker(ctx context.Context, addr string) (*client.Client, error) {
+	s := securityOf(ctx)
+	if !s.TLS.On() {
+		if err := s.plain().Check(addr); err != nil {
+			return nil, err
+		}
+	}
+	how, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(addr, how)
+}

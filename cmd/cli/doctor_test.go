@@ -1,0 +1,404 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// clinic is an etcd and a Kafka with nodes that only say what they are.
+type clinic struct {
+	t     *testing.T
+	ctx   context.Context
+	dir   string // of etcd
+	etcd  *minicluster.Etcd
+	addr  string // of etcd
+	kafka string
+	data  string // in which node-1 keeps what it knows
+	nodes map[millrace.NodeID]*cluster.Membership
+	one   *cluster.Client // that of node-1
+}
+
+func startClinic(t *testing.T) *clinic {
+	t.Helper()
+	c := &clinic{t: t, ctx: t.Context(), dir: t.TempDir(), data: t.TempDir(), nodes: map[millrace.NodeID]*cluster.Membership{}}
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	c.must(err)
+	t.Cleanup(k.Close)
+	c.kafka = k.Addr()
+	c.startEtcd("127.0.0.1:0")
+	t.Cleanup(func() { c.etcd.Close() })
+	return c
+}
+
+func (c *clinic) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *clinic) startEtcd(listen string) {
+	c.t.Helper()
+	waitFor(c.ctx, c.t, "etcd to start", func() bool {
+		e, err := minicluster.StartEtcd(c.ctx, c.dir, listen)
+		if err == nil {
+			c.etcd, c.addr = e, e.Addr()
+		}
+		return err == nil
+	})
+}
+
+// lose empties etcd.
+func (c *clinic) lose() {
+	c.t.Helper()
+	c.etcd.Close()
+	c.dir = c.t.TempDir()
+	c.startEtcd(c.addr)
+}
+
+func (c *clinic) open(dir string) *cluster.Client {
+	c.t.Helper()
+	cl, err := cluster.Open(c.ctx, cluster.Config{Endpoints: []string{c.addr}, Name: "millrace", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	c.must(err)
+	c.t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+// join has a node say that it serves everything.
+func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
+	c.t.Helper()
+	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
+	c.must(err)
+	m.SetReady(cluster.All())
+	waitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
+	c.nodes[id] = m
+	return m
+}
+
+// ok starts two nodes and assigns them everything.
+func (c *clinic) ok() (second *cluster.Client) {
+	c.t.Helper()
+	c.one, second = c.open(lastGood(c.data)), c.open("")
+	w, err := c.one.Watch(c.ctx)
+	c.must(err)
+	c.join(c.one, "node-1")
+	c.join(second, "node-2")
+	c.says("assignment epoch 1", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2")
+	waitFor(c.ctx, c.t, "node-1 to hear of it", func() bool { return w.Current().Epoch() == 1 })
+	return second
+}
+
+// command runs a command in this process.
+func (c *clinic) command(args ...string) (string, error) {
+	var out bytes.Buffer
+	r := root()
+	r.SetArgs(args)
+	r.SetOut(&out)
+	err := r.ExecuteContext(c.ctx)
+	return out.String(), err
+}
+
+// says runs a command and wants something of what it says; failing reports
+// whether it has to fail, if that is known.
+func (c *clinic) says(want string, failing *bool, args ...string) string {
+	c.t.Helper()
+	out, err := c.command(args...)
+	if !strings.Contains(out+fmt.Sprint(err), want) {
+		c.t.Errorf("%q does not say %q:\n%s%v", args, want, out, err)
+	}
+	if failing == nil && err != nil || failing != nil && *failing != (err != nil) {
+		c.t.Errorf("%q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+var fails = func() *bool { yes := true; return &yes }()
+
+func (c *clinic) show(args ...string) []string {
+	return append([]string{"cluster", "show", "--etcd", c.addr}, args...)
+}
+
+func (c *clinic) doctor() []string {
+	return []string{"doctor", "--etcd", c.addr, "--brokers", c.kafka, "--grpc", freeAddr(c.t)}
+}
+
+// Cluster show lists what the assignment names and nobody is, counts what is
+// missing, and fails.
+func TestClusterShowJudgesByTheAssignment(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.says("etcd holds nothing of this cluster", fails, c.show()...)
+	c.says("way out: of a new cluster start the nodes", fails, c.show()...)
+	c.says("has no assignment", fails, c.doctor()...)
+	second := c.ok()
+	c.says("all is well", nil, c.show()...)
+
+	keeps, err := c.one.Join(c.ctx, cluster.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
+	c.must(err)
+	waitFor(c.ctx, t, "the backup node to be shown", func() bool {
+		out, err := c.command(c.show()...)
+		return err == nil && strings.Contains(out, "alive, backs up 0-719")
+	})
+	c.says(`"backs_up":"0-719"`, nil, c.show("-o", "json")...)
+	c.must(keeps.Leave(c.ctx))
+
+	report := cluster.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
+	report.Partitions.Add(7)
+	c.nodes["node-1"].SetReady(func() cluster.Set { all := cluster.All(); return all.Minus(report.Partitions) }())
+	c.nodes["node-1"].SetReports([]cluster.Report{report})
+	waitFor(c.ctx, t, "the report to be shown", func() bool {
+		out, err := c.command(c.show()...)
+		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
+	})
+	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]cluster.Report{taken})
+	waitFor(c.ctx, t, "doctor to name the way back", func() bool {
+		out, err := c.command(c.doctor()...)
+		return err != nil && strings.Contains(out, "by_operator: doubt") && strings.Contains(out, "millrace partition release PARTITION --node NODE --apply")
+	})
+	c.nodes["node-1"].SetReports([]cluster.Report{report})
+
+	c.must(second.Close()) // as if killed: its lease ends
+	waitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
+		out, err := c.command(c.show()...)
+		return err != nil && strings.Contains(out, "GONE since 20")
+	})
+	out := c.says("1 of 720 partitions have no ready replica: 7", fails, c.show()...)
+	if !strings.Contains(out, "719 of 720 partitions have fewer than 2") || !strings.Contains(out, "node-2:7070") {
+		t.Errorf("shown:\n%s", out)
+	}
+	c.says("node-2 is gone since", fails, c.doctor()...)
+
+	var got shown
+	c.must(json.Unmarshal([]byte(c.says(`"ok":false`, fails, c.show("-o", "json")...)), &got))
+	if len(got.Nodes) != 2 || got.Nodes[1].State != "gone" || got.Nodes[1].Seen == nil || len(got.Unserved) != 1 || len(got.Below) != 719 || got.Nodes[0].Reports[0].Reason != "corrupt" || got.Assignment.Epoch != 1 {
+		t.Errorf("as JSON: %+v", got)
+	}
+	c.says("say text or json", fails, c.show("-o", "xml")...)
+}
+
+// Doctor advises to assign only where there never was an assignment.
+func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	const assign, restore = "way out: millrace cluster assign", "way out: millrace cluster restore"
+	lacks := func(out, what string) {
+		t.Helper()
+		if strings.Contains(out, what) {
+			t.Errorf("doctor says %q:\n%s", what, out)
+		}
+	}
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	lacks(c.says(assign, fails, c.doctor()...), restore)
+	c.ok()
+	out := c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
+	lacks(out, assign)
+	lacks(out, restore)
+
+	// Nodes that register again remember.
+	c.lose()
+	waitFor(c.ctx, t, "a node to register again", func() bool {
+		out, _ := c.command(c.doctor()...)
+		return strings.Contains(out, "nodes remember what it has lost")
+	})
+	lacks(c.says(restore, fails, c.doctor()...), assign)
+	c.says("which nodes remember", fails, c.show()...)
+	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
+	c.says("millrace cluster restore --data", fails, anew...)
+	c.says("not the name of this cluster", fails, append(anew, "--override", "other")...)
+	for _, line := range []string{"node drain node-1", "cluster plan"} {
+		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
+	}
+	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
+	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
+	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
+
+	// With the nodes gone, too, the log tells that there was a cluster.
+	for _, m := range c.nodes {
+		c.must(m.Leave(c.ctx))
+	}
+	c.lose()
+	p, err := kafka.NewProducer(kafka.At(c.kafka), kafka.Topics{}.WithDefaults().DeadLetters, slog.New(slog.DiscardHandler))
+	c.must(err)
+	defer p.Close()
+	p.Produce(c.ctx, kafka.Outgoing{Topic: kafka.Topics{}.WithDefaults().Timeline, Value: []byte("x")})
+	c.must(p.Flush(c.ctx))
+	lacks(c.says(restore, fails, c.doctor()...), assign)
+	if out, err := c.command(c.show()...); err == nil || !strings.Contains(out, "etcd holds nothing of this cluster") {
+		t.Errorf("show: %s, %v", out, err)
+	}
+}
+
+// Looking at a cluster writes nothing into its etcd: an empty one stays so.
+func TestLookingAtAClusterWritesNothing(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	for range 2 {
+		c.says("etcd holds nothing of this cluster", fails, c.show("--cluster", "misspelt")...)
+		c.says("etcd holds nothing of this cluster", fails, append(c.doctor(), "--cluster", "misspelt")...)
+	}
+}
+
+func TestDoctorChecksTopics(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.says("does not exist", fails, c.doctor()...)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	c.says("ok    its topics fit", fails, c.doctor()...)
+	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
+}
+
+// Of a log that nodes have read doctor does not say that starting a role makes it.
+func TestDoctorOfALogThatIsGone(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.says("start any role once: it creates them", fails, c.doctor()...)
+	c.ok()
+	out := c.says("topic timeline is gone, which index nodes have read", fails, c.doctor()...)
+	for want, is := range map[string]bool{"start nothing and restart nothing": true, "docs/backup.md": true, "start any role": false, "start one: millrace partitioner": false, "start the nodes": false} {
+		if strings.Contains(out, want) != is {
+			t.Errorf("%q, %v:\n%s", want, is, out)
+		}
+	}
+	args := c.doctor()
+	args[slices.Index(args, "--etcd")+1] = freeAddr(t)
+	c.says("bring etcd back first", fails, args...)
+}
+
+func TestDoctorTellsOfPartitioners(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+	for want, g := range map[string]kafka.Progress{
+		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+	} {
+		got := strings.Join(groupFaults(g, now), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// While Kafka or etcd is away doctor says so, and gives no advice on what only
+// follows from that.
+func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	c.ok()
+	stale := cluster.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: cluster.All()}
+	c.nodes["node-1"].SetReports([]cluster.Report{stale})
+	waitFor(c.ctx, t, "the report to be shown", func() bool {
+		out, _ := c.command(c.show()...)
+		return strings.Contains(out, "kafka_away")
+	})
+	ways := func(out string) (all []string) {
+		for line := range strings.Lines(out) {
+			if _, way, ok := strings.Cut(line, "way out: "); ok {
+				all = append(all, strings.TrimSpace(way))
+			}
+		}
+		return all
+	}
+	without := func(flag string) []string {
+		args := c.doctor()
+		args[slices.Index(args, flag)+1] = freeAddr(t)
+		return args
+	}
+	const broker = "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz"
+	const needsKafka, needsEtcd = "bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "start etcd, or name it with --etcd and --cluster"
+	if got := ways(c.says("FAIL  Kafka answers", fails, without("--brokers")...)); !slices.Equal(got, []string{"start Kafka, or name it with --brokers", needsKafka, broker}) {
+		t.Errorf("Kafka is away: %q", got)
+	}
+	got := ways(c.says("FAIL  etcd answers", fails, without("--etcd")...))
+	if !slices.Equal(got, []string{"start one: millrace partitioner --config FILE", needsEtcd, broker}) {
+		t.Errorf("etcd is away: %q", got)
+	}
+	for _, m := range c.nodes {
+		c.must(m.Leave(c.ctx))
+	}
+	c.lose()
+	for _, way := range ways(c.says("cannot be told while Kafka does not answer", fails, without("--brokers")...)) {
+		if strings.Contains(way, "assign --nodes") || strings.Contains(way, "cluster restore") {
+			t.Errorf("nothing can be read, and it advises: %s", way)
+		}
+	}
+}
+
+// A log that has lost its beginning while all replicas are well is told, by
+// doctor and by cluster show, and nothing fails for it.
+func TestATrimmedLogIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	c.ok()
+	c.says("ok    the log is whole", fails, c.doctor()...) // there is no broker
+	p, err := kafka.NewProducer(kafka.At(c.kafka), "dead-letters", slog.New(slog.DiscardHandler))
+	c.must(err)
+	defer p.Close()
+	for range 3 {
+		p.Produce(c.ctx, kafka.Outgoing{Topic: "timeline", Partition: 7, Value: []byte("x")})
+	}
+	c.must(p.Flush(c.ctx))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.kafka))
+	c.must(err)
+	defer cl.Close()
+	var to kadm.Offsets
+	to.AddOffset("timeline", 7, 2, -1)
+	_, err = kadm.NewClient(cl).DeleteRecords(c.ctx, to)
+	c.must(err)
+	c.says("warn  the log is whole         timeline has lost its beginning in 1 of 720 partitions, 2 records at most", fails, c.doctor()...)
+
+	told := cluster.Report{State: "ready", Reason: "log_trimmed", Detail: "timeline begins at 2", Warning: true}
+	told.Partitions.Add(7)
+	c.nodes["node-1"].SetReports([]cluster.Report{told})
+	waitFor(c.ctx, t, "the warning to be shown, and all to be well", func() bool {
+		out, err := c.command(c.show()...)
+		return err == nil && strings.Contains(out, "all is well") && strings.Contains(out, "node-1: 1 partitions are ready: log_trimmed: timeline begins at 2")
+	})
+	c.says(`"warnings":["node-1: 1 partitions are ready: log_trimmed`, nil, c.show("-o", "json")...)
+	c.says("warn  index nodes are ready", fails, c.doctor()...)
+}
+
+// An assignment that was a mistake is gone back from, by what show printed or
+// a process kept.
+func TestClusterAssignGoesBack(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.says("have never registered", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "nodel,node-2", "--wait", "0s")
+	c.ok()
+	file := filepath.Join(t.TempDir(), "good.json")
+	c.must(os.WriteFile(file, []byte(c.says("", nil, c.show("-o", "json")...)), 0o644))
+	c.says("move everything with --replace", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1")
+	c.says("shrinks by more than a fifth", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace")
+	c.says("epoch 2", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace", "--allow-shrink")
+	c.says("epoch 3: 720 partitions on 2 nodes", nil, "cluster", "assign", "--etcd", c.addr, "--from", file)
+	c.says("epoch 500", nil, "cluster", "assign", "--etcd", c.addr, "--from", filepath.Join(lastGood(c.data), "map.json"), "--epoch", "500", "--allow-shrink")
+	c.says("epoch 500, so the next is 501", fails, "cluster", "assign", "--etcd", c.addr, "--from", file, "--epoch", "1501")
+	c.must(os.WriteFile(file, []byte(`{"assignment":{"epoch":1,"replicas":[]}}`), 0o644))
+	c.says("0 partitions, not 720", fails, "cluster", "assign", "--etcd", c.addr, "--from", file)
+}

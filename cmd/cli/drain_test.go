@@ -1,0 +1,48 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// An index node that is told to stop says on its admin port that it is not
+// ready, and goes on; told again, it ends at once.
+func TestTheSecondSignalEndsADrain(t *testing.T) {
+	startsProcesses(t)
+	t.Parallel()
+	ctx, failed := context.WithCancelCause(bounded(t))
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	if err := kafka.EnsureTopics(ctx, kafka.At(k.Addr()), kafka.Prefixed("drain-"), nil); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")
+	admin := freeAddr(t)
+	node := start(t, failed, "node-1", "indexnode", "--config", writeConfig(t, "node-1",
+		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), k.Addr(), etcd.Addr(), freeAddr(t), admin))
+	waitFor(ctx, t, "the node to be ready", func() bool { return saysReady(admin) == "ok\n" })
+	node.killed.Store(true)
+	node.signal(syscall.SIGTERM)
+	waitFor(ctx, t, "the node to say that it is being stopped", func() bool { return strings.Contains(saysReady(admin), "being stopped") })
+	node.signal(syscall.SIGTERM)
+	select {
+	case <-node.ended:
+	case <-ctx.Done():
+		t.Error("the second signal did not end it")
+	}
+}

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+func experimentHold() *cobra.Command {
+	var why string
+	c := experimentOn(&cobra.Command{
+		Use: "hold NAME", Short: "Veto the next step of an experiment's ramp, until it is resumed", Args: cobra.ExactArgs(1),
+		Long: `Lets no coordinator raise the experiment's share until it is resumed. Its guards
+pause it all the same, what was counted goes on to count, and a person may ramp
+it. Status and history tell who held it and who resumed it.`,
+		Example: `  millrace experiment hold fresher --why "the sale ends on Monday"`,
+	}, func(ctx context.Context, t *trial, args []string) error { return t.hold(ctx, args[0], why) })
+	c.Flags().StringVar(&why, "why", "", "what for, for others to read")
+	return c
+}
+
+func (t *trial) hold(ctx context.Context, name, why string) error {
+	of, err := t.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
+	}
+	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %s\n", name, name)
+	return nil
+}
+
+func (t *trial) resume(ctx context.Context, name string) error {
+	if _, err := t.find(ctx, name); err != nil {
+		return err
+	}
+	if err := t.trails.Resume(ctx, name, t.Who, time.Now().UTC().Truncate(time.Millisecond)); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "experiment %s may be ramped again\n", name)
+	return nil
+}
+
+func (t *trial) find(ctx context.Context, name string) (experiment.Defined, error) {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return experiment.Defined{}, err
+	}
+	return st.Find(name)
+}
+
+// said is what people said to the ramps of a document's experiments, as its history
+// tells it. A trail that cannot be read tells nothing.
+func (t *trial) said(ctx context.Context, document string) (all []cluster.Event, err error) {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range st.Set.Experiments() {
+		trail, err := t.trails.Of(of.Experiment.Name)
+		if of.Document != document || err != nil {
+			continue
+		}
+		for _, d := range trail.Decisions {
+			if !d.Person {
+				continue // coordinators have changed the document
+			}
+			who := d.By
+			if d.Why != "" {
+				who += ": " + d.Why
+			}
+			all = append(all, cluster.Event{What: cluster.Change(d.What), Version: "-", Who: who, When: d.When})
+		}
+	}
+	return all, nil
+}
+
+// printTrail prints why an experiment is where it is.
+func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, now time.Time) {
+	if e.Guards == nil && trail.Looked == nil && len(trail.Decisions) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	switch l := trail.Looked; {
+	case l == nil && e.State == experiment.Running && e.Guards != nil:
+		fmt.Fprintln(w, "no coordinator has looked at it: is one running, with exposures in its configuration?")
+	case l != nil && e.State == experiment.Running:
+		fmt.Fprintf(w, "%s looked %s ago: %s\n", l.By, now.Sub(l.When).Round(time.Second), l.Says)
+		printInputs(w, l.Inputs)
+	}
+	if h := trail.Hold; h != nil {
+		fmt.Fprintf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
+		if h.Why != "" {
+			fmt.Fprintf(w, ": %s", h.Why)
+		}
+		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+	}
+	for _, d := range trail.Decisions {
+		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
+		if d.Why != "" {
+			fmt.Fprintf(w, ": %s", d.Why)
+		}
+		fmt.Fprintln(w)
+		printInputs(w, d.Inputs)
+	}
+}
+
+func printInputs(w io.Writer, all []string) {
+	for _, line := range all {
+		fmt.Fprintf(w, "    %s\n", line)
+	}
+}

@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+const fresher = `# the ranking team's
+layers:
+  - {name: ranking, salt: ranking-2026, unit: viewer}
+experiments:
+  - name: fresher
+    layer: ranking
+    feeds: [home]
+    state: draft   # until Monday
+    slots: [0-3999]
+    share: 0
+    variants:
+      - {name: control, weight: 5000}
+      - {name: treatment, weight: 5000, set: {limit: 30}}
+`
+
+// run runs a command on the stage's cluster, and returns what it prints.
+func (s *stage) run(args ...string) (string, error) {
+	var out strings.Builder
+	c := root()
+	c.SetArgs(append(args, "--etcd", s.etcd[0], "--cluster", "test"))
+	c.SetOut(&out)
+	c.SetErr(&out)
+	err := c.ExecuteContext(s.Context())
+	return out.String(), err
+}
+
+func (s *stage) file(name, text string) string {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), name)
+	s.check(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// An experiment from its document to its end, each step by its command.
+func TestExperimentCommands(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	file := s.file("ranking.yaml", fresher)
+	for _, step := range []struct {
+		args []string
+		says string // all of it, or a part
+		err  string
+	}{
+		{args: []string{"list"}, says: "NAME"},
+		{args: []string{"diff", file}, says: "experiment fresher"},
+		{args: []string{"list"}, says: "DOCUMENT\n"},
+		{args: []string{"define", file}, says: "document ranking is defined, version 1"},
+		{args: []string{"define", file}, says: "document ranking is defined, version 1\nno change"},
+		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
+		{args: []string{"start", "fresher"}, says: "running"},
+		{args: []string{"ramp", "fresher", "--share", "10"}, says: "come to treatment"},
+		{args: []string{"ramp", "fresher", "--share", "5"}, err: "pause it first, or keep them"},
+		{args: []string{"ramp", "fresher", "--share", "101"}, err: "--share"},
+		{args: []string{"ramp", "nosuch", "--share", "10"}, err: "name one of fresher"},
+		{args: []string{"list"}, says: "fresher  running  10%    ranking  home   control 50%, treatment 50%  ranking 4"},
+		{args: []string{"explain", "--feed", "home", "--viewer", "member:17"}, says: "slot"},
+		{args: []string{"explain", "--feed", "nosuch", "--viewer", "member:17"}, err: "there is no feed"},
+		{args: []string{"show", "fresher"}, says: "state: running   # until Monday"},
+		{args: []string{"define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "limit: 40", 1))}, err: "experiments[0].state"},
+		{args: []string{"define", s.file("other.yaml", strings.Replace(fresher, "ranking-2026", "other", 1))}, err: "there is a layer ranking already in ranking"},
+		{args: []string{"define", s.file("weights.yaml", strings.NewReplacer("ranking", "r2", "fresher", "w", "limit: 30", "weights: {lieks: 2}").Replace(fresher))}, err: `experiments[0].variants[1].set.weights: model home 1 has no parameter "lieks"`},
+		{args: []string{"define", s.file("models.yaml", strings.NewReplacer("ranking", "r3", "fresher", "m", "limit: 30", "model: nosuch").Replace(fresher))}, err: "no model nosuch serves"},
+		{args: []string{"define", s.file("authors.yaml", strings.NewReplacer("ranking", "authors", "fresher", "a", "unit: viewer", "unit: entity", "limit: 30", "cap_per_entity: 1").Replace(fresher)+"    forced: {member:17: treatment}\n")}, says: "layer authors: it is new, of unit entity"},
+		{args: []string{"explain", "--feed", "home", "--entity", "member:17"}, says: `a           treatment  the definition names "member:17" for treatment`},
+		{args: []string{"explain", "--feed", "home", "--viewer", "member:17"}, says: "layer authors divides by entity, which was not asked for"},
+		{args: []string{"explain", "--feed", "home"}, err: "viewer entity"},
+		{args: []string{"status", "a"}, err: "a divides entities, and this compares viewers"},
+		{args: []string{"hold", "a"}, err: "a divides entities, and no coordinator ramps it"},
+		{args: []string{"hold", "nosuch"}, err: "there is no experiment"},
+		{args: []string{"define", s.file("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
+		{args: []string{"drop", "ranking"}, err: "stop it first"},
+		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher stays at its share"},
+		{args: []string{"history", "ranking"}, says: "held fresher  -        " + whoami() + ": a sale\n"},
+		{args: []string{"resume", "fresher"}, says: "experiment fresher may be ramped again"},
+		{args: []string{"history", "ranking"}, says: "resumed fresher  -        " + whoami() + "\n"},
+		{args: []string{"pause", "fresher"}, says: "paused"},
+		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
+		{args: []string{"start", "fresher", "--share", "20"}, says: "running"},
+		{args: []string{"stop", "fresher"}, says: "stopped"},
+		{args: []string{"start", "fresher"}, err: "it is stopped, and cannot become running"},
+		{args: []string{"history", "ranking"}, says: "serve"},
+		{args: []string{"drop", "ranking"}, says: "experiment fresher, stopped, goes with"},
+		{args: []string{"drop", "ranking", "--apply", "--yes"}, says: "document ranking is dropped"},
+		{args: []string{"drop", "ranking"}, err: "there is no document"},
+		{args: []string{"history", "nosuch"}, err: "millrace experiment list"},
+	} {
+		out, err := s.run(append([]string{"experiment"}, step.args...)...)
+		switch {
+		case step.err == "" && err != nil, step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)):
+			t.Errorf("%v: %v, want %q", step.args, err, step.err)
+		case !strings.Contains(out, step.says):
+			t.Errorf("%v says %q, want %q", step.args, out, step.says)
+		}
+	}
+}
+
+// What an experiment needs is not dropped.
+func TestExperimentsHoldWhatTheyUse(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
+	s.check(err)
+	v, _, err := feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency\n"), "somebody")
+	s.check(err)
+	s.check(feeds.Serve(t.Context(), v, nil, "somebody"))
+	m, _, err := s.models.Publish(t.Context(), "likes", "1", []byte("a pack"), "somebody")
+	s.check(err)
+	s.check(s.models.Serve(t.Context(), m, nil, "somebody"))
+	_, err = s.run("experiment", "define", s.file("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "model: likes").Replace(fresher)))
+	s.check(err)
+	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1"}} {
+		if _, err := s.run(args...); err == nil || !strings.Contains(err.Error(), "experiment fresher") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	_, err = s.run("experiment", "stop", "fresher")
+	s.check(err)
+	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1"}} {
+		if _, err := s.run(append(args, "--apply", "--yes")...); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// While etcd has lost what nodes remember, nothing is changed that brokers would
+// not take over, and what is shown says so.
+func TestNothingIsChangedInALostEtcd(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	if _, err := s.run("experiment", "define", s.file("ranking.yaml", fresher)); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), s.etcd[0])
+	s.check(err)
+	t.Cleanup(etcd.Close)
+	for _, args := range [][]string{
+		{"experiment", "define", s.file("ranking.yaml", fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.file("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "likes"},
+	} {
+		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until the node has told
+			_, err := s.run(args...)
+			if err != nil && strings.Contains(err.Error(), "etcd has lost state") && strings.Contains(err.Error(), "millrace cluster restore") {
+				break
+			}
+			if time.Since(began) > patience {
+				t.Fatalf("%v: %v", args, err)
+			}
+		}
+	}
+	for _, args := range [][]string{{"experiment", "list"}, {"feed", "list"}, {"model", "list"}} {
+		out, err := s.run(args...)
+		if err != nil || !strings.HasPrefix(out, "warning: etcd has lost state: ") || !strings.Contains(out, "millrace cluster restore") {
+			t.Errorf("%v: %q, %v", args, out, err)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/figure"
+)
+
+// TestFaultKafkaAway freezes Kafka, thaws it, and ends it. Partitioners and index
+// nodes say that they are not ready, and why, and are ready again when it is back.
+func TestFaultKafkaAway(t *testing.T) {
+	_, measured := faultTime(t, 0)
+	kafka := millraceCommand(t.Context(), "bench", "backing", "--data", t.TempDir())
+	in, err := kafka.StdinPipe() // whose end would end it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := kafka.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kafka.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = kafka.Wait() }() // which is killed
+	defer kafka.Process.Kill()
+	var at, etcd string
+	if _, err := fmt.Fscanln(out, &at, &etcd); err != nil {
+		t.Fatal(err)
+	}
+	c := startFaultClusterOn(t, at, 2, loadLines())
+	roles := map[string]string{"partitioner": c.sorter, "indexnode": c.admin[0]}
+	ready := func() {
+		t.Helper()
+		for role, admin := range roles {
+			waitFor(c.ctx, t, "the "+role+" to be ready", func() bool { return saysReady(admin) == "ok\n" })
+		}
+	}
+	for _, fault := range []struct {
+		name   string
+		signal syscall.Signal
+	}{{"frozen", syscall.SIGSTOP}, {"gone", syscall.SIGKILL}} {
+		ready()
+		began := time.Now()
+		if err := kafka.Process.Signal(fault.signal); err != nil {
+			t.Fatal(err)
+		}
+		took, said := map[string]time.Duration{}, map[string]string{}
+		waitFor(c.ctx, t, "partitioner and node to tell", func() bool {
+			for role, admin := range roles {
+				if text := saysReady(admin); took[role] == 0 && text != "ok\n" {
+					took[role], said[role] = time.Since(began), text
+				}
+			}
+			return len(took) == len(roles)
+		})
+		for role, text := range said {
+			t.Logf("Kafka %s: after %v the %s says %.300s", fault.name, took[role].Round(10*time.Millisecond), role, text)
+			if !strings.Contains(strings.ToLower(text), "kafka") {
+				t.Errorf("Kafka %s: the %s does not say why it is not ready: %s", fault.name, role, text)
+			}
+			if measured {
+				figure.Print("kafka_"+fault.name+"_told_by_"+role, took[role].Seconds(), "s", 10)
+			}
+		}
+		_ = kafka.Process.Signal(syscall.SIGCONT) // of one that is gone: fails
+	}
+}

@@ -1,0 +1,128 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/figure"
+)
+
+// TestFaultBrokersRestart restarts two brokers by turns, as an operator does:
+// told to stop, started, and the other one when the first is ready. A Go client
+// that has both addresses notices nothing.
+func TestFaultBrokersRestart(t *testing.T) {
+	_, measured := faultTime(t, 0)
+	turns, perSecond, drain := 2, 50, time.Second
+	if measured {
+		turns, perSecond, drain = 20, 500, drainFor
+	}
+	c := startFaultCluster(t, 2, loadLines())
+	c.broker.end()
+	var both []*process
+	var addrs, admin []string
+	for i := range 2 {
+		name, addr, front := fmt.Sprintf("broker-%d", i+1), freeAddr(t), freeAddr(t)
+		addrs, admin = append(addrs, addr), append(admin, front)
+		both = append(both, start(t, c.failed, name, "broker", "--config", writeConfig(t, name,
+			"etcd: [%q]\ngrpc: %q\nadmin: %q\ndrain: %v\n", c.etcd.Addr(), addr, front, drain)))
+		waitFor(c.ctx, t, name, func() bool { return saysReady(front) == "ok\n" })
+	}
+	l := c.steady(strings.Join(addrs, ","), perSecond)
+	l.await(100)
+	began := time.Now()
+	for turn := range turns {
+		both[turn%2].end()
+		both[turn%2].restart()
+		waitFor(c.ctx, t, "the broker to be back", func() bool { return saysReady(admin[turn%2]) == "ok\n" })
+	}
+	lasted := time.Since(began)
+	l.await(100)
+	failed := l.stop()
+	t.Logf("%d restarts in %v, %d requests (%.0f/s), %d failed", turns, lasted.Round(time.Second), l.asked.Load(), float64(l.asked.Load())/time.Since(began).Seconds(), failed)
+	if measured {
+		figure.Print("broker_restarts_failed", float64(failed), "requests", 0)
+		figure.Tell("broker_restarts_asked", float64(l.asked.Load()), "requests")
+	}
+}
+
+// steady is a Go client that asks at a rate, with no more requests under way than a
+// broker takes that has just started: on a busy machine they are less a second.
+type steady struct {
+	c      *faultCluster
+	asked  atomic.Int64
+	failed atomic.Int64
+	end    context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func (c *faultCluster) steady(addr string, perSecond int) *steady {
+	c.t.Helper()
+	cl, err := client.Dial(addr)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { cl.Close() })
+	var reqs []*feedv1.GetFeedRequest
+	for a := c.newAsker(); len(reqs) < 200; {
+		reqs = append(reqs, a.draw().request())
+	}
+	s := &steady{c: c}
+	ctx, end := context.WithCancel(c.ctx)
+	s.end = end
+	c.t.Cleanup(end)
+	due := make(chan *feedv1.GetFeedRequest)
+	s.done.Go(func() {
+		defer close(due)
+		began := time.Now()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(perSecond)))):
+				due <- reqs[i%len(reqs)]
+			}
+		}
+	})
+	for range 16 {
+		s.done.Go(func() {
+			for req := range due {
+				s.ask(cl, req)
+			}
+		})
+	}
+	return s
+}
+
+func (s *steady) ask(cl *client.Client, req *feedv1.GetFeedRequest) {
+	ctx, cancel := context.WithTimeout(s.c.ctx, time.Minute)
+	defer cancel()
+	resp, err := cl.GetFeed(ctx, req)
+	if err != nil || len(resp.Coverage.Missing) > 0 {
+		s.failed.Add(1)
+		s.c.t.Errorf("%v, missing %v", err, resp.GetCoverage().GetMissing())
+	}
+	s.asked.Add(1)
+}
+
+// await waits for so many answers.
+func (s *steady) await(n int64) {
+	s.c.t.Helper()
+	until := s.asked.Load() + n
+	waitFor(s.c.ctx, s.c.t, "answers", func() bool { return s.asked.Load() >= until })
+}
+
+func (s *steady) stop() (failed int64) {
+	s.end()
+	s.done.Wait()
+	return s.failed.Load()
+}

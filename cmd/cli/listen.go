@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// Security is how a role's ports and calls are protected, and how it reaches
+// what is not Millrace's. Without TLS a role listens and calls on loopback only.
+type Security struct {
+	// TLS names the role's certificate and key, and the CA whose certificates
+	// callers and callees must show.
+	TLS         secure.TLS  `yaml:"tls,omitempty"`
+	Insecure    bool        `yaml:"insecure,omitempty" doc:"true: Millrace's own ports and the calls to them are plain text beyond loopback, where other means guard the network"`
+	Connections Connections `yaml:"connect,omitempty"`
+}
+
+func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
+
+// server is how a port is served; nil: by plain text.
+func (s *Security) server(auth tls.ClientAuthType) (*tls.Config, error) {
+	if !s.TLS.On() {
+		return nil, nil
+	}
+	files, err := secure.Open(s.TLS, "tls", slog.Default())
+	if err != nil {
+		return nil, err
+	}
+	return files.Server(auth)
+}
+
+// port is where a role listens.
+type port struct {
+	field   string // of the configuration
+	addr    string // host:port
+	conns   int    // at a time; 0: any number
+	refusal string // that others are told by, if they speak plainly
+	open    bool   // who shows no certificate is let in, and judged by what it asks
+}
+
+// listen takes a port: with mutual TLS if there are certificates, else on
+// loopback or as insecure. A role takes its ports before it waits for anything;
+// until it serves one, that hangs up on who calls.
+func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
+	c, err := s.guard(p)
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conns, refusal := p.conns, p.refusal
+	if c != nil {
+		refusal = "" // it would have to be encrypted
+	}
+	if conns > 0 {
+		l = intake.Cap(l, conns, refusal) // below TLS, whose handshake it bounds too
+	}
+	if c == nil {
+		return l, nil
+	}
+	return tls.NewListener(l, c), nil
+}
+
+// guard is how a port is served; nil: by plain text, which stays on loopback or
+// is insecure.
+func (s *Security) guard(p port) (*tls.Config, error) {
+	if p.addr == "" {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: "nothing says where to listen", WayOut: "name an address of this machine, host:port"}
+	}
+	auth := tls.RequireAndVerifyClientCert
+	if p.open {
+		auth = tls.VerifyClientCertIfGiven
+	}
+	c, err := s.server(auth)
+	if err != nil || c != nil {
+		return c, err
+	}
+	err = s.plain().Check(p.addr)
+	if e, ok := errors.AsType[*millrace.Error](err); ok {
+		e.Field = p.field
+	}
+	return nil, err
+}
+
+// portWait is how long a role waits for a port that is taken, as by an outgoing
+// connection of another process, which passes. Only tests change it.
+var portWait = 30 * time.Second
+
+// take listens, and waits for a port that is taken.
+func (p port) take(ctx context.Context) (net.Listener, error) {
+	waits, cancel := context.WithTimeout(ctx, portWait)
+	defer cancel()
+	for told := false; ; told = true {
+		l, err := grpctune.Listen(p.addr)
+		switch {
+		case err == nil:
+			return newDoor(l), nil
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: err.Error(), WayOut: "name an address of this machine, host:port"}
+		case !told:
+			slog.Warn("the port is taken; trying again", "field", p.field, "addr", p.addr, "for", portWait)
+		}
+		select {
+		case <-waits.Done():
+			return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: p.field, Detail: fmt.Sprintf("%s is taken by another process, and was for %v", p.addr, portWait), WayOut: "end that process, or name another port"}
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// door is a listener that hangs up on who calls until somebody accepts. Who
+// calls too early hears so at once and asks elsewhere, as if nobody listened.
+type door struct {
+	net.Listener
+	deadline func(time.Time) error
+	open     sync.Once
+	closed   chan struct{} // when nothing is hung up on any more
+}
+
+func newDoor(l net.Listener) net.Listener {
+	tcp, ok := l.(interface{ SetDeadline(time.Time) error })
+	if !ok {
+		return l
+	}
+	d := &door{Listener: l, deadline: tcp.SetDeadline, closed: make(chan struct{})}
+	go d.hangUp()
+	return d
+}
+
+func (d *door) hangUp() {
+	defer close(d.closed)
+	for {
+		c, err := d.Listener.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener. The first call opens the door.
+func (d *door) Accept() (net.Conn, error) {
+	d.open.Do(func() {
+		_ = d.deadline(time.Now()) // of a listener that is closed Accept tells
+		<-d.closed
+		_ = d.deadline(time.Time{})
+	})
+	return d.Listener.Accept()
+}
+
+// dial is how the role calls others by gRPC.
+func (s *Security) dial() (grpc.DialOption, error) {
+	if !s.TLS.On() {
+		return grpc.WithTransportCredentials(grpctune.Plain(s.plain().Check)), nil
+	}
+	files, err := secure.Open(s.TLS, "tls", slog.Default())
+	if err != nil {
+		return nil, err
+	}
+	return grpc.WithTransportCredentials(grpctune.Greeted(grpctune.TLS(func() *tls.Config {
+		c := files.Client()
+		c.MinVersion = tls.VersionTLS13
+		return c
+	}))), nil
+}

@@ -1,0 +1,122 @@
+// Package cli is the command line of Millrace: every role and tool. A binary is
+// its Main, and the generated code of models and schemas that it imports.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/logs"
+	"github.com/millrace/millrace/internal/tracing"
+)
+
+// Main runs the process's command line and ends the process: it is all of a main
+// function.
+func Main() {
+	c := root()
+	c.SetOut(onScreen(os.Stdout))
+	c.SetErr(onScreen(os.Stderr))
+	if err := runLine(untilTold(), c); err != nil {
+		fmt.Fprintln(onScreen(os.Stderr), "millrace:", err)
+		os.Exit(1)
+	}
+}
+
+// untilTold returns a context that ends when the process is told to stop. A
+// second signal ends the process at once. Both are read from one channel: one
+// that comes while the handler of the first is being taken away would be lost.
+func untilTold() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	told := make(chan os.Signal, 2)
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-told
+		cancel()
+		if s, ok := (<-told).(syscall.Signal); ok {
+			os.Exit(128 + int(s)) // as a shell tells it
+		}
+		os.Exit(1)
+	}()
+	return ctx
+}
+
+// toldToStop is the end of what runs until it is told to stop, for which that is
+// no fault. For every other command it is: it has not done what it was to do.
+func toldToStop(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "millrace",
+		Short: "A fan-out-on-read feed index",
+		Long: `Millrace builds a viewer's feed when it is asked for: it reads the recent
+timelines of everything the viewer follows, filters and scores every candidate
+next to the data, and returns the best.
+
+Begin with "millrace demo": a whole cluster in this process, a sample network,
+one member's feed, and the curl line that asks for it.`,
+		Version:       version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var level logs.Setting
+	var format string
+	c.PersistentFlags().TextVar(&level, "log-level", logs.Setting{Level: slog.LevelWarn}, "log from this level on: DEBUG, INFO, WARN or ERROR; and by package: WARN,broker=DEBUG")
+	c.PersistentFlags().StringVar(&format, "log-format", logs.Text, "log in this form: text or json")
+	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
+	settingFlags(c.PersistentFlags())
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if e, ok := errors.AsType[*millrace.Error](err); ok {
+			return e // which says all of it
+		}
+		return err
+	})
+	c.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		levels := logs.NewLevels(level)
+		h, err := logs.New(os.Stderr, format, levels, tracing.Forced)
+		if err != nil {
+			return err
+		}
+		slog.SetDefault(slog.New(h))
+		c.SetContext(context.WithValue(c.Context(), levelsKey{}, levels))
+		return begunOrNil(inContext(c))
+	}
+	c.AddGroup(
+		&cobra.Group{ID: "try", Title: "Try it:"},
+		&cobra.Group{ID: "use", Title: "Use a cluster:"},
+		&cobra.Group{ID: "run", Title: "Run a role:"},
+	)
+	group := func(id string, commands ...*cobra.Command) {
+		for _, sub := range commands {
+			sub.GroupID = id
+			c.AddCommand(sub)
+		}
+	}
+	group("try", demoCommand(), devCommand(), benchCommand())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
+	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand())
+	prepare(c)
+	return c
+}
+
+type levelsKey struct{}
+
+// levelsOf is what the process logs.
+func levelsOf(ctx context.Context) *logs.Levels {
+	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
+		return l
+	}
+	return logs.NewLevels(logs.Setting{}) // of nobody
+}

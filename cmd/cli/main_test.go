@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the millrace binary: with MILLRACE_MAIN set
+// it runs its arguments as a command, so that tests start and kill the real
+// processes.
+func TestMain(m *testing.M) {
+	if os.Getenv("MILLRACE_MAIN") != "" {
+		Main()
+		return
+	}
+	os.Setenv("MILLRACE_CONTEXTS", filepath.Join(os.TempDir(), "no contexts of whoever runs the tests"))
+	os.Exit(m.Run())
+}
+
+// startsProcesses leaves a test out of a short run: its work is done by other
+// processes, which are slow to start and which the race detector does not see.
+func startsProcesses(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+}
+
+// bounded is for a test that hangs: several run side by side, and none takes so
+// long.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// process is a running millrace.
+type process struct {
+	t      *testing.T
+	name   string
+	args   []string
+	log    string
+	failed context.CancelCauseFunc // when it ends by itself
+	cmd    *exec.Cmd
+	killed atomic.Bool
+	ended  chan struct{}
+}
+
+// start runs millrace with args until the test ends, logging to a file that a
+// failed test prints the end of. If the process ends by itself it cancels.
+func start(t *testing.T, failed context.CancelCauseFunc, name string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, args: args, log: filepath.Join(t.TempDir(), name+".log"), failed: failed}
+	p.restart()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			text, err := os.ReadFile(p.log)
+			if err != nil {
+				t.Log(err)
+			}
+			t.Logf("the end of %s's log:\n%s", name, text[max(0, len(text)-4000):])
+		}
+	})
+	return p
+}
+
+func (p *process) restart() {
+	p.t.Helper()
+	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer f.Close()
+	p.cmd = millraceCommand(context.Background(), p.args...) // kill ends it
+	p.cmd.Stdout, p.cmd.Stderr = f, f
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.killed.Store(false)
+	p.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		if err := cmd.Wait(); !p.killed.Load() {
+			p.failed(fmt.Errorf("%s ended by itself: %v", p.name, err))
+		}
+	}(p.cmd, p.ended)
+}
+
+// kill ends the process as a power cut would: by SIGKILL.
+func (p *process) kill() {
+	p.killed.Store(true)
+	p.cmd.Process.Kill() // fails if it is over
+	<-p.ended
+}
+
+// under is a command that runs another, its arguments, instead of itself; or
+// nothing.
+var under []string
+
+// end ends the process as an operator does, by SIGTERM.
+func (p *process) end() {
+	p.t.Helper()
+	p.killed.Store(true)
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.t.Errorf("%s was told to end and did not within %v", p.name, patience)
+		p.kill()
+	}
+}
+
+// millraceCommand is a millrace with args.
+func millraceCommand(ctx context.Context, args ...string) *exec.Cmd {
+	all := slices.Concat(under, []string{os.Args[0]}, args)
+	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
+	cmd.Env = append(os.Environ(), "MILLRACE_MAIN=1")
+	return cmd
+}
+
+// run runs a command to its end, which must come.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := output(args...)
+	if err != nil {
+		t.Fatalf("millrace %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+func output(args ...string) (string, error) {
+	late := fmt.Errorf("not done within %v", patience)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, late)
+	defer cancel()
+	cmd := millraceCommand(ctx, args...)
+	cmd.WaitDelay = time.Second // for what it started
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	if err != nil && context.Cause(ctx) == late {
+		err = late
+	}
+	return out.String(), err
+}
+
+// handed are the addresses that were given out, of which some are not listened
+// on yet.
+var handed sync.Map
+
+// freeAddr returns a loopback address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	for range 1000 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)) // below those of outgoing connections
+		if _, taken := handed.LoadOrStore(addr, true); taken {
+			continue
+		}
+		if l, err := net.Listen("tcp", addr); err == nil {
+			defer l.Close()
+			return addr
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// writeConfig writes a role's configuration file.
+func writeConfig(t *testing.T, name, format string, args ...any) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".yaml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const replaySpec = `name: likes
+version: "1"
+schemas: [millrace.Activity]
+features:
+  likes: record.likes
+  verb: record.verb
+scorer: linear
+parameters:
+  weights: {likes: 1, verb: {post: 100}}
+`
+
+// shownPage is a page of five items in a variant, of which the viewer clicks on
+// some. Likes are by place as it is shown.
+func shownPage(n int, viewer, variant string, chance float64, likes []float64, clicked ...int) (rows []shownItem) {
+	for i, x := range likes {
+		place, id, post := int64(i+1), fmt.Sprint("r", i), "post"
+		row := shownItem{
+			Answer: fmt.Sprint("a", n), Viewer: viewer, Place: &place, ID: &id,
+			Experiments: []shownVariant{{Experiment: "other", ProbabilityInside: 0.1}, {Experiment: "e", Variant: variant, ProbabilityInside: chance}},
+			Features:    []shownFeature{{Name: "unread"}, {Name: "verb", Text: &post}, {Name: "likes", Number: &x}},
+		}
+		if math.IsNaN(x) {
+			row.Features[2].Number = nil
+		}
+		if slices.Contains(clicked, i) {
+			row.Outcomes = []shownOutcome{{Action: "look", Count: 1}, {Action: "click", Count: 3}}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// replayed writes a file, as Parquet and as NDJSON, and replays both.
+func replayed(t *testing.T, rows []shownItem, args ...string) (told string, err error) {
+	t.Helper()
+	dir := t.TempDir()
+	spec := filepath.Join(dir, "likes.yaml")
+	if err := os.WriteFile(spec, []byte(replaySpec), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{"parquet", "ndjson"} {
+		name := filepath.Join(dir, "shown."+form)
+		f, err := os.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := rowsTo(f, form)
+		for _, r := range rows {
+			if err := w.Write([]shownItem{r}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		out, err := output(append([]string{"model", "replay", spec, "--exposures", name}, args...)...)
+		out = strings.ReplaceAll(out, name, "FILE")
+		if told != "" && out != told {
+			t.Fatalf("Parquet:\n%s\nNDJSON:\n%s", told, out)
+		}
+		if told = out; err != nil {
+			return told, err
+		}
+	}
+	return told, nil
+}
+
+// Pages are ranked again by what was written, each viewer's once.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	rising := []float64{1, 2, 3, 4, 5}
+	var rows []shownItem
+	for i := range 200 {
+		rows = append(rows, shownPage(i, fmt.Sprint("v", i/2), "a", 0.5, rising, 4)...) // the last is the best
+	}
+	rows = append(rows, shownPage(200, "w", "a", 0.5, []float64{9, 8, math.NaN(), 7, 6}, 3, 1)...)
+	bare := shownPage(201, "x", "a", 0.5, rising, 0)
+	bare[2].Features = nil
+	rows = append(rows, bare...)
+	forced := shownPage(202, "y", "a", 0, rising, 0)
+	forced[0].Experiments[1].Forced = true
+	rows = append(rows, forced...)
+	told, err := replayed(t, rows, "--experiment", "e", "--depth", "3")
+	const want = `202 answers are in FILE; 1 are left out, whose items have no features
+of 101 viewers who did click:
+
+        SHOWN    NEW    DIFFERENCE
+NDCG@3  0.00383  0.997  +0.993 `
+	if err != nil || !strings.HasPrefix(told, want) || !strings.Contains(told, "\nof 101 viewers' first pages 1 would begin with the same 1 items\n") || !strings.Contains(told, "\nMRR     0.203    0.995") {
+		t.Errorf("%v\n%s", err, told)
+	}
+	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "203 answers") {
+		t.Errorf("%v\n%s", err, told)
+	}
+}
+
+func TestReplayRefuses(t *testing.T) {
+	t.Parallel()
+	page := shownPage(1, "v", "a", 0.5, []float64{1, 2}, 0)
+	change := func(f func(*shownItem)) []shownItem {
+		rows := slices.Clone(page)
+		for i := range rows {
+			rows[i].Features = slices.Clone(rows[i].Features)
+			f(&rows[i])
+		}
+		return rows
+	}
+	for _, c := range []struct {
+		rows []shownItem
+		args []string
+		want string
+	}{
+		{page, []string{"--action", "hide"}, "action: nobody did hide with what they were shown"},
+		{page, []string{"--experiment", "none"}, "exposures: no answer has the features of its items; define features: 10000"},
+		{change(func(r *shownItem) { r.Features = nil }), nil, "exposures: no answer has the features of its items"},
+		{change(func(r *shownItem) { r.Features[2].Name = "like" }), nil, "the model reads a feature likes, which was not written; did you mean like"},
+		{change(func(r *shownItem) { r.Features[1] = shownFeature{Name: "verb", Number: r.Features[2].Number} }), nil, "feature verb was written as another kind"},
+		{nil, nil, "no answer has the features"},
+		{page, []string{"--depth", "0"}, "depth: 0 is no number"},
+		{page, []string{"--match", "0"}, "match: 0 is no number"},
+		{page, []string{"--alpha", "1"}, "alpha: 1 is no chance"},
+	} {
+		if told, err := replayed(t, c.rows, c.args...); err == nil || !strings.Contains(told, c.want) {
+			t.Errorf("%q: want %q in\n%s", c.args, c.want, told)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "shown.parquet")
+	if err := os.WriteFile(file, []byte("no Parquet"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if told, err := output("model", "replay", "recency", "--exposures", file); err == nil || !strings.Contains(told, "millrace export exposures wrote") {
+		t.Errorf("%s", told)
+	}
+}
+
+// Of two variants one ranks by likes, as the model does, and its viewers click
+// more. The estimates tell how much, from the other's pages beside.
+func TestReplayEstimates(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("one goroutine: nothing for the race detector")
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	var rows []shownItem
+	const chance = 0.25 // of the variant that ranks by likes
+	for i := range 4000 {
+		likes := []float64{1, 2, 3, 4, 5}
+		rnd.Shuffle(len(likes), func(i, j int) { likes[i], likes[j] = likes[j], likes[i] })
+		variant, p := "shuffled", 1-chance
+		if rnd.Float64() < chance {
+			variant, p = "ranked", chance
+			slices.SortFunc(likes, func(a, b float64) int { return int(b - a) })
+		} else if i := slices.Index(likes, 5); i == 0 { // so that no page is of both
+			likes[0], likes[1] = likes[1], likes[0]
+		}
+		var clicked []int
+		if rnd.Float64() < likes[0]/10 { // half of them, where the best is first
+			clicked = []int{0}
+		}
+		rows = append(rows, shownPage(i, fmt.Sprint("v", i), variant, p, likes, clicked...)...)
+	}
+	told, err := replayed(t, rows, "--experiment", "e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"by inverse propensity: +", "self-normalised: +"} {
+		m := regexp.MustCompile(line + `([0-9.]+) \(([0-9.]+) to ([0-9.]+)\)`).FindStringSubmatch(told)
+		if m == nil {
+			t.Fatalf("no %s in\n%s", line, told)
+		}
+		low, _ := strconv.ParseFloat(m[2], 64)
+		high, _ := strconv.ParseFloat(m[3], 64)
+		if low > 0.5 || high < 0.5 || high-low > 0.15 {
+			t.Errorf("%s %v, want 0.5 in it", line, m)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// operating is a cluster whose nodes are asked for what operators may.
+type operating struct {
+	look
+	conns *nodeConns
+}
+
+// operate looks at the cluster of a command. Call close in the end.
+func (cm *Common) operate(ctx context.Context) (*operating, error) {
+	l, err := cm.clusterLook(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conns, err := nodeConnsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &operating{l, conns}, nil
+}
+
+func (o *operating) close() { o.conns.close() }
+
+// node returns the node of a name, which must be there.
+func (o *operating) node(id string) (cluster.Node, error) {
+	n, ok := o.m.Node(millrace.NodeID(id))
+	if !ok || !o.m.Alive(n.ID) {
+		return n, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "node", Detail: fmt.Sprintf("no node %.70q is there", id), WayOut: "millrace node list names them"}
+	}
+	return n, nil
+}
+
+// replica returns the node to ask for a partition: the one named, or the first
+// that has it ready.
+func (o *operating) replica(p millrace.Partition, named string) (cluster.Node, error) {
+	if named != "" {
+		return o.node(named)
+	}
+	for _, id := range o.m.Replicas(p) {
+		if ready := o.m.Ready(id); o.m.Alive(id) && ready.Has(p) {
+			n, _ := o.m.Node(id)
+			return n, nil
+		}
+	}
+	return cluster.Node{}, &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "node", Detail: fmt.Sprintf("no replica of partition %d is ready", p),
+		WayOut: "millrace cluster show says why; --node asks one that is not ready",
+	}
+}
+
+// ask calls a node, and gives its refusals their fields and ways out.
+func ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
+	resp, err := call(ctx, req)
+	return resp, rpcerr.FromStatus(err)
+}
+
+// toldWithin is how long a node may take to say what it was told to do. Whoever acts
+// next looks at the cluster then.
+const toldWithin = 10 * time.Second
+
+// alone does what takes replicas out while nobody else does, if still finds that it
+// may be done to the cluster as it is then, and returns once the cluster shows it.
+func (cm *Common) alone(ctx context.Context, act string, still func(*cluster.Map) error, do func() error, shows func(*cluster.Map) bool) error {
+	cl, err := cm.reachCluster(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return cl.Alone(ctx, act, func(ctx context.Context) error {
+		watch, err := cl.Watch(ctx)
+		if err == nil {
+			err = still(watch.Current())
+		}
+		if err == nil {
+			err = do()
+		}
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, toldWithin)
+		defer cancel()
+		_ = await(ctx, watch, func(m *cluster.Map) error {
+			if !shows(m) {
+				return errors.New("it does not show")
+			}
+			return nil
+		})
+		return nil
+	})
+}
+
+// receive hands over what a node streams.
+func receive[M any](stream interface{ Recv() (M, error) }, err error, take func(M) error) error {
+	for err == nil {
+		var m M
+		if m, err = stream.Recv(); err == nil {
+			err = take(m)
+		}
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return rpcerr.FromStatus(err)
+}
+
+// recordLine is a record of a timeline as JSON.
+type recordLine struct {
+	Entity  string   `json:"entity"`
+	Type    string   `json:"type"`
+	ID      string   `json:"id"`
+	Time    string   `json:"time"`
+	Version int64    `json:"version"`
+	Object  string   `json:"object,omitempty"`
+	Deleted bool     `json:"deleted,omitempty"`
+	Schema  string   `json:"schema,omitempty"`
+	Record  jsonText `json:"record,omitempty"` // by its schema
+}
+
+// jsonText is JSON as it came.
+type jsonText []byte
+
+// MarshalJSON implements json.Marshaler.
+func (t jsonText) MarshalJSON() ([]byte, error) { return t, nil }
+
+func recordLineOf(entity string, r *nodev1.TimelineRecord) recordLine {
+	l := recordLine{Entity: entity, Type: r.GetType(), ID: r.GetId(), Time: millrace.Time(r.GetTimeMs()).String(), Version: r.GetVersion(), Object: r.GetObject(), Deleted: r.GetDeleted(), Record: r.GetJson()}
+	if r.GetSchema() != 0 {
+		l.Schema = millrace.Fingerprint(r.GetSchema()).String()
+	}
+	return l
+}

@@ -1,0 +1,476 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// stage is a cluster of etcd alone, whose nodes answer what a test says.
+type stage struct {
+	*testing.T
+	*rollout
+	cl      *cluster.Client
+	etcd    []string // its address
+	stop    func()   // ends it
+	out     bytes.Buffer
+	members map[millrace.NodeID]*cluster.Membership
+}
+
+func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
+	t.Helper()
+	s := &stage{T: t, members: map[millrace.NodeID]*cluster.Membership{}}
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	s.stop = sync.OnceFunc(etcd.Close)
+	t.Cleanup(s.stop)
+	s.etcd = []string{etcd.Addr()}
+	s.cl, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	s.check(err)
+	t.Cleanup(func() { _ = s.cl.Close() })
+	a, err := cluster.Spread(nodes, 2)
+	a.AllowUnknown = true
+	s.check(err)
+	s.check(s.cl.Assign(t.Context(), a))
+	for _, id := range nodes {
+		s.members[id], err = s.cl.Join(t.Context(), cluster.Node{ID: id, Addr: "none:1"})
+		s.check(err)
+	}
+	s.rollout, err = openRollout(t.Context(), s.cl, &s.out)
+	s.check(err)
+	return s
+}
+
+func (s *stage) check(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// answers lets a node answer every version as it comes, until the test ends.
+func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
+	s.answerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
+}
+
+// answerAs is answer of a node that tells more.
+func (s *stage) answerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			changed := s.models.Changed()
+			var all []cluster.Admission
+			for _, versions := range s.models.All() {
+				for _, v := range versions {
+					a := of(v)
+					a.Name, a.Version, a.Sum = v.Name, v.Version, v.Sum
+					all = append(all, a)
+				}
+			}
+			s.members[id].SetModels(all)
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+		}
+	}()
+	s.Cleanup(func() { cancel(); <-done })
+}
+
+// isMeant is --apply --yes.
+func isMeant() (bool, error) { return true, nil }
+
+func admits(cluster.Version) string { return "" }
+
+// pushed pushes a version of the model likes, and returns what was printed.
+func (s *stage) pushed(version, weight string, p push) (string, error) {
+	s.Helper()
+	p.timeout = max(p.timeout, time.Minute) // a limit for what must not hang
+	return s.pushedWithin(version, weight, p)
+}
+
+func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
+	s.Helper()
+	dir := s.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   fmt.Sprintf("name: likes\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: %s}}\n", version, weight),
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%s,"record":{"likes":1}}`, weight),
+		relevance.CardFile:   "Likes.\n",
+	} {
+		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	s.check(err)
+	pack, err := packToPush(dir, nil)
+	s.check(err)
+	s.out.Reset()
+	err = s.push(s.Context(), pack, p)
+	return s.out.String(), err
+}
+
+// pushedOnceHeard pushes a version again once these nodes have answered it: a
+// push that has little time then prints their answers, on a busy machine too.
+func (s *stage) pushedOnceHeard(version, weight string, nodes ...millrace.NodeID) (string, error) {
+	s.Helper()
+	little := push{timeout: 200 * time.Millisecond}
+	_, _ = s.pushedWithin(version, weight, little)
+	heard := func(a nodeAnswer) bool { return a.State != stateUnheard || !slices.Contains(nodes, a.Node) }
+	for end := time.After(time.Minute); ; {
+		changed := s.heard.Changed()
+		v, err := s.version("likes", version)
+		s.check(err)
+		if all := s.answers(v); len(all) > 0 && !slices.ContainsFunc(all, func(a nodeAnswer) bool { return !heard(a) }) {
+			return s.pushedWithin(version, weight, little)
+		}
+		select {
+		case <-changed:
+		case <-end:
+			s.Fatalf("%v have not answered version %s", nodes, version)
+		}
+	}
+}
+
+func (s *stage) serves(version string) {
+	s.Helper()
+	if v, _ := s.models.Served("likes"); v.Version != version {
+		s.Errorf("version %q serves, want %q", v.Version, version)
+	}
+}
+
+// TestPushReportsEachNode: a push waits for every assigned node, prints what
+// each answered, and moves the pointer only when all have admitted the pack.
+func TestPushReportsEachNode(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2", "n3")
+	s.answer("n1", admits)
+	s.answer("n3", admits)
+	s.answer("n2", func(v cluster.Version) string {
+		if v.Version == "2" {
+			return "no schema team.Talk"
+		}
+		return ""
+	})
+	out, err := s.pushed("1", "1", push{})
+	if err != nil || !strings.Contains(out, "likes 1 serves") || strings.Count(out, "admitted") != 3 {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	s.serves("1")
+
+	out, err = s.pushedOnceHeard("2", "2", "n1", "n2", "n3")
+	if err == nil || !strings.Contains(err.Error(), "1 refused") || !strings.Contains(err.Error(), "likes 1 serves on") {
+		t.Errorf("refused by one: %v", err)
+	}
+	if !strings.Contains(out, "n2  refused: no schema team.Talk") || !strings.Contains(out, "n1  admitted") {
+		t.Errorf("printed\n%s", out)
+	}
+	s.serves("1")
+
+	s.out.Reset()
+	s.check(s.list(t.Context(), new(form)))
+	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
+		t.Errorf("list says\n%s", out)
+	}
+}
+
+// TestPushOfADearVersion: a version that costs far more than the one that serves,
+// as nodes reckon it, serves only if asked.
+func TestPushOfADearVersion(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits) // as older nodes, which do not tell
+	s.answerAs("n2", func(v cluster.Version) cluster.Admission {
+		return cluster.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
+	})
+	for _, c := range []struct {
+		version, serves, says string
+	}{
+		{"1", "1", "likes 1 serves"},
+		{"3", "1", "10001 operations, more than 50 times the 200 of the version that serves; add --serve"},
+		{"2", "2", "likes 2 serves"},
+		{"3", "3", "likes 3 serves"},
+	} {
+		out, err := s.pushed(c.version, c.version, push{})
+		if err != nil || !strings.Contains(out, c.says) {
+			t.Errorf("version %s: %v:\n%s", c.version, err, out)
+		}
+		s.serves(c.serves)
+	}
+	if out, err := s.pushed("4", "1", push{}); err != nil || !strings.Contains(out, "likes 4 serves") {
+		t.Errorf("a version whose cost nobody tells: %v:\n%s", err, out)
+	}
+}
+
+// TestPushToASilentNode: a node that is not heard fails the push by name.
+func TestPushToASilentNode(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	out, err := s.pushedOnceHeard("1", "1", "n1")
+	if err == nil || !strings.Contains(err.Error(), "1 were not heard") || !strings.Contains(out, "n2  not heard") {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	s.serves("")
+}
+
+// TestPushAgainOnceHeard: a push that was not heard everywhere says what to run,
+// and the same push serves once the last node has admitted the pack.
+func TestPushAgainOnceHeard(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says 2 of 2, run the same millrace model push again") {
+		t.Errorf("not heard: %v", err)
+	}
+	s.answer("n2", admits)
+	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, "likes 1 serves") {
+		t.Errorf("again: %v:\n%s", err, out)
+	}
+	if err := s.rollout.rollback(t.Context(), "likes", isMeant); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
+		t.Errorf("a rollback too many: %v", err)
+	}
+}
+
+// TestPushOfAPackWhoseSchemasTheClusterKnows: push needs no schema files, and
+// seal tells the checksum by which the pack is published.
+func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "talk.avsc")
+	for path, text := range map[string]string{
+		file:                                     `{"type":"record","name":"team.Talk","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"claps","type":"long","default":0}]}`,
+		filepath.Join(dir, relevance.SpecFile):   "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
+		filepath.Join(dir, relevance.GoldenFile): `{"features":{"claps":2},"score":2,"record":{"claps":2}}`,
+		filepath.Join(dir, relevance.CardFile):   "Claps.\n",
+	} {
+		s.check(os.WriteFile(path, []byte(text), 0o644))
+	}
+	var told bytes.Buffer
+	s.check(sealModel(&told, dir, []string{file}))
+	pack, err := packToPush(dir, nil)
+	s.check(err)
+	s.check(s.push(t.Context(), pack, push{timeout: time.Minute}))
+	v, _ := s.models.Served("claps")
+	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
+		t.Errorf("serves %+v; seal said %s", v, told.String())
+	}
+}
+
+// TestPushOfVersions: an older version is published and serves only if asked,
+// the same pack again is no change, other bytes under the same version are
+// refused, and a rollback goes back.
+func TestPushOfVersions(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits)
+	s.answer("n2", admits)
+	for _, c := range []struct {
+		version, weight string
+		push            push
+		says, serves    string
+		refused         error
+	}{
+		{"2", "2", push{}, "likes 2 serves", "2", nil},
+		{"2", "2", push{}, "already, with the same content", "2", nil},
+		{"2", "3", push{}, "", "2", cluster.ErrOtherBytes},
+		{"1", "1", push{}, "older than 2", "2", nil},
+		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
+		{"10", "10", push{only: true}, "does not serve", "1", nil},
+		{"10", "10", push{}, "likes 10 serves", "10", nil},
+	} {
+		out, err := s.pushed(c.version, c.weight, c.push)
+		if !errors.Is(err, c.refused) || !strings.Contains(out, c.says) {
+			t.Errorf("version %s, %+v: %v:\n%s", c.version, c.push, err, out)
+		}
+		s.serves(c.serves)
+	}
+	for _, want := range []string{"1", "2"} {
+		s.check(s.rollout.rollback(t.Context(), "likes", isMeant))
+		s.serves(want)
+	}
+	if err := s.rollback(t.Context(), "likes", isMeant); !errors.Is(err, cluster.ErrNoVersion) {
+		t.Errorf("a rollback too many: %v", err)
+	}
+	s.out.Reset()
+	s.check(s.history(t.Context(), new(form), "likes"))
+	if out := s.out.String(); strings.Count(out, "put") != 3 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
+		t.Errorf("history says\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "likes.tar.zst")
+	s.check(s.pull(t.Context(), []string{"likes", "10"}, file))
+	if p, err := relevance.OpenPack(file); err != nil || p.Manifest.Version != "10" {
+		t.Errorf("pulled %v, %v", p, err)
+	}
+}
+
+// TestDropOfWhatAFeedNames: a model that a feed names keeps a version, and is
+// refused by the feed's name.
+func TestDropOfWhatAFeedNames(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	for _, version := range []string{"1", "2"} {
+		_, err := s.pushed(version, version, push{})
+		s.check(err)
+	}
+	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
+	s.check(err)
+	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
+	s.check(err)
+	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
+		<-changed
+	}
+	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+		t.Errorf("the version that serves: %v", err)
+	}
+	s.check(s.drop(t.Context(), "likes", "1", isMeant))
+	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+		t.Errorf("the last version: %v", err)
+	}
+	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
+	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
+		<-changed
+	}
+	s.check(s.drop(t.Context(), "likes", "2", isMeant))
+	s.serves("")
+	if err := s.drop(t.Context(), "likes", "2", isMeant); err == nil {
+		t.Error("dropped twice")
+	}
+}
+
+// TestCondemnedVersions: list says which version is condemned, why, and what
+// ranks in its place; it is asked for again when it is released, and when it is
+// pushed again.
+func TestCondemnedVersions(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	for id := range s.members {
+		s.answer(id, admits)
+	}
+	for _, version := range []string{"1", "2"} {
+		if out, err := s.pushed(version, version, push{}); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+	}
+	bad, _ := s.models.Served("likes")
+	condemn := func() {
+		t.Helper()
+		s.check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1"))
+	}
+	listed := func() string {
+		t.Helper()
+		s.out.Reset()
+		s.check(s.list(t.Context(), new(form)))
+		return s.out.String()
+	}
+	condemn()
+	if out := listed(); !strings.Contains(out, "serves, condemned") || !strings.Contains(out, "it panicked on n1: a broken table; likes 1 ranks in its place") {
+		t.Errorf("listed\n%s", out)
+	}
+	if out := listed(); strings.Contains(out, "drafts") {
+		t.Errorf("of drafts that there are none of, listed\n%s", out)
+	}
+	file := filepath.Join(t.TempDir(), "drafted.yaml")
+	s.check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: drafted, layer: l, feeds: [home], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: both, weight: 5000, set: {interleave: [home, likes]}}]}]\n"), 0o644))
+	_, err := s.run("experiment", "define", file)
+	s.check(err)
+	if out := listed(); !strings.Contains(out, "; nothing drafts in its place in experiment drafted, whose pages are the first model's alone") {
+		t.Errorf("of drafts, listed\n%s", out)
+	}
+	s.out.Reset()
+	s.check(s.release(t.Context(), "likes", "2"))
+	if out := s.out.String(); !strings.Contains(out, "likes 2 is asked for again; it was condemned: it panicked") || strings.Contains(listed(), "condemned") {
+		t.Errorf("released\n%s", out)
+	}
+	s.out.Reset()
+	s.check(s.history(t.Context(), new(form), "likes"))
+	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()+": it was condemned: it panicked on n1: a broken table") ||
+		strings.Count(out, "condemn  ") != 1 || !strings.Contains(out[strings.Index(out, "condemn  "):], "n1: it panicked on n1: a broken table") {
+		t.Errorf("history says\n%s", out)
+	}
+	if err := s.release(t.Context(), "likes", "2"); err == nil || !strings.Contains(err.Error(), "not condemned") {
+		t.Errorf("released twice: %v", err)
+	}
+	condemn()
+	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.failed.Why(bad) != "" {
+		t.Errorf("pushed again: %v\n%s", err, out)
+	}
+	condemn()
+	good := s.models.Before("likes")[0]
+	err = s.drop(t.Context(), "likes", "1", func() (bool, error) {
+		t.Error("the version that ranks in its place would be dropped")
+		return false, nil
+	})
+	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
+		t.Errorf("the version that ranks in its place: %v", err)
+	}
+	s.check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2"))
+	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
+		t.Errorf("listed\n%s", out)
+	}
+}
+
+// Room for further versions is not made of the one that ranks.
+func TestTheVersionThatRanksIsSpared(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	for _, version := range []string{"1", "2", "3"} {
+		_, err := s.pushed(version, version, push{})
+		s.check(err)
+	}
+	for _, v := range s.models.All()["likes"] {
+		if v.Version != "1" {
+			s.check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1"))
+		}
+	}
+	for i := range 31 { // 32 are kept
+		version := strconv.Itoa(4 + i)
+		_, _, err := s.models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
+		s.check(err)
+	}
+	var there []string
+	for _, v := range s.models.All()["likes"][:4] {
+		there = append(there, v.Version)
+	}
+	if !slices.Equal(there, []string{"1", "2", "3", "6"}) {
+		t.Errorf("the oldest there are %v", there)
+	}
+}
+
+// TestPushTellsWhatRecordsLack: of each content type, the fields in which no node
+// has found anything.
+func TestPushTellsWhatRecordsLack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	lacks := map[millrace.NodeID][]cluster.Lack{
+		"n1": {{Type: "post", Records: 10, Fields: []string{"likes", "shares"}}, {Type: "like", Records: 3}},
+		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
+	}
+	for id := range s.members {
+		s.answerAs(id, func(cluster.Version) cluster.Admission { return cluster.Admission{Lacks: lacks[id]} })
+	}
+	out, err := s.pushed("1", "1", push{})
+	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/relevance"
+)
+
+// ratePack makes a pack of a version of the model rate, with one feature.
+func (s *stage) ratePack(version, feature string) string {
+	s.Helper()
+	dir := s.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
+		relevance.CardFile:   "Rate.\n",
+	} {
+		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	s.check(err)
+	return dir
+}
+
+// What weights of a variant lean on does not change under them: neither the model
+// of a feed nor the version of a model, whichever command would do it, until the
+// experiment has stopped.
+func TestChangesKeepWeights(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	define := func(model string, limit int) []string {
+		return []string{"feed", "define", s.file("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", model, limit))}
+	}
+	push := func(version, feature string, more ...string) []string {
+		return append([]string{"model", "push", s.ratePack(version, feature), "--timeout", "1m"}, more...)
+	}
+	experiment := func(sets string) []string {
+		return []string{"experiment", "define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", sets, 1))}
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := s.run(args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	must(push("1", "likes")...)
+	must(push("2", "clicks")...)
+	must(define("recency", 10)...)
+	must(define("rate", 10)...)
+	if _, err := s.run(experiment("weights: {cliks: 3}")...); err == nil || !strings.Contains(err.Error(), `model rate 2 has no parameter "cliks"; did you mean clicks?`) {
+		t.Errorf("%v", err)
+	}
+	const onHome = "variant treatment of experiment fresher sets weights on feed home, and model %s has no parameter \"clicks\"; stop or change fresher first"
+	for _, sets := range []string{"weights: {clicks: 3}", "model: rate, weights: {clicks: 3}"} {
+		must(experiment(sets)...)
+		ofFeed := !strings.Contains(sets, "model")
+		for _, c := range []struct {
+			args   []string
+			lacks  string // the model that would
+			serves string // in the end
+			feed   bool   // it changes a feed, and no model
+		}{
+			{define("recency", 10), "recency 1", "2", true},
+			{[]string{"feed", "rollback", "home", "--apply", "--yes"}, "recency 1", "2", true},
+			{[]string{"feed", "drop", "home", "--apply", "--yes"}, "home 1", "2", true},
+			{push("3", "likes"), "rate 3", "2", false},
+			{push("3", "likes", "--serve"), "rate 3", "2", false},
+			{push("3", "likes", "--no-serve"), "", "2", false},
+			{[]string{"model", "rollback", "rate", "--apply", "--yes"}, "rate 1", "2", false},
+			{push("4", "clicks"), "", "4", false},
+			{[]string{"model", "rollback", "rate", "--apply", "--yes"}, "", "2", false},
+			{define("rate", 20), "", "2", true},
+			{[]string{"feed", "rollback", "home", "--apply", "--yes"}, "", "2", true},
+		} {
+			if c.feed && !ofFeed {
+				continue // what the variant names itself does not lean on the feed
+			}
+			_, err := s.run(c.args...)
+			switch want := fmt.Sprintf(onHome, c.lacks); {
+			case c.lacks == "" && err != nil, c.lacks != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s, %v: %v, want %q", sets, c.args, err, want)
+			}
+			if out, err := s.run("model", "list"); err != nil || !strings.Contains(out, fmt.Sprintf("rate     %s        serves", c.serves)) {
+				t.Errorf("%s, %v: %v\n%s", sets, c.args, err, out)
+			}
+			if out, err := s.run("feed", "show", "home"); err != nil || !strings.Contains(out, "model: rate") {
+				t.Errorf("%s, %v: %v\n%s", sets, c.args, err, out)
+			}
+		}
+	}
+	must("experiment", "stop", "fresher")
+	must(push("5", "likes")...)
+	must("feed", "rollback", "home", "--apply", "--yes")
+	must("feed", "drop", "home", "--apply", "--yes")
+}
+
+// Of an experiment that sets a weight and a version that lacks it, at the same
+// moment, one alone is taken, and the other refused by what is there then.
+func TestAnExperimentAndAModelAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := s.run(args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	push := func(version int, feature string) []string {
+		return []string{"model", "push", s.ratePack(fmt.Sprint(version), feature), "--timeout", "1m"}
+	}
+	for round := range 8 {
+		must(push(3*round, "clicks")...)
+		must(append(push(3*round+1, "likes"), "--no-serve")...) // so that it is soon there
+		file := s.file("ranking.yaml", strings.NewReplacer("limit: 30", "model: rate, weights: {clicks: 3}", "name: fresher", fmt.Sprintf("name: fresher%d", round)).Replace(fresher))
+		var defined, pushed error
+		var both sync.WaitGroup
+		lacks := push(3*round+1, "likes")
+		both.Go(func() { _, defined = s.run("experiment", "define", file) })
+		both.Go(func() { _, pushed = s.run(lacks...) })
+		both.Wait()
+		switch {
+		case defined == nil && pushed == nil:
+			t.Errorf("round %d: both are taken", round)
+		case defined != nil && pushed != nil:
+			t.Errorf("round %d: neither is: %v; %v", round, defined, pushed)
+		case defined != nil && !strings.Contains(defined.Error(), "clicks"):
+			t.Errorf("round %d: %v", round, defined)
+		case pushed != nil && !strings.Contains(pushed.Error(), "clicks"):
+			t.Errorf("round %d: %v", round, pushed)
+		}
+		if defined == nil {
+			must("experiment", "stop", fmt.Sprintf("fresher%d", round))
+			must("experiment", "drop", "ranking", "--apply", "--yes")
+		}
+	}
+}
+
+// While a version is condemned and what ranks in its place lacks the weights of a
+// variant, explain says that it is not applied, and a ramp waits for that.
+func TestWeightsThatDoNotRank(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := s.run(args...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	for i, feature := range []string{"likes", "clicks", "clicks"} {
+		must("model", "push", s.ratePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
+		if i == 0 {
+			must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+		}
+	}
+	weighted := strings.Replace(fresher, "limit: 30", "weights: {clicks: 3}", 1)
+	must("experiment", "define", s.file("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
+	wait, err := waits(t.Context(), s.cl)
+	s.check(err)
+	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
+	says := func(want string) {
+		t.Helper()
+		set, err := experimentSet(t.Context(), s.cl)
+		s.check(err)
+		d := set.Experiments()[0]
+		got := wait(t.Context(), &d.Experiment)
+		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &d.Experiment) {
+			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
+		}
+		if got != want {
+			t.Errorf("coordinators wait for %q, want %q", got, want)
+		}
+		out := must("experiment", "explain", "--feed", "home", "--viewer", "ann")
+		if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("explain says\n%s\nwant %q", out, want)
+		}
+	}
+	versions := s.models.All()["rate"]
+	condemn := func(i int) { s.check(s.failed.Condemn(t.Context(), s.models, versions[i], "it panicked", "n1")) }
+	says("")
+	condemn(2)
+	says("")
+	condemn(1)
+	says(fmt.Sprintf(lacks, "rate 1"))
+	condemn(0)
+	says(fmt.Sprintf(lacks, "recency"))
+	must("model", "release", "rate", "3")
+	says("")
+}

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Who waits for a plan goes on waiting while etcd is away, hears of it once,
+// and gives up in the end; any other fault ends the wait.
+func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
+	is := func(status coordinator.Status) *coordinator.Steered {
+		return &coordinator.Steered{Steering: &cluster.Steering{}, Plan: &coordinator.Plan{ID: "p1", Status: status}}
+	}
+	away := fmt.Errorf("cluster: %w", cluster.ErrAway)
+	type look struct {
+		s     *coordinator.Steered
+		err   error
+		times int
+	}
+	const told = "etcd is away; the plan goes on when it is back"
+	for name, c := range map[string]struct {
+		looks []look
+		want  string // of the error
+		tells int
+	}{
+		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
+		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
+		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
+		"another fault":       {[]look{{nil, cluster.ErrNothing, 1}}, "holds nothing of this cluster", 0},
+		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
+	} {
+		var out bytes.Buffer
+		next, n := 0, 0
+		err := awaitPlan(t.Context(), &out, 0, func(context.Context) (*coordinator.Steered, error) {
+			if next == len(c.looks) {
+				return nil, errors.New("it looks once more than it should")
+			}
+			l := c.looks[next]
+			if n++; n == l.times {
+				next, n = next+1, 0
+			}
+			return l.s, l.err
+		})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v; want %q", name, err, c.want)
+		}
+		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
+			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
+		}
+	}
+}
+
+// Who waits for a plan and is told to stop hears that the plan goes on, and the
+// command fails. How far it is is no part of the JSON.
+func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	c.join(c.open(""), "node-3")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r := root()
+	r.SetArgs([]string{"node", "add", "node-3", "--etcd", c.addr, "--apply", "--yes", "--wait", "-o", "json"})
+	var out, progress bytes.Buffer
+	stopping := func(to *bytes.Buffer) writerFunc {
+		return func(p []byte) (int, error) {
+			if strings.Contains(string(p), "moves done") {
+				stop()
+			}
+			return to.Write(p)
+		}
+	}
+	r.SetOut(stopping(&out))
+	r.SetErr(stopping(&progress))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
+		t.Errorf("%v\n%s\n%s", err, &out, &progress)
+	}
+	var shown shownProposal
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {
+		t.Errorf("%d moves, %v:\n%s", len(shown.Moves), err, &out)
+	}
+}
+
+// Who stops a roll lets the command that restarts a node end, and hears where to
+// go on.
+func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := filepath.Join(t.TempDir(), "stopped")
+	r := root()
+	r.SetArgs([]string{"cluster", "roll", "--etcd", c.addr, "--apply", "--yes", "--exec", "echo begins; until test -e " + stopped + "; do sleep 0.1; done; echo ends"})
+	var out bytes.Buffer
+	r.SetOut(writerFunc(func(p []byte) (int, error) {
+		if string(p) == "begins\n" {
+			stop()
+			c.must(os.WriteFile(stopped, nil, 0o644))
+		}
+		return out.Write(p)
+	}))
+	err := runLine(ctx, r)
+	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// The history tells of a restart after which the node was not whole again.
+func TestARestartThatFailsIsNoted(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	c.says("node-2 is not whole again", fails, "node", "restart", "node-2", "--etcd", c.addr, "--apply", "--yes", "--exec", "true", "--timeout", "5s")
+	c.says("FAILED: node-2 is not whole again", nil, "cluster", "history", "--etcd", c.addr)
+}
+
+// What is shown before something is done says what it costs.
+func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	second := c.ok()
+	on := []string{"--etcd", c.addr}
+	for _, none := range []string{"0", "-1"} {
+		c.says("answer nothing", fails, append([]string{"cluster", "plan", "--replicas", none}, on...)...)
+	}
+	c.says("partitions are to have one replica instead of 2", fails, append([]string{"cluster", "apply", "--replicas", "1", "--yes"}, on...)...)
+	c.says("warn  partitions are to have one replica instead of 2", nil, append([]string{"cluster", "apply", "--replicas", "1", "--yes", "--override", "millrace"}, on...)...)
+	c.says("cancel: 0 moves that are done stay, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "cancel"}, on...)...)
+	c.says("rollback: 0 moves that are done are taken back, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "rollback"}, on...)...)
+	c.must(c.nodes["node-2"].Leave(c.ctx))
+	c.must(second.Close())
+	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// release is the version of a release, which the linker sets; see
+// scripts/release.
+var release string
+
+func version() string {
+	module := "(devel)"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		module = cmp.Or(info.Main.Version, module)
+	}
+	return cmp.Or(release, module)
+}
+
+func versionCommand() *cobra.Command {
+	return looking(&cobra.Command{
+		Use:   "version",
+		Short: "Say which version this is, and what it was built with and for",
+		Args:  cobra.NoArgs,
+	}, func(c *cobra.Command, output *form, _ []string) error {
+		shown := struct {
+			Version string `json:"version"`
+			Go      string `json:"go"`
+			OS      string `json:"os"`
+			Arch    string `json:"arch"`
+		}{version(), runtime.Version(), runtime.GOOS, runtime.GOARCH}
+		return output.write(c.OutOrStdout(), shown, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "millrace %s (%s, %s/%s)\n", shown.Version, shown.Go, shown.OS, shown.Arch)
+			return err
+		})
+	})
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// A role that starts while etcd is away lives, and says what it waits for: at
+// its admin port and in its log. So does a node that has been there before.
+// Their ports are theirs from the start.
+func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
+	startsProcesses(t)
+	t.Parallel()
+	ctx, failed := context.WithCancelCause(t.Context())
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	etcd, dir, data := freeAddr(t), t.TempDir(), t.TempDir()
+	node, broker := freeAddr(t), freeAddr(t)
+	serves := []string{freeAddr(t), freeAddr(t)} // of the node and of the broker
+	n := start(t, failed, "node", "indexnode", "--config", writeConfig(t, "node",
+		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, serves[0], node))
+	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, serves[1], broker))
+	says := func(admin, path, want string) {
+		t.Helper()
+		got := ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("the last answer: %s", got)
+			}
+		}()
+		waitFor(ctx, t, fmt.Sprintf("%q at %s", want, path), func() bool {
+			resp, err := http.Get("http://" + admin + path)
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			got = string(body)
+			return err == nil && strings.Contains(got, want)
+		})
+	}
+	for admin, p := range map[string]*process{node: n, broker: b} {
+		says(admin, "/livez", "ok")
+		says(admin, "/readyz", "waiting for etcd at ["+etcd+"]")
+		waitFor(ctx, t, p.name+"'s log to say so", func() bool {
+			log, err := os.ReadFile(p.log)
+			return err == nil && strings.Contains(string(log), "waiting for etcd")
+		})
+	}
+	// Their ports are taken already, so that nobody else takes them meanwhile.
+	for _, addr := range serves {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, c); n > 0 {
+			t.Errorf("%s answers %d bytes, %v", addr, n, err)
+		}
+		c.Close()
+	}
+	e, err := minicluster.StartEtcd(ctx, filepath.Join(dir, "etcd"), etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	says(broker, "/readyz", "no assignment yet")
+	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
+	says(broker, "/readyz", "ok")
+	says(node, "/readyz", "ok")
+	waitFor(ctx, t, "the node to keep what it knows", func() bool {
+		_, err := os.Stat(filepath.Join(lastGood(data), "map.json"))
+		return err == nil
+	})
+	n.kill()
+	e.Close()
+	n.restart()
+	says(node, "/readyz", "ok")
+}

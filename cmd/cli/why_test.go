@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/schemas"
+)
+
+func TestWhyAndTraceCommands(t *testing.T) {
+	t.Parallel()
+	ctx := bounded(t)
+	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), lines(
+		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
+		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
+	)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]string{
+		"a": "a in member:1/post: shown: it is in the answer, at place 1\n",
+		"b": "b in member:1/post: filtered: the filter drops it: record.stars > 2 is false, where record.stars = 1\n",
+		"c": "c: never_ingested: no timeline of the entities asked has it",
+	} {
+		var out bytes.Buffer
+		cmd := root()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"why", "--addr", c.GRPC, "--record", record, "--entities", "member:1", "--filter", `record.kind == "post" && record.stars > 2`})
+		if err := cmd.ExecuteContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(out.String(), want) {
+			t.Errorf("%s: got %q, want %q", record, out.String(), want)
+		}
+		if names := strings.Contains(out.String(), "millrace deadletters list --containing c\n"); names != (record == "c") {
+			t.Errorf("%s: names the dead letters: %v: %q", record, names, out.String())
+		}
+	}
+	checkTrace(ctx, t, c.Etcd)
+}
+
+// A viewer's trace is switched on and off in the cluster.
+func checkTrace(ctx context.Context, t *testing.T, etcd string) {
+	t.Helper()
+	for _, c := range []struct{ flag, want string }{{"--for=1m", "member:9 is traced until 20"}, {"--off", "member:9 is not traced"}} {
+		var out bytes.Buffer
+		cmd := root()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"trace", "--etcd", etcd, "--viewer", "member:9", c.flag})
+		if err := cmd.ExecuteContext(ctx); err != nil || !strings.HasPrefix(out.String(), c.want) {
+			t.Errorf("%s: got %q, %v, want %q", c.flag, out.String(), err, c.want)
+		}
+	}
+}
+
+func lines(all ...string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for _, line := range all {
+			if !yield([]byte(line), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Each finding names the variants of its entity, and the viewer has theirs.
+func TestWhyPrintsVariants(t *testing.T) {
+	var out bytes.Buffer
+	printWhy(&out, "r", &feedv1.WhyResponse{
+		Findings: []*feedv1.Finding{
+			{Entity: "member:1", Type: "post", Stage: "capped", Detail: "so it is", Variants: map[string]string{"reach": "short", "kinds": "likes"}},
+			{Entity: "member:2", Type: "post", Stage: "shown", Detail: "as it is"},
+		},
+		Receipt: &feedv1.Receipt{Variants: map[string]string{"page": "even", "look": "old"}},
+	})
+	if got, want := out.String(), "r in member:1/post: capped: so it is; kinds: likes; reach: short\nr in member:2/post: shown: as it is\nThe viewer has look: old; page: even\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -140,7 +140,7 @@ func dropModel() *cobra.Command {
 	c := &cobra.Command{
 		Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
 		Long: `Removes a version. What a feed or an experiment names is refused, and so is a
-version that served within the last day: later pages of who has begun by it are
+version that ranked within the last day: later pages of who has begun by it are
 ranked by it. --override drops it all the same, and such pages begin anew.`,
 	}
 	a.cm = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
@@ -722,32 +722,47 @@ func (r *rollout) ranksNowhere(v cluster.Version) error {
 }
 
 // ranksNoPages refuses a version that a page token may name: those of who asked for
-// a first page while it served.
+// a first page while it ranked.
 func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 	events, err := r.models.History(ctx, v.Name)
 	if err != nil {
 		return err
 	}
-	var last time.Time // that it served
-	serves := false
-	for _, e := range events { // oldest first
-		if begins := e.What == cluster.Served || e.What == cluster.RolledBack; begins || e.What == cluster.Dropped && e.Sum == v.Sum {
-			if serves {
-				last = e.When
-			}
-			serves = begins && e.Sum == v.Sum
-		}
-	}
-	if serves {
-		last = time.Now()
-	}
-	if until := last.Add(broker.TokenLife); time.Now().Before(until) {
+	now := time.Now()
+	if until := lastRanked(events, v, now).Add(broker.TokenLife); now.Before(until) {
 		return &millrace.Error{
-			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it served may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
 			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",
 		}
 	}
 	return nil
+}
+
+// lastRanked returns when a version ranked last by a model's history: it served, or
+// had served before another that was condemned. The zero time: never.
+func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last time.Time) {
+	ranks, served, serves := false, false, "" // the sum of what serves
+	for _, e := range events {                // oldest first
+		was := ranks
+		switch {
+		case e.What == cluster.Served || e.What == cluster.RolledBack:
+			serves, ranks = e.Sum, e.Sum == v.Sum
+			served = served || ranks
+		case e.What == cluster.Dropped && e.Sum == v.Sum:
+			ranks, served = false, false
+		case e.What == cluster.Failed && e.Sum == serves:
+			ranks = served && e.Sum != v.Sum
+		case e.What == cluster.Released && e.Sum == serves:
+			ranks = e.Sum == v.Sum
+		}
+		if was && !ranks {
+			last = e.When
+		}
+	}
+	if ranks {
+		last = now
+	}
+	return last
 }
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a

@@ -332,6 +332,43 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	}
 }
 
+// TestLastRanked: a version ranks while it serves and, if it served before, while
+// what serves is condemned.
+func TestLastRanked(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
+	for _, c := range []struct {
+		history string // an event a minute: what happens to which version
+		want    map[string]int
+	}{
+		{"put 1, put 2", map[string]int{}},
+		{"serve 1", map[string]int{"1": 9}},
+		{"serve 1, serve 2, put 3", map[string]int{"1": 1, "2": 9}},
+		{"serve 1, serve 2, rollback 1", map[string]int{"1": 9, "2": 2}},
+		{"serve 1, serve 2, condemn 2", map[string]int{"1": 9, "2": 2}},
+		{"serve 1, serve 2, condemn 2, put 3, serve 3", map[string]int{"1": 4, "2": 2, "3": 9}},
+		{"serve 1, serve 2, condemn 2, release 2", map[string]int{"1": 3, "2": 9}},
+		{"serve 1, serve 2, condemn 1, release 1", map[string]int{"1": 1, "2": 9}}, // which serves no more
+		{"serve 1, drop 1, put 1", map[string]int{"1": 1}},
+		{"serve 1, serve 2, drop 1, put 1, condemn 2", map[string]int{"1": 1, "2": 4}},
+	} {
+		var events []cluster.Event
+		for i, event := range strings.Split(c.history, ", ") {
+			what, version, _ := strings.Cut(event, " ")
+			events = append(events, cluster.Event{What: cluster.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
+		}
+		for _, version := range []string{"1", "2", "3"} {
+			want := time.Time{}
+			if minute, ok := c.want[version]; ok {
+				want = at(minute)
+			}
+			if got := lastRanked(events, cluster.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
+				t.Errorf("%s: version %s ranked last at %v, want %v", c.history, version, got, want)
+			}
+		}
+	}
+}
+
 // TestDropOfWhatPagesAreRankedBy: a version stays while a page token may name it,
 // which is a day after it served last, unless the cluster's name is said.
 func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
@@ -360,7 +397,7 @@ func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
 		}
 		err = drop(version)
 		e, ok := errors.AsType[*millrace.Error](err)
-		if !ok || !strings.Contains(e.Detail, "likes "+version+" is in use by pages: who began while it served may ask for more until "+until.Add(24*time.Hour).UTC().Format("2006-01-02 15:")) || !strings.Contains(e.WayOut, "--override") {
+		if !ok || !strings.Contains(e.Detail, "likes "+version+" is in use by pages: who began while it ranked may ask for more until "+until.Add(24*time.Hour).UTC().Format("2006-01-02 15:")) || !strings.Contains(e.WayOut, "--override") {
 			t.Errorf("version %s: %v", version, err)
 		}
 	}
@@ -475,7 +512,7 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 }
 
 // TestPushTellsWhatRecordsLack: of each content type, the fields in which no node
-// has found anything.
+// has found anything, and the feeds that show it and name the model.
 func TestPushTellsWhatRecordsLack(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1", "n2")
@@ -486,8 +523,10 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 	for id := range s.members {
 		s.answerLacking(id, admits, lacks[id])
 	}
+	s.newsAt("model: likes\ntypes: [post]\n")
+	s.check(s.feeds.versions.Settle(t.Context())) // whose watcher is another
 	out, err := s.pushed("1", "1", push{})
-	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
+	if err != nil || !strings.Contains(out, "note: no post (feed news) of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

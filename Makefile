@@ -127,8 +127,9 @@ exact: ## random questions, random clusters, nodes down and slow, against the or
 plans: ## random clusters, planned and simulated step by step; N=10000
 	go test -count=1 -timeout 0 -v -run 'TestRandomClusters|TestForcedPlacements' ./coordinator/plan -clusters $(or $(N),10000)
 
-stats: ## simulated experiments, each looked at a hundred times; N=20000
+stats: ## simulated experiments, each looked at a hundred times, and a twentieth as many ramps; N=20000
 	go test -count=1 -timeout 0 -v -run 'Look|Alarms|Often|Found|Mismatch' ./internal/stats -runs $(or $(N),20000)
+	go test -count=1 -timeout 0 -v -run 'TestRampsAtRandom' ./relevance/experiment/compare -ramps $$(( $(or $(N),20000) / 20 ))
 
 chance: ## a million viewers over ten layers: slots, splits and pairs of layers by χ²; N=1000000
 	go test -count=1 -timeout 0 -v -run 'TestChance' ./relevance/experiment -viewers $(or $(N),1000000)

@@ -209,6 +209,57 @@ func TestPlansEnd(t *testing.T) {
 	}
 }
 
+// A resize that is rolled back at any step, and after its end, returns to who
+// hosted what before, also where what moved away has been deleted meanwhile.
+func TestRollsBackFromEveryStep(t *testing.T) {
+	every := 1
+	if testing.Short() {
+		every = 7
+	}
+	ended := false
+	for at := 0; !ended; at += every {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+		p.Limits.PerNode = 120
+		c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
+		second := func() {
+			w.live()
+			w.step(t, p)
+			e := w.evidence()
+			s := &Steered{Steering: &cluster.Steering{Map: e.nodes, Assignment: w.a}, Plan: p}
+			c.drop(s, e)
+			w.a = s.Assignment
+		}
+		for range at {
+			second()
+		}
+		if ended = p.Status.Ended(); ended {
+			for range 10 { // until what moved away is deleted
+				second()
+			}
+		}
+		s := &Steered{Steering: &cluster.Steering{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+		if err := s.order(Rollback, w.evidence(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 1000 {
+				t.Fatalf("from step %d: %s, %d moves are left", at, p.Status, p.left())
+			}
+			second()
+		}
+		if got := Layout(w.a.Replicas); got.differs(&p.Base) || p.Status != RolledBack || w.a.Wanted != p.BaseWanted {
+			t.Fatalf("from step %d: %s, and something else is hosted", at, p.Status)
+		}
+		for q, ready := range w.counts() {
+			if ready < 2 {
+				t.Fatalf("from step %d: partition %d has %d ready replicas", at, q, ready)
+			}
+		}
+	}
+}
+
 // A plan that gets another end keeps what is under way and leads there: a
 // replica that is being built is waited for, though nothing goes for it.
 func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {

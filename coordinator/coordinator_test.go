@@ -291,7 +291,8 @@ func TestAPausedNodeIsNotCountedOn(t *testing.T) {
 		return l.Progress(time.Now()).Moves[coordinator.Waiting] == 0 && l.Map.Ready("b") == l.Map.Hosted("b") && l.Map.Ready("c") == l.Map.Hosted("c")
 	})
 	seen := looks.Load()
-	l := s.await("that is looked at", func(*coordinator.Steered) bool { return looks.Load() > seen+2 })
+	s.await("that is looked at", func(*coordinator.Steered) bool { return looks.Load() > seen+2 })
+	l := s.await("", func(*coordinator.Steered) bool { return true })
 	if n := hosts(l); n["a"] != 480 {
 		t.Fatalf("a hosts %d of 480, and b is paused", n["a"])
 	}

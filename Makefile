@@ -124,8 +124,9 @@ exact: ## random questions, random clusters, nodes down and slow, against the or
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestAnswersEqualOneMachine' ./broker -rounds $$(( $(or $(N),10000) / 4 ))
 
-plans: ## random clusters, planned and simulated step by step; N=10000
+plans: ## random clusters, planned and simulated step by step, and a leader that is frozen at each step; N=10000
 	go test -count=1 -timeout 0 -v -run 'TestRandomClusters|TestForcedPlacements' ./coordinator/plan -clusters $(or $(N),10000)
+	go test -count=1 -timeout 0 -v -run 'TestAFrozenLeader' ./coordinator -steps
 
 stats: ## simulated experiments, each looked at a hundred times, and a twentieth as many ramps; N=20000
 	go test -count=1 -timeout 0 -v -run 'Look|Alarms|Often|Found|Mismatch' ./internal/stats -runs $(or $(N),20000)

@@ -39,8 +39,14 @@ func tells(path string) bool {
 	return said && guard == looks && path != "connections" || slices.Contains(also, path) || tellsByName.MatchString(path)
 }
 
-// Every command that shows something writes JSON with -o json, by the one helper,
-// and refuses a form that it does not have before it asks anybody.
+// steers reports whether a command changes who hosts what, or tells a plan what to
+// do.
+func steers(path string) bool {
+	return strings.HasPrefix(path, "node ") || slices.Contains([]string{"cluster apply", "cluster pause", "cluster resume", "cluster cancel", "cluster rollback", "cluster roll"}, path)
+}
+
+// Every command that shows something, or moves partitions, writes JSON with
+// -o json, by the one helper, and refuses a form that it does not have before it asks anybody.
 func TestEveryLookHasOutput(t *testing.T) {
 	asked := &counted{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +58,7 @@ func TestEveryLookHasOutput(t *testing.T) {
 	commands(root(), func(path string, c *cobra.Command) {
 		f := c.Flags().Lookup("output")
 		if f == nil {
-			if tells(path) {
+			if tells(path) || steers(path) {
 				t.Errorf("%q has no -o", path)
 			}
 			return

@@ -27,6 +27,8 @@ const (
 	dropAfter    = 5 * time.Second
 	resizeRate   = 60               // questions a second, about a third of what the whole of it answers on two cores
 	restFor      = 20 * time.Second // at most, between two changes
+	// resizeAnswers are how many answers the tours have at least.
+	resizeAnswers = 200_000
 	// repairRate is about half of the questions a second that the whole of this
 	// answers on two cores with two million records in it: one reads ten times as
 	// many as where nodes come and go.
@@ -272,7 +274,7 @@ func TestResize(t *testing.T) {
 	if s.short {
 		w.shortTour()
 	} else {
-		for range 3 {
+		for n := 0; n < 3 || w.asker.judged() < resizeAnswers; n++ {
 			w.tour()
 		}
 	}

@@ -29,7 +29,6 @@ func GenerateFeed(pkg string, schemas relevance.Schemas, f Feed) (File, error) {
 		w.filter(f.Filter, f.Records)
 	}
 	if len(f.Models) > 1 {
-		w.imports[module+"relevance/kernel"] = true
 		if err := w.joint(schemas, f.Models); err != nil {
 			return File{}, err
 		}

@@ -2,42 +2,43 @@
 
 package decoders
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Decoder{Schema: "millrace.Activity", Shape: "41597c6005f0196de523451527cb50b0", Append: appendActivity})
+	compute.RegisterDecoder(compute.Decoder{Schema: "millrace.Activity", Shape: "41597c6005f0196de523451527cb50b0", Append: appendActivity})
 }
 
 // appendActivity appends the row of a millrace.Activity: 19 columns.
-func appendActivity(a *column.Appender, body []byte) bool {
-	heap, base, ok := kernel.Begin(a, body)
+func appendActivity(a *compute.Appender, body []byte) bool {
+	heap, base, ok := compute.BeginRow(a, body)
 	if !ok {
 		return false
 	}
 	var w [20]uint64 // of null bits, then one a column
 	at := 0
-	w[1], at = kernel.String(body, at, base)        // id
-	w[2], at = kernel.String(body, at, base)        // actor
-	w[3], at = kernel.String(body, at, base)        // verb
-	w[4], at = kernel.Time(body, at)                // created_at
-	w[5], at = kernel.String(body, at, base)        // object
-	w[6], at, heap = kernel.Strings(body, at, heap) // about
-	w[7], at = kernel.Long(body, at)                // version
-	w[8], at = kernel.Boolean(body, at)             // deleted
-	w[9], at = kernel.String(body, at, base)        // language
-	w[10], at = kernel.String(body, at, base)       // country
-	w[11], at = kernel.String(body, at, base)       // visibility
-	w[12], at = kernel.String(body, at, base)       // text
-	at = kernel.LongRun(body, at, w[13:17])         // likes, comments, shares, impressions
-	w[17], at, heap = kernel.Floats(body, at, heap) // features
+	w[1], at = compute.ReadString(body, at, base)        // id
+	w[2], at = compute.ReadString(body, at, base)        // actor
+	w[3], at = compute.ReadString(body, at, base)        // verb
+	w[4], at = compute.ReadTime(body, at)                // created_at
+	w[5], at = compute.ReadString(body, at, base)        // object
+	w[6], at, heap = compute.ReadStrings(body, at, heap) // about
+	w[7], at = compute.ReadLong(body, at)                // version
+	w[8], at = compute.ReadBoolean(body, at)             // deleted
+	w[9], at = compute.ReadString(body, at, base)        // language
+	w[10], at = compute.ReadString(body, at, base)       // country
+	w[11], at = compute.ReadString(body, at, base)       // visibility
+	w[12], at = compute.ReadString(body, at, base)       // text
+	at = compute.ReadLongRun(body, at, w[13:17])         // likes, comments, shares, impressions
+	w[17], at, heap = compute.ReadFloats(body, at, heap) // features
 
 	if at != len(body) {
 		return false
 	}
-	w[18] = kernel.Body(body, base)
+	w[18] = compute.BodyWord(body, base)
 	w[19] = 0x3d549da030304fed
 	a.AppendWords(w[:], heap)
 	return true

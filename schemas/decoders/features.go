@@ -2,35 +2,36 @@
 
 package decoders
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Decoder{Schema: "millrace.Features", Shape: "5699fbbb6856d25198adf8047cb60b72", Append: appendFeatures})
+	compute.RegisterDecoder(compute.Decoder{Schema: "millrace.Features", Shape: "5699fbbb6856d25198adf8047cb60b72", Append: appendFeatures})
 }
 
 // appendFeatures appends the row of a millrace.Features: 9 columns.
-func appendFeatures(a *column.Appender, body []byte) bool {
-	heap, base, ok := kernel.Begin(a, body)
+func appendFeatures(a *compute.Appender, body []byte) bool {
+	heap, base, ok := compute.BeginRow(a, body)
 	if !ok {
 		return false
 	}
 	var w [10]uint64 // of null bits, then one a column
 	at := 0
-	w[1], at = kernel.String(body, at, base)       // entity
-	w[2], at = kernel.String(body, at, base)       // subject
-	w[3], at = kernel.Time(body, at)               // updated_at
-	w[4], at = kernel.Double(body, at)             // followers
-	w[5], at = kernel.Double(body, at)             // posts
-	w[6], at = kernel.Double(body, at)             // engagement
-	w[7], at, heap = kernel.Floats(body, at, heap) // embedding
+	w[1], at = compute.ReadString(body, at, base)       // entity
+	w[2], at = compute.ReadString(body, at, base)       // subject
+	w[3], at = compute.ReadTime(body, at)               // updated_at
+	w[4], at = compute.ReadDouble(body, at)             // followers
+	w[5], at = compute.ReadDouble(body, at)             // posts
+	w[6], at = compute.ReadDouble(body, at)             // engagement
+	w[7], at, heap = compute.ReadFloats(body, at, heap) // embedding
 
 	if at != len(body) {
 		return false
 	}
-	w[8] = kernel.Body(body, base)
+	w[8] = compute.BodyWord(body, base)
 	w[9] = 0x9598956dce9d4748
 	a.AppendWords(w[:], heap)
 	return true

@@ -2,34 +2,35 @@
 
 package decoders
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Decoder{Schema: "millrace.Note", Shape: "873afc641e5df667ce6c815bfad51b5d", Append: appendNote})
+	compute.RegisterDecoder(compute.Decoder{Schema: "millrace.Note", Shape: "873afc641e5df667ce6c815bfad51b5d", Append: appendNote})
 }
 
 // appendNote appends the row of a millrace.Note: 8 columns.
-func appendNote(a *column.Appender, body []byte) bool {
-	heap, base, ok := kernel.Begin(a, body)
+func appendNote(a *compute.Appender, body []byte) bool {
+	heap, base, ok := compute.BeginRow(a, body)
 	if !ok {
 		return false
 	}
 	var w [9]uint64 // of null bits, then one a column
 	at := 0
-	w[1], at = kernel.String(body, at, base) // id
-	w[2], at = kernel.String(body, at, base) // author
-	w[3], at = kernel.String(body, at, base) // kind
-	w[4], at = kernel.Time(body, at)         // at
-	w[5], at = kernel.String(body, at, base) // text
-	w[6], at = kernel.Int(body, at)          // stars
+	w[1], at = compute.ReadString(body, at, base) // id
+	w[2], at = compute.ReadString(body, at, base) // author
+	w[3], at = compute.ReadString(body, at, base) // kind
+	w[4], at = compute.ReadTime(body, at)         // at
+	w[5], at = compute.ReadString(body, at, base) // text
+	w[6], at = compute.ReadInt(body, at)          // stars
 
 	if at != len(body) {
 		return false
 	}
-	w[7] = kernel.Body(body, base)
+	w[7] = compute.BodyWord(body, base)
 	w[8] = 0x99d9e2e6968f5945
 	a.AppendWords(w[:], heap)
 	return true

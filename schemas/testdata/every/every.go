@@ -2,13 +2,14 @@
 
 package every
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Decoder{Schema: "test.Every", Shape: "451a087bcc331ff6e1b8aaba1b15c95c", Append: appendEvery})
+	compute.RegisterDecoder(compute.Decoder{Schema: "test.Every", Shape: "451a087bcc331ff6e1b8aaba1b15c95c", Append: appendEvery})
 }
 
 // everySymbols1 are the words of kind.
@@ -25,90 +26,90 @@ var everySymbols2 = [...]string{
 }
 
 // appendEvery appends the row of a test.Every: 22 columns.
-func appendEvery(a *column.Appender, body []byte) bool {
-	heap, base, ok := kernel.Begin(a, body)
+func appendEvery(a *compute.Appender, body []byte) bool {
+	heap, base, ok := compute.BeginRow(a, body)
 	if !ok {
 		return false
 	}
 	var w [23]uint64 // of null bits, then one a column
 	at := 0
 	var x uint64
-	w[1], at = kernel.String(body, at, base) // id
-	w[2], at = kernel.String(body, at, base) // who
-	x, at = kernel.Index(body, at, 2)        // kind
+	w[1], at = compute.ReadString(body, at, base) // id
+	w[2], at = compute.ReadString(body, at, base) // who
+	x, at = compute.ReadIndex(body, at, 2)        // kind
 	w[3] = everySymbols1[x]
-	w[4], at = kernel.Time(body, at) // at
+	w[4], at = compute.ReadTime(body, at) // at
 
-	x, at = kernel.Index(body, at, 2) // object
+	x, at = compute.ReadIndex(body, at, 2) // object
 	switch x {
 	case 0:
 		w[0] |= 1 << 4 // object is null
 	case 1:
-		w[5], at = kernel.String(body, at, base) // object
+		w[5], at = compute.ReadString(body, at, base) // object
 	}
-	w[6], at = kernel.Int(body, at)     // version
-	w[7], at = kernel.Boolean(body, at) // deleted
-	x, at = kernel.Index(body, at, 3)   // colour
-	w[8], heap = kernel.Symbol(heap, everySymbols2[x])
-	w[9], at = kernel.Float(body, at)   // ratio
-	w[10], at = kernel.Double(body, at) // exact
+	w[6], at = compute.ReadInt(body, at)     // version
+	w[7], at = compute.ReadBoolean(body, at) // deleted
+	x, at = compute.ReadIndex(body, at, 3)   // colour
+	w[8], heap = compute.SymbolWord(heap, everySymbols2[x])
+	w[9], at = compute.ReadFloat(body, at)   // ratio
+	w[10], at = compute.ReadDouble(body, at) // exact
 
-	x, at = kernel.Index(body, at, 2) // seen
+	x, at = compute.ReadIndex(body, at, 2) // seen
 	switch x {
 	case 0:
-		w[11], at = kernel.Double(body, at) // seen
+		w[11], at = compute.ReadDouble(body, at) // seen
 	case 1:
 		w[0] |= 1 << 10 // seen is null
 	}
-	at = kernel.Bytes(body, at)                     // blob
-	at = kernel.Fixed(body, at, 5)                  // hash
-	w[12], at, heap = kernel.Ints(body, at, heap)   // ints
-	w[13], at, heap = kernel.Longs(body, at, heap)  // longs
-	w[14], at, heap = kernel.Floats(body, at, heap) // floats
+	at = compute.SkipBytes(body, at)                     // blob
+	at = compute.SkipFixed(body, at, 5)                  // hash
+	w[12], at, heap = compute.ReadInts(body, at, heap)   // ints
+	w[13], at, heap = compute.ReadLongs(body, at, heap)  // longs
+	w[14], at, heap = compute.ReadFloats(body, at, heap) // floats
 
-	x, at = kernel.Index(body, at, 2) // doubles
+	x, at = compute.ReadIndex(body, at, 2) // doubles
 	switch x {
 	case 0:
 		w[0] |= 1 << 14 // doubles is null
 	case 1:
-		w[15], at, heap = kernel.Doubles(body, at, heap) // doubles
+		w[15], at, heap = compute.ReadDoubles(body, at, heap) // doubles
 	}
-	w[16], at, heap = kernel.Strings(body, at, heap) // strings
-	at = kernel.Empty(body, at)                      // colours: one with items is left to the plan
-	at = kernel.Empty(body, at)                      // labels: one with items is left to the plan
+	w[16], at, heap = compute.ReadStrings(body, at, heap) // strings
+	at = compute.ReadEmpty(body, at)                      // colours: one with items is left to the plan
+	at = compute.ReadEmpty(body, at)                      // labels: one with items is left to the plan
 
-	x, at = kernel.Index(body, at, 4) // any
+	x, at = compute.ReadIndex(body, at, 4) // any
 	switch x {
 	case 1:
-		_, at = kernel.Boolean(body, at) // any
+		_, at = compute.ReadBoolean(body, at) // any
 	case 2:
-		_, at = kernel.Long(body, at) // any
+		_, at = compute.ReadLong(body, at) // any
 	case 3:
-		_, at = kernel.String(body, at, base) // any
+		_, at = compute.ReadString(body, at, base) // any
 	}
-	w[18], at = kernel.String(body, at, base) // shop.country
+	w[18], at = compute.ReadString(body, at, base) // shop.country
 
-	x, at = kernel.Index(body, at, 2) // shop.owner
+	x, at = compute.ReadIndex(body, at, 2) // shop.owner
 	switch x {
 	case 0:
 		w[0] |= 1 << 18 // shop.owner.name is null
 		w[0] |= 1 << 19 // shop.owner.age is null
 	case 1:
-		w[19], at = kernel.String(body, at, base) // shop.owner.name
+		w[19], at = compute.ReadString(body, at, base) // shop.owner.name
 
-		x, at = kernel.Index(body, at, 2) // shop.owner.age
+		x, at = compute.ReadIndex(body, at, 2) // shop.owner.age
 		switch x {
 		case 0:
 			w[0] |= 1 << 19 // shop.owner.age is null
 		case 1:
-			w[20], at = kernel.Int(body, at) // shop.owner.age
+			w[20], at = compute.ReadInt(body, at) // shop.owner.age
 		}
 	}
 
 	if at != len(body) {
 		return false
 	}
-	w[21] = kernel.Body(body, base)
+	w[21] = compute.BodyWord(body, base)
 	w[22] = 0x7b5ef39c5d2307ee
 	a.AppendWords(w[:], heap)
 	return true

@@ -1,15 +1,13 @@
-// Package kernel is what generated decoders of Avro bodies are made of: where
-// they register, and the reads they call.
-//
-// A generated decoder takes what is surely right and gives up on all else;
-// the plan in package schemas then decodes the same body, and says what is
-// wrong with it. So a read here may refuse what is right (it costs time) but
-// never take what the plan would refuse.
+// A generated decoder takes what is surely right and gives up on all else; the
+// plan in package schemas then decodes the same body, and says what is wrong with
+// it. So a read here may refuse what is right (it costs time) but never take what
+// the plan would refuse.
 //
 // Every read takes a body and a position, and returns the position behind the
-// value, or -1. From -1 every read returns zeros and -1 again, so that a
-// decoder looks at the position once, at its end.
-package kernel
+// value, or -1. From -1 every read returns zeros and -1 again, so that a decoder
+// looks at the position once, at its end.
+
+package compute
 
 import (
 	"sync"
@@ -26,14 +24,14 @@ type Decoder struct {
 	Append func(a *column.Appender, body []byte) bool
 }
 
-var registered sync.Map // of Append by Shape
+var decoders sync.Map // Append by Shape
 
-// Register makes a generated decoder known. It is for init functions.
-func Register(d Decoder) { registered.Store(d.Shape, d.Append) }
+// RegisterDecoder makes a generated decoder known. It is for init functions.
+func RegisterDecoder(d Decoder) { decoders.Store(d.Shape, d.Append) }
 
-// Find returns the decoder of a shape, or nil.
-func Find(shape string) func(a *column.Appender, body []byte) bool {
-	f, _ := registered.Load(shape)
+// FindDecoder returns the decoder of a shape, or nil.
+func FindDecoder(shape string) func(a *column.Appender, body []byte) bool {
+	f, _ := decoders.Load(shape)
 	d, _ := f.(func(a *column.Appender, body []byte) bool)
 	return d
 }
@@ -46,9 +44,9 @@ const (
 	heapSymbols = 1024 * 256
 )
 
-// Begin returns the heap of a's next row with body in it, and where body
+// BeginRow returns the heap of a's next row with body in it, and where body
 // stands there.
-func Begin(a *column.Appender, body []byte) (heap []byte, base int, ok bool) {
+func BeginRow(a *column.Appender, body []byte) (heap []byte, base int, ok bool) {
 	if len(body) > millrace.MaxBodyBytes {
 		return nil, 0, false
 	}
@@ -58,16 +56,16 @@ func Begin(a *column.Appender, body []byte) (heap []byte, base int, ok bool) {
 	return append(heap, body...), len(heap), true
 }
 
-// Body returns the word of body, which stands at base.
-func Body(body []byte, base int) uint64 {
+// BodyWord returns the word of body, which stands at base.
+func BodyWord(body []byte, base int) uint64 {
 	if len(body) <= 7 {
 		return shortWord(body) // bytes, not text
 	}
 	return column.LongWord(base, len(body))
 }
 
-// Symbol returns the word of an enum's symbol, a long one put on the heap.
-func Symbol(heap []byte, symbol string) (uint64, []byte) {
+// SymbolWord returns the word of an enum's symbol, a long one put on the heap.
+func SymbolWord(heap []byte, symbol string) (uint64, []byte) {
 	if w, ok := column.InlineWord(symbol); ok {
 		return w, heap
 	}

@@ -1,4 +1,4 @@
-package kernel
+package compute
 
 import (
 	"fmt"
@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/expr/fn"
 )
 
 // Half-lives change from call to call, and several may be the same.
 func TestDecaysOfSeveralHalfLives(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	var k Args
+	var k ModelArgs
 	for range 500 {
 		k.Sel = make([]int32, 1+r.IntN(300))
 		ages := k.Vector(0)
@@ -27,7 +26,7 @@ func TestDecaysOfSeveralHalfLives(t *testing.T) {
 		}
 		for i, half := range halves {
 			for j, age := range ages {
-				if want := fn.Decay(age, half); got[i][j] != want {
+				if want := Decay(age, half); got[i][j] != want {
 					t.Fatalf("half-life %d of %v, age %v: %v, want %v", i, halves, age, got[i][j], want)
 				}
 			}
@@ -60,7 +59,7 @@ func TestTablesOfManyWords(t *testing.T) {
 			values[s] = r.Float64()
 			members = append(members, s)
 		}
-		k := Args{Rows: slab}
+		k := ModelArgs{Rows: slab}
 		for range r.IntN(40) {
 			k.Sel = append(k.Sel, int32(r.IntN(slab.Len())))
 		}

@@ -1,4 +1,4 @@
-package block
+package compute
 
 import (
 	"math/bits"
@@ -78,14 +78,14 @@ func (s *Set) In(block []uint64) (m uint64) {
 	if !s.apart {
 		for i := len(block) - 1; i >= 0; i-- {
 			w := block[i]
-			m = m<<1 | One(s.table[s.slot(w)] == w)&One(w != s.empty)
+			m = m<<1 | Bit(s.table[s.slot(w)] == w)&Bit(w != s.empty)
 		}
 		return m
 	}
 	table, multiplier, shift := s.table, s.multiplier, s.shift&63
 	for i := len(block) - 1; i >= 0; i-- {
 		w := block[i]
-		m = m<<1 | One(table[w*multiplier>>shift] == w)&One(w != s.empty)
+		m = m<<1 | Bit(table[w*multiplier>>shift] == w)&Bit(w != s.empty)
 	}
 	return m
 }
@@ -108,7 +108,7 @@ func (t Texts) In(s *column.Slab, block []uint64) (m uint64) {
 		m <<= 1
 		if w := block[i]; !column.IsInline(w) {
 			_, ok := t[s.String(w)]
-			m |= One(ok)
+			m |= Bit(ok)
 		}
 	}
 	return m

@@ -1,8 +1,8 @@
-// Package block is what the kernels of package filter and generated filters
-// share: loops that say of 64 words which are wanted, what becomes of rows as
-// one term after the other is false for them, and the register of generated
-// code.
-package block
+// The loops of filters, interpreted and generated, say of 64 rows at a time which
+// are wanted, and what becomes of rows as one term after the other is false for
+// them.
+
+package compute
 
 import (
 	"math"
@@ -116,8 +116,8 @@ func Valid(a Verdict, valid uint64) Verdict {
 	return a
 }
 
-// One is 1 for true, without a branch.
-func One(b bool) uint64 {
+// Bit is 1 for true, without a branch.
+func Bit(b bool) uint64 {
 	if b {
 		return 1
 	}
@@ -152,14 +152,14 @@ func Between(block []uint64, lo, span uint64) uint64 {
 // Equal has a bit for each word of a block that is w.
 func Equal(block []uint64, w uint64) uint64 { return Between(block, w, 0) }
 
-// Doubles tells the doubles of a block that are in a range, and those that are
+// DoublesBetween tells the doubles of a block that are in a range, and those that are
 // NaN and in none.
-func Doubles(block []uint64, lo, hi float64) Verdict {
+func DoublesBetween(block []uint64, lo, hi float64) Verdict {
 	var v Verdict
 	for r := len(block) - 1; r >= 0; r-- {
 		x := math.Float64frombits(block[r])
-		v.Hit = v.Hit<<1 | One(x >= lo)&One(x <= hi)
-		v.NaN = v.NaN<<1 | One(x != x)
+		v.Hit = v.Hit<<1 | Bit(x >= lo)&Bit(x <= hi)
+		v.NaN = v.NaN<<1 | Bit(x != x)
 	}
 	return v
 }
@@ -168,7 +168,7 @@ func Doubles(block []uint64, lo, hi float64) Verdict {
 func Nulls(block []uint64, bit uint64) uint64 {
 	var m uint64
 	for r := len(block) - 1; r >= 0; r-- {
-		m = m<<1 | One(block[r]&bit != 0)
+		m = m<<1 | Bit(block[r]&bit != 0)
 	}
 	return m
 }

@@ -1,4 +1,4 @@
-package kernel
+package compute
 
 import (
 	"encoding/binary"
@@ -9,17 +9,17 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Block reads the head of an array's next block: how many items it has, 0 at the
+// ReadBlock reads the head of an array's next block: how many items it has, 0 at the
 // array's end, and where it must end, or -1 when it does not say.
-func Block(b []byte, at int) (count, next, end int) {
+func ReadBlock(b []byte, at int) (count, next, end int) {
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 && int(b[at]>>1) < len(b)-at { // the usual: a count of one byte
 		return int(b[at] >> 1), at + 1, -1
 	}
-	x, at := Long(b, at)
+	x, at := ReadLong(b, at)
 	end = -1
 	if int64(x) < 0 { // a writer that says the size
 		var size uint64
-		if size, at = Long(b, at); at < 0 || size > uint64(len(b)-at) {
+		if size, at = ReadLong(b, at); at < 0 || size > uint64(len(b)-at) {
 			return 0, -1, -1
 		}
 		x, end = -x, at+int(size)
@@ -50,14 +50,14 @@ func list(heap []byte, from int) uint64 {
 	return column.LongWord(from, len(heap)-from)
 }
 
-// Floats reads an array of floats onto the heap.
-func Floats(b []byte, at int, heap []byte) (uint64, int, []byte) {
+// ReadFloats reads an array of floats onto the heap.
+func ReadFloats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	from := len(heap)
 	for {
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := Block(b, at)
+		count, next, end := ReadBlock(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}
@@ -78,23 +78,23 @@ func Floats(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	}
 }
 
-// Doubles reads an array of doubles onto the heap.
-func Doubles(b []byte, at int, heap []byte) (uint64, int, []byte) {
-	return numbers(b, at, heap, Double)
+// ReadDoubles reads an array of doubles onto the heap.
+func ReadDoubles(b []byte, at int, heap []byte) (uint64, int, []byte) {
+	return numbers(b, at, heap, ReadDouble)
 }
 
-// Longs reads an array of longs onto the heap, as doubles.
-func Longs(b []byte, at int, heap []byte) (uint64, int, []byte) {
+// ReadLongs reads an array of longs onto the heap, as doubles.
+func ReadLongs(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	return numbers(b, at, heap, func(b []byte, at int) (uint64, int) {
-		x, at := Long(b, at)
+		x, at := ReadLong(b, at)
 		return math.Float64bits(float64(int64(x))), at
 	})
 }
 
-// Ints reads an array of ints onto the heap, as doubles.
-func Ints(b []byte, at int, heap []byte) (uint64, int, []byte) {
+// ReadInts reads an array of ints onto the heap, as doubles.
+func ReadInts(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	return numbers(b, at, heap, func(b []byte, at int) (uint64, int) {
-		x, at := Int(b, at)
+		x, at := ReadInt(b, at)
 		return math.Float64bits(float64(int64(x))), at
 	})
 }
@@ -105,7 +105,7 @@ func numbers(b []byte, at int, heap []byte, read func([]byte, int) (uint64, int)
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := Block(b, at)
+		count, next, end := ReadBlock(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}
@@ -118,14 +118,14 @@ func numbers(b []byte, at int, heap []byte, read func([]byte, int) (uint64, int)
 	}
 }
 
-// Strings reads an array of strings onto the heap.
-func Strings(b []byte, at int, heap []byte) (uint64, int, []byte) {
+// ReadStrings reads an array of strings onto the heap.
+func ReadStrings(b []byte, at int, heap []byte) (uint64, int, []byte) {
 	from := len(heap)
 	for {
 		if done(b, at) {
 			return list(heap, from), at + 1, heap
 		}
-		count, next, end := Block(b, at)
+		count, next, end := ReadBlock(b, at)
 		if at = next; at < 0 {
 			return 0, -1, heap
 		}
@@ -143,7 +143,7 @@ func item(b []byte, at int, heap []byte) (int, []byte) {
 		x = uint64(b[at] >> 1)
 		at++
 	} else {
-		x, at = Long(b, at)
+		x, at = ReadLong(b, at)
 	}
 	if at < 0 || x > uint64(len(b)-at) {
 		return -1, heap

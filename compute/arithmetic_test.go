@@ -1,4 +1,4 @@
-package fn
+package compute
 
 import (
 	"math"

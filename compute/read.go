@@ -1,4 +1,4 @@
-package kernel
+package compute
 
 import (
 	"encoding/binary"
@@ -12,8 +12,8 @@ import (
 
 const highBits = 0x8080808080808080 // of eight bytes: set where they are not ASCII, or where a varint goes on
 
-// Long reads a long. The word is its two's complement.
-func Long(b []byte, at int) (uint64, int) {
+// ReadLong reads a long. The word is its two's complement.
+func ReadLong(b []byte, at int) (uint64, int) {
 	if uint(at) < uint(len(b)) && b[at] < 0x80 {
 		u := uint64(b[at])
 		return u>>1 ^ -(u & 1), at + 1
@@ -25,8 +25,8 @@ func Long(b []byte, at int) (uint64, int) {
 	return longVarint(b, at)
 }
 
-// LongRun reads as many longs as to holds, one after the other.
-func LongRun(b []byte, at int, to []uint64) int {
+// ReadLongRun reads as many longs as to holds, one after the other.
+func ReadLongRun(b []byte, at int, to []uint64) int {
 	for i := range to {
 		if uint(at) < uint(len(b)) && b[at] < 0x80 {
 			u := uint64(b[at])
@@ -34,7 +34,7 @@ func LongRun(b []byte, at int, to []uint64) int {
 			at++
 			continue
 		}
-		to[i], at = Long(b, at)
+		to[i], at = ReadLong(b, at)
 	}
 	return at
 }
@@ -72,17 +72,17 @@ func lastVarint(b []byte, at int) (uint64, int) {
 	return u>>1 ^ -(u & 1), at + n
 }
 
-// Int reads an int.
-func Int(b []byte, at int) (uint64, int) {
-	x, at := Long(b, at)
+// ReadInt reads an int.
+func ReadInt(b []byte, at int) (uint64, int) {
+	x, at := ReadLong(b, at)
 	if int64(x) != int64(int32(x)) {
 		return 0, -1
 	}
 	return x, at
 }
 
-// Time reads a record's time.
-func Time(b []byte, at int) (uint64, int) {
+// ReadTime reads a record's time.
+func ReadTime(b []byte, at int) (uint64, int) {
 	x, at := longVarint(b, at)
 	if int64(x) < int64(millrace.MinTime) || int64(x) >= int64(millrace.MaxTime) {
 		return 0, -1
@@ -90,16 +90,16 @@ func Time(b []byte, at int) (uint64, int) {
 	return x, at
 }
 
-// Boolean reads a boolean.
-func Boolean(b []byte, at int) (uint64, int) {
+// ReadBoolean reads a boolean.
+func ReadBoolean(b []byte, at int) (uint64, int) {
 	if uint(at) >= uint(len(b)) || b[at] > 1 {
 		return 0, -1
 	}
 	return uint64(b[at]), at + 1
 }
 
-// Float reads a float, as the bits of a double.
-func Float(b []byte, at int) (uint64, int) {
+// ReadFloat reads a float, as the bits of a double.
+func ReadFloat(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 4 {
 		return 0, -1
 	}
@@ -110,8 +110,8 @@ func Float(b []byte, at int) (uint64, int) {
 	return math.Float64bits(float64(math.Float32frombits(u))), at + 4
 }
 
-// Double reads a double, as its bits.
-func Double(b []byte, at int) (uint64, int) {
+// ReadDouble reads a double, as its bits.
+func ReadDouble(b []byte, at int) (uint64, int) {
 	if at < 0 || len(b)-at < 8 {
 		return 0, -1
 	}
@@ -122,49 +122,49 @@ func Double(b []byte, at int) (uint64, int) {
 	return u, at + 8
 }
 
-// Index reads the index of one of n branches or symbols.
-func Index(b []byte, at, n int) (uint64, int) {
-	x, at := Long(b, at)
+// ReadIndex reads the index of one of n branches or symbols.
+func ReadIndex(b []byte, at, n int) (uint64, int) {
+	x, at := ReadLong(b, at)
 	if x >= uint64(n) {
 		return 0, -1
 	}
 	return x, at
 }
 
-// Fixed passes over n bytes.
-func Fixed(b []byte, at, n int) int {
+// SkipFixed passes over n bytes.
+func SkipFixed(b []byte, at, n int) int {
 	if at < 0 || n > len(b)-at {
 		return -1
 	}
 	return at + n
 }
 
-// Bytes passes over bytes.
-func Bytes(b []byte, at int) int {
-	n, at := Long(b, at)
+// SkipBytes passes over bytes.
+func SkipBytes(b []byte, at int) int {
+	n, at := ReadLong(b, at)
 	if at < 0 || n > uint64(len(b)-at) {
 		return -1
 	}
 	return at + int(n)
 }
 
-// Empty reads an array or map that has no items.
-func Empty(b []byte, at int) int {
+// ReadEmpty reads an array or map that has no items.
+func ReadEmpty(b []byte, at int) int {
 	if uint(at) >= uint(len(b)) || b[at] != 0 {
 		return -1
 	}
 	return at + 1
 }
 
-// String reads a string, as its word in a row whose heap has b at base.
-func String(b []byte, at, base int) (uint64, int) {
+// ReadString reads a string, as its word in a row whose heap has b at base.
+func ReadString(b []byte, at, base int) (uint64, int) {
 	var n int
 	if uint(at) < uint(len(b)) && b[at]&0x81 == 0 { // the usual: a length of one byte
 		n = int(b[at] >> 1)
 		at++
 	} else {
 		var x uint64
-		if x, at = Long(b, at); at < 0 || x > millrace.MaxBodyBytes {
+		if x, at = ReadLong(b, at); at < 0 || x > millrace.MaxBodyBytes {
 			return 0, -1
 		}
 		n = int(x)

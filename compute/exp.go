@@ -1,4 +1,4 @@
-package fn
+package compute
 
 import "math"
 
@@ -68,9 +68,8 @@ func Log(x float64) float64 {
 	return float64(n*ln2Head) + (2*t + (float64(t*series) + float64(n*ln2Tail)))
 }
 
-// Log1p returns ln(1+x), within 3 units of the last place, for small x too.
-// -Inf of -1, NaN below it or if x is.
-func Log1p(x float64) float64 {
+// log1p is Log1p without the table.
+func log1p(x float64) float64 {
 	u := 1 + x
 	switch {
 	case u == 1 || x != x || x > math.MaxFloat64:
@@ -79,6 +78,51 @@ func Log1p(x float64) float64 {
 		return Log(u)
 	}
 	return Log(u) + (x-(u-1))/u
+}
+
+// log1ps has log1p of small whole numbers, which counters mostly are.
+var log1ps = func() (t [1024]float64) {
+	for i := range t {
+		t[i] = log1p(float64(i))
+	}
+	return t
+}()
+
+// Log1p returns ln(1+x), within 3 units of the last place, for small x too. -Inf
+// of -1, NaN below it or if x is.
+func Log1p(x float64) float64 {
+	if i := int(x); i > 0 && i < len(log1ps) && float64(i) == x {
+		return log1ps[i]
+	}
+	return log1p(x)
+}
+
+// Log1pWhole is Log1p of a column of integers: small enough to be inlined.
+func Log1pWhole(x float64) float64 {
+	if i := uint(int(x)); i < 1024 {
+		return log1ps[i]
+	}
+	return log1p(x)
+}
+
+// Log1ps sets dst to Log1p of each of a.
+func Log1ps(dst, a []float64) {
+	a = a[:len(dst)]
+	for k, x := range a {
+		if i := int(x); i > 0 && i < len(log1ps) && float64(i) == x {
+			dst[k] = log1ps[i]
+		} else {
+			dst[k] = log1p(x)
+		}
+	}
+}
+
+// Log1pWholes sets dst to Log1p of each of a, of a column of integers.
+func Log1pWholes(dst, a []float64) {
+	a = a[:len(dst)]
+	for k, x := range a {
+		dst[k] = Log1pWhole(x)
+	}
 }
 
 // Pow returns x^y: by repeated multiplication for whole y up to 64 either way,

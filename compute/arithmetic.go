@@ -1,16 +1,39 @@
-// Package fn is the arithmetic of models: one definition of every function,
-// which the interpreter and generated code both call, so that their scores are
-// the same bits. Nothing here depends on the architecture: no assembly, and no
-// multiply-add that a compiler may fuse.
-//
-// A missing number is NaN. internal/expr/DESIGN.md has the table of what each
-// function gives for it.
-package fn
+// What models compute is defined here once: the interpreter and generated code
+// call the same functions, so that their scores are the same bits. Nothing
+// depends on the architecture: no assembly, and no multiply-add that a compiler
+// may fuse. A missing number is NaN; internal/expr/DESIGN.md has the table of what
+// each function gives for it.
+
+package compute
 
 import (
 	"math"
 	"strconv"
+	"unicode/utf8"
 )
+
+// Missing is the number that is not there.
+var Missing = math.NaN()
+
+// Score makes every NaN the same one, whose bits would otherwise depend on the
+// order of a sum's operands.
+func Score(x float64) float64 {
+	if x != x {
+		return Missing
+	}
+	return x
+}
+
+// If returns a or b; both have been computed.
+func If[T any](c bool, a, b T) T {
+	if c {
+		return a
+	}
+	return b
+}
+
+// Sigmoid returns 1 / (1 + exp(-x)).
+func Sigmoid(x float64) float64 { return 1 / (1 + Exp(-x)) }
 
 // Age returns how many seconds t lies before asOf, both in milliseconds since
 // the epoch; negative for a t after it. NaN if t is.
@@ -47,14 +70,6 @@ func Coalesce(x, other float64) float64 {
 		return other
 	}
 	return x
-}
-
-// Bool returns 1 for true and 0 for false.
-func Bool(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Abs returns |x|.
@@ -99,3 +114,27 @@ func AppendCross(dst []byte, a, b string) []byte {
 func AppendNumber(dst []byte, x float64) []byte {
 	return strconv.AppendFloat(dst, x, 'g', -1, 64)
 }
+
+// Item returns an item of a list, missing where the list has no such.
+func Item(list []float64, i int) float64 {
+	if i >= len(list) {
+		return Missing
+	}
+	return list[i]
+}
+
+// Size returns the length of a string in characters, as CEL counts them.
+func Size(s string) float64 { return float64(utf8.RuneCountInString(s)) }
+
+// One returns 1 for true and 0 for false, without a branch.
+func One(b bool) int {
+	n := 0
+	if b {
+		n = 1
+	}
+	return n
+}
+
+// Bool returns 1 for true and 0 for false, without a branch, which a record's
+// values would mispredict.
+func Bool(b bool) float64 { return float64(One(b)) }

@@ -1,4 +1,4 @@
-package block
+package compute
 
 import (
 	"math/rand/v2"

@@ -41,7 +41,7 @@ func GenerateDecoder(pkg, source string, s *schemas.Schema) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("codegen: %s: the text does not parse: %w", source, err)
 	}
-	return File{fileName(strings.ToLower(name)), text}, nil
+	return File{strings.ToLower(name) + "_decoder.go", text}, nil
 }
 
 // decoder writes the function of one schema.

@@ -105,7 +105,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand())
 	prepare(c)
 	return c

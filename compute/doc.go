@@ -30,9 +30,9 @@
 //
 // Generated code is found by its shape: a digest of what a model computes, or of a
 // schema. A release may plan the same spec another way, and then has no code for
-// it: the interpreter serves the model with the same scores, more slowly, and
-// "millrace model list" and the metric millrace_models say so. "millrace generate
-// --check" finds such files before they serve.
+// it: the interpreter serves the model with the same scores, more slowly, and the
+// receipts of answers and the metric millrace_broker_answers_total say so.
+// "millrace generate --check" finds such files before they serve.
 package compute
 
 // Version is the version of the generated code that this release writes.

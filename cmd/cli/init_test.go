@@ -240,3 +240,20 @@ func TestGenerateOfAModule(t *testing.T) {
 		t.Errorf("a directory with nothing: %v", err)
 	}
 }
+
+// The binary of a release makes a module that requires the release.
+func TestInitRequiresTheRelease(t *testing.T) {
+	defer func(was string) { release = was }(release)
+	release = "v1.2.3"
+	dir := filepath.Join(t.TempDir(), "ranking")
+	if err := (scaffold{}).write(&bytes.Buffer{}, dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if want := "module example.org/ranking\n\ngo " + goVersion + "\n\nrequire github.com/millrace/millrace v1.2.3\n\ntool "; err != nil || !strings.HasPrefix(string(text), want) {
+		t.Errorf("%v: go.mod is\n%s", err, text)
+	}
+	if exists(filepath.Join(dir, "go.sum")) {
+		t.Error("it has the checksums of nothing that it replaces")
+	}
+}

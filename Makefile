@@ -54,7 +54,7 @@ else
 endif
 
 mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
-	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./schemas ./relevance/...)
+	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./compute ./schemas ./relevance/...)
 
 bench-once: ## every benchmark once, so that none rots
 	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/relevance"
 )
@@ -162,14 +162,16 @@ func mapLibrary() (features []mapFeature, weights map[string]float64) {
 		case "cross":
 			c = func(r map[string]any, _ map[string]float64) float64 { return number(r, a) * number(r, b) }
 		case "bucket":
-			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Bucketize(number(r, a), benchBounds) }
+			c = func(r map[string]any, _ map[string]float64) float64 {
+				return compute.Bucketize(number(r, a), benchBounds)
+			}
 		case "above":
-			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Bool(number(r, a) > f.p) }
+			c = func(r map[string]any, _ map[string]float64) float64 { return compute.Bool(number(r, a) > f.p) }
 		case "log1p":
-			c = func(r map[string]any, _ map[string]float64) float64 { return fn.Log1p(number(r, a)) }
+			c = func(r map[string]any, _ map[string]float64) float64 { return compute.Log1p(number(r, a)) }
 		case "decay":
 			c = func(r map[string]any, v map[string]float64) float64 {
-				return fn.Decay(fn.Age(number(r, "at"), v["now"]), 3600)
+				return compute.Decay(compute.Age(number(r, "at"), v["now"]), 3600)
 			}
 		case "viewer":
 			c = func(r map[string]any, v map[string]float64) float64 { return v["taste"] * number(r, a) }
@@ -208,13 +210,13 @@ func scoreIndexed(w *benchWorld, features []benchFeature, kinds []int, values, o
 			case 1:
 				values[k] = x[f.a] * x[f.b]
 			case 2:
-				values[k] = fn.Bucketize(x[f.a], benchBounds)
+				values[k] = compute.Bucketize(x[f.a], benchBounds)
 			case 3:
-				values[k] = fn.Bool(x[f.a] > f.p)
+				values[k] = compute.Bool(x[f.a] > f.p)
 			case 4:
-				values[k] = fn.Log1p(x[f.a])
+				values[k] = compute.Log1p(x[f.a])
 			case 5:
-				values[k] = fn.Decay(fn.Age(x[benchCounters], benchNow), 3600)
+				values[k] = compute.Decay(compute.Age(x[benchCounters], benchNow), 3600)
 			case 6:
 				values[k] = 0.5 * x[f.a]
 			}

@@ -58,7 +58,6 @@ func generate(pkg string, schemas relevance.Schemas, s Spec) (File, error) {
 	}
 	spec := m.Spec()
 	w := newWriter(pkg, path.Base(s.Name), spec.Name, spec)
-	w.imports[module+"relevance/kernel"] = true
 	shapes := map[string]bool{}
 	for _, t := range targets(spec, schemas) {
 		p, err := plan.Build(spec.Source(), t.rows, t.entity)

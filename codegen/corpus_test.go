@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/reference"
 )
 
@@ -123,5 +123,5 @@ func TestRegisterRefusesNothing(t *testing.T) {
 			t.Error("registered")
 		}
 	}()
-	kernel.Register(kernel.Generated{Shape: "none"})
+	compute.RegisterModel(compute.Model{Shape: "none"})
 }

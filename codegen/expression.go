@@ -55,9 +55,9 @@ func (f *function) expr(i int) string {
 		// The conversion keeps the compiler from fusing the product into a sum.
 		return "float64(" + f.operand(v.Args[0]) + " * " + f.operand(v.Args[1]) + ")"
 	case plan.Select:
-		return fmt.Sprintf("kernel.If[%s](%s, %s, %s)", goTypes[v.Kind], a(0), a(1), a(2))
+		return fmt.Sprintf("compute.If[%s](%s, %s, %s)", goTypes[v.Kind], a(0), a(1), a(2))
 	case plan.ToNumber:
-		return "kernel.Bool(" + a(0) + ")"
+		return "compute.Bool(" + a(0) + ")"
 	case plan.Text:
 		return f.arenaOf(v) + ".Text(" + a(0) + ")"
 	case plan.Cross:
@@ -70,14 +70,14 @@ func (f *function) expr(i int) string {
 		return fmt.Sprintf("k.Tables[%d].%s(%s)", v.Index, tableKind(f.p.Values[v.Args[0]].Kind), a(0))
 	case plan.Size:
 		if f.p.Values[v.Args[0]].Kind == plan.String {
-			return "kernel.Size(" + a(0) + ")"
+			return "compute.Size(" + a(0) + ")"
 		}
 		return "float64(len(" + a(0) + "))"
 	case plan.Item:
 		if f.p.Picked(v.Args[0]) {
 			return fmt.Sprintf("%s.At(%d)", a(0), v.Index)
 		}
-		return fmt.Sprintf("kernel.Item(%s, %d)", a(0), v.Index)
+		return fmt.Sprintf("compute.Item(%s, %d)", a(0), v.Index)
 	case plan.Call:
 		return f.call(v)
 	}
@@ -157,14 +157,9 @@ func (f *function) call(v *plan.Value) string {
 	}
 	name := plan.Funcs[v.Name].Go
 	if v.Name == "log1p" && f.p.Always(v.Args[0]) {
-		name = "kernel.Log1pWhole"
+		name = "compute.Log1pWhole"
 	}
-	pkg, _, _ := strings.Cut(name, ".")
-	switch pkg {
-	case "fn":
-		f.w.imports[module+"internal/expr/fn"] = true
-	case "kernel":
-	default:
+	if pkg, _, _ := strings.Cut(name, "."); pkg != "compute" {
 		f.w.imports[pkg] = true
 	}
 	args := make([]string, len(v.Args))
@@ -181,7 +176,7 @@ func (f *function) buckets(v *plan.Value) string {
 	bounds, _ := f.p.Values[v.Args[1]].Const.([]float64)
 	parts := make([]string, len(bounds))
 	for i, b := range bounds {
-		parts[i] = fmt.Sprintf("kernel.One(%s >= %s)", x, f.float(b))
+		parts[i] = fmt.Sprintf("compute.One(%s >= %s)", x, f.float(b))
 	}
 	return "float64(" + strings.Join(parts, " + ") + ")"
 }
@@ -216,7 +211,7 @@ func (f *function) literal(v *plan.Value) string {
 func (f *function) float(x float64) string {
 	switch {
 	case math.IsNaN(x):
-		return "kernel.Missing"
+		return "compute.Missing"
 	case math.IsInf(x, 0):
 		f.w.imports["math"] = true
 		return fmt.Sprintf("math.Inf(%+d)", int(math.Copysign(1, x)))

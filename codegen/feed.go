@@ -1,6 +1,7 @@
 package codegen
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +20,9 @@ type Feed struct {
 	Records []*column.Layout   // that the filter is for
 }
 
+// ErrNothing is of a feed that all of is interpreted.
+var ErrNothing = errors.New("nothing to write: no filter that compares columns with constants, and no second model")
+
 // GenerateFeed writes, into package pkg, the Go of a feed: its filter as far as
 // that is made of loops over columns, and one function for several models that
 // score the same records, in which what they have in common is computed once.
@@ -29,13 +33,12 @@ func GenerateFeed(pkg string, schemas relevance.Schemas, f Feed) (File, error) {
 		w.filter(f.Filter, f.Records)
 	}
 	if len(f.Models) > 1 {
-		w.imports[module+"relevance/kernel"] = true
 		if err := w.joint(schemas, f.Models); err != nil {
 			return File{}, err
 		}
 	}
 	if w.body.Len() == 0 {
-		return File{}, fmt.Errorf("codegen: %s: nothing to write: no filter that compares columns with constants, and no second model", f.File)
+		return File{}, fmt.Errorf("codegen: %s: %w", f.File, ErrNothing)
 	}
 	text, err := w.finish()
 	return File{strings.NewReplacer("-", "_", ".", "_").Replace(f.Name) + "_feed.go", text}, err

@@ -44,9 +44,8 @@ func (w *writer) keep(terms []filter.Term, written map[string]bool) {
 		name += strconv.Itoa(n + 1)
 	}
 	written[register] = true
-	w.imports[module+"internal/filter/block"] = true
-	fmt.Fprintf(&w.register, "\tblock.Register(block.Generated{\n\tFeed: %q,\n%sKeep: %s,\n})\n", w.name, register, name)
-	fmt.Fprintf(&w.body, "\n// %s drops the rows for which one of these is false: %s.\nfunc %s(k *block.Args) {\n%sfor i := range k.Blocks() {\n%s}\n}\n",
+	fmt.Fprintf(&w.register, "\tcompute.RegisterFilter(compute.Filter{\n\tFeed: %q,\n%sKeep: %s,\n})\n", w.name, register, name)
+	fmt.Fprintf(&w.body, "\n// %s drops the rows for which one of these is false: %s.\nfunc %s(k *compute.FilterArgs) {\n%sfor i := range k.Blocks() {\n%s}\n}\n",
 		name, count(len(terms), "term"), name, f.head.String(), f.loop.String())
 }
 
@@ -70,10 +69,9 @@ func (f *keeper) register(terms []filter.Term) string {
 	for _, t := range terms {
 		fmt.Fprintf(&b, "%q,\n", t.Source)
 	}
-	b.WriteString("},\nColumns: []block.Column{\n")
+	b.WriteString("},\nColumns: []compute.FilterColumn{\n")
 	for _, c := range f.fields {
-		f.w.imports[module+"internal/column"] = true
-		fmt.Fprintf(&b, "{Name: %q, Kind: column.%s, Nullable: %t},\n", c.Name, columnKinds[c.Kind], c.Nullable)
+		fmt.Fprintf(&b, "{Name: %q, Kind: compute.Kind%s, Nullable: %t},\n", c.Name, columnKinds[c.Kind], c.Nullable)
 	}
 	b.WriteString("},\n")
 	return b.String()
@@ -105,7 +103,7 @@ func (f *keeper) terms(terms []filter.Term) {
 		if !last && isPlain(terms[i+1].Loop) {
 			continue
 		}
-		f.keep("block.Verdict{Hit: "+plain+"}", last)
+		f.keep("compute.Verdict{Hit: "+plain+"}", last)
 		plain = ""
 	}
 }
@@ -127,7 +125,7 @@ func (f *keeper) keep(verdict string, last bool) {
 }
 
 // verdict writes what a loop says of a block: a mask if it is plain, without
-// errors and NaN, else a block.Verdict.
+// errors and NaN, else a compute.Verdict.
 func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 	if len(l.Args) > 0 {
 		return f.combined(l)
@@ -138,17 +136,17 @@ func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 	text, plain = f.found(l)
 	if l.Field.Nullable {
 		text, plain = asVerdict(text, plain), false
-		text = fmt.Sprintf("block.%s(%s, %s)", map[bool]string{true: "Ordered", false: "Without"}[l.Ordered], text, f.null(l))
+		text = fmt.Sprintf("compute.%s(%s, %s)", map[bool]string{true: "Ordered", false: "Without"}[l.Ordered], text, f.null(l))
 	}
 	switch {
 	case l.Outside && plain:
 		text = "^" + text
 	case l.Outside:
-		text = "block.Outside(" + text + ")"
+		text = "compute.Outside(" + text + ")"
 	}
 	if l.Op == filter.Since {
-		valid := fmt.Sprintf("block.Between(%s, %s)", f.column(l), f.bounds(l, l.ValidLo, l.ValidSpan))
-		text, plain = "block.Valid("+asVerdict(text, plain)+", "+valid+")", false
+		valid := fmt.Sprintf("compute.Between(%s, %s)", f.column(l), f.bounds(l, l.ValidLo, l.ValidSpan))
+		text, plain = "compute.Valid("+asVerdict(text, plain)+", "+valid+")", false
 	}
 	return text, plain
 }
@@ -157,14 +155,14 @@ func (f *keeper) verdict(l *filter.Loop) (text string, plain bool) {
 func (f *keeper) found(l *filter.Loop) (text string, plain bool) {
 	switch l.Op {
 	case filter.Doubles:
-		return fmt.Sprintf("block.Doubles(%s, %s, %s)", f.column(l), f.float(l.Min), f.float(l.Max)), false
+		return fmt.Sprintf("compute.DoublesBetween(%s, %s, %s)", f.column(l), f.float(l.Min), f.float(l.Max)), false
 	case filter.InSet:
 		return f.set(l), true
 	}
 	if l.Span == 0 && !l.OfAsOf {
-		return fmt.Sprintf("block.Equal(%s, %#x)", f.column(l), l.Lo), true
+		return fmt.Sprintf("compute.Equal(%s, %#x)", f.column(l), l.Lo), true
 	}
-	return fmt.Sprintf("block.Between(%s, %s)", f.column(l), f.bounds(l, l.Lo, l.Span)), true
+	return fmt.Sprintf("compute.Between(%s, %s)", f.column(l), f.bounds(l, l.Lo, l.Span)), true
 }
 
 // bounds writes a range, which the instant may decide.
@@ -186,10 +184,10 @@ func (f *keeper) set(l *filter.Loop) string {
 		for i, w := range l.Words {
 			words[i] = fmt.Sprintf("%#x", w)
 		}
-		parts = append(parts, f.w.list("block.NewSet("+strings.Join(words, ", ")+")")+".In("+f.column(l)+")")
+		parts = append(parts, f.w.list("compute.NewSet("+strings.Join(words, ", ")+")")+".In("+f.column(l)+")")
 	} else {
 		for _, w := range l.Words {
-			parts = append(parts, fmt.Sprintf("block.Equal(%s, %#x)", f.column(l), w))
+			parts = append(parts, fmt.Sprintf("compute.Equal(%s, %#x)", f.column(l), w))
 		}
 	}
 	if len(l.Texts) > 0 {
@@ -197,7 +195,7 @@ func (f *keeper) set(l *filter.Loop) string {
 		for i, t := range l.Texts {
 			texts[i] = strconv.Quote(t)
 		}
-		parts = append(parts, f.w.list("block.NewTexts("+strings.Join(texts, ", ")+")")+".In(k.Rows, "+f.column(l)+")")
+		parts = append(parts, f.w.list("compute.NewTexts("+strings.Join(texts, ", ")+")")+".In(k.Rows, "+f.column(l)+")")
 	}
 	switch len(parts) {
 	case 0:
@@ -240,9 +238,9 @@ func (f *keeper) combined(l *filter.Loop) (text string, plain bool) {
 		texts[i] = asVerdict(texts[i], plains[i])
 	}
 	if l.Op == filter.Not {
-		return "block.Not(" + texts[0] + ")", false
+		return "compute.Not(" + texts[0] + ")", false
 	}
-	op := map[filter.LoopOp]string{filter.And: "block.And(", filter.Or: "block.Or("}[l.Op]
+	op := map[filter.LoopOp]string{filter.And: "compute.And(", filter.Or: "compute.Or("}[l.Op]
 	text = texts[0]
 	for _, t := range texts[1:] {
 		text = op + text + ", " + t + ")"
@@ -252,7 +250,7 @@ func (f *keeper) combined(l *filter.Loop) (text string, plain bool) {
 
 func asVerdict(text string, plain bool) string {
 	if plain {
-		return "block.Verdict{Hit: " + text + "}"
+		return "compute.Verdict{Hit: " + text + "}"
 	}
 	return text
 }
@@ -264,7 +262,7 @@ func (f *keeper) column(l *filter.Loop) string {
 		f.words[l.Column] = name
 		fmt.Fprintf(&f.head, "%s := k.Column(%d)\n", name, f.field(l))
 	}
-	return "block.Block(" + f.words[l.Column] + ", i)"
+	return "compute.Block(" + f.words[l.Column] + ", i)"
 }
 
 // null writes the mask of the rows where a column is null.
@@ -274,7 +272,7 @@ func (f *keeper) null(l *filter.Loop) string {
 		f.nulls[l.Column] = name
 		fmt.Fprintf(&f.head, "%s, %sBit := k.Nulls(%d)\n", name, name, f.field(l))
 	}
-	return fmt.Sprintf("block.Nulls(block.Block(%s, i), %sBit)", f.nulls[l.Column], f.nulls[l.Column])
+	return fmt.Sprintf("compute.Nulls(compute.Block(%s, i), %sBit)", f.nulls[l.Column], f.nulls[l.Column])
 }
 
 // field is the place of a column in the register.

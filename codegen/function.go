@@ -100,7 +100,7 @@ func (f *function) text() string {
 	}
 	for _, r := range f.results {
 		if r.Scorer == plan.Trees {
-			fmt.Fprintf(&b, "%s := %sMatrix[i/kernel.Block*%sStride+i%%kernel.Block:]\n", r.x, r.args, r.args)
+			fmt.Fprintf(&b, "%s := %sMatrix[i/compute.MatrixBlock*%sStride+i%%compute.MatrixBlock:]\n", r.x, r.args, r.args)
 		}
 	}
 	b.Write(f.loop.Bytes())
@@ -274,7 +274,7 @@ func (f *function) load(i int) {
 			fmt.Fprintf(f.out, "%s := %s\n", name, read)
 			return
 		}
-		fmt.Fprintf(f.out, "%s := kernel.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.nulls(v.Index), name, read)
+		fmt.Fprintf(f.out, "%s := compute.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.nulls(v.Index), name, read)
 	}
 }
 
@@ -300,7 +300,7 @@ func (f *function) loadEntity(i int) {
 	case plan.Bool:
 		zero, read = name+" := false", fmt.Sprintf("entity.Word(%s, 0) != 0", c)
 	default:
-		zero, read = name+" := kernel.Missing", f.number(l.Kind, fmt.Sprintf("entity.Word(%s, 0)", c))
+		zero, read = name+" := compute.Missing", f.number(l.Kind, fmt.Sprintf("entity.Word(%s, 0)", c))
 	}
 	fmt.Fprintf(f.out, "%s\nif %s {\n%s = %s\n}\n", zero, guard, name, read)
 }

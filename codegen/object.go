@@ -23,7 +23,7 @@ func (f *function) loadObject(i int) {
 		fmt.Fprintf(f.out, "%s := %s[r] != 0\n", name, f.objectColumn(v.Index))
 	default:
 		read := f.number(l.Kind, f.objectColumn(v.Index)+"[r]")
-		fmt.Fprintf(f.out, "%s := kernel.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.objectNulls(v.Index), name, read)
+		fmt.Fprintf(f.out, "%s := compute.Missing\nif %s == 0 {\n%s = %s\n}\n", name, f.objectNulls(v.Index), name, read)
 	}
 }
 

@@ -13,7 +13,7 @@ type result struct {
 	*plan.Output
 	spec         *relevance.Spec
 	first        bool
-	args, out, x string // what the function calls its places in kernel.Args
+	args, out, x string // what the function calls its places in compute.ModelArgs
 	next         int    // the first term that is not written
 	sums         map[lane]string
 	before       map[lane]int // sums known before the loop
@@ -51,7 +51,7 @@ func (f *function) outputs() {
 			continue
 		}
 		f.share(r.Score)
-		fmt.Fprintf(f.out, "\n%s[i] = kernel.Score(%s)\n", r.out, f.expr(r.Score))
+		fmt.Fprintf(f.out, "\n%s[i] = compute.Score(%s)\n", r.out, f.expr(r.Score))
 	}
 }
 
@@ -86,7 +86,7 @@ func (f *function) input(r *result, t plan.Term) {
 	if f.uses[t.Value] > 1 && !f.done(t.Value) {
 		f.name(t.Value) // another feature takes it too
 	}
-	fmt.Fprintf(f.out, "%s[%d*kernel.Block] = %s\n", r.x, r.next-1, f.expr(t.Value))
+	fmt.Fprintf(f.out, "%s[%d*compute.MatrixBlock] = %s\n", r.x, r.next-1, f.expr(t.Value))
 }
 
 // addend adds the contribution of a feature to one of the sums whose order is

@@ -15,13 +15,13 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
@@ -76,7 +76,7 @@ func init() {
 			if err != nil {
 				panic(err)
 			}
-			kernel.Register(kernel.Generated{Model: "broken", Shape: p.Shape(), Score: func(k *kernel.Args) {
+			compute.RegisterModel(compute.Model{Name: "broken", Shape: p.Shape(), Score: func(k *compute.ModelArgs) {
 				if breaking.Load() {
 					panic("a broken table")
 				}

@@ -3,9 +3,8 @@ package relevance
 import (
 	"strings"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 )
 
@@ -85,7 +84,7 @@ func (m *Model) ScoreFeatures(values []any) float64 {
 		for i, v := range values {
 			row[i], _ = asNumber(v).(float64)
 		}
-		return kernel.Score(f.Score1(row))
+		return compute.Score(f.Score1(row))
 	}
 	score := plan.Sum(m.weights[0], func(add func(plan.Part, float64)) {
 		for i, v := range values {
@@ -93,14 +92,14 @@ func (m *Model) ScoreFeatures(values []any) float64 {
 		}
 	})
 	if m.spec.source.Scorer == plan.Logistic {
-		score = kernel.Sigmoid(score)
+		score = compute.Sigmoid(score)
 	}
-	return kernel.Score(score)
+	return compute.Score(score)
 }
 
 func asNumber(v any) any {
 	if b, ok := v.(bool); ok {
-		return fn.Bool(b)
+		return compute.Bool(b)
 	}
 	return v
 }
@@ -115,5 +114,5 @@ func (m *Model) contribution(w plan.Weight, v any) float64 {
 		}
 		return float64(m.weights[w.Index] * v)
 	}
-	return kernel.Missing
+	return compute.Missing
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/relevance/trees"
 )
@@ -78,7 +78,7 @@ func (j *Joint) plan(l layouts) *planned {
 	}
 	p := &planned{}
 	if p.plan, p.err = j.Plan(l.rows, l.entity); p.err == nil && !j.slow {
-		g, _ := kernel.Lookup(p.plan.Shape())
+		g, _ := compute.FindModel(p.plan.Shape())
 		p.score = g.Score
 	}
 	kept, _ := j.plans.LoadOrStore(l, p)
@@ -95,9 +95,9 @@ func (j *Joint) names() string {
 
 // JointScorer is a [Scorer] of several models.
 type JointScorer struct {
-	machine *plan.Machine // nil when generated
-	score   kernel.Func   // nil when interpreted
-	args    kernel.Args
+	machine *plan.Machine     // nil when generated
+	score   compute.ModelFunc // nil when interpreted
+	args    compute.ModelArgs
 	forests []*trees.Forest // by model; nil but for generated trees
 	batch   int             // rows at a time; 0: all
 	scores  trees.Scores
@@ -113,7 +113,7 @@ func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
 		return s
 	}
 	p.plan.Args(&s.args, in)
-	s.args.More = make([]kernel.Output, len(in.More))
+	s.args.More = make([]compute.Output, len(in.More))
 	s.forests = append([]*trees.Forest{in.Forest}, in.More...)
 	for i, f := range s.forests {
 		if f != nil {
@@ -125,7 +125,7 @@ func newJointScorer(p *planned, in plan.Inputs) *JointScorer {
 	return s
 }
 
-func (s *JointScorer) output(i int) *kernel.Output {
+func (s *JointScorer) output(i int) *compute.Output {
 	if i == 0 {
 		return &s.args.Output
 	}

@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/document"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 )
 
@@ -20,7 +20,7 @@ type Model struct {
 	spec    *Spec
 	params  Parameters
 	weights []float64
-	tables  []*kernel.Table
+	tables  []*compute.Table
 	plans   *sync.Map // of layouts to planned; those of models with other weights are the same
 	slow    bool      // never uses generated code
 	own     *Model    // whose weights others replace; nil of one with its own
@@ -32,7 +32,7 @@ type layouts struct{ rows, entity *column.Layout }
 // planned is a plan and the generated code of its shape, if there is any.
 type planned struct {
 	plan  *plan.Plan
-	score kernel.Func
+	score compute.ModelFunc
 	err   error
 
 	fold, rest *planned // the plan in two; nil when nothing is the record's alone
@@ -137,11 +137,11 @@ func (m *Model) plan(l layouts) *planned {
 	return kept.(*planned)
 }
 
-func (m *Model) generated(p *plan.Plan) kernel.Func {
+func (m *Model) generated(p *plan.Plan) compute.ModelFunc {
 	if m.slow {
 		return nil
 	}
-	g, _ := kernel.Lookup(p.Shape())
+	g, _ := compute.FindModel(p.Shape())
 	return g.Score
 }
 

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/relevance/trees"
 )
@@ -45,11 +45,11 @@ func (t *Table) kind() plan.Kind {
 }
 
 // compile makes the table ready for look-ups.
-func (t *Table) compile(missing float64) *kernel.Table {
+func (t *Table) compile(missing float64) *compute.Table {
 	if t.Strings != nil {
-		return kernel.StringTable(t.Strings, missing)
+		return compute.StringTable(t.Strings, missing)
 	}
-	return kernel.NumberTable(t.Numbers, t.Values, missing)
+	return compute.NumberTable(t.Numbers, t.Values, missing)
 }
 
 var parameterKeys = []string{"bias", "weights", "tables"}
@@ -249,7 +249,7 @@ func (r *specReader) fits(f *Feature, w Weight, at pos) {
 }
 
 // compile makes the parameters what plans of the spec index into.
-func (s *Spec) compile(p *Parameters) (weights []float64, tables []*kernel.Table) {
+func (s *Spec) compile(p *Parameters) (weights []float64, tables []*compute.Table) {
 	weights = []float64{p.Bias}
 	if s.source.Scorer == plan.Trees {
 		return weights, s.expressionTables(p)
@@ -270,10 +270,10 @@ func (s *Spec) compile(p *Parameters) (weights []float64, tables []*kernel.Table
 
 // expressionTables are the tables that expressions look into, in the order of
 // the spec's source.
-func (s *Spec) expressionTables(p *Parameters) (tables []*kernel.Table) {
+func (s *Spec) expressionTables(p *Parameters) (tables []*compute.Table) {
 	for _, v := range s.source.Tables {
 		if t, ok := p.Tables[v.Name]; ok {
-			tables = append(tables, t.compile(kernel.Missing))
+			tables = append(tables, t.compile(compute.Missing))
 		}
 	}
 	for _, l := range s.tables {
@@ -284,7 +284,7 @@ func (s *Spec) expressionTables(p *Parameters) (tables []*kernel.Table) {
 				t.Strings[k] = l.value.Values[i]
 			}
 		}
-		tables = append(tables, t.compile(kernel.Missing))
+		tables = append(tables, t.compile(compute.Missing))
 	}
 	return tables
 }

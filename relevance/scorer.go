@@ -2,8 +2,8 @@ package relevance
 
 import (
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/relevance/trees"
 )
@@ -11,9 +11,9 @@ import (
 // Scorer scores records of one layout for one viewer and instant. It is for
 // one goroutine at a time.
 type Scorer struct {
-	machine *plan.Machine // interprets, or only prepares what the request decides
-	score   kernel.Func   // nil when interpreted
-	args    kernel.Args
+	machine *plan.Machine     // interprets, or only prepares what the request decides
+	score   compute.ModelFunc // nil when interpreted
+	args    compute.ModelArgs
 	forest  *trees.Forest // nil but for generated trees
 	scores  trees.Scores
 	planned *planned

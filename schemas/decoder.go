@@ -3,9 +3,9 @@ package schemas
 import (
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	_ "github.com/millrace/millrace/schemas/decoders" // of the shipped schemas
-	"github.com/millrace/millrace/schemas/kernel"
 )
 
 // Decoder decodes bodies of one schema into rows of another's layout, or of its
@@ -47,7 +47,7 @@ func newDecoder(writer *Schema, layout *column.Layout, p plan) *Decoder {
 		body: layout.Index(BodyColumn), schema: layout.Index(SchemaColumn),
 	}
 	if slices.Equal(writer.layout.Fields(), layout.Fields()) {
-		d.generated = kernel.Find(writer.Shape())
+		d.generated = compute.FindDecoder(writer.Shape())
 	}
 	return d
 }

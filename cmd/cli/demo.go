@@ -73,9 +73,13 @@ func devCommand() *cobra.Command {
 		Short: "A whole cluster in this process, empty and durable",
 		Long: `Starts what "millrace demo" starts, without the sample. It reads the topics that
 --content and --features name; "millrace load" brings records into them. State
-is kept in --data, and a later start may name other topics.`,
+is kept in --data, and a later start may name other topics.
+
+With --module it brings in what a module has that "millrace init" made, by the
+commands that it prints: the records of sample/, the models and the feeds.`,
 		Example: `  millrace dev
   millrace dev --content activity,reviews --features entity-features,signals
+  millrace dev --module .
   millrace dev --backup file:///backups`,
 		Args: cobra.NoArgs,
 	}
@@ -85,11 +89,30 @@ is kept in --data, and a later start may name other topics.`,
 	c.Flags().DurationVar(&keep.Every, "backup-every", 0, "how often; 0: 15m")
 	c.Flags().StringSliceVar(&cfg.Content, "content", []string{"activity"}, "topics of content records, all that are to be read")
 	c.Flags().StringSliceVar(&cfg.Features, "features", []string{"entity-features"}, "topics of feature records, all that are to be read")
+	var dir string
+	c.Flags().StringVar(&dir, "module", "", "bring in the sample records, models and feeds of the module in this directory")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		var bring []topic
+		var own *module
+		if dir != "" {
+			var err error
+			if own, err = openModule(dir); err != nil {
+				return err
+			}
+			if bring, err = own.topics(); err != nil {
+				return err
+			}
+			own.read(c.Flags(), cfg, bring)
+		}
 		cfg.Node = func(n *indexnode.Config) { n.Backup = keep }
 		cfg.Exposures = "exposures"
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
 			w := c.OutOrStdout()
+			if own != nil {
+				if err := own.bring(c.Context(), w, mc, bring); err != nil {
+					return err
+				}
+			}
 			at := ""
 			if mc.Kafka != "127.0.0.1:9092" {
 				at = " --brokers " + mc.Kafka

@@ -151,22 +151,55 @@ func validateModel(w io.Writer, output *form, name string, avsc []string) error 
 	if err != nil {
 		return err
 	}
+	execution, err := executionOf(m, avsc)
+	if err != nil {
+		return err
+	}
 	shown := struct {
 		Name       string `json:"name"`
 		Version    string `json:"version"`
 		Scorer     string `json:"scorer"`
 		Features   int    `json:"features"`
 		Operations int    `json:"operations"` // a record
+		Execution  string `json:"execution"`  // of its scores by this binary
 		Sealed     bool   `json:"sealed"`     // and its golden rows checked
-	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), p != nil}
+	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), execution, p != nil}
 	return output.write(w, shown, func(w io.Writer) error {
-		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations)
+		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record, %s here: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations, shown.Execution)
 		if !shown.Sealed {
 			fmt.Fprint(w, "; not sealed, golden rows not checked")
 		}
 		_, err := fmt.Fprintln(w)
 		return err
 	})
+}
+
+// executionOf tells whether this binary has the code of a model, for each of the
+// schemas that it is of.
+func executionOf(m *relevance.Model, avsc []string) (string, error) {
+	snapshot, err := schemasOf(avsc)
+	if err != nil {
+		return "", err
+	}
+	known := relevance.SchemasOf(snapshot)
+	rows := []*column.Layout{relevance.RoleLayout()}
+	if of := m.Spec().Schemas; len(of) > 0 {
+		rows = nil
+		for _, name := range of {
+			rows = append(rows, known[name].Layout)
+		}
+	}
+	execution := ""
+	for _, l := range rows {
+		s, err := m.Bind(l, known[m.Spec().Entity].Layout, nil, 0)
+		if err != nil {
+			return "", err
+		}
+		if execution = s.Execution(); execution != "generated" {
+			break
+		}
+	}
+	return execution, nil
 }
 
 func sealModel(w io.Writer, dir string, avsc []string) error {

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -47,9 +47,9 @@ func threadTime() time.Duration {
 }
 
 func init() {
-	for feature, breaks := range map[string]func(k *kernel.Args, limit time.Duration){
-		panics: func(*kernel.Args, time.Duration) { panic("a broken table") },
-		crawls: func(k *kernel.Args, limit time.Duration) {
+	for feature, breaks := range map[string]func(k *compute.ModelArgs, limit time.Duration){
+		panics: func(*compute.ModelArgs, time.Duration) { panic("a broken table") },
+		crawls: func(k *compute.ModelArgs, limit time.Duration) {
 			runtime.LockOSThread() // whose time of a processor it takes, as a table that is too large does
 			defer runtime.UnlockOSThread()
 			for began := threadTime(); threadTime()-began < time.Duration(len(k.Sel))*2*limit; {
@@ -64,7 +64,7 @@ func init() {
 		if err != nil {
 			panic(err)
 		}
-		kernel.Register(kernel.Generated{Model: "brittle", Shape: p.Shape(), Score: func(k *kernel.Args) {
+		compute.RegisterModel(compute.Model{Name: "brittle", Shape: p.Shape(), Score: func(k *compute.ModelArgs) {
 			if _, err := os.Stat(os.Getenv(brokenFile)); err == nil {
 				breaks(k, m.CostLimit())
 			}

@@ -129,12 +129,8 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 	if p.root, err = filepath.Abs("../.."); err != nil {
 		t.Fatal(err)
 	}
-	if left := filepath.Join(p.root, "relevance", "models", "likes.go"); exists(left) {
-		t.Fatalf("%s was left by somebody who followed the page; remove it", left)
-	}
 	if err := errors.Join(
 		os.CopyFS(filepath.Join(p.dir, "docs"), os.DirFS(filepath.Join(p.root, "docs"))),
-		os.MkdirAll(filepath.Join(p.dir, "relevance", "models"), 0o755),
 		os.MkdirAll(filepath.Join(p.dir, "bin"), 0o755),
 		os.Symlink(filepath.Join(p.root, "internal"), filepath.Join(p.dir, "internal")),
 		os.Symlink(filepath.Join(p.root, "api"), filepath.Join(p.dir, "api")),
@@ -143,7 +139,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 		t.Fatal(err)
 	}
 	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
-	p.addrs = []string{http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060"}
+	p.addrs = []string{http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060", "--replace " + p.root, "--replace ."}
 	p.rename()
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
 case "$1 $2" in
@@ -241,13 +237,17 @@ var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|
 func (p *page) run(c command) {
 	p.Helper()
 	switch c.text {
-	case "make build":
-		p.build()
+	case "make build": // the test itself is the binary
 		return
 	case "make dev":
-		p.stop()
-		p.build()
 		p.start(c, "bin/millrace dev")
+		return
+	case "make -C ranking build":
+		p.build(c, "ranking")
+		return
+	case "ranking/bin/millrace dev":
+		p.stop()
+		p.start(c, c.text)
 		return
 	case "kill %1":
 		p.stop()
@@ -306,32 +306,17 @@ func (c *command) matches(got string) bool {
 	return regexp.MustCompile(re.String() + `$`).MatchString(got)
 }
 
-// build builds bin/millrace with what the page generated, which an overlay
-// puts into the checkout. Before that the test itself is the binary.
-func (p *page) build() {
+// build builds the binary of a module that the page made. It becomes bin/built,
+// which both bin/millrace and the module's run with addresses that are free.
+func (p *page) build(c command, module string) {
 	p.Helper()
-	generated, err := filepath.Glob(filepath.Join(p.dir, "relevance", "models", "*.go"))
-	if err != nil {
+	dir := filepath.Join(p.dir, module)
+	if out, err := exec.CommandContext(p.ctx, "make", "-C", dir, "build").CombinedOutput(); err != nil {
+		p.Fatalf("%s:%d: %v\n%s", p.name, c.line, err, out)
+	}
+	own, built := filepath.Join(dir, "bin", "millrace"), filepath.Join(p.dir, "bin", "built")
+	if err := errors.Join(os.Remove(built), os.Rename(own, built), os.Symlink(filepath.Join(p.dir, "bin", "millrace"), own)); err != nil {
 		p.Fatal(err)
-	}
-	if len(generated) == 0 {
-		return
-	}
-	replace := map[string]string{}
-	for _, file := range generated {
-		replace[filepath.Join(p.root, "relevance", "models", filepath.Base(file))] = file
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		p.Fatal(err)
-	}
-	p.write("overlay.json", overlay)
-	built := filepath.Join(p.dir, "bin", "built")
-	if err := os.Remove(built); err != nil {
-		p.Fatal(err)
-	}
-	if out, err := exec.CommandContext(p.ctx, "go", "build", "-overlay", filepath.Join(p.dir, "overlay.json"), "-o", built, ".").CombinedOutput(); err != nil {
-		p.Fatalf("go build: %v\n%s", err, out)
 	}
 }
 

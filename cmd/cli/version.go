@@ -14,12 +14,21 @@ import (
 // scripts/release.
 var release string
 
+// version is Millrace's, of which a team's binary is a build too.
 func version() string {
-	module := "(devel)"
+	module := ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		module = cmp.Or(info.Main.Version, module)
+		for _, m := range append(info.Deps, &info.Main) {
+			if m.Path != millracePath {
+				continue
+			}
+			if m.Replace != nil {
+				m = m.Replace
+			}
+			module = m.Version
+		}
 	}
-	return cmp.Or(release, module)
+	return cmp.Or(release, module, "(devel)")
 }
 
 func versionCommand() *cobra.Command {

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 )
 
 // This file leaves candidates out that cannot be among the best, before they
@@ -103,7 +103,7 @@ func reach(kept, sel []int32, own []float64, times []uint64, bounds *[ages]float
 	times, kept = times[:len(own)], kept[:len(sel)]
 	for _, r := range sel {
 		kept[n] = r
-		n += kernel.One(!(own[r]+bounds[ageOf(asOf, int64(times[r]))] < threshold))
+		n += compute.One(!(own[r]+bounds[ageOf(asOf, int64(times[r]))] < threshold))
 	}
 	return n
 }

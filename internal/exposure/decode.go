@@ -5,8 +5,8 @@ import (
 	"math"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/schemas/kernel"
 )
 
 // Decode reads a body that was written under the schema of a fingerprint, this
@@ -67,26 +67,26 @@ type decoder struct {
 }
 
 func (d *decoder) long() int64 {
-	x, at := kernel.Long(d.b, d.at)
+	x, at := compute.ReadLong(d.b, d.at)
 	d.at = at
 	return int64(x)
 }
 
 func (d *decoder) boolean() bool {
-	x, at := kernel.Boolean(d.b, d.at)
+	x, at := compute.ReadBoolean(d.b, d.at)
 	d.at = at
 	return x == 1
 }
 
 func (d *decoder) double() float64 {
-	x, at := kernel.Double(d.b, d.at)
+	x, at := compute.ReadDouble(d.b, d.at)
 	d.at = at
 	return math.Float64frombits(x)
 }
 
 func (d *decoder) text() string {
-	end := kernel.Bytes(d.b, d.at)
-	n, from := kernel.Long(d.b, d.at)
+	end := compute.SkipBytes(d.b, d.at)
+	n, from := compute.ReadLong(d.b, d.at)
 	d.at = end
 	return string(d.b[from : from+int(n)])
 }
@@ -94,7 +94,7 @@ func (d *decoder) text() string {
 // array reads an array, in as many blocks as there are; nil if it is empty.
 func array[T any](d *decoder, item func(*decoder) T) (list []T) {
 	for {
-		count, at, _ := kernel.Block(d.b, d.at)
+		count, at, _ := compute.ReadBlock(d.b, d.at)
 		d.at = at
 		if count == 0 {
 			return list

@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // Bind prepares the filter for the rows of one layout and one question. A
@@ -187,7 +187,7 @@ func literal(n *expr.Node) *constant {
 	case nil:
 		c.state = null
 	case bool:
-		c.word = block.One(v)
+		c.word = compute.Bit(v)
 	case int64:
 		c.word = uint64(v)
 	case float64:

@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // Bound is a filter ready to run. It is used by one goroutine at a time; its
@@ -22,7 +22,7 @@ type Bound struct {
 	list   []int32 // the rows a kernel works on
 	watch  watch
 
-	state   block.State // of the chunk
+	state   compute.State // of the chunk
 	verdict verdict
 	clauses []clause // where it counts by clause
 }
@@ -41,7 +41,7 @@ type term struct {
 // verdict is what a term says of the rows of a chunk. It is false for those in
 // none of hit, unfit and failed; nan are those that compared a NaN.
 type verdict struct {
-	hit, unfit, failed, nan block.Mask
+	hit, unfit, failed, nan compute.Mask
 }
 
 // tester is a term that is one loop over a column.
@@ -63,7 +63,7 @@ type batch struct {
 func (b *Bound) Select(rows *column.Slab, lo, hi int, entity *column.Slab, sel []int32) []int32 {
 	b.at.rows, b.at.entity = rows, entity
 	for lo < hi {
-		end := min(hi, lo+block.Chunk)
+		end := min(hi, lo+compute.Chunk)
 		b.selectChunk(lo, end)
 		sel = b.collect(lo, end, sel)
 		lo = end
@@ -109,7 +109,7 @@ func (b *Bound) apply(n int) bool {
 	v := &b.verdict
 	var left uint64
 	for i := range n {
-		left |= b.state.Keep(i, block.Verdict{Hit: v.hit[i], Unfit: v.unfit[i], Failed: v.failed[i], NaN: v.nan[i]})
+		left |= b.state.Keep(i, compute.Verdict{Hit: v.hit[i], Unfit: v.unfit[i], Failed: v.failed[i], NaN: v.nan[i]})
 		v.unfit[i], v.failed[i], v.nan[i] = 0, 0, 0
 	}
 	return left != 0

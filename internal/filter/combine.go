@@ -1,9 +1,9 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // allSame says the same of every row: a viewer's flag, or a null of no column.
@@ -72,7 +72,7 @@ func fastJunction(j *junction) tester {
 
 func (k *combined) test(s *column.Slab, lo, hi int, v *verdict) {
 	n := (hi - lo + 63) / 64
-	var decided block.Mask
+	var decided compute.Mask
 	for i := range n {
 		v.hit[i], v.unfit[i], v.failed[i] = ^uint64(0), 0, 0
 	}

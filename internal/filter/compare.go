@@ -4,8 +4,8 @@ import (
 	"math"
 	"strings"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // outcomes is which results of a comparison an operator is true for.
@@ -77,7 +77,7 @@ func (k *compare) eval(b *batch) *vector {
 	if k.class == words && all(l.states[:n], present) && all(r.states[:n], present) {
 		lw, rw := l.words[:n], r.words[:n]
 		for i := range k.words {
-			k.words[i] = block.One(compareInts(int64(lw[i]), int64(rw[i]))&want != 0)
+			k.words[i] = compute.Bit(compareInts(int64(lw[i]), int64(rw[i]))&want != 0)
 		}
 		return &k.vector
 	}
@@ -86,7 +86,7 @@ func (k *compare) eval(b *batch) *vector {
 			k.words[i], k.states[i] = k.odd(i)
 			continue
 		}
-		k.words[i] = block.One(k.outcome(i)&want != 0)
+		k.words[i] = compute.Bit(k.outcome(i)&want != 0)
 	}
 	return &k.vector
 }
@@ -120,7 +120,7 @@ func (k *compare) odd(i int) (uint64, state) {
 		if k.class == lists && l == present && r == present {
 			same = equalLists(k.a.(*constant), k.b.(*constant))
 		}
-		return block.One(same == (k.op == expr.Eq)), present
+		return compute.Bit(same == (k.op == expr.Eq)), present
 	case isNaN(k.a, k.left, i), isNaN(k.b, k.right, i) && l == present && !isList(k.a.kind()):
 		return 0, present // cel-go looks for NaN before it looks at the other type
 	}

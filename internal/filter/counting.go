@@ -4,8 +4,8 @@ import (
 	"math/bits"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // BindCounting is [Filter.Bind] for who asks what each clause drops as well; see
@@ -20,7 +20,7 @@ func (f *Filter) BindCounting(layout, entity *column.Layout, viewer *millrace.Vi
 // of which it was the first without a value.
 type clause struct {
 	counts        Counts
-	unfit, failed block.Mask
+	unfit, failed compute.Mask
 	some          bool // unfit or failed has bits
 }
 
@@ -41,7 +41,7 @@ func (c *clause) apply(b *Bound, n int) (left bool) {
 }
 
 // collect counts the rows of the chunk that no other clause decided.
-func (c *clause) collect(s *block.State, n int) {
+func (c *clause) collect(s *compute.State, n int) {
 	if !c.some {
 		return
 	}
@@ -49,7 +49,7 @@ func (c *clause) collect(s *block.State, n int) {
 		c.counts.Null += int64(bits.OnesCount64(c.unfit[i] & s.Unfit[i]))
 		c.counts.Error += int64(bits.OnesCount64(c.failed[i] & s.Failed[i]))
 	}
-	c.unfit, c.failed, c.some = block.Mask{}, block.Mask{}, false
+	c.unfit, c.failed, c.some = compute.Mask{}, compute.Mask{}, false
 }
 
 // ClauseCounts returns how many rows the n-th clause dropped since Bind: rows of

@@ -4,9 +4,9 @@ import (
 	"math"
 	"math/bits"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // fast returns the loops that say what a term's kernel says, or nil. There are
@@ -187,7 +187,7 @@ func (k *loop) nulls(s *column.Slab, lo, hi int, v *verdict) {
 	words, bit := s.Nulls(k.index)
 	for i := 0; lo < hi; i++ {
 		end := min(lo+64, hi)
-		m := block.Nulls(words[lo:end], bit)
+		m := compute.Nulls(words[lo:end], bit)
 		v.hit[i] &^= m
 		v.nan[i] &^= m
 		if k.ordered {
@@ -212,7 +212,7 @@ func (k *wordRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	for i := 0; len(col) > 0; i++ {
 		words := col[:min(64, len(col))]
 		col = col[len(words):]
-		v.hit[i] = block.Between(words, k.lo, k.span)
+		v.hit[i] = compute.Between(words, k.lo, k.span)
 	}
 	k.finish(s, lo, hi, v)
 }
@@ -253,7 +253,7 @@ func (k *doubleRange) test(s *column.Slab, lo, hi int, v *verdict) {
 	for i := 0; len(col) > 0; i++ {
 		words := col[:min(64, len(col))]
 		col = col[len(words):]
-		found := block.Doubles(words, k.lo, k.hi)
+		found := compute.DoublesBetween(words, k.lo, k.hi)
 		v.hit[i], v.nan[i] = found.Hit, found.NaN
 	}
 	k.finish(s, lo, hi, v)

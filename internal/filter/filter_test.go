@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/expr/celref"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 func mustLayout(t testing.TB, fields []column.Field) *column.Layout {
@@ -212,11 +212,11 @@ func TestSelectDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestChunks filters more rows than one block.Chunk has, from the middle.
+// TestChunks filters more rows than one compute.Chunk has, from the middle.
 func TestChunks(t *testing.T) {
 	l := mustLayout(t, []column.Field{{Name: "i", Kind: column.Int}})
 	a := column.New(l, 1, 0).Append()
-	for i := range 5 * block.Chunk {
+	for i := range 5 * compute.Chunk {
 		row := a.Begin()
 		row.SetInt(0, int64(i))
 		if err := a.End(row); err != nil {
@@ -226,7 +226,7 @@ func TestChunks(t *testing.T) {
 	for _, src := range []string{"record.i % 3 == 0", "record.i >= 0 && record.i % 3 == 0"} {
 		b := bindFor(t, l, src)
 		var want []int32
-		lo, hi := 7, 5*block.Chunk-9
+		lo, hi := 7, 5*compute.Chunk-9
 		for i := lo; i < hi; i++ {
 			if i%3 == 0 {
 				want = append(want, int32(i))

@@ -1,8 +1,8 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // not is !a.
@@ -97,7 +97,7 @@ func (k *has) eval(b *batch) *vector {
 	k.begin(len(b.sel))
 	v := k.a.eval(b)
 	for i := range b.sel {
-		k.words[i] = block.One(v.states[i] != null)
+		k.words[i] = compute.Bit(v.states[i] != null)
 	}
 	return &k.vector
 }

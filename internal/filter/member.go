@@ -4,9 +4,9 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // inConstants is x in [constants].
@@ -54,9 +54,9 @@ func (k *inConstants) eval(b *batch) *vector {
 		case k.anything != present:
 			k.states[i] = k.anything
 		case s == null:
-			k.words[i] = block.One(k.hasNull)
+			k.words[i] = compute.Bit(k.hasNull)
 		default:
-			k.words[i] = block.One(k.contains(v, i))
+			k.words[i] = compute.Bit(k.contains(v, i))
 		}
 	}
 	return &k.vector
@@ -104,7 +104,7 @@ func (k *inColumn) eval(b *batch) *vector {
 		case x.states[i] == null:
 			k.words[i] = 0
 		default:
-			k.words[i] = block.One(k.contains(slab, x, i, list.words[i]))
+			k.words[i] = compute.Bit(k.contains(slab, x, i, list.words[i]))
 		}
 	}
 	return &k.vector

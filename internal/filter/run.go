@@ -3,13 +3,13 @@ package filter
 import (
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // match is generated code for terms of a filter over one layout.
 type match struct {
-	code    *block.Generated
+	code    *compute.Filter
 	loops   []Term
 	columns []int
 	instant []*Loop // of loops, those whose ranges it decides
@@ -32,7 +32,7 @@ func (f *Filter) match(layout *column.Layout) []match {
 		if f.slow {
 			break
 		}
-		g := block.Lookup(sources[i:], layout)
+		g := compute.FindFilter(sources[i:], layout)
 		if g == nil {
 			continue
 		}
@@ -53,8 +53,8 @@ func (f *Filter) match(layout *column.Layout) []match {
 
 // run is generated code for several terms, bound to a question.
 type run struct {
-	code    block.Func
-	args    block.Args
+	code    compute.FilterFunc
+	args    compute.FilterArgs
 	terms   int
 	instant []*Loop // those whose ranges the instant decides
 }
@@ -62,7 +62,7 @@ type run struct {
 // run binds generated code, or returns nil where the instant makes a term
 // another one than it was generated for: near the ends of time.
 func (bd *binder) run(m *match) *run {
-	r := &run{code: m.code.Keep, terms: len(m.loops), args: block.Args{Columns: m.columns}, instant: m.instant}
+	r := &run{code: m.code.Keep, terms: len(m.loops), args: compute.FilterArgs{Columns: m.columns}, instant: m.instant}
 	if !bd.ranges(r) {
 		return nil
 	}
@@ -83,15 +83,15 @@ func (bd *binder) ranges(r *run) bool {
 		if now == nil || now.Op != l.Op || now.Ordered != l.Ordered || now.Outside != l.Outside {
 			return false
 		}
-		r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.Lo, Span: now.Span})
+		r.args.Ranges = append(r.args.Ranges, compute.Range{Lo: now.Lo, Span: now.Span})
 		if now.Op == Since {
-			r.args.Ranges = append(r.args.Ranges, block.Range{Lo: now.ValidLo, Span: now.ValidSpan})
+			r.args.Ranges = append(r.args.Ranges, compute.Range{Lo: now.ValidLo, Span: now.ValidSpan})
 		}
 	}
 	return true
 }
 
-func (r *run) keep(s *block.State, rows *column.Slab, lo, hi int) {
+func (r *run) keep(s *compute.State, rows *column.Slab, lo, hi int) {
 	r.args.State, r.args.Rows, r.args.Lo, r.args.Hi = s, rows, lo, hi
 	r.code(&r.args)
 	r.args.Rows = nil

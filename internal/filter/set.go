@@ -1,19 +1,19 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // wordSet finds the words of a set. Strings too long for a word are looked up
 // as such.
 type wordSet struct {
 	loop
-	few   []uint64   // up to fewWords words, one loop each
-	table *block.Set // or else
-	words []uint64   // of the table
-	long  block.Texts
+	few   []uint64     // up to fewWords words, one loop each
+	table *compute.Set // or else
+	words []uint64     // of the table
+	long  compute.Texts
 }
 
 const fewWords = 4
@@ -34,7 +34,7 @@ func wordsIn(f *field, set []uint64, texts []string, outside bool) tester {
 			continue
 		}
 		if k.long == nil {
-			k.long = block.Texts{}
+			k.long = compute.Texts{}
 		}
 		k.long[t] = struct{}{}
 	}
@@ -43,7 +43,7 @@ func wordsIn(f *field, set []uint64, texts []string, outside bool) tester {
 	}
 	k.words = set
 	if k.few = set; len(set) > fewWords {
-		k.few, k.table = nil, block.NewSet(set...)
+		k.few, k.table = nil, compute.NewSet(set...)
 	}
 	return k
 }
@@ -55,7 +55,7 @@ func (k *wordSet) test(s *column.Slab, lo, hi int, v *verdict) {
 		col = col[len(words):]
 		v.hit[i] = 0
 		for _, w := range k.few {
-			v.hit[i] |= block.Equal(words, w)
+			v.hit[i] |= compute.Equal(words, w)
 		}
 		if k.table != nil {
 			v.hit[i] = k.table.In(words)

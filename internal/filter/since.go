@@ -1,9 +1,9 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // since is as_of - record.t < duration("24h") and its like: the time between a
@@ -72,9 +72,9 @@ func (k *since) test(s *column.Slab, lo, hi int, v *verdict) {
 		words := col[:min(64, len(col))]
 		col = col[len(words):]
 		if k.none {
-			v.hit[i] = -block.One(k.outside) &^ v.unfit[i]
+			v.hit[i] = -compute.Bit(k.outside) &^ v.unfit[i]
 		}
-		v.failed[i] = ^(block.Between(words, k.validLo, k.validRange) | v.unfit[i])
+		v.failed[i] = ^(compute.Between(words, k.validLo, k.validRange) | v.unfit[i])
 		v.hit[i] &^= v.failed[i]
 	}
 }

@@ -1,9 +1,9 @@
 package filter
 
 import (
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/filter/block"
 )
 
 // sums is record.a + record.b - record.c >= 3 and its like: a range of what
@@ -59,7 +59,7 @@ func (k *sums) test(s *column.Slab, lo, hi int, v *verdict) {
 		for _, c := range k.columns[1:] {
 			failed |= c.addTo(words, s.Column(c.index)[lo:lo+n])
 		}
-		hit := block.Between(words, k.lo, k.span)
+		hit := compute.Between(words, k.lo, k.span)
 		if k.outside {
 			hit = ^hit
 		}

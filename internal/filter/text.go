@@ -1,7 +1,7 @@
 package filter
 
 import (
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -28,7 +28,7 @@ func (k *text) eval(b *batch) *vector {
 			k.states[i] = firstError(ls, rs)
 			continue
 		}
-		k.words[i] = block.One(k.test(l.strings[i], r.strings[i]))
+		k.words[i] = compute.Bit(k.test(l.strings[i], r.strings[i]))
 	}
 	return &k.vector
 }
@@ -53,7 +53,7 @@ func (k *matches) eval(b *batch) *vector {
 			k.states[i] = failed
 			continue
 		}
-		k.words[i] = block.One(k.pattern.MatchString(v.strings[i]))
+		k.words[i] = compute.Bit(k.pattern.MatchString(v.strings[i]))
 	}
 	return &k.vector
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -42,7 +42,7 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	kernel.Register(kernel.Generated{Model: "likes", Shape: p.Shape(), Score: func(k *kernel.Args) {
+	compute.RegisterModel(compute.Model{Name: "likes", Shape: p.Shape(), Score: func(k *compute.ModelArgs) {
 		if breaking.Load() {
 			panic("a broken table")
 		}

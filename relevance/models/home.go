@@ -2,19 +2,20 @@
 
 package models
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "home", Shape: "2f6d171b41e9ae4d", Score: scoreHome})
-	kernel.Register(kernel.Generated{Model: "home", Shape: "3b0ba0e797d923cf", Score: foldHome})
-	kernel.Register(kernel.Generated{Model: "home", Shape: "f5e7108eff94377a", Score: scoreHomeFolded})
+	compute.RegisterModel(compute.Model{Name: "home", Shape: "2f6d171b41e9ae4d", Score: scoreHome})
+	compute.RegisterModel(compute.Model{Name: "home", Shape: "3b0ba0e797d923cf", Score: foldHome})
+	compute.RegisterModel(compute.Model{Name: "home", Shape: "f5e7108eff94377a", Score: scoreHomeFolded})
 }
 
 // scoreHome scores millrace.Activity: linear over 12 features.
-func scoreHome(k *kernel.Args) {
+func scoreHome(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
@@ -34,7 +35,7 @@ func scoreHome(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		time := float64(int64(timeColumn[r]))
-		age[i] = fn.Age(time, number0)
+		age[i] = compute.Age(time, number0)
 	}
 	recency := k.Decays(1, age, number1)[:len(sel)]
 	today := k.Decays(2, age, 86400)[:len(sel)]
@@ -52,20 +53,20 @@ func scoreHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		likes2 := kernel.Log1pWhole(fn.Max(likes, 0))
+		likes2 := compute.Log1pWhole(compute.Max(likes, 0))
 		own0 := float64(w[3] * likes2)
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * kernel.Log1pWhole(fn.Max(comments, 0)))
+		own1 := float64(w[4] * compute.Log1pWhole(compute.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * kernel.Log1pWhole(fn.Max(shares, 0)))
+		own2 := float64(w[5] * compute.Log1pWhole(compute.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
-		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
+		own3 := float64(w[6] * compute.Clamp(compute.Coalesce(((likes+float64(3*comments))+float64(5*shares))/compute.Max(impressions, 100), 0), 0, 1))
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		rest2 := float64(w[7] * float64(decay[i]*likes2))
@@ -74,24 +75,24 @@ func scoreHome(k *kernel.Args) {
 		own0 += typeValue[i]
 
 		// liked_type: record.type in viewer.types
-		rest3 := float64(w[8] * kernel.Bool(typeIn[i]))
+		rest3 := float64(w[8] * compute.Bool(typeIn[i]))
 
 		// language: record.language in viewer.languages
-		rest0 += float64(w[9] * kernel.Bool(languageIn[i]))
+		rest0 += float64(w[9] * compute.Bool(languageIn[i]))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
+		rest1 += float64(w[10] * compute.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[11] * kernel.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
+		rest2 += float64(w[11] * compute.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldHome adds up what depends on the record alone, once, when it enters a cache.
-func foldHome(k *kernel.Args) {
+func foldHome(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[12]float64)(k.Weights)
@@ -105,29 +106,29 @@ func foldHome(k *kernel.Args) {
 
 		// likes: log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[3] * kernel.Log1pWhole(fn.Max(likes, 0)))
+		own0 := float64(w[3] * compute.Log1pWhole(compute.Max(likes, 0)))
 
 		// comments: log1p(max(coalesce(record.comments, 0.0), 0.0))
 		comments := float64(int64(commentsColumn[r]))
-		own1 := float64(w[4] * kernel.Log1pWhole(fn.Max(comments, 0)))
+		own1 := float64(w[4] * compute.Log1pWhole(compute.Max(comments, 0)))
 
 		// shares: log1p(max(coalesce(record.shares, 0.0), 0.0))
 		shares := float64(int64(sharesColumn[r]))
-		own2 := float64(w[5] * kernel.Log1pWhole(fn.Max(shares, 0)))
+		own2 := float64(w[5] * compute.Log1pWhole(compute.Max(shares, 0)))
 
 		// engagement: clamp(coalesce((record.likes + 3.0 * record.comments + 5.0 * record.shares) / max(record.impressions, 100.0), 0.0), 0.0, 1.0)
 		impressions := float64(int64(impressionsColumn[r]))
-		own3 := float64(w[6] * fn.Clamp(fn.Coalesce(((likes+float64(3*comments))+float64(5*shares))/fn.Max(impressions, 100), 0), 0, 1))
+		own3 := float64(w[6] * compute.Clamp(compute.Coalesce(((likes+float64(3*comments))+float64(5*shares))/compute.Max(impressions, 100), 0), 0, 1))
 
 		// type: record.type
 		own0 += typeValue[i]
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreHomeFolded scores with that part given.
-func scoreHomeFolded(k *kernel.Args) {
+func scoreHomeFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -145,7 +146,7 @@ func scoreHomeFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		time := float64(int64(timeColumn[r]))
-		age[i] = fn.Age(time, number0)
+		age[i] = compute.Age(time, number0)
 	}
 	recency := k.Decays(1, age, number1)[:len(sel)]
 	today := k.Decays(2, age, 86400)[:len(sel)]
@@ -162,20 +163,20 @@ func scoreHomeFolded(k *kernel.Args) {
 
 		// fresh_likes: decay(record.time, 21600.0) * log1p(max(coalesce(record.likes, 0.0), 0.0))
 		likes := float64(int64(likesColumn[r]))
-		rest2 := float64(w[7] * float64(decay[i]*kernel.Log1pWhole(fn.Max(likes, 0))))
+		rest2 := float64(w[7] * float64(decay[i]*compute.Log1pWhole(compute.Max(likes, 0))))
 
 		// liked_type: record.type in viewer.types
-		rest3 := float64(w[8] * kernel.Bool(typeIn[i]))
+		rest3 := float64(w[8] * compute.Bool(typeIn[i]))
 
 		// language: record.language in viewer.languages
-		rest0 += float64(w[9] * kernel.Bool(languageIn[i]))
+		rest0 += float64(w[9] * compute.Bool(languageIn[i]))
 
 		// foreign: size(viewer.languages) > 0.0 && record.language != "" && !(record.language in viewer.languages)
-		rest1 += float64(w[10] * kernel.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
+		rest1 += float64(w[10] * compute.Bool((flag0 && (languageColumn[r] != 0x0 /* "" */)) && !(languageIn[i])))
 
 		// country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[11] * kernel.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
+		rest2 += float64(w[11] * compute.Bool(flag1 && (rows.EqualString(countryColumn[r], text0))))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -2,18 +2,20 @@
 
 package models
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "recency", Shape: "5d8e8a3b1cd5e491", Score: scoreRecency})
-	kernel.Register(kernel.Generated{Model: "recency", Shape: "30e2f7366c34fb40", Score: foldRecency})
-	kernel.Register(kernel.Generated{Model: "recency", Shape: "4b7439005d3c16c1", Score: scoreRecencyFolded})
+	compute.RegisterModel(compute.Model{Name: "recency", Shape: "5d8e8a3b1cd5e491", Score: scoreRecency})
+	compute.RegisterModel(compute.Model{Name: "recency", Shape: "30e2f7366c34fb40", Score: foldRecency})
+	compute.RegisterModel(compute.Model{Name: "recency", Shape: "4b7439005d3c16c1", Score: scoreRecencyFolded})
 }
 
 // scoreRecency scores records of any schema: linear over 1 feature.
-func scoreRecency(k *kernel.Args) {
+func scoreRecency(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -24,12 +26,12 @@ func scoreRecency(k *kernel.Args) {
 		time := float64(int64(timeColumn[r]))
 		own0 := float64(w[1] * time)
 
-		out[i] = kernel.Score(own0 + w[0])
+		out[i] = compute.Score(own0 + w[0])
 	}
 }
 
 // foldRecency adds up what depends on the record alone, once, when it enters a cache.
-func foldRecency(k *kernel.Args) {
+func foldRecency(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -40,18 +42,18 @@ func foldRecency(k *kernel.Args) {
 		time := float64(int64(timeColumn[r]))
 		own0 := float64(w[1] * time)
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRecencyFolded scores with that part given.
-func scoreRecencyFolded(k *kernel.Args) {
+func scoreRecencyFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[2]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -3,9 +3,8 @@ package plan
 import (
 	"math"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
 )
 
 // Ceilings bounds from above what the rest of a plan that was split adds to the
@@ -151,7 +150,7 @@ func (c *Ceilings) point(i int) span {
 		}
 		return span{x, x}
 	case Bool:
-		x := kernel.Bool(c.m.bools[i][0])
+		x := compute.Bool(c.m.bools[i][0])
 		return span{x, x}
 	}
 	return anything
@@ -304,7 +303,7 @@ func (c *Ceilings) empty(list int) bool {
 	return len(c.m.lists[list][0]) == 0
 }
 
-func (c *Ceilings) table(t *kernel.Table) span {
+func (c *Ceilings) table(t *compute.Table) span {
 	lo, hi := t.Range()
 	return span{lo, hi}
 }
@@ -323,7 +322,7 @@ func (c *Ceilings) call(v *Value, a span) span {
 	case "decay":
 		half := arg(1)
 		if half.lo == half.hi && half.lo > 0 {
-			return loose(sane(fn.Decay(a.hi, half.lo), fn.Decay(a.lo, half.lo)))
+			return loose(sane(compute.Decay(a.hi, half.lo), compute.Decay(a.lo, half.lo)))
 		}
 	case "coalesce":
 		return a.or(arg(1))
@@ -335,7 +334,7 @@ func (c *Ceilings) call(v *Value, a span) span {
 		return span{max(a.lo, b.lo), max(a.hi, b.hi)}
 	case "clamp":
 		if lo, hi := arg(1), arg(2); lo.lo == lo.hi && hi.lo == hi.hi && lo.lo <= hi.lo {
-			return span{fn.Clamp(a.lo, lo.lo, hi.lo), fn.Clamp(a.hi, lo.lo, hi.lo)}
+			return span{compute.Clamp(a.lo, lo.lo, hi.lo), compute.Clamp(a.hi, lo.lo, hi.lo)}
 		}
 	case "abs":
 		if a.lo > 0 || a.hi < 0 {
@@ -343,9 +342,9 @@ func (c *Ceilings) call(v *Value, a span) span {
 		}
 		return span{0, max(-a.lo, a.hi)}
 	case "exp":
-		return ends(fn.Exp)
+		return ends(compute.Exp)
 	case "log1p":
-		return ends(func(x float64) float64 { return fn.Log1p(max(x, -1)) })
+		return ends(func(x float64) float64 { return compute.Log1p(max(x, -1)) })
 	case "sqrt":
 		return ends(func(x float64) float64 { return math.Sqrt(max(x, 0)) })
 	case "sigmoid":
@@ -353,7 +352,7 @@ func (c *Ceilings) call(v *Value, a span) span {
 	case "bucketize":
 		bounds := v.Args[1]
 		if c.p.Values[bounds].Deps&(Record|Entity) == 0 {
-			return span{fn.Bucketize(a.lo, c.m.lists[bounds][0]), fn.Bucketize(a.hi, c.m.lists[bounds][0])}
+			return span{compute.Bucketize(a.lo, c.m.lists[bounds][0]), compute.Bucketize(a.hi, c.m.lists[bounds][0])}
 		}
 	}
 	return anything

@@ -5,8 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
 // exec computes value i for n rows.
@@ -59,7 +58,7 @@ func (m *Machine) exec(i, n int) {
 func (m *Machine) set(i int, c any) {
 	switch m.p.Values[i].Kind {
 	case Number:
-		m.nums[i][0] = kernel.Missing
+		m.nums[i][0] = compute.Missing
 		if x, ok := c.(float64); ok {
 			m.nums[i][0] = x
 		}
@@ -97,7 +96,7 @@ func (m *Machine) number(i int, v *Value, dst []float64) {
 			return
 		}
 		for k, b := range m.bools[v.Args[0]][:len(dst)] {
-			dst[k] = kernel.Bool(b)
+			dst[k] = compute.Bool(b)
 		}
 		return
 	case Size:
@@ -230,7 +229,7 @@ func (m *Machine) item(v *Value, dst []float64) {
 		return
 	}
 	for k, list := range m.lists[a][:len(dst)] {
-		dst[k] = kernel.Item(list, v.Index)
+		dst[k] = compute.Item(list, v.Index)
 	}
 }
 
@@ -239,7 +238,7 @@ func (m *Machine) size(v *Value, dst []float64) {
 	for k := range dst {
 		switch m.p.Values[a].Kind {
 		case String:
-			dst[k] = kernel.Size(m.strs[a][k])
+			dst[k] = compute.Size(m.strs[a][k])
 		case Numbers:
 			dst[k] = float64(len(m.lists[a][k]))
 		default:
@@ -252,14 +251,14 @@ func (m *Machine) size(v *Value, dst []float64) {
 func (m *Machine) call(i int, v *Value, dst []float64) {
 	if v.Name == "log1p" {
 		if a := m.nums[v.Args[0]]; m.p.Always(v.Args[0]) {
-			kernel.Log1pWholes(dst, a)
+			compute.Log1pWholes(dst, a)
 		} else {
-			kernel.Log1ps(dst, a)
+			compute.Log1ps(dst, a)
 		}
 		return
 	}
 	if v.Name == "decay" && m.p.Values[v.Args[1]].Deps&Record == 0 {
-		fn.Decays(dst, m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][0])
+		compute.Decays(dst, m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][0])
 		return
 	}
 	switch f := m.steps.funcs[i].(type) {
@@ -281,7 +280,7 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 		a, bounds := m.nums[v.Args[0]][:len(dst)], m.lists[v.Args[1]][0]
 		if len(bounds) > 4 {
 			for k, x := range a {
-				dst[k] = fn.Bucketize(x, bounds)
+				dst[k] = compute.Bucketize(x, bounds)
 			}
 			return
 		}
@@ -294,21 +293,21 @@ func (m *Machine) call(i int, v *Value, dst []float64) {
 	}
 }
 
-// bucketize is fn.Bucketize over a batch, by at most four bounds and without
+// bucketize is compute.Bucketize over a batch, by at most four bounds and without
 // its branches; always says that no number is missing. dst may be a.
 func bucketize(dst, a, bounds []float64, always bool) {
-	b := [4]float64{kernel.Missing, kernel.Missing, kernel.Missing, kernel.Missing} // which nothing reaches
+	b := [4]float64{compute.Missing, compute.Missing, compute.Missing, compute.Missing} // which nothing reaches
 	copy(b[:], bounds)
 	b0, b1, b2, b3 := b[0], b[1], b[2], b[3]
 	dst = dst[:len(a)]
 	if always && len(bounds) < 4 {
 		for k, x := range a {
-			dst[k] = float64(kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2))
+			dst[k] = float64(compute.One(x >= b0) + compute.One(x >= b1) + compute.One(x >= b2))
 		}
 		return
 	}
 	for k, x := range a {
-		dst[k] = float64(kernel.One(x >= b0) + kernel.One(x >= b1) + kernel.One(x >= b2) + kernel.One(x >= b3))
+		dst[k] = float64(compute.One(x >= b0) + compute.One(x >= b1) + compute.One(x >= b2) + compute.One(x >= b3))
 		if x != x {
 			dst[k] = x
 		}
@@ -404,12 +403,12 @@ func (m *Machine) above(v *Value, dst []float64) {
 	a, b := m.nums[v.Args[0]][:len(dst)], m.nums[v.Args[1]][:len(dst)]
 	if v.Op == Gt {
 		for k, x := range a {
-			dst[k] = kernel.Bool(x > b[k])
+			dst[k] = compute.Bool(x > b[k])
 		}
 		return
 	}
 	for k, x := range a {
-		dst[k] = kernel.Bool(x >= b[k])
+		dst[k] = compute.Bool(x >= b[k])
 	}
 }
 

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
 // Func is a scalar function of models: the same Go function in the
@@ -21,21 +20,21 @@ type Func struct {
 // that are operations of a plan (lookup, contains of a list, size) are not
 // among them.
 var Funcs = map[string]Func{
-	"age":        numeric("fn.Age", fn.Age),
-	"decay":      numeric("fn.Decay", fn.Decay),
-	"exp":        numeric("fn.Exp", fn.Exp),
-	"log1p":      numeric("kernel.Log1p", kernel.Log1p),
-	"pow":        numeric("fn.Pow", fn.Pow),
-	"sqrt":       numeric("fn.Sqrt", fn.Sqrt),
-	"abs":        numeric("fn.Abs", fn.Abs),
-	"min":        numeric("fn.Min", fn.Min),
-	"max":        numeric("fn.Max", fn.Max),
-	"clamp":      numeric("fn.Clamp", fn.Clamp),
-	"coalesce":   numeric("fn.Coalesce", fn.Coalesce),
-	"sigmoid":    numeric("kernel.Sigmoid", kernel.Sigmoid),
-	"bucketize":  {"fn.Bucketize", []Kind{Number, Numbers}, Number, fn.Bucketize},
-	"dot":        {"fn.Dot", []Kind{Numbers, Numbers}, Number, fn.Dot},
-	"cosine":     {"fn.Cosine", []Kind{Numbers, Numbers}, Number, fn.Cosine},
+	"age":        numeric("compute.Age", compute.Age),
+	"decay":      numeric("compute.Decay", compute.Decay),
+	"exp":        numeric("compute.Exp", compute.Exp),
+	"log1p":      numeric("compute.Log1p", compute.Log1p),
+	"pow":        numeric("compute.Pow", compute.Pow),
+	"sqrt":       numeric("compute.Sqrt", compute.Sqrt),
+	"abs":        numeric("compute.Abs", compute.Abs),
+	"min":        numeric("compute.Min", compute.Min),
+	"max":        numeric("compute.Max", compute.Max),
+	"clamp":      numeric("compute.Clamp", compute.Clamp),
+	"coalesce":   numeric("compute.Coalesce", compute.Coalesce),
+	"sigmoid":    numeric("compute.Sigmoid", compute.Sigmoid),
+	"bucketize":  {"compute.Bucketize", []Kind{Number, Numbers}, Number, compute.Bucketize},
+	"dot":        {"compute.Dot", []Kind{Numbers, Numbers}, Number, compute.Dot},
+	"cosine":     {"compute.Cosine", []Kind{Numbers, Numbers}, Number, compute.Cosine},
 	"contains":   {"strings.Contains", []Kind{String, String}, Bool, strings.Contains},
 	"startsWith": {"strings.HasPrefix", []Kind{String, String}, Bool, strings.HasPrefix},
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},
@@ -70,4 +69,4 @@ func (f *Func) check(p *Plan, args []int) error {
 }
 
 // folds reports whether more than two arguments mean f(f(a, b), c).
-func (f *Func) folds() bool { return f.Go == "fn.Min" || f.Go == "fn.Max" }
+func (f *Func) folds() bool { return f.Go == "compute.Min" || f.Go == "compute.Max" }

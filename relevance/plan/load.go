@@ -3,8 +3,8 @@ package plan
 import (
 	"math"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/relevance/kernel"
 )
 
 // load reads a field of the batch's rows, or of their objects. Without rows, of
@@ -70,7 +70,7 @@ func loadNumbers(dst []float64, rows *column.Slab, l *Load, sel []int32, run boo
 	nulls, bit := rows.Nulls(l.Column)
 	for k, r := range sel {
 		if nulls[r]&bit != 0 {
-			dst[k] = kernel.Missing
+			dst[k] = compute.Missing
 		}
 	}
 }

@@ -3,8 +3,8 @@ package plan
 import (
 	"slices"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/relevance/kernel"
 	"github.com/millrace/millrace/relevance/trees"
 )
 
@@ -28,10 +28,10 @@ type Machine struct {
 	strs   [][]string
 	lists  [][][]float64
 	strss  [][][]string
-	views  [][]column.List // by value, of lists of records of which only items are read
-	sets   []*kernel.Table // by value, of lists that In looks into
-	arenas [3]kernel.Arena // of the request, the entity and the rows
-	arena  *kernel.Arena   // of them, the one of this stage
+	views  [][]column.List  // by value, of lists of records of which only items are read
+	sets   []*compute.Table // by value, of lists that In looks into
+	arenas [3]compute.Arena // of the request, the entity and the rows
+	arena  *compute.Arena   // of them, the one of this stage
 	one    [1]int32
 
 	own    []float64   // of each row, what was folded
@@ -49,7 +49,7 @@ type Machine struct {
 // Inputs are what a machine is bound to.
 type Inputs struct {
 	Weights []float64
-	Tables  []*kernel.Table
+	Tables  []*compute.Table
 	Viewer  []any // float64, bool, string or *string, []float64, []string; nil is missing
 	AsOf    float64
 	Forest  *trees.Forest   // of the scorer trees
@@ -111,7 +111,7 @@ func (p *Plan) machine(s *steps) *Machine {
 	return &Machine{
 		p: p, steps: s,
 		nums: make([][]float64, n), bools: make([][]bool, n), strs: make([][]string, n),
-		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*kernel.Table, n), views: make([][]column.List, n),
+		lists: make([][][]float64, n), strss: make([][][]string, n), sets: make([]*compute.Table, n), views: make([][]column.List, n),
 	}
 }
 
@@ -384,9 +384,9 @@ func (m *Machine) bindSet(i int) {
 
 // setOf makes a set of a list that does not change with the record, in the
 // memory of one that it made before, or nil.
-func (m *Machine) setOf(t *kernel.Table, list int) *kernel.Table {
+func (m *Machine) setOf(t *compute.Table, list int) *compute.Table {
 	if t == nil {
-		t = new(kernel.Table)
+		t = new(compute.Table)
 	}
 	if m.p.Values[list].Kind == Strings {
 		t.SetStrings(m.strss[list][0])
@@ -480,7 +480,7 @@ func (m *Machine) score(i int, o *Output, f *trees.Forest, out []float64) {
 		return
 	}
 	for k, x := range m.vector(o.Score, len(out)) {
-		out[k] = kernel.Score(x)
+		out[k] = compute.Score(x)
 	}
 }
 

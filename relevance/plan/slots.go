@@ -1,13 +1,13 @@
 package plan
 
 import (
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
 // Slots tell where generated code finds what the request decides: values that
-// are neither constant nor a parameter, by index into kernel.Args.Numbers,
+// are neither constant nor a parameter, by index into compute.ModelArgs.Numbers,
 // Bools, Strings or Lists, and the lists that an In looks into, by index into
-// kernel.Args.Sets.
+// compute.ModelArgs.Sets.
 type Slots struct {
 	Numbers, Bools, Strings, Lists []int // values
 	Sets                           []int // values that are lists
@@ -72,7 +72,7 @@ func (s *Slots) add(k Kind, i int) {
 
 // Args fills in what the generated code of this plan needs besides the rows:
 // its columns, parameters, and what the request decides.
-func (p *Plan) Args(a *kernel.Args, in Inputs) { p.Preparer().Args(a, in) }
+func (p *Plan) Args(a *compute.ModelArgs, in Inputs) { p.Preparer().Args(a, in) }
 
 // Preparer returns a machine that computes only what the request decides, for
 // [Machine.Args].
@@ -91,7 +91,7 @@ func (p *Plan) Preparer() *Machine {
 
 // Args is [Plan.Args], with the memory of the machine and of what a has from
 // the request before.
-func (m *Machine) Args(a *kernel.Args, in Inputs) {
+func (m *Machine) Args(a *compute.ModelArgs, in Inputs) {
 	m.Bind(in)
 	p := m.p
 	a.Columns, a.EntCols = a.Columns[:0], a.EntCols[:0]

@@ -10,11 +10,10 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/internal/expr/fn"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/relevance/kernel"
 )
 
 // Question is what a record is scored for.
@@ -37,7 +36,7 @@ func Score(m *relevance.Model, q Question) float64 {
 		for _, f := range m.Spec().Features {
 			v := q.eval(f.Tree)
 			if b, ok := v.(bool); ok {
-				v = fn.Bool(b)
+				v = compute.Bool(b)
 			}
 			row = append(row, v.(float64))
 		}
@@ -63,9 +62,9 @@ func Score(m *relevance.Model, q Question) float64 {
 	}
 	score := total(total(fourSums(own), fixed), fourSums(rest))[0]
 	if m.Spec().Scorer() == "logistic" {
-		score = 1 / (1 + fn.Exp(-score))
+		score = 1 / (1 + compute.Exp(-score))
 	}
-	return kernel.Score(score)
+	return compute.Score(score)
 }
 
 func fourSums(s [4][]float64) []float64 {
@@ -98,7 +97,7 @@ func added(list []float64) []float64 {
 
 func (q *Question) contribution(w relevance.Weight, v any) float64 {
 	if b, ok := v.(bool); ok {
-		v = fn.Bool(b)
+		v = compute.Bool(b)
 	}
 	if w.Table == nil {
 		return float64(w.Scalar * v.(float64))
@@ -327,33 +326,33 @@ func (q *Question) call(n *expr.Node) any {
 	str := func(i int) string { return q.eval(n.Args[i]).(string) }
 	switch n.Name {
 	case "log1p":
-		return fn.Log1p(a(0))
+		return compute.Log1p(a(0))
 	case "exp":
-		return fn.Exp(a(0))
+		return compute.Exp(a(0))
 	case "sqrt":
-		return fn.Sqrt(a(0))
+		return compute.Sqrt(a(0))
 	case "abs":
-		return fn.Abs(a(0))
+		return compute.Abs(a(0))
 	case "pow":
-		return fn.Pow(a(0), a(1))
+		return compute.Pow(a(0), a(1))
 	case "min", "max":
 		x := a(0)
 		for i := range n.Args[1:] {
 			if n.Name == "min" {
-				x = fn.Min(x, a(i+1))
+				x = compute.Min(x, a(i+1))
 			} else {
-				x = fn.Max(x, a(i+1))
+				x = compute.Max(x, a(i+1))
 			}
 		}
 		return x
 	case "clamp":
-		return fn.Clamp(a(0), a(1), a(2))
+		return compute.Clamp(a(0), a(1), a(2))
 	case "bucketize":
-		return fn.Bucketize(a(0), list(1))
+		return compute.Bucketize(a(0), list(1))
 	case "age":
-		return fn.Age(a(0), float64(q.AsOf))
+		return compute.Age(a(0), float64(q.AsOf))
 	case "decay":
-		return fn.Decay(a(0), a(1))
+		return compute.Decay(a(0), a(1))
 	case "item":
 		list, i := q.eval(n.Args[0]).([]float64), int(q.num(n.Args[1]))
 		if i >= len(list) {
@@ -361,11 +360,11 @@ func (q *Question) call(n *expr.Node) any {
 		}
 		return list[i]
 	case "dot":
-		return fn.Dot(list(0), list(1))
+		return compute.Dot(list(0), list(1))
 	case "cosine":
-		return fn.Cosine(list(0), list(1))
+		return compute.Cosine(list(0), list(1))
 	case "cross":
-		return string(fn.AppendCross(nil, q.text(n.Args[0]), q.text(n.Args[1])))
+		return string(compute.AppendCross(nil, q.text(n.Args[0]), q.text(n.Args[1])))
 	case "startsWith":
 		return strings.HasPrefix(str(0), str(1))
 	case "endsWith":
@@ -390,7 +389,7 @@ func (q *Question) text(n *expr.Node) string {
 	if s, ok := q.eval(n).(string); ok {
 		return s
 	}
-	return string(fn.AppendNumber(nil, q.num(n)))
+	return string(compute.AppendNumber(nil, q.num(n)))
 }
 
 func size(v any) float64 {

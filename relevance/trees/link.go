@@ -3,7 +3,7 @@ package trees
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/compute"
 )
 
 // link turns the sum of the leaves into the score.
@@ -29,11 +29,11 @@ func (f *Forest) linked(x float64) float64 {
 	}
 	switch f.link {
 	case sigmoid:
-		return 1 / (1 + fn.Exp(float64(-f.scale*x)))
+		return 1 / (1 + compute.Exp(float64(-f.scale*x)))
 	case exponent:
-		return fn.Exp(x)
+		return compute.Exp(x)
 	case log1pExp:
-		return fn.Log1p(fn.Exp(x))
+		return compute.Log1p(compute.Exp(x))
 	case square:
 		return math.Copysign(float64(x*x), x)
 	}
@@ -57,7 +57,7 @@ func (f *Forest) linked32(x float32) float32 {
 	return x
 }
 
-func exp32(x float32) float32 { return float32(fn.Exp(float64(x))) }
+func exp32(x float32) float32 { return float32(compute.Exp(float64(x))) }
 
 // linkedAll returns the share of the chosen class, or which class is the
 // greatest.
@@ -80,7 +80,7 @@ func (f *Forest) linkedAll(x []float64) float64 {
 	}
 	sum := 0.0
 	for _, v := range x {
-		sum += fn.Exp(v - top)
+		sum += compute.Exp(v - top)
 	}
-	return fn.Exp(x[f.class]-top) / sum
+	return compute.Exp(x[f.class]-top) / sum
 }

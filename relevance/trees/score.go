@@ -3,14 +3,16 @@ package trees
 import (
 	"math"
 	"unsafe"
+
+	"github.com/millrace/millrace/compute"
 )
 
 // Block is how many rows are walked together: a matrix is blocks of Block
 // rows, in each of which the values of a column stand side by side.
-const Block = 8
+const Block = compute.MatrixBlock
 
 // Batch is the most rows that Score takes.
-const Batch = 64
+const Batch = compute.MatrixRows
 
 // Scores is memory for Score; each goroutine needs its own.
 type Scores struct {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
+	"github.com/millrace/millrace/compute"
 )
 
 // XGBoost reads a model as Booster.save_model writes it, in JSON or UBJSON,
@@ -229,9 +229,9 @@ func (x *xgb) objective() []float64 {
 	logit := func(p float32) float32 {
 		p = max(p, 1e-6)
 		p = min(p, 1-float32(1e-6))
-		return -float32(fn.Log(float64(1/p - 1)))
+		return -float32(compute.Log(float64(1/p - 1)))
 	}
-	log := func(p float32) float32 { return float32(fn.Log(float64(p))) }
+	log := func(p float32) float32 { return float32(compute.Log(float64(p))) }
 	switch name {
 	case "binary:logistic", "reg:logistic":
 		f.link, margin = sigmoid, logit
@@ -324,7 +324,7 @@ func (x *xgb) number(v any, key string) float64 {
 	case int64:
 		return float64(v)
 	case bool:
-		return fn.Bool(v)
+		return compute.Bool(v)
 	}
 	x.fail("%s has %v", key, v)
 	return 0
@@ -363,7 +363,7 @@ func (x *xgb) wide(m map[string]any, key string) []int64 {
 		case int64:
 			out[i] = v
 		case bool:
-			out[i] = int64(fn.Bool(v))
+			out[i] = int64(compute.Bool(v))
 		default:
 			x.fail("%s has %v", key, v)
 		}

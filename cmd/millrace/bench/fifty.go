@@ -2,15 +2,16 @@
 
 package bench
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "a66db8f46d56a060", Score: scoreFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "1ed018503cccf19a", Score: foldFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "55647d514b3a206f", Score: scoreFiftyFolded})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "a66db8f46d56a060", Score: scoreFifty})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "1ed018503cccf19a", Score: foldFifty})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "55647d514b3a206f", Score: scoreFiftyFolded})
 }
 
 var fiftyList1 = []float64{1, 5, 20, 100}
@@ -22,7 +23,7 @@ var fiftyList3 = []float64{0.01, 0.03, 0.1}
 var fiftyList4 = []float64{3600, 21600, 86400, 604800}
 
 // scoreFifty scores millrace.Activity: linear over 50 features.
-func scoreFifty(k *kernel.Args) {
+func scoreFifty(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[50]float64)(k.Weights)
@@ -45,7 +46,7 @@ func scoreFifty(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	freshDay := k.Decays(1, age, 86400)[:len(sel)]
 	freshViewer := k.Decays(2, age, number1)[:len(sel)]
@@ -84,7 +85,7 @@ func scoreFifty(k *kernel.Args) {
 
 		// text_length: size(record.text)
 		text := rows.StringAt(k.Columns[4], int(r))
-		textLength := kernel.Size(text)
+		textLength := compute.Size(text)
 		own2 += float64(w[7] * textLength)
 
 		// audience: size(record.about)
@@ -96,61 +97,61 @@ func scoreFifty(k *kernel.Args) {
 		own0 += float64(w[9] * version)
 
 		// loud: record.comments > record.likes
-		own1 += float64(w[10] * kernel.Bool(comments > likes))
+		own1 += float64(w[10] * compute.Bool(comments > likes))
 
 		// log_likes: log1p(record.likes)
-		logLikes := kernel.Log1pWhole(likes)
+		logLikes := compute.Log1pWhole(likes)
 		own2 += float64(w[11] * logLikes)
 
 		// log_comments: log1p(record.comments)
-		logComments := kernel.Log1pWhole(comments)
+		logComments := compute.Log1pWhole(comments)
 		own3 += float64(w[12] * logComments)
 
 		// log_shares: log1p(record.shares)
-		own0 += float64(w[13] * kernel.Log1pWhole(shares))
+		own0 += float64(w[13] * compute.Log1pWhole(shares))
 
 		// log_impressions: log1p(record.impressions)
-		logImpressions := kernel.Log1pWhole(impressions)
+		logImpressions := compute.Log1pWhole(impressions)
 		own1 += float64(w[14] * logImpressions)
 
 		// log_reactions: log1p(record.likes + record.comments + record.shares)
-		own2 += float64(w[15] * kernel.Log1p(reactions))
+		own2 += float64(w[15] * compute.Log1p(reactions))
 
 		// log_weighted: log1p(record.likes + 3 * record.comments + 5 * record.shares)
 		t2 := (likes + float64(3*comments)) + float64(5*shares)
-		own3 += float64(w[16] * kernel.Log1p(t2))
+		own3 += float64(w[16] * compute.Log1p(t2))
 
 		// log_unliked: log1p(max(record.impressions - record.likes, 0))
-		own0 += float64(w[17] * kernel.Log1p(fn.Max(unliked, 0)))
+		own0 += float64(w[17] * compute.Log1p(compute.Max(unliked, 0)))
 
 		// log_text: log1p(size(record.text))
-		own1 += float64(w[18] * kernel.Log1p(textLength))
+		own1 += float64(w[18] * compute.Log1p(textLength))
 
 		// likes_bucket: bucketize(record.likes, [1, 3, 10, 30, 100])
-		own2 += float64(w[19] * float64(kernel.One(likes >= 1)+kernel.One(likes >= 3)+kernel.One(likes >= 10)+kernel.One(likes >= 30)+kernel.One(likes >= 100)))
+		own2 += float64(w[19] * float64(compute.One(likes >= 1)+compute.One(likes >= 3)+compute.One(likes >= 10)+compute.One(likes >= 30)+compute.One(likes >= 100)))
 
 		// comments_bucket: bucketize(record.comments, [1, 3, 10, 30])
-		own3 += float64(w[20] * float64(kernel.One(comments >= 1)+kernel.One(comments >= 3)+kernel.One(comments >= 10)+kernel.One(comments >= 30)))
+		own3 += float64(w[20] * float64(compute.One(comments >= 1)+compute.One(comments >= 3)+compute.One(comments >= 10)+compute.One(comments >= 30)))
 
 		// shares_bucket: bucketize(record.shares, [1, 3, 10])
-		own0 += float64(w[21] * float64(kernel.One(shares >= 1)+kernel.One(shares >= 3)+kernel.One(shares >= 10)))
+		own0 += float64(w[21] * float64(compute.One(shares >= 1)+compute.One(shares >= 3)+compute.One(shares >= 10)))
 
 		// impressions_bucket: bucketize(record.impressions, [10, 100, 1000, 10000])
-		own1 += float64(w[22] * float64(kernel.One(impressions >= 10)+kernel.One(impressions >= 100)+kernel.One(impressions >= 1000)+kernel.One(impressions >= 10000)))
+		own1 += float64(w[22] * float64(compute.One(impressions >= 10)+compute.One(impressions >= 100)+compute.One(impressions >= 1000)+compute.One(impressions >= 10000)))
 
 		// reactions_bucket: bucketize(record.likes + record.comments + record.shares, [1, 5, 20, 100])
-		own2 += float64(w[23] * fn.Bucketize(reactions, fiftyList1))
+		own2 += float64(w[23] * compute.Bucketize(reactions, fiftyList1))
 
 		// text_bucket: bucketize(size(record.text), [20, 80, 200])
-		own3 += float64(w[24] * fn.Bucketize(textLength, fiftyList2))
+		own3 += float64(w[24] * compute.Bucketize(textLength, fiftyList2))
 
 		// rate_bucket: bucketize(record.likes / max(record.impressions, 1), [0.01, 0.03, 0.1])
-		t3 := fn.Max(impressions, 1)
+		t3 := compute.Max(impressions, 1)
 		likeRate := likes / t3
-		own0 += float64(w[25] * fn.Bucketize(likeRate, fiftyList3))
+		own0 += float64(w[25] * compute.Bucketize(likeRate, fiftyList3))
 
 		// age_bucket: bucketize(age(record.created_at), [3600, 21600, 86400, 604800])
-		rest0 := float64(w[26] * fn.Bucketize(age[i], fiftyList4))
+		rest0 := float64(w[26] * compute.Bucketize(age[i], fiftyList4))
 
 		// like_rate: record.likes / max(record.impressions, 1)
 		own1 += float64(w[27] * likeRate)
@@ -162,10 +163,10 @@ func scoreFifty(k *kernel.Args) {
 		own3 += float64(w[29] * (shares / t3))
 
 		// talk: record.comments / max(record.likes, 1)
-		own0 += float64(w[30] * (comments / fn.Max(likes, 1)))
+		own0 += float64(w[30] * (comments / compute.Max(likes, 1)))
 
 		// spread: record.shares / max(record.likes + record.comments, 1)
-		own1 += float64(w[31] * (shares / fn.Max(t1, 1)))
+		own1 += float64(w[31] * (shares / compute.Max(t1, 1)))
 
 		// liked_talk: record.likes * record.comments
 		own2 += float64(w[32] * float64(likes*comments))
@@ -180,7 +181,7 @@ func scoreFifty(k *kernel.Args) {
 		own1 += float64(w[35] * float64(logLikes*logComments))
 
 		// engagement: clamp((record.likes + 3 * record.comments + 5 * record.shares) / max(record.impressions, 100), 0, 1)
-		own2 += float64(w[36] * fn.Clamp(t2/fn.Max(impressions, 100), 0, 1))
+		own2 += float64(w[36] * compute.Clamp(t2/compute.Max(impressions, 100), 0, 1))
 
 		// fresh_day: decay(record.created_at, 86400)
 		rest1 := float64(w[37] * freshDay[i])
@@ -195,31 +196,31 @@ func scoreFifty(k *kernel.Args) {
 		rest0 += float64(w[40] * float64(freshDay[i]*logComments))
 
 		// language: lookup(languages, record.language, 0)
-		own3 += float64(w[41] * fn.Coalesce(languageValue[i], 0))
+		own3 += float64(w[41] * compute.Coalesce(languageValue[i], 0))
 
 		// country: lookup(countries, record.country, 0)
-		own0 += float64(w[42] * fn.Coalesce(countryValue[i], 0))
+		own0 += float64(w[42] * compute.Coalesce(countryValue[i], 0))
 
 		// visibility: lookup(visibilities, record.visibility, 0)
-		own1 += float64(w[43] * fn.Coalesce(visibilityValue[i], 0))
+		own1 += float64(w[43] * compute.Coalesce(visibilityValue[i], 0))
 
 		// market: lookup(markets, cross(record.language, record.country), 0)
 		language := rows.StringAt(k.Columns[8], int(r))
 		country := rows.StringAt(k.Columns[9], int(r))
 		t4 := k.Arena.Cross(language, country)
-		own2 += float64(w[44] * fn.Coalesce(k.Tables[2].String(t4), 0))
+		own2 += float64(w[44] * compute.Coalesce(k.Tables[2].String(t4), 0))
 
 		// verb: record.verb
 		own3 += verbValue[i]
 
 		// same_language: record.language in viewer.languages
-		rest1 += float64(w[45] * kernel.Bool(languageIn[i]))
+		rest1 += float64(w[45] * compute.Bool(languageIn[i]))
 
 		// same_country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[46] * kernel.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
+		rest2 += float64(w[46] * compute.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
 
 		// foreign: record.country != viewer.country && !(record.language in viewer.languages)
-		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
+		rest3 += float64(w[47] * compute.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
 
 		// chatty_talk: viewer.chatty * log1p(record.comments)
 		rest0 += float64(w[48] * float64(number2*logComments))
@@ -228,12 +229,12 @@ func scoreFifty(k *kernel.Args) {
 		rest1 += float64(w[49] * float64(number3*logImpressions))
 		t5 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldFifty adds up what depends on the record alone, once, when it enters a cache.
-func foldFifty(k *kernel.Args) {
+func foldFifty(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[50]float64)(k.Weights)
@@ -280,7 +281,7 @@ func foldFifty(k *kernel.Args) {
 
 		// text_length: size(record.text)
 		text := rows.StringAt(k.Columns[4], int(r))
-		textLength := kernel.Size(text)
+		textLength := compute.Size(text)
 		own2 += float64(w[7] * textLength)
 
 		// audience: size(record.about)
@@ -292,57 +293,57 @@ func foldFifty(k *kernel.Args) {
 		own0 += float64(w[9] * version)
 
 		// loud: record.comments > record.likes
-		own1 += float64(w[10] * kernel.Bool(comments > likes))
+		own1 += float64(w[10] * compute.Bool(comments > likes))
 
 		// log_likes: log1p(record.likes)
-		logLikes := kernel.Log1pWhole(likes)
+		logLikes := compute.Log1pWhole(likes)
 		own2 += float64(w[11] * logLikes)
 
 		// log_comments: log1p(record.comments)
-		logComments := kernel.Log1pWhole(comments)
+		logComments := compute.Log1pWhole(comments)
 		own3 += float64(w[12] * logComments)
 
 		// log_shares: log1p(record.shares)
-		own0 += float64(w[13] * kernel.Log1pWhole(shares))
+		own0 += float64(w[13] * compute.Log1pWhole(shares))
 
 		// log_impressions: log1p(record.impressions)
-		own1 += float64(w[14] * kernel.Log1pWhole(impressions))
+		own1 += float64(w[14] * compute.Log1pWhole(impressions))
 
 		// log_reactions: log1p(record.likes + record.comments + record.shares)
-		own2 += float64(w[15] * kernel.Log1p(reactions))
+		own2 += float64(w[15] * compute.Log1p(reactions))
 
 		// log_weighted: log1p(record.likes + 3 * record.comments + 5 * record.shares)
 		t2 := (likes + float64(3*comments)) + float64(5*shares)
-		own3 += float64(w[16] * kernel.Log1p(t2))
+		own3 += float64(w[16] * compute.Log1p(t2))
 
 		// log_unliked: log1p(max(record.impressions - record.likes, 0))
-		own0 += float64(w[17] * kernel.Log1p(fn.Max(unliked, 0)))
+		own0 += float64(w[17] * compute.Log1p(compute.Max(unliked, 0)))
 
 		// log_text: log1p(size(record.text))
-		own1 += float64(w[18] * kernel.Log1p(textLength))
+		own1 += float64(w[18] * compute.Log1p(textLength))
 
 		// likes_bucket: bucketize(record.likes, [1, 3, 10, 30, 100])
-		own2 += float64(w[19] * float64(kernel.One(likes >= 1)+kernel.One(likes >= 3)+kernel.One(likes >= 10)+kernel.One(likes >= 30)+kernel.One(likes >= 100)))
+		own2 += float64(w[19] * float64(compute.One(likes >= 1)+compute.One(likes >= 3)+compute.One(likes >= 10)+compute.One(likes >= 30)+compute.One(likes >= 100)))
 
 		// comments_bucket: bucketize(record.comments, [1, 3, 10, 30])
-		own3 += float64(w[20] * float64(kernel.One(comments >= 1)+kernel.One(comments >= 3)+kernel.One(comments >= 10)+kernel.One(comments >= 30)))
+		own3 += float64(w[20] * float64(compute.One(comments >= 1)+compute.One(comments >= 3)+compute.One(comments >= 10)+compute.One(comments >= 30)))
 
 		// shares_bucket: bucketize(record.shares, [1, 3, 10])
-		own0 += float64(w[21] * float64(kernel.One(shares >= 1)+kernel.One(shares >= 3)+kernel.One(shares >= 10)))
+		own0 += float64(w[21] * float64(compute.One(shares >= 1)+compute.One(shares >= 3)+compute.One(shares >= 10)))
 
 		// impressions_bucket: bucketize(record.impressions, [10, 100, 1000, 10000])
-		own1 += float64(w[22] * float64(kernel.One(impressions >= 10)+kernel.One(impressions >= 100)+kernel.One(impressions >= 1000)+kernel.One(impressions >= 10000)))
+		own1 += float64(w[22] * float64(compute.One(impressions >= 10)+compute.One(impressions >= 100)+compute.One(impressions >= 1000)+compute.One(impressions >= 10000)))
 
 		// reactions_bucket: bucketize(record.likes + record.comments + record.shares, [1, 5, 20, 100])
-		own2 += float64(w[23] * fn.Bucketize(reactions, fiftyList1))
+		own2 += float64(w[23] * compute.Bucketize(reactions, fiftyList1))
 
 		// text_bucket: bucketize(size(record.text), [20, 80, 200])
-		own3 += float64(w[24] * fn.Bucketize(textLength, fiftyList2))
+		own3 += float64(w[24] * compute.Bucketize(textLength, fiftyList2))
 
 		// rate_bucket: bucketize(record.likes / max(record.impressions, 1), [0.01, 0.03, 0.1])
-		t3 := fn.Max(impressions, 1)
+		t3 := compute.Max(impressions, 1)
 		likeRate := likes / t3
-		own0 += float64(w[25] * fn.Bucketize(likeRate, fiftyList3))
+		own0 += float64(w[25] * compute.Bucketize(likeRate, fiftyList3))
 
 		// like_rate: record.likes / max(record.impressions, 1)
 		own1 += float64(w[27] * likeRate)
@@ -354,10 +355,10 @@ func foldFifty(k *kernel.Args) {
 		own3 += float64(w[29] * (shares / t3))
 
 		// talk: record.comments / max(record.likes, 1)
-		own0 += float64(w[30] * (comments / fn.Max(likes, 1)))
+		own0 += float64(w[30] * (comments / compute.Max(likes, 1)))
 
 		// spread: record.shares / max(record.likes + record.comments, 1)
-		own1 += float64(w[31] * (shares / fn.Max(t1, 1)))
+		own1 += float64(w[31] * (shares / compute.Max(t1, 1)))
 
 		// liked_talk: record.likes * record.comments
 		own2 += float64(w[32] * float64(likes*comments))
@@ -372,32 +373,32 @@ func foldFifty(k *kernel.Args) {
 		own1 += float64(w[35] * float64(logLikes*logComments))
 
 		// engagement: clamp((record.likes + 3 * record.comments + 5 * record.shares) / max(record.impressions, 100), 0, 1)
-		own2 += float64(w[36] * fn.Clamp(t2/fn.Max(impressions, 100), 0, 1))
+		own2 += float64(w[36] * compute.Clamp(t2/compute.Max(impressions, 100), 0, 1))
 
 		// language: lookup(languages, record.language, 0)
-		own3 += float64(w[41] * fn.Coalesce(languageValue[i], 0))
+		own3 += float64(w[41] * compute.Coalesce(languageValue[i], 0))
 
 		// country: lookup(countries, record.country, 0)
-		own0 += float64(w[42] * fn.Coalesce(countryValue[i], 0))
+		own0 += float64(w[42] * compute.Coalesce(countryValue[i], 0))
 
 		// visibility: lookup(visibilities, record.visibility, 0)
-		own1 += float64(w[43] * fn.Coalesce(visibilityValue[i], 0))
+		own1 += float64(w[43] * compute.Coalesce(visibilityValue[i], 0))
 
 		// market: lookup(markets, cross(record.language, record.country), 0)
 		language := rows.StringAt(k.Columns[7], int(r))
 		country := rows.StringAt(k.Columns[8], int(r))
 		t4 := k.Arena.Cross(language, country)
-		own2 += float64(w[44] * fn.Coalesce(k.Tables[2].String(t4), 0))
+		own2 += float64(w[44] * compute.Coalesce(k.Tables[2].String(t4), 0))
 
 		// verb: record.verb
 		own3 += verbValue[i]
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreFiftyFolded scores with that part given.
-func scoreFiftyFolded(k *kernel.Args) {
+func scoreFiftyFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -417,7 +418,7 @@ func scoreFiftyFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	freshDay := k.Decays(1, age, 86400)[:len(sel)]
 	freshViewer := k.Decays(2, age, number1)[:len(sel)]
@@ -425,7 +426,7 @@ func scoreFiftyFolded(k *kernel.Args) {
 	for i, r := range sel {
 
 		// age_bucket: bucketize(age(record.created_at), [3600, 21600, 86400, 604800])
-		rest0 := float64(w[26] * fn.Bucketize(age[i], fiftyList4))
+		rest0 := float64(w[26] * compute.Bucketize(age[i], fiftyList4))
 
 		// fresh_day: decay(record.created_at, 86400)
 		rest1 := float64(w[37] * freshDay[i])
@@ -435,29 +436,29 @@ func scoreFiftyFolded(k *kernel.Args) {
 
 		// fresh_likes: decay(record.created_at, 86400) * log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		rest3 := float64(w[39] * float64(freshDay[i]*kernel.Log1pWhole(likes)))
+		rest3 := float64(w[39] * float64(freshDay[i]*compute.Log1pWhole(likes)))
 
 		// fresh_talk: decay(record.created_at, 86400) * log1p(record.comments)
 		comments := float64(int64(commentsColumn[r]))
-		t1 := kernel.Log1pWhole(comments)
+		t1 := compute.Log1pWhole(comments)
 		rest0 += float64(w[40] * float64(freshDay[i]*t1))
 
 		// same_language: record.language in viewer.languages
-		rest1 += float64(w[45] * kernel.Bool(languageIn[i]))
+		rest1 += float64(w[45] * compute.Bool(languageIn[i]))
 
 		// same_country: viewer.country != "" && record.country == viewer.country
-		rest2 += float64(w[46] * kernel.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
+		rest2 += float64(w[46] * compute.Bool(flag0 && (rows.EqualString(countryColumn[r], text0))))
 
 		// foreign: record.country != viewer.country && !(record.language in viewer.languages)
-		rest3 += float64(w[47] * kernel.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
+		rest3 += float64(w[47] * compute.Bool((!rows.EqualString(countryColumn[r], text0)) && !(languageIn[i])))
 
 		// chatty_talk: viewer.chatty * log1p(record.comments)
 		rest0 += float64(w[48] * float64(number2*t1))
 
 		// visual_reach: viewer.visual * log1p(record.impressions)
 		impressions := float64(int64(impressionsColumn[r]))
-		rest1 += float64(w[49] * float64(number3*kernel.Log1pWhole(impressions)))
+		rest1 += float64(w[49] * float64(number3*compute.Log1pWhole(impressions)))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

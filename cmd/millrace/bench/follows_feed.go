@@ -2,52 +2,53 @@
 
 package bench
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "follows",
 		Terms: []string{
 			"(== record.visibility \"public\")",
 		},
-		Columns: []block.Column{
-			{Name: "visibility", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "visibility", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepFollows,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "follows",
 		Terms: []string{
 			"(< record.impressions 20000)",
 		},
-		Columns: []block.Column{
-			{Name: "impressions", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "impressions", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepFollows2,
 	})
 }
 
 // keepFollows drops the rows for which one of these is false: 1 term.
-func keepFollows(k *block.Args) {
+func keepFollows(k *compute.FilterArgs) {
 	visibility := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.visibility == "public"
-		hit := block.Equal(block.Block(visibility, i), 0x63696c62757006)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := compute.Equal(compute.Block(visibility, i), 0x63696c62757006)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepFollows2 drops the rows for which one of these is false: 1 term.
-func keepFollows2(k *block.Args) {
+func keepFollows2(k *compute.FilterArgs) {
 	impressions := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.impressions < 20000
-		hit := block.Between(block.Block(impressions, i), 0x8000000000000000, 0x8000000000004e1f)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := compute.Between(compute.Block(impressions, i), 0x8000000000000000, 0x8000000000004e1f)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

@@ -2,19 +2,20 @@
 
 package any_schema
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "any", Shape: "4e95137f9f717253", Score: scoreAny})
-	kernel.Register(kernel.Generated{Model: "any", Shape: "9cb3a1dfd8993b98", Score: foldAny})
-	kernel.Register(kernel.Generated{Model: "any", Shape: "8c88d48d7913f78b", Score: scoreAnyFolded})
+	compute.RegisterModel(compute.Model{Name: "any", Shape: "4e95137f9f717253", Score: scoreAny})
+	compute.RegisterModel(compute.Model{Name: "any", Shape: "9cb3a1dfd8993b98", Score: foldAny})
+	compute.RegisterModel(compute.Model{Name: "any", Shape: "8c88d48d7913f78b", Score: scoreAnyFolded})
 }
 
 // scoreAny scores records of any schema: linear over 2 features.
-func scoreAny(k *kernel.Args) {
+func scoreAny(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -26,17 +27,17 @@ func scoreAny(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, number0))
+		rest0 := float64(w[1] * compute.Age(time, number0))
 
 		// type: record.type
 		own0 := typeValue[i]
 
-		out[i] = kernel.Score((own0 + w[0]) + rest0)
+		out[i] = compute.Score((own0 + w[0]) + rest0)
 	}
 }
 
 // foldAny adds up what depends on the record alone, once, when it enters a cache.
-func foldAny(k *kernel.Args) {
+func foldAny(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	typeColumn := rows.Column(k.Columns[0])
@@ -46,12 +47,12 @@ func foldAny(k *kernel.Args) {
 		// type: record.type
 		own0 := typeValue[i]
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreAnyFolded scores with that part given.
-func scoreAnyFolded(k *kernel.Args) {
+func scoreAnyFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -62,8 +63,8 @@ func scoreAnyFolded(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, number0))
+		rest0 := float64(w[1] * compute.Age(time, number0))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
+		out[i] = compute.Score((folded[r] + w[0]) + rest0)
 	}
 }

@@ -5,18 +5,21 @@ package arithmetic
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "e3a8a93932951b44", Score: scoreArithmetic})
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "53c930a60e8520bd", Score: foldArithmetic})
-	kernel.Register(kernel.Generated{Model: "arithmetic", Shape: "d24c8bc388dc3451", Score: scoreArithmeticFolded})
+	compute.RegisterModel(compute.Model{Name: "arithmetic", Shape: "e3a8a93932951b44", Score: scoreArithmetic})
+	compute.RegisterModel(compute.Model{Name: "arithmetic", Shape: "53c930a60e8520bd", Score: foldArithmetic})
+	compute.RegisterModel(compute.Model{Name: "arithmetic", Shape: "d24c8bc388dc3451", Score: scoreArithmeticFolded})
 }
 
 // scoreArithmetic scores millrace.Activity: linear over 8 features.
-func scoreArithmetic(k *kernel.Args) {
+func scoreArithmetic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -40,27 +43,27 @@ func scoreArithmetic(k *kernel.Args) {
 		own2 := float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
 
 		// d: 0 / 0 * record.likes
-		own3 := float64(w[4] * float64(kernel.Missing*likes))
+		own3 := float64(w[4] * float64(compute.Missing*likes))
 
 		// e: record.likes / 0
 		own0 += float64(w[5] * (likes / 0))
 
 		// f: min(record.likes, record.shares, record.comments, 7)
-		own1 += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+		own1 += float64(w[6] * compute.Min(compute.Min(compute.Min(likes, shares), comments), 7))
 
 		// g: pow(record.likes, 0.5)
-		own2 += float64(w[7] * fn.Pow(likes, 0.5))
+		own2 += float64(w[7] * compute.Pow(likes, 0.5))
 
 		// h: clamp(record.likes, -0.0, 1e3)
-		own3 += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		own3 += float64(w[8] * compute.Clamp(likes, math.Copysign(0, -1), 1000))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldArithmetic adds up what depends on the record alone, once, when it enters a cache.
-func foldArithmetic(k *kernel.Args) {
+func foldArithmetic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -84,32 +87,32 @@ func foldArithmetic(k *kernel.Args) {
 		own2 := float64(w[3] * (float64(likes*shares) + float64(comments*impressions)))
 
 		// d: 0 / 0 * record.likes
-		own3 := float64(w[4] * float64(kernel.Missing*likes))
+		own3 := float64(w[4] * float64(compute.Missing*likes))
 
 		// e: record.likes / 0
 		own0 += float64(w[5] * (likes / 0))
 
 		// f: min(record.likes, record.shares, record.comments, 7)
-		own1 += float64(w[6] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+		own1 += float64(w[6] * compute.Min(compute.Min(compute.Min(likes, shares), comments), 7))
 
 		// g: pow(record.likes, 0.5)
-		own2 += float64(w[7] * fn.Pow(likes, 0.5))
+		own2 += float64(w[7] * compute.Pow(likes, 0.5))
 
 		// h: clamp(record.likes, -0.0, 1e3)
-		own3 += float64(w[8] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		own3 += float64(w[8] * compute.Clamp(likes, math.Copysign(0, -1), 1000))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreArithmeticFolded scores with that part given.
-func scoreArithmeticFolded(k *kernel.Args) {
+func scoreArithmeticFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[9]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -2,18 +2,20 @@
 
 package categories
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "a1e92e4f0878f747", Score: scoreCategories})
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "f370f6b258730ec8", Score: foldCategories})
-	kernel.Register(kernel.Generated{Model: "categories", Shape: "ba57a2d9de52900b", Score: scoreCategoriesFolded})
+	compute.RegisterModel(compute.Model{Name: "categories", Shape: "a1e92e4f0878f747", Score: scoreCategories})
+	compute.RegisterModel(compute.Model{Name: "categories", Shape: "f370f6b258730ec8", Score: foldCategories})
+	compute.RegisterModel(compute.Model{Name: "categories", Shape: "ba57a2d9de52900b", Score: scoreCategoriesFolded})
 }
 
 // scoreCategories scores millrace.Activity: linear over 3 features.
-func scoreCategories(k *kernel.Args) {
+func scoreCategories(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
@@ -28,7 +30,7 @@ func scoreCategories(k *kernel.Args) {
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))
-		own1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))
+		own1 := k.Tables[1].Number(float64(compute.One(likes >= 1) + compute.One(likes >= 10) + compute.One(likes >= 100)))
 
 		// pair: cross(record.verb, record.language)
 		verb := rows.StringAt(k.Columns[0], int(r))
@@ -37,12 +39,12 @@ func scoreCategories(k *kernel.Args) {
 		own2 := k.Tables[2].String(pair)
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldCategories adds up what depends on the record alone, once, when it enters a cache.
-func foldCategories(k *kernel.Args) {
+func foldCategories(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	verbColumn := rows.Column(k.Columns[0])
@@ -56,7 +58,7 @@ func foldCategories(k *kernel.Args) {
 
 		// hour: bucketize(record.likes, [1, 10, 100])
 		likes := float64(int64(likesColumn[r]))
-		own1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))
+		own1 := k.Tables[1].Number(float64(compute.One(likes >= 1) + compute.One(likes >= 10) + compute.One(likes >= 100)))
 
 		// pair: cross(record.verb, record.language)
 		verb := rows.StringAt(k.Columns[0], int(r))
@@ -64,18 +66,18 @@ func foldCategories(k *kernel.Args) {
 		pair := k.Arena.Cross(verb, language)
 		own2 := k.Tables[2].String(pair)
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreCategoriesFolded scores with that part given.
-func scoreCategoriesFolded(k *kernel.Args) {
+func scoreCategoriesFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[1]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

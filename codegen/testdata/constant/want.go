@@ -2,21 +2,23 @@
 
 package constant
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "constant", Shape: "90acd072e5310765", Score: scoreConstant})
+	compute.RegisterModel(compute.Model{Name: "constant", Shape: "90acd072e5310765", Score: scoreConstant})
 }
 
 // scoreConstant scores millrace.Activity: linear over 4 features.
-func scoreConstant(k *kernel.Args) {
+func scoreConstant(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	number0 := k.Numbers[0]
 	for i := range sel {
 
-		out[i] = kernel.Score(number0)
+		out[i] = compute.Score(number0)
 	}
 }

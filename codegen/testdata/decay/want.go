@@ -2,17 +2,18 @@
 
 package decay
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "decay", Shape: "7eb3400a504faf13", Score: scoreDecay})
+	compute.RegisterModel(compute.Model{Name: "decay", Shape: "7eb3400a504faf13", Score: scoreDecay})
 }
 
 // scoreDecay scores millrace.Activity: linear over 3 features.
-func scoreDecay(k *kernel.Args) {
+func scoreDecay(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -21,7 +22,7 @@ func scoreDecay(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 3600)[:len(sel)]
 	day := k.Decays(2, age, 86400)[:len(sel)]
@@ -36,6 +37,6 @@ func scoreDecay(k *kernel.Args) {
 		// old: age(record.created_at) / 3600
 		rest2 := float64(w[3] * (age[i] / 3600))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + rest2))
 	}
 }

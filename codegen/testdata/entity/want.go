@@ -6,30 +6,33 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
-	kernel.Register(kernel.Generated{Model: "entity", Shape: "53a6831e35630b72", Score: scoreEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "a29f3dccf3b9d55c", Score: scoreEntity})
+	compute.RegisterModel(compute.Model{Name: "entity", Shape: "53a6831e35630b72", Score: scoreEntityAlone})
 }
 
 var entityList1 = []float64{}
 
 // scoreEntity scores test.Every and features test.Member: linear over 8 features.
-func scoreEntity(k *kernel.Args) {
+func scoreEntity(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	pop := kernel.Log1p(fn.Coalesce(followers, 0))
-	posts := kernel.Missing
+	pop := compute.Log1p(compute.Coalesce(followers, 0))
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -47,12 +50,12 @@ func scoreEntity(k *kernel.Args) {
 	}
 	t1 := float64(w[1] * pop)
 	text0 := k.Strings[0]
-	t2 := float64(w[3] * kernel.Bool(lang == text0))
+	t2 := float64(w[3] * compute.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t3 := float64(w[6] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
+	t3 := float64(w[6] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
 	for i, r := range sel {
@@ -64,11 +67,11 @@ func scoreEntity(k *kernel.Args) {
 
 		// topic: record.s in entity.topics
 		s := rows.StringAt(k.Columns[1], int(r))
-		rest3 := float64(w[4] * kernel.Bool(slices.Contains(topics, s)))
+		rest3 := float64(w[4] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := t1 + float64(w[5]*fn.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*compute.Dot(vec, embedding))
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t3
@@ -81,12 +84,12 @@ func scoreEntity(k *kernel.Args) {
 		x2 := math.Float64frombits(xColumn[r])
 		rest3 += float64(w[7] * float64(pop*x2))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreEntityAlone scores test.Every of entities without features: linear over 8 features.
-func scoreEntityAlone(k *kernel.Args) {
+func scoreEntityAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -102,14 +105,14 @@ func scoreEntityAlone(k *kernel.Args) {
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * float64(kernel.Missing*n2))
+		rest1 := float64(w[2] * float64(compute.Missing*n2))
 
 		// topic: record.s in entity.topics
-		rest3 := float64(w[4] * kernel.Bool(sIn[i]))
+		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*fn.Dot(vec, entityList1))
+		rest0 := number0 + float64(w[5]*compute.Dot(vec, entityList1))
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1
@@ -123,6 +126,6 @@ func scoreEntityAlone(k *kernel.Args) {
 		x2 := math.Float64frombits(xColumn[r])
 		rest3 += float64(w[7] * float64(0*x2))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

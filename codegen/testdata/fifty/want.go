@@ -2,19 +2,20 @@
 
 package fifty
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "f7b7b21f0228d1de", Score: scoreFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "21154140e88ff9d0", Score: foldFifty})
-	kernel.Register(kernel.Generated{Model: "fifty", Shape: "842d9d1445305ab0", Score: scoreFiftyFolded})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "f7b7b21f0228d1de", Score: scoreFifty})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "21154140e88ff9d0", Score: foldFifty})
+	compute.RegisterModel(compute.Model{Name: "fifty", Shape: "842d9d1445305ab0", Score: scoreFiftyFolded})
 }
 
 // scoreFifty scores test.Counters: linear over 50 features.
-func scoreFifty(k *kernel.Args) {
+func scoreFifty(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[51]float64)(k.Weights)
@@ -36,61 +37,61 @@ func scoreFifty(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))
-		own0 := float64(w[1] * kernel.Bool(c5 > 24))
+		own0 := float64(w[1] * compute.Bool(c5 > 24))
 
 		// f1: record.c9 > 35
 		c9 := float64(int64(c9Column[r]))
-		own1 := float64(w[2] * kernel.Bool(c9 > 35))
+		own1 := float64(w[2] * compute.Bool(c9 > 35))
 
 		// f2: record.c11 > 45
 		c11 := float64(int64(c11Column[r]))
-		own2 := float64(w[3] * kernel.Bool(c11 > 45))
+		own2 := float64(w[3] * compute.Bool(c11 > 45))
 
 		// f3: record.c10 > 1
 		c10 := float64(int64(c10Column[r]))
-		own3 := float64(w[4] * kernel.Bool(c10 > 1))
+		own3 := float64(w[4] * compute.Bool(c10 > 1))
 
 		// f4: record.c1 > 14
 		c1 := float64(int64(c1Column[r]))
-		own0 += float64(w[5] * kernel.Bool(c1 > 14))
+		own0 += float64(w[5] * compute.Bool(c1 > 14))
 
 		// f5: record.c11 > 14
-		own1 += float64(w[6] * kernel.Bool(c11 > 14))
+		own1 += float64(w[6] * compute.Bool(c11 > 14))
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		f6 := float64(compute.One(c11 >= 1) + compute.One(c11 >= 10) + compute.One(c11 >= 100))
 		own2 += float64(w[7] * f6)
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
-		own3 += float64(w[8] * float64(kernel.One(c7 >= 1)+kernel.One(c7 >= 10)+kernel.One(c7 >= 100)))
+		own3 += float64(w[8] * float64(compute.One(c7 >= 1)+compute.One(c7 >= 10)+compute.One(c7 >= 100)))
 
 		// f8: bucketize(record.c4, [1, 10, 100])
 		c4 := float64(int64(c4Column[r]))
-		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
+		own0 += float64(w[9] * float64(compute.One(c4 >= 1)+compute.One(c4 >= 10)+compute.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
 		own1 += float64(w[10] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
-		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
+		own2 += float64(w[11] * float64(compute.One(c5 >= 1)+compute.One(c5 >= 10)+compute.One(c5 >= 100)))
 
 		// f11: bucketize(record.c10, [1, 10, 100])
-		own3 += float64(w[12] * float64(kernel.One(c10 >= 1)+kernel.One(c10 >= 10)+kernel.One(c10 >= 100)))
+		own3 += float64(w[12] * float64(compute.One(c10 >= 1)+compute.One(c10 >= 10)+compute.One(c10 >= 100)))
 
 		// f12: bucketize(record.c9, [1, 10, 100])
-		own0 += float64(w[13] * float64(kernel.One(c9 >= 1)+kernel.One(c9 >= 10)+kernel.One(c9 >= 100)))
+		own0 += float64(w[13] * float64(compute.One(c9 >= 1)+compute.One(c9 >= 10)+compute.One(c9 >= 100)))
 
 		// f13: bucketize(record.c3, [1, 10, 100])
 		c3 := float64(int64(c3Column[r]))
-		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
+		own1 += float64(w[14] * float64(compute.One(c3 >= 1)+compute.One(c3 >= 10)+compute.One(c3 >= 100)))
 
 		// f14: record.c10 * record.c5
 		f14 := float64(c10 * c5)
@@ -143,22 +144,22 @@ func scoreFifty(k *kernel.Args) {
 		rest0 := float64(w[29] * f28[i])
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * kernel.Log1pWhole(c4))
+		own0 += float64(w[30] * compute.Log1pWhole(c4))
 
 		// f30: log1p(record.c5)
-		own1 += float64(w[31] * kernel.Log1pWhole(c5))
+		own1 += float64(w[31] * compute.Log1pWhole(c5))
 
 		// f31: log1p(record.c1)
-		own2 += float64(w[32] * kernel.Log1pWhole(c1))
+		own2 += float64(w[32] * compute.Log1pWhole(c1))
 
 		// f32: log1p(record.c0)
-		own3 += float64(w[33] * kernel.Log1pWhole(c0))
+		own3 += float64(w[33] * compute.Log1pWhole(c0))
 
 		// f33: log1p(record.c9)
-		own0 += float64(w[34] * kernel.Log1pWhole(c9))
+		own0 += float64(w[34] * compute.Log1pWhole(c9))
 
 		// f34: log1p(record.c2)
-		own1 += float64(w[35] * kernel.Log1pWhole(c2))
+		own1 += float64(w[35] * compute.Log1pWhole(c2))
 
 		// f35: record.c7
 		own2 += float64(w[36] * c7)
@@ -206,12 +207,12 @@ func scoreFifty(k *kernel.Args) {
 		rest2 := float64(w[50] * float64(number1*c1))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // foldFifty adds up what depends on the record alone, once, when it enters a cache.
-func foldFifty(k *kernel.Args) {
+func foldFifty(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[51]float64)(k.Weights)
@@ -231,54 +232,54 @@ func foldFifty(k *kernel.Args) {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))
-		own0 := float64(w[1] * kernel.Bool(c5 > 24))
+		own0 := float64(w[1] * compute.Bool(c5 > 24))
 
 		// f1: record.c9 > 35
 		c9 := float64(int64(c9Column[r]))
-		own1 := float64(w[2] * kernel.Bool(c9 > 35))
+		own1 := float64(w[2] * compute.Bool(c9 > 35))
 
 		// f2: record.c11 > 45
 		c11 := float64(int64(c11Column[r]))
-		own2 := float64(w[3] * kernel.Bool(c11 > 45))
+		own2 := float64(w[3] * compute.Bool(c11 > 45))
 
 		// f3: record.c10 > 1
 		c10 := float64(int64(c10Column[r]))
-		own3 := float64(w[4] * kernel.Bool(c10 > 1))
+		own3 := float64(w[4] * compute.Bool(c10 > 1))
 
 		// f4: record.c1 > 14
 		c1 := float64(int64(c1Column[r]))
-		own0 += float64(w[5] * kernel.Bool(c1 > 14))
+		own0 += float64(w[5] * compute.Bool(c1 > 14))
 
 		// f5: record.c11 > 14
-		own1 += float64(w[6] * kernel.Bool(c11 > 14))
+		own1 += float64(w[6] * compute.Bool(c11 > 14))
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		f6 := float64(compute.One(c11 >= 1) + compute.One(c11 >= 10) + compute.One(c11 >= 100))
 		own2 += float64(w[7] * f6)
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
-		own3 += float64(w[8] * float64(kernel.One(c7 >= 1)+kernel.One(c7 >= 10)+kernel.One(c7 >= 100)))
+		own3 += float64(w[8] * float64(compute.One(c7 >= 1)+compute.One(c7 >= 10)+compute.One(c7 >= 100)))
 
 		// f8: bucketize(record.c4, [1, 10, 100])
 		c4 := float64(int64(c4Column[r]))
-		own0 += float64(w[9] * float64(kernel.One(c4 >= 1)+kernel.One(c4 >= 10)+kernel.One(c4 >= 100)))
+		own0 += float64(w[9] * float64(compute.One(c4 >= 1)+compute.One(c4 >= 10)+compute.One(c4 >= 100)))
 
 		// f9: bucketize(record.c11, [1, 10, 100])
 		own1 += float64(w[10] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
-		own2 += float64(w[11] * float64(kernel.One(c5 >= 1)+kernel.One(c5 >= 10)+kernel.One(c5 >= 100)))
+		own2 += float64(w[11] * float64(compute.One(c5 >= 1)+compute.One(c5 >= 10)+compute.One(c5 >= 100)))
 
 		// f11: bucketize(record.c10, [1, 10, 100])
-		own3 += float64(w[12] * float64(kernel.One(c10 >= 1)+kernel.One(c10 >= 10)+kernel.One(c10 >= 100)))
+		own3 += float64(w[12] * float64(compute.One(c10 >= 1)+compute.One(c10 >= 10)+compute.One(c10 >= 100)))
 
 		// f12: bucketize(record.c9, [1, 10, 100])
-		own0 += float64(w[13] * float64(kernel.One(c9 >= 1)+kernel.One(c9 >= 10)+kernel.One(c9 >= 100)))
+		own0 += float64(w[13] * float64(compute.One(c9 >= 1)+compute.One(c9 >= 10)+compute.One(c9 >= 100)))
 
 		// f13: bucketize(record.c3, [1, 10, 100])
 		c3 := float64(int64(c3Column[r]))
-		own1 += float64(w[14] * float64(kernel.One(c3 >= 1)+kernel.One(c3 >= 10)+kernel.One(c3 >= 100)))
+		own1 += float64(w[14] * float64(compute.One(c3 >= 1)+compute.One(c3 >= 10)+compute.One(c3 >= 100)))
 
 		// f14: record.c10 * record.c5
 		f14 := float64(c10 * c5)
@@ -328,22 +329,22 @@ func foldFifty(k *kernel.Args) {
 		own3 += float64(w[28] * float64(c7*c6))
 
 		// f29: log1p(record.c4)
-		own0 += float64(w[30] * kernel.Log1pWhole(c4))
+		own0 += float64(w[30] * compute.Log1pWhole(c4))
 
 		// f30: log1p(record.c5)
-		own1 += float64(w[31] * kernel.Log1pWhole(c5))
+		own1 += float64(w[31] * compute.Log1pWhole(c5))
 
 		// f31: log1p(record.c1)
-		own2 += float64(w[32] * kernel.Log1pWhole(c1))
+		own2 += float64(w[32] * compute.Log1pWhole(c1))
 
 		// f32: log1p(record.c0)
-		own3 += float64(w[33] * kernel.Log1pWhole(c0))
+		own3 += float64(w[33] * compute.Log1pWhole(c0))
 
 		// f33: log1p(record.c9)
-		own0 += float64(w[34] * kernel.Log1pWhole(c9))
+		own0 += float64(w[34] * compute.Log1pWhole(c9))
 
 		// f34: log1p(record.c2)
-		own1 += float64(w[35] * kernel.Log1pWhole(c2))
+		own1 += float64(w[35] * compute.Log1pWhole(c2))
 
 		// f35: record.c7
 		own2 += float64(w[36] * c7)
@@ -384,12 +385,12 @@ func foldFifty(k *kernel.Args) {
 		// f47: record.c0
 		own2 += float64(w[48] * c0)
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreFiftyFolded scores with that part given.
-func scoreFiftyFolded(k *kernel.Args) {
+func scoreFiftyFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -402,7 +403,7 @@ func scoreFiftyFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -418,6 +419,6 @@ func scoreFiftyFolded(k *kernel.Args) {
 		c1 := float64(int64(c1Column[r]))
 		rest2 := float64(w[50] * float64(number1*c1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -2,37 +2,38 @@
 
 package filter_five
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "five",
 		Terms: []string{
 			"(> record.created_at (- as_of duration:2592000000))",
 			"(in record.language (list \"en\" \"de\" \"fr\"))",
 		},
-		Columns: []block.Column{
-			{Name: "created_at", Kind: column.Time, Nullable: false},
-			{Name: "language", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "created_at", Kind: compute.KindTime, Nullable: false},
+			{Name: "language", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepFive,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "five",
 		Terms: []string{
 			"(>= record.likes 3)",
 			"(== record.visibility \"public\")",
 		},
-		Columns: []block.Column{
-			{Name: "likes", Kind: column.Int, Nullable: false},
-			{Name: "visibility", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "likes", Kind: compute.KindInt, Nullable: false},
+			{Name: "visibility", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepFive2,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "five",
 		Terms: []string{
 			"(> record.created_at (- as_of duration:2592000000))",
@@ -41,49 +42,49 @@ func init() {
 			"(>= record.likes 3)",
 			"(== record.visibility \"public\")",
 		},
-		Columns: []block.Column{
-			{Name: "created_at", Kind: column.Time, Nullable: false},
-			{Name: "language", Kind: column.String, Nullable: false},
-			{Name: "sensitive", Kind: column.Bool, Nullable: false},
-			{Name: "likes", Kind: column.Int, Nullable: false},
-			{Name: "visibility", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "created_at", Kind: compute.KindTime, Nullable: false},
+			{Name: "language", Kind: compute.KindString, Nullable: false},
+			{Name: "sensitive", Kind: compute.KindBool, Nullable: false},
+			{Name: "likes", Kind: compute.KindInt, Nullable: false},
+			{Name: "visibility", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepFive3,
 	})
 }
 
 // keepFive drops the rows for which one of these is false: 2 terms.
-func keepFive(k *block.Args) {
+func keepFive(k *compute.FilterArgs) {
 	createdAt := k.Column(0)
 	language := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.created_at > (as_of - duration("720h0m0s"))
-		hit := block.Between(block.Block(createdAt, i), k.Ranges[0].Lo, k.Ranges[0].Span)
+		hit := compute.Between(compute.Block(createdAt, i), k.Ranges[0].Lo, k.Ranges[0].Span)
 
 		// record.language in ["en", "de", "fr"]
-		hit &= (block.Equal(block.Block(language, i), 0x6e6502) | block.Equal(block.Block(language, i), 0x656402) | block.Equal(block.Block(language, i), 0x726602))
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= (compute.Equal(compute.Block(language, i), 0x6e6502) | compute.Equal(compute.Block(language, i), 0x656402) | compute.Equal(compute.Block(language, i), 0x726602))
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepFive2 drops the rows for which one of these is false: 2 terms.
-func keepFive2(k *block.Args) {
+func keepFive2(k *compute.FilterArgs) {
 	likes := k.Column(0)
 	visibility := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.likes >= 3
-		hit := block.Between(block.Block(likes, i), 0x3, 0x7ffffffffffffffc)
+		hit := compute.Between(compute.Block(likes, i), 0x3, 0x7ffffffffffffffc)
 
 		// record.visibility == "public"
-		hit &= block.Equal(block.Block(visibility, i), 0x63696c62757006)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= compute.Equal(compute.Block(visibility, i), 0x63696c62757006)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepFive3 drops the rows for which one of these is false: 5 terms.
-func keepFive3(k *block.Args) {
+func keepFive3(k *compute.FilterArgs) {
 	createdAt := k.Column(0)
 	language := k.Column(1)
 	sensitive := k.Column(2)
@@ -92,19 +93,19 @@ func keepFive3(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.created_at > (as_of - duration("720h0m0s"))
-		hit := block.Between(block.Block(createdAt, i), k.Ranges[0].Lo, k.Ranges[0].Span)
+		hit := compute.Between(compute.Block(createdAt, i), k.Ranges[0].Lo, k.Ranges[0].Span)
 
 		// record.language in ["en", "de", "fr"]
-		hit &= (block.Equal(block.Block(language, i), 0x6e6502) | block.Equal(block.Block(language, i), 0x656402) | block.Equal(block.Block(language, i), 0x726602))
+		hit &= (compute.Equal(compute.Block(language, i), 0x6e6502) | compute.Equal(compute.Block(language, i), 0x656402) | compute.Equal(compute.Block(language, i), 0x726602))
 
 		// !record.sensitive
-		hit &= ^block.Equal(block.Block(sensitive, i), 0x1)
+		hit &= ^compute.Equal(compute.Block(sensitive, i), 0x1)
 
 		// record.likes >= 3
-		hit &= block.Between(block.Block(likes, i), 0x3, 0x7ffffffffffffffc)
+		hit &= compute.Between(compute.Block(likes, i), 0x3, 0x7ffffffffffffffc)
 
 		// record.visibility == "public"
-		hit &= block.Equal(block.Block(visibility, i), 0x63696c62757006)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= compute.Equal(compute.Block(visibility, i), 0x63696c62757006)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

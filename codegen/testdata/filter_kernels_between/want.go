@@ -2,58 +2,59 @@
 
 package filter_kernels_between
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "kernels-between",
 		Terms: []string{
 			"(> record.likes 2)",
 		},
-		Columns: []block.Column{
-			{Name: "likes", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "likes", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepKernelsBetween,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "kernels-between",
 		Terms: []string{
 			"(!= record.verb \"like\")",
 			"(!= record.country \"\")",
 		},
-		Columns: []block.Column{
-			{Name: "verb", Kind: column.String, Nullable: false},
-			{Name: "country", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "verb", Kind: compute.KindString, Nullable: false},
+			{Name: "country", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepKernelsBetween2,
 	})
 }
 
 // keepKernelsBetween drops the rows for which one of these is false: 1 term.
-func keepKernelsBetween(k *block.Args) {
+func keepKernelsBetween(k *compute.FilterArgs) {
 	likes := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.likes > 2
-		hit := block.Between(block.Block(likes, i), 0x3, 0x7ffffffffffffffc)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := compute.Between(compute.Block(likes, i), 0x3, 0x7ffffffffffffffc)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepKernelsBetween2 drops the rows for which one of these is false: 2 terms.
-func keepKernelsBetween2(k *block.Args) {
+func keepKernelsBetween2(k *compute.FilterArgs) {
 	verb := k.Column(0)
 	country := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.verb != "like"
-		hit := ^block.Equal(block.Block(verb, i), 0x656b696c04)
+		hit := ^compute.Equal(compute.Block(verb, i), 0x656b696c04)
 
 		// record.country != ""
-		hit &= ^block.Equal(block.Block(country, i), 0x0)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= ^compute.Equal(compute.Block(country, i), 0x0)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

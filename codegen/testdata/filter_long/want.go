@@ -2,41 +2,42 @@
 
 package filter_long
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "long",
 		Terms: []string{
 			"(in record.country (list \"the United Kingdom\" \"Papua New Guinea\" \"Peru\"))",
 			"(== record.verb \"recommendation\")",
 		},
-		Columns: []block.Column{
-			{Name: "country", Kind: column.String, Nullable: false},
-			{Name: "verb", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "country", Kind: compute.KindString, Nullable: false},
+			{Name: "verb", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepLong,
 	})
 }
 
-var longFeed1 = block.NewTexts("Papua New Guinea", "the United Kingdom")
+var longFeed1 = compute.NewTexts("Papua New Guinea", "the United Kingdom")
 
-var longFeed2 = block.NewTexts("recommendation")
+var longFeed2 = compute.NewTexts("recommendation")
 
 // keepLong drops the rows for which one of these is false: 2 terms.
-func keepLong(k *block.Args) {
+func keepLong(k *compute.FilterArgs) {
 	country := k.Column(0)
 	verb := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.country in ["the United Kingdom", "Papua New Guinea", "Peru"]
-		hit := (block.Equal(block.Block(country, i), 0x7572655004) | longFeed1.In(k.Rows, block.Block(country, i)))
+		hit := (compute.Equal(compute.Block(country, i), 0x7572655004) | longFeed1.In(k.Rows, compute.Block(country, i)))
 
 		// record.verb == "recommendation"
-		hit &= longFeed2.In(k.Rows, block.Block(verb, i))
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= longFeed2.In(k.Rows, compute.Block(verb, i))
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

@@ -2,30 +2,31 @@
 
 package filter_random_00
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-0",
 		Terms: []string{
 			"(< 1 record.i)",
 			"(< (- as_of record.nt) duration:86400000)",
 			"(<= record.ni 0)",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom0,
 	})
 }
 
 // keepRandom0 drops the rows for which one of these is false: 3 terms.
-func keepRandom0(k *block.Args) {
+func keepRandom0(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	nt := k.Column(1)
 	ntNulls, ntNullsBit := k.Nulls(1)
@@ -34,17 +35,17 @@ func keepRandom0(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// 1 < record.i
-		hit := block.Between(block.Block(i2, i), 0x2, 0x7ffffffffffffffd)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(i2, i), 0x2, 0x7ffffffffffffffd)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (as_of - record.nt) < duration("24h0m0s")
-		if k.Keep(i, block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
+		if k.Keep(i, compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
 			continue
 		}
 
 		// record.ni <= 0
-		k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))
+		k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))
 	}
 }

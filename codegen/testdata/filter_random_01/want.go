@@ -2,13 +2,14 @@
 
 package filter_random_01
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-1",
 		Terms: []string{
 			"(> (- as_of record.t) duration:0)",
@@ -16,17 +17,17 @@ func init() {
 			"(== record.i 9223372036854775807)",
 			"(in record.ns (list \"en\" \"de\" \"fr\"))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "i", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepRandom1,
 	})
 }
 
 // keepRandom1 drops the rows for which one of these is false: 4 terms.
-func keepRandom1(k *block.Args) {
+func keepRandom1(k *compute.FilterArgs) {
 	t := k.Column(0)
 	ns := k.Column(1)
 	nsNulls, nsNullsBit := k.Nulls(1)
@@ -34,22 +35,22 @@ func keepRandom1(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (as_of - record.t) > duration("0s")
-		if k.Keep(i, block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
+		if k.Keep(i, compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
 			continue
 		}
 
 		// record.ns == ""
-		if k.Keep(i, block.Without(block.Verdict{Hit: block.Equal(block.Block(ns, i), 0x0)}, block.Nulls(block.Block(nsNulls, i), nsNullsBit))) == 0 {
+		if k.Keep(i, compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ns, i), 0x0)}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit))) == 0 {
 			continue
 		}
 
 		// record.i == 9223372036854775807
-		hit := block.Equal(block.Block(i2, i), 0x7fffffffffffffff)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Equal(compute.Block(i2, i), 0x7fffffffffffffff)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.ns in ["en", "de", "fr"]
-		k.Keep(i, block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402) | block.Equal(block.Block(ns, i), 0x726602))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)))
+		k.Keep(i, compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402) | compute.Equal(compute.Block(ns, i), 0x726602))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)))
 	}
 }

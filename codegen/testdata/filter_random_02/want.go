@@ -5,29 +5,32 @@ package filter_random_02
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-2",
 		Terms: []string{
 			"(|| (in record.ni (list 0 1 2 3 4 5 -1)) (&& (|| (== record.ni 3) (&& (>= record.d -1.0) (in record.ni (list 0 1 2 3 4 5 -1)))) (>= (- as_of record.nt) duration:86400000)))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
 		},
 		Keep: keepRandom2,
 	})
 }
 
-var random2Feed1 = block.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
+var random2Feed1 = compute.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
 
 // keepRandom2 drops the rows for which one of these is false: 1 term.
-func keepRandom2(k *block.Args) {
+func keepRandom2(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	d := k.Column(1)
@@ -36,6 +39,6 @@ func keepRandom2(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.ni in [0, 1, 2, 3, 4, 5, -1]) || (((record.ni == 3) || ((record.d >= (-1.0)) && (record.ni in [0, 1, 2, 3, 4, 5, -1]))) && ((as_of - record.nt) >= duration("24h0m0s")))
-		k.Keep(i, block.Or(block.Without(block.Verdict{Hit: random2Feed1.In(block.Block(ni, i))}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.And(block.Or(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x3)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.And(block.Doubles(block.Block(d, i), -1, math.Inf(+1)), block.Without(block.Verdict{Hit: random2Feed1.In(block.Block(ni, i))}, block.Nulls(block.Block(niNulls, i), niNullsBit)))), block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)))))
+		k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: random2Feed1.In(compute.Block(ni, i))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.And(compute.Or(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x3)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.And(compute.DoublesBetween(compute.Block(d, i), -1, math.Inf(+1)), compute.Without(compute.Verdict{Hit: random2Feed1.In(compute.Block(ni, i))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))), compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)))))
 	}
 }

@@ -2,33 +2,34 @@
 
 package filter_random_03
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-3",
 		Terms: []string{
 			"(|| (< (- as_of record.t) duration:86400000) (!= record.ni 9223372036854775807))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom3,
 	})
 }
 
 // keepRandom3 drops the rows for which one of these is false: 1 term.
-func keepRandom3(k *block.Args) {
+func keepRandom3(k *compute.FilterArgs) {
 	t := k.Column(0)
 	ni := k.Column(1)
 	niNulls, niNullsBit := k.Nulls(1)
 	for i := range k.Blocks() {
 
 		// ((as_of - record.t) < duration("24h0m0s")) || (record.ni != 9223372036854775807)
-		k.Keep(i, block.Or(block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)), block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x7fffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))))
+		k.Keep(i, compute.Or(compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)), compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x7fffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))))
 	}
 }

@@ -2,51 +2,52 @@
 
 package filter_random_04
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-4",
 		Terms: []string{
 			"(!= record.t timestamp:1700000000000)",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
 		},
 		Keep: keepRandom4,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-4",
 		Terms: []string{
 			"(|| (> record.ni 9.3e+18) (|| (>= record.t timestamp:1700000000000) (&& (in record.ns (list \"en\" \"de\")) (<= 1 record.i))))",
 			"(! (<= 0.5 record.ni))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "i", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepRandom42,
 	})
 }
 
 // keepRandom4 drops the rows for which one of these is false: 1 term.
-func keepRandom4(k *block.Args) {
+func keepRandom4(k *compute.FilterArgs) {
 	t := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.t != timestamp("2023-11-14T22:13:20Z")
-		hit := ^block.Equal(block.Block(t, i), 0x18bcfe56800)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := ^compute.Equal(compute.Block(t, i), 0x18bcfe56800)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepRandom42 drops the rows for which one of these is false: 2 terms.
-func keepRandom42(k *block.Args) {
+func keepRandom42(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	t := k.Column(1)
@@ -56,11 +57,11 @@ func keepRandom42(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.ni > 9.3e+18) || ((record.t >= timestamp("2023-11-14T22:13:20Z")) || ((record.ns in ["en", "de"]) && (1 <= record.i)))
-		if k.Keep(i, block.Or(block.Outside(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x0, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Or(block.Verdict{Hit: block.Between(block.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)}, block.And(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Verdict{Hit: block.Between(block.Block(i2, i), 0x1, 0x7ffffffffffffffe)})))) == 0 {
+		if k.Keep(i, compute.Or(compute.Outside(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x0, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Or(compute.Verdict{Hit: compute.Between(compute.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)}, compute.And(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Verdict{Hit: compute.Between(compute.Block(i2, i), 0x1, 0x7ffffffffffffffe)})))) == 0 {
 			continue
 		}
 
 		// !(0.5 <= record.ni)
-		k.Keep(i, block.Not(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x1, 0x7ffffffffffffffe)}, block.Nulls(block.Block(niNulls, i), niNullsBit))))
+		k.Keep(i, compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x1, 0x7ffffffffffffffe)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))))
 	}
 }

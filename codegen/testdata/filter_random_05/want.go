@@ -5,35 +5,38 @@ package filter_random_05
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-5",
 		Terms: []string{
 			"(|| (|| (> record.d 0) (&& (in record.s (list \"en\" \"de\" \"a\" \"b\" \"c\" \"\")) (in record.ni (list 0 1 2 3 4 5 -1)))) (|| (< record.nt (- as_of duration:2592000000)) (== record.ns \"a long string\")))",
 		},
-		Columns: []block.Column{
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
 		},
 		Keep: keepRandom5,
 	})
 }
 
-var random5Feed1 = block.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
+var random5Feed1 = compute.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
 
-var random5Feed2 = block.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
+var random5Feed2 = compute.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
 
-var random5Feed3 = block.NewTexts("a long string")
+var random5Feed3 = compute.NewTexts("a long string")
 
 // keepRandom5 drops the rows for which one of these is false: 1 term.
-func keepRandom5(k *block.Args) {
+func keepRandom5(k *compute.FilterArgs) {
 	d := k.Column(0)
 	s := k.Column(1)
 	ni := k.Column(2)
@@ -45,6 +48,6 @@ func keepRandom5(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// ((record.d > 0) || ((record.s in ["en", "de", "a", "b", "c", ""]) && (record.ni in [0, 1, 2, 3, 4, 5, -1]))) || ((record.nt < (as_of - duration("720h0m0s"))) || (record.ns == "a long string"))
-		k.Keep(i, block.Or(block.Or(block.Doubles(block.Block(d, i), 5e-324, math.Inf(+1)), block.And(block.Verdict{Hit: random5Feed1.In(block.Block(s, i))}, block.Without(block.Verdict{Hit: random5Feed2.In(block.Block(ni, i))}, block.Nulls(block.Block(niNulls, i), niNullsBit)))), block.Or(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Without(block.Verdict{Hit: random5Feed3.In(k.Rows, block.Block(ns, i))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)))))
+		k.Keep(i, compute.Or(compute.Or(compute.DoublesBetween(compute.Block(d, i), 5e-324, math.Inf(+1)), compute.And(compute.Verdict{Hit: random5Feed1.In(compute.Block(s, i))}, compute.Without(compute.Verdict{Hit: random5Feed2.In(compute.Block(ni, i))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))), compute.Or(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Without(compute.Verdict{Hit: random5Feed3.In(k.Rows, compute.Block(ns, i))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)))))
 	}
 }

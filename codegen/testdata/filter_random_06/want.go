@@ -2,29 +2,30 @@
 
 package filter_random_06
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-6",
 		Terms: []string{
 			"(!= record.ni 3)",
 			"(== record.s null)",
 			"(! record.nb)",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
 		},
 		Keep: keepRandom6,
 	})
 }
 
 // keepRandom6 drops the rows for which one of these is false: 3 terms.
-func keepRandom6(k *block.Args) {
+func keepRandom6(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	nb := k.Column(1)
@@ -32,17 +33,17 @@ func keepRandom6(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.ni != 3
-		if k.Keep(i, block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x3)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))) == 0 {
+		if k.Keep(i, compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x3)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))) == 0 {
 			continue
 		}
 
 		// record.s == null
 		hit := uint64(0)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// !record.nb
-		k.Keep(i, block.Not(block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit))))
+		k.Keep(i, compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit))))
 	}
 }

@@ -2,30 +2,31 @@
 
 package filter_random_07
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-7",
 		Terms: []string{
 			"(|| (|| (has record.d) (&& (in record.i (list 1)) (== record.nt timestamp:1700000000000))) (! record.nb))",
 			"(!= record.t (- as_of duration:2592000000))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
 		},
 		Keep: keepRandom7,
 	})
 }
 
 // keepRandom7 drops the rows for which one of these is false: 2 terms.
-func keepRandom7(k *block.Args) {
+func keepRandom7(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	nt := k.Column(1)
 	ntNulls, ntNullsBit := k.Nulls(1)
@@ -35,12 +36,12 @@ func keepRandom7(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (has(record.d) || ((record.i in [1]) && (record.nt == timestamp("2023-11-14T22:13:20Z")))) || (!record.nb)
-		if k.Keep(i, block.Or(block.Or(block.Verdict{Hit: ^uint64(0)}, block.And(block.Verdict{Hit: block.Equal(block.Block(i2, i), 0x1)}, block.Without(block.Verdict{Hit: block.Equal(block.Block(nt, i), 0x18bcfe56800)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))), block.Not(block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Or(compute.Verdict{Hit: ^uint64(0)}, compute.And(compute.Verdict{Hit: compute.Equal(compute.Block(i2, i), 0x1)}, compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(nt, i), 0x18bcfe56800)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))), compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit))))) == 0 {
 			continue
 		}
 
 		// record.t != (as_of - duration("720h0m0s"))
-		hit := ^block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := ^compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

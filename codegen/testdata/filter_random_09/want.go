@@ -2,42 +2,43 @@
 
 package filter_random_09
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-9",
 		Terms: []string{
 			"(>= record.i -1)",
 			"(|| (in record.ni (list 1 3)) (&& (has record.nt) (<= record.ni -1)))",
 			"(|| (< 1 record.ni) (< record.nt (- as_of duration:-1000)))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
 		},
 		Keep: keepRandom9,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-9",
 		Terms: []string{
 			"(== record.ns \"a long string\")",
 		},
-		Columns: []block.Column{
-			{Name: "ns", Kind: column.String, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
 		},
 		Keep: keepRandom92,
 	})
 }
 
-var random9Feed1 = block.NewTexts("a long string")
+var random9Feed1 = compute.NewTexts("a long string")
 
 // keepRandom9 drops the rows for which one of these is false: 3 terms.
-func keepRandom9(k *block.Args) {
+func keepRandom9(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	ni := k.Column(1)
 	niNulls, niNullsBit := k.Nulls(1)
@@ -46,28 +47,28 @@ func keepRandom9(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.i >= (-1)
-		hit := block.Between(block.Block(i2, i), 0xffffffffffffffff, 0x8000000000000000)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(i2, i), 0xffffffffffffffff, 0x8000000000000000)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (record.ni in [1, 3]) || (has(record.nt) && (record.ni <= (-1)))
-		if k.Keep(i, block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ni, i), 0x1) | block.Equal(block.Block(ni, i), 0x3))}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.And(block.Verdict{Hit: ^block.Nulls(block.Block(ntNulls, i), ntNullsBit)}, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x7fffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ni, i), 0x1) | compute.Equal(compute.Block(ni, i), 0x3))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.And(compute.Verdict{Hit: ^compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)}, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x7fffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))))) == 0 {
 			continue
 		}
 
 		// (1 < record.ni) || (record.nt < (as_of - duration("-1s")))
-		k.Keep(i, block.Or(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x2, 0x7ffffffffffffffd)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))))
+		k.Keep(i, compute.Or(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x2, 0x7ffffffffffffffd)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))))
 	}
 }
 
 // keepRandom92 drops the rows for which one of these is false: 1 term.
-func keepRandom92(k *block.Args) {
+func keepRandom92(k *compute.FilterArgs) {
 	ns := k.Column(0)
 	nsNulls, nsNullsBit := k.Nulls(0)
 	for i := range k.Blocks() {
 
 		// record.ns == "a long string"
-		k.Keep(i, block.Without(block.Verdict{Hit: random9Feed1.In(k.Rows, block.Block(ns, i))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)))
+		k.Keep(i, compute.Without(compute.Verdict{Hit: random9Feed1.In(k.Rows, compute.Block(ns, i))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)))
 	}
 }

@@ -2,44 +2,45 @@
 
 package filter_random_10
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-10",
 		Terms: []string{
 			"record.b",
 			"(! (|| (in record.ns (list \"en\" \"de\" \"a long string\" \"another long one\")) (&& (== (- as_of record.nt) duration:86400000) record.b)))",
 			"(|| (== record.ns \"\") (== record.ns null))",
 		},
-		Columns: []block.Column{
-			{Name: "b", Kind: column.Bool, Nullable: false},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
 		},
 		Keep: keepRandom10,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-10",
 		Terms: []string{
 			"(|| (== record.i null) (== record.nt timestamp:1700000000000))",
 			"(== record.s \"\")",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom102,
 	})
 }
 
-var random10Feed1 = block.NewTexts("a long string", "another long one")
+var random10Feed1 = compute.NewTexts("a long string", "another long one")
 
 // keepRandom10 drops the rows for which one of these is false: 3 terms.
-func keepRandom10(k *block.Args) {
+func keepRandom10(k *compute.FilterArgs) {
 	b := k.Column(0)
 	ns := k.Column(1)
 	nsNulls, nsNullsBit := k.Nulls(1)
@@ -48,35 +49,35 @@ func keepRandom10(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.b
-		hit := block.Equal(block.Block(b, i), 0x1)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Equal(compute.Block(b, i), 0x1)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// !((record.ns in ["en", "de", "a long string", "another long one"]) || (((as_of - record.nt) == duration("24h0m0s")) && record.b))
-		if k.Keep(i, block.Not(block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402) | random10Feed1.In(k.Rows, block.Block(ns, i)))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.And(block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)), block.Verdict{Hit: block.Equal(block.Block(b, i), 0x1)})))) == 0 {
+		if k.Keep(i, compute.Not(compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402) | random10Feed1.In(k.Rows, compute.Block(ns, i)))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.And(compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)), compute.Verdict{Hit: compute.Equal(compute.Block(b, i), 0x1)})))) == 0 {
 			continue
 		}
 
 		// (record.ns == "") || (record.ns == null)
-		k.Keep(i, block.Or(block.Without(block.Verdict{Hit: block.Equal(block.Block(ns, i), 0x0)}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Verdict{Hit: block.Nulls(block.Block(nsNulls, i), nsNullsBit)}))
+		k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ns, i), 0x0)}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Verdict{Hit: compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)}))
 	}
 }
 
 // keepRandom102 drops the rows for which one of these is false: 2 terms.
-func keepRandom102(k *block.Args) {
+func keepRandom102(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	s := k.Column(1)
 	for i := range k.Blocks() {
 
 		// (record.i == null) || (record.nt == timestamp("2023-11-14T22:13:20Z"))
-		if k.Keep(i, block.Or(block.Verdict{Hit: uint64(0)}, block.Without(block.Verdict{Hit: block.Equal(block.Block(nt, i), 0x18bcfe56800)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))) == 0 {
+		if k.Keep(i, compute.Or(compute.Verdict{Hit: uint64(0)}, compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(nt, i), 0x18bcfe56800)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))) == 0 {
 			continue
 		}
 
 		// record.s == ""
-		hit := block.Equal(block.Block(s, i), 0x0)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := compute.Equal(compute.Block(s, i), 0x0)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

@@ -2,13 +2,14 @@
 
 package filter_random_11
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-11",
 		Terms: []string{
 			"(|| (>= record.t timestamp:1700000000000) (<= record.t timestamp:1700000000000))",
@@ -17,22 +18,22 @@ func init() {
 			"record.b",
 			"(in record.s (list \"en\" \"de\"))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "b", Kind: column.Bool, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
 		},
 		Keep: keepRandom11,
 	})
 }
 
-var random11Feed1 = block.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
+var random11Feed1 = compute.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
 
 // keepRandom11 drops the rows for which one of these is false: 5 terms.
-func keepRandom11(k *block.Args) {
+func keepRandom11(k *compute.FilterArgs) {
 	t := k.Column(0)
 	i2 := k.Column(1)
 	s := k.Column(2)
@@ -44,24 +45,24 @@ func keepRandom11(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.t >= timestamp("2023-11-14T22:13:20Z")) || (record.t <= timestamp("2023-11-14T22:13:20Z"))
-		hit := (block.Between(block.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff) | block.Between(block.Block(t, i), 0x8000000000000000, 0x8000018bcfe56800))
+		hit := (compute.Between(compute.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff) | compute.Between(compute.Block(t, i), 0x8000000000000000, 0x8000018bcfe56800))
 
 		// record.i in [0, 1, 2, 3, 4, 5, -1]
-		hit &= random11Feed1.In(block.Block(i2, i))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit &= random11Feed1.In(compute.Block(i2, i))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// ((record.s != "") || (record.ni < 9223372036854775807)) || ((record.ni <= 9.3e+18) || ((1 > record.i) && (record.nt == timestamp("2023-11-14T22:13:20Z"))))
-		if k.Keep(i, block.Or(block.Or(block.Verdict{Hit: ^block.Equal(block.Block(s, i), 0x0)}, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0xfffffffffffffffe)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Or(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.And(block.Verdict{Hit: block.Between(block.Block(i2, i), 0x8000000000000000, 0x8000000000000000)}, block.Without(block.Verdict{Hit: block.Equal(block.Block(nt, i), 0x18bcfe56800)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Or(compute.Verdict{Hit: ^compute.Equal(compute.Block(s, i), 0x0)}, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0xfffffffffffffffe)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Or(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.And(compute.Verdict{Hit: compute.Between(compute.Block(i2, i), 0x8000000000000000, 0x8000000000000000)}, compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(nt, i), 0x18bcfe56800)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))))) == 0 {
 			continue
 		}
 
 		// record.b
-		hit2 := block.Equal(block.Block(b, i), 0x1)
+		hit2 := compute.Equal(compute.Block(b, i), 0x1)
 
 		// record.s in ["en", "de"]
-		hit2 &= (block.Equal(block.Block(s, i), 0x6e6502) | block.Equal(block.Block(s, i), 0x656402))
-		k.Keep(i, block.Verdict{Hit: hit2})
+		hit2 &= (compute.Equal(compute.Block(s, i), 0x6e6502) | compute.Equal(compute.Block(s, i), 0x656402))
+		k.Keep(i, compute.Verdict{Hit: hit2})
 	}
 }

@@ -2,44 +2,45 @@
 
 package filter_random_12
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-12",
 		Terms: []string{
 			"(< record.nt (- as_of duration:2592000000))",
 			"(<= record.t (- as_of duration:2592000000))",
 			"(== record.t (- as_of duration:2592000000))",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
 		},
 		Keep: keepRandom12,
 	})
 }
 
 // keepRandom12 drops the rows for which one of these is false: 3 terms.
-func keepRandom12(k *block.Args) {
+func keepRandom12(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	t := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.nt < (as_of - duration("720h0m0s"))
-		if k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))) == 0 {
 			continue
 		}
 
 		// record.t <= (as_of - duration("720h0m0s"))
-		hit := block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)
+		hit := compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)
 
 		// record.t == (as_of - duration("720h0m0s"))
-		hit &= block.Between(block.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= compute.Between(compute.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

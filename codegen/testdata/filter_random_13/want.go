@@ -2,30 +2,31 @@
 
 package filter_random_13
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-13",
 		Terms: []string{
 			"(!= record.s \"\")",
 			"(! (!= record.nt timestamp:1700000000000))",
 			"record.nb",
 		},
-		Columns: []block.Column{
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
 		},
 		Keep: keepRandom13,
 	})
 }
 
 // keepRandom13 drops the rows for which one of these is false: 3 terms.
-func keepRandom13(k *block.Args) {
+func keepRandom13(k *compute.FilterArgs) {
 	s := k.Column(0)
 	nt := k.Column(1)
 	ntNulls, ntNullsBit := k.Nulls(1)
@@ -34,17 +35,17 @@ func keepRandom13(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.s != ""
-		hit := ^block.Equal(block.Block(s, i), 0x0)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^compute.Equal(compute.Block(s, i), 0x0)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// !(record.nt != timestamp("2023-11-14T22:13:20Z"))
-		if k.Keep(i, block.Not(block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(nt, i), 0x18bcfe56800)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))))) == 0 {
+		if k.Keep(i, compute.Not(compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(nt, i), 0x18bcfe56800)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))))) == 0 {
 			continue
 		}
 
 		// record.nb
-		k.Keep(i, block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)))
+		k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)))
 	}
 }

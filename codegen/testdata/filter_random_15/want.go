@@ -2,31 +2,32 @@
 
 package filter_random_15
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-15",
 		Terms: []string{
 			"(!= record.ns null)",
 		},
-		Columns: []block.Column{
-			{Name: "ns", Kind: column.String, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
 		},
 		Keep: keepRandom15,
 	})
 }
 
 // keepRandom15 drops the rows for which one of these is false: 1 term.
-func keepRandom15(k *block.Args) {
+func keepRandom15(k *compute.FilterArgs) {
 	nsNulls, nsNullsBit := k.Nulls(0)
 	for i := range k.Blocks() {
 
 		// record.ns != null
-		hit := ^block.Nulls(block.Block(nsNulls, i), nsNullsBit)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := ^compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

@@ -5,12 +5,15 @@ package filter_random_16
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-16",
 		Terms: []string{
 			"(|| (in record.ni (list 1 3)) (&& record.nb (!= record.i null)))",
@@ -18,18 +21,18 @@ func init() {
 			"(>= record.nd 1e+300)",
 			"(== record.s null)",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "nd", Kind: column.Double, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "nd", Kind: compute.KindDouble, Nullable: true},
 		},
 		Keep: keepRandom16,
 	})
 }
 
 // keepRandom16 drops the rows for which one of these is false: 4 terms.
-func keepRandom16(k *block.Args) {
+func keepRandom16(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	nb := k.Column(1)
@@ -40,23 +43,23 @@ func keepRandom16(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.ni in [1, 3]) || (record.nb && (record.i != null))
-		if k.Keep(i, block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ni, i), 0x1) | block.Equal(block.Block(ni, i), 0x3))}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.And(block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)), block.Verdict{Hit: ^uint64(0)}))) == 0 {
+		if k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ni, i), 0x1) | compute.Equal(compute.Block(ni, i), 0x3))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.And(compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)), compute.Verdict{Hit: ^uint64(0)}))) == 0 {
 			continue
 		}
 
 		// record.t < timestamp("2023-11-14T22:13:20Z")
-		hit := block.Between(block.Block(t, i), 0x8000000000000000, 0x8000018bcfe567ff)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(t, i), 0x8000000000000000, 0x8000018bcfe567ff)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.nd >= 1e+300
-		if k.Keep(i, block.Ordered(block.Doubles(block.Block(nd, i), 1e+300, math.Inf(+1)), block.Nulls(block.Block(ndNulls, i), ndNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.DoublesBetween(compute.Block(nd, i), 1e+300, math.Inf(+1)), compute.Nulls(compute.Block(ndNulls, i), ndNullsBit))) == 0 {
 			continue
 		}
 
 		// record.s == null
 		hit2 := uint64(0)
-		k.Keep(i, block.Verdict{Hit: hit2})
+		k.Keep(i, compute.Verdict{Hit: hit2})
 	}
 }

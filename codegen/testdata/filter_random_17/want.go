@@ -5,45 +5,48 @@ package filter_random_17
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-17",
 		Terms: []string{
 			"(|| (|| (in record.ns (list \"en\" \"de\" \"a long string\" \"another long one\")) (&& (> record.nt timestamp:1700000000000) record.nb)) (> record.nd 0.5))",
 			"(!= record.s null)",
 		},
-		Columns: []block.Column{
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "nd", Kind: column.Double, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "nd", Kind: compute.KindDouble, Nullable: true},
 		},
 		Keep: keepRandom17,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-17",
 		Terms: []string{
 			"(|| (>= record.t timestamp:1700000000000) (< record.t (- as_of duration:2592000000)))",
 			"(|| (>= record.d -1.0) (&& (>= record.i 1) (<= record.nt (- as_of duration:-1000))))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
 		},
 		Keep: keepRandom172,
 	})
 }
 
-var random17Feed1 = block.NewTexts("a long string", "another long one")
+var random17Feed1 = compute.NewTexts("a long string", "another long one")
 
 // keepRandom17 drops the rows for which one of these is false: 2 terms.
-func keepRandom17(k *block.Args) {
+func keepRandom17(k *compute.FilterArgs) {
 	ns := k.Column(0)
 	nsNulls, nsNullsBit := k.Nulls(0)
 	nt := k.Column(1)
@@ -55,18 +58,18 @@ func keepRandom17(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// ((record.ns in ["en", "de", "a long string", "another long one"]) || ((record.nt > timestamp("2023-11-14T22:13:20Z")) && record.nb)) || (record.nd > 0.5)
-		if k.Keep(i, block.Or(block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402) | random17Feed1.In(k.Rows, block.Block(ns, i)))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.And(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), 0x18bcfe56801, 0x7ffffe74301a97fe)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)))), block.Ordered(block.Doubles(block.Block(nd, i), 0.5000000000000001, math.Inf(+1)), block.Nulls(block.Block(ndNulls, i), ndNullsBit)))) == 0 {
+		if k.Keep(i, compute.Or(compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402) | random17Feed1.In(k.Rows, compute.Block(ns, i)))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.And(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), 0x18bcfe56801, 0x7ffffe74301a97fe)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)))), compute.Ordered(compute.DoublesBetween(compute.Block(nd, i), 0.5000000000000001, math.Inf(+1)), compute.Nulls(compute.Block(ndNulls, i), ndNullsBit)))) == 0 {
 			continue
 		}
 
 		// record.s != null
 		hit := ^uint64(0)
-		k.Keep(i, block.Verdict{Hit: hit})
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepRandom172 drops the rows for which one of these is false: 2 terms.
-func keepRandom172(k *block.Args) {
+func keepRandom172(k *compute.FilterArgs) {
 	t := k.Column(0)
 	d := k.Column(1)
 	i2 := k.Column(2)
@@ -75,12 +78,12 @@ func keepRandom172(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.t >= timestamp("2023-11-14T22:13:20Z")) || (record.t < (as_of - duration("720h0m0s")))
-		hit := (block.Between(block.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff) | block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := (compute.Between(compute.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff) | compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (record.d >= (-1.0)) || ((record.i >= 1) && (record.nt <= (as_of - duration("-1s"))))
-		k.Keep(i, block.Or(block.Doubles(block.Block(d, i), -1, math.Inf(+1)), block.And(block.Verdict{Hit: block.Between(block.Block(i2, i), 0x1, 0x7ffffffffffffffe)}, block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))))
+		k.Keep(i, compute.Or(compute.DoublesBetween(compute.Block(d, i), -1, math.Inf(+1)), compute.And(compute.Verdict{Hit: compute.Between(compute.Block(i2, i), 0x1, 0x7ffffffffffffffe)}, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))))
 	}
 }

@@ -2,30 +2,31 @@
 
 package filter_random_18
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-18",
 		Terms: []string{
 			"(|| (! record.b) (> record.ni 9223372036854775807))",
 			"(!= record.ni 0)",
 			"(! (>= record.i 1))",
 		},
-		Columns: []block.Column{
-			{Name: "b", Kind: column.Bool, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "i", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepRandom18,
 	})
 }
 
 // keepRandom18 drops the rows for which one of these is false: 3 terms.
-func keepRandom18(k *block.Args) {
+func keepRandom18(k *compute.FilterArgs) {
 	b := k.Column(0)
 	ni := k.Column(1)
 	niNulls, niNullsBit := k.Nulls(1)
@@ -33,17 +34,17 @@ func keepRandom18(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (!record.b) || (record.ni > 9223372036854775807)
-		if k.Keep(i, block.Or(block.Verdict{Hit: ^block.Equal(block.Block(b, i), 0x1)}, block.Outside(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x0, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Verdict{Hit: ^compute.Equal(compute.Block(b, i), 0x1)}, compute.Outside(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x0, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))))) == 0 {
 			continue
 		}
 
 		// record.ni != 0
-		if k.Keep(i, block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x0)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))) == 0 {
+		if k.Keep(i, compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x0)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))) == 0 {
 			continue
 		}
 
 		// !(record.i >= 1)
-		hit := ^block.Between(block.Block(i2, i), 0x1, 0x7ffffffffffffffe)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := ^compute.Between(compute.Block(i2, i), 0x1, 0x7ffffffffffffffe)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

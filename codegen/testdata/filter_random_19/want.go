@@ -2,33 +2,34 @@
 
 package filter_random_19
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-19",
 		Terms: []string{
 			"(|| (! (== record.ni 1)) (&& (> record.ni 9.3e+18) (<= (- as_of record.t) duration:3600000)))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
 		},
 		Keep: keepRandom19,
 	})
 }
 
 // keepRandom19 drops the rows for which one of these is false: 1 term.
-func keepRandom19(k *block.Args) {
+func keepRandom19(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	t := k.Column(1)
 	for i := range k.Blocks() {
 
 		// (!(record.ni == 1)) || ((record.ni > 9.3e+18) && ((as_of - record.t) <= duration("1h0m0s")))
-		k.Keep(i, block.Or(block.Not(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x1)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.And(block.Outside(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x0, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)))))
+		k.Keep(i, compute.Or(compute.Not(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x1)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.And(compute.Outside(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x0, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)))))
 	}
 }

@@ -2,45 +2,46 @@
 
 package filter_random_20
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-20",
 		Terms: []string{
 			"(has record.i)",
 			"(!= record.t (- as_of duration:3600000))",
 			"(>= (- as_of record.t) duration:0)",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
 		},
 		Keep: keepRandom20,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-20",
 		Terms: []string{
 			"(|| (< record.nt (- as_of duration:3600000)) (!= record.ni null))",
 			"(! (|| record.nb (&& (> (- as_of record.t) duration:0) (in record.ns (list \"en\" \"de\" \"a\" \"b\" \"c\" \"\")))))",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ns", Kind: column.String, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
 		},
 		Keep: keepRandom202,
 	})
 }
 
-var random20Feed1 = block.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
+var random20Feed1 = compute.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
 
 // keepRandom20 drops the rows for which one of these is false: 3 terms.
-func keepRandom20(k *block.Args) {
+func keepRandom20(k *compute.FilterArgs) {
 	t := k.Column(0)
 	for i := range k.Blocks() {
 
@@ -48,18 +49,18 @@ func keepRandom20(k *block.Args) {
 		hit := ^uint64(0)
 
 		// record.t != (as_of - duration("1h0m0s"))
-		hit &= ^block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit &= ^compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (as_of - record.t) >= duration("0s")
-		k.Keep(i, block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, block.Between(block.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)))
+		k.Keep(i, compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, compute.Between(compute.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)))
 	}
 }
 
 // keepRandom202 drops the rows for which one of these is false: 2 terms.
-func keepRandom202(k *block.Args) {
+func keepRandom202(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	niNulls, niNullsBit := k.Nulls(1)
@@ -71,11 +72,11 @@ func keepRandom202(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.nt < (as_of - duration("1h0m0s"))) || (record.ni != null)
-		if k.Keep(i, block.Or(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Verdict{Hit: ^block.Nulls(block.Block(niNulls, i), niNullsBit)})) == 0 {
+		if k.Keep(i, compute.Or(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Verdict{Hit: ^compute.Nulls(compute.Block(niNulls, i), niNullsBit)})) == 0 {
 			continue
 		}
 
 		// !(record.nb || (((as_of - record.t) > duration("0s")) && (record.ns in ["en", "de", "a", "b", "c", ""])))
-		k.Keep(i, block.Not(block.Or(block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)), block.And(block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, block.Between(block.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)), block.Without(block.Verdict{Hit: random20Feed1.In(block.Block(ns, i))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit))))))
+		k.Keep(i, compute.Not(compute.Or(compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)), compute.And(compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, compute.Between(compute.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)), compute.Without(compute.Verdict{Hit: random20Feed1.In(compute.Block(ns, i))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit))))))
 	}
 }

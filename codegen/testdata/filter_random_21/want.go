@@ -5,12 +5,15 @@ package filter_random_21
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-21",
 		Terms: []string{
 			"(|| (>= record.t (- as_of duration:-1000)) (!= record.i null))",
@@ -20,20 +23,20 @@ func init() {
 			"(|| (>= record.t timestamp:1700000000000) (|| (!= record.ni -1) (&& (< record.nd 1e+300) (>= record.nt (- as_of duration:-1000)))))",
 			"(has record.nb)",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nd", Kind: column.Double, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nd", Kind: compute.KindDouble, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
 		},
 		Keep: keepRandom21,
 	})
 }
 
 // keepRandom21 drops the rows for which one of these is false: 6 terms.
-func keepRandom21(k *block.Args) {
+func keepRandom21(k *compute.FilterArgs) {
 	t := k.Column(0)
 	nt := k.Column(1)
 	ntNulls, ntNullsBit := k.Nulls(1)
@@ -46,34 +49,34 @@ func keepRandom21(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.t >= (as_of - duration("-1s"))) || (record.i != null)
-		hit := (block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span) | ^uint64(0))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := (compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span) | ^uint64(0))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (as_of - record.nt) >= duration("24h0m0s")
-		if k.Keep(i, block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span))) == 0 {
+		if k.Keep(i, compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span))) == 0 {
 			continue
 		}
 
 		// record.t == timestamp("2023-11-14T22:13:20Z")
-		hit2 := block.Equal(block.Block(t, i), 0x18bcfe56800)
-		if k.Keep(i, block.Verdict{Hit: hit2}) == 0 {
+		hit2 := compute.Equal(compute.Block(t, i), 0x18bcfe56800)
+		if k.Keep(i, compute.Verdict{Hit: hit2}) == 0 {
 			continue
 		}
 
 		// record.d != 0
-		if k.Keep(i, block.Outside(block.Doubles(block.Block(d, i), 0, 0))) == 0 {
+		if k.Keep(i, compute.Outside(compute.DoublesBetween(compute.Block(d, i), 0, 0))) == 0 {
 			continue
 		}
 
 		// (record.t >= timestamp("2023-11-14T22:13:20Z")) || ((record.ni != (-1)) || ((record.nd < 1e+300) && (record.nt >= (as_of - duration("-1s")))))
-		if k.Keep(i, block.Or(block.Verdict{Hit: block.Between(block.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)}, block.Or(block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.And(block.Ordered(block.Doubles(block.Block(nd, i), math.Inf(-1), 9.999999999999999e+299), block.Nulls(block.Block(ndNulls, i), ndNullsBit)), block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Verdict{Hit: compute.Between(compute.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)}, compute.Or(compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.And(compute.Ordered(compute.DoublesBetween(compute.Block(nd, i), math.Inf(-1), 9.999999999999999e+299), compute.Nulls(compute.Block(ndNulls, i), ndNullsBit)), compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))))) == 0 {
 			continue
 		}
 
 		// has(record.nb)
-		hit3 := ^block.Nulls(block.Block(nbNulls, i), nbNullsBit)
-		k.Keep(i, block.Verdict{Hit: hit3})
+		hit3 := ^compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)
+		k.Keep(i, compute.Verdict{Hit: hit3})
 	}
 }

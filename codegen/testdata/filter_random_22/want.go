@@ -5,12 +5,15 @@ package filter_random_22
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-22",
 		Terms: []string{
 			"(== record.s \"\")",
@@ -20,18 +23,18 @@ func init() {
 			"(has record.t)",
 			"(! (== record.s \"en\"))",
 		},
-		Columns: []block.Column{
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "nd", Kind: column.Double, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "nd", Kind: compute.KindDouble, Nullable: true},
 		},
 		Keep: keepRandom22,
 	})
 }
 
 // keepRandom22 drops the rows for which one of these is false: 6 terms.
-func keepRandom22(k *block.Args) {
+func keepRandom22(k *compute.FilterArgs) {
 	s := k.Column(0)
 	ns := k.Column(1)
 	nsNulls, nsNullsBit := k.Nulls(1)
@@ -41,24 +44,24 @@ func keepRandom22(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.s == ""
-		hit := block.Equal(block.Block(s, i), 0x0)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Equal(compute.Block(s, i), 0x0)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// !((record.ns in ["en", "de"]) || ((as_of - record.t) >= duration("24h0m0s")))
-		if k.Keep(i, block.Not(block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span))))) == 0 {
+		if k.Keep(i, compute.Not(compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span))))) == 0 {
 			continue
 		}
 
 		// !(!has(record.nd))
-		hit2 := ^^^block.Nulls(block.Block(ndNulls, i), ndNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit2}) == 0 {
+		hit2 := ^^^compute.Nulls(compute.Block(ndNulls, i), ndNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit2}) == 0 {
 			continue
 		}
 
 		// record.nd < (-1.0)
-		if k.Keep(i, block.Ordered(block.Doubles(block.Block(nd, i), math.Inf(-1), -1.0000000000000002), block.Nulls(block.Block(ndNulls, i), ndNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.DoublesBetween(compute.Block(nd, i), math.Inf(-1), -1.0000000000000002), compute.Nulls(compute.Block(ndNulls, i), ndNullsBit))) == 0 {
 			continue
 		}
 
@@ -66,7 +69,7 @@ func keepRandom22(k *block.Args) {
 		hit3 := ^uint64(0)
 
 		// !(record.s == "en")
-		hit3 &= ^block.Equal(block.Block(s, i), 0x6e6502)
-		k.Keep(i, block.Verdict{Hit: hit3})
+		hit3 &= ^compute.Equal(compute.Block(s, i), 0x6e6502)
+		k.Keep(i, compute.Verdict{Hit: hit3})
 	}
 }

@@ -5,12 +5,15 @@ package filter_random_23
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-23",
 		Terms: []string{
 			"(|| (! (> 0.5 record.ni)) (&& (! (>= 0.5 record.ni)) (|| (has record.nb) (&& (!= record.ns null) (== record.ni null)))))",
@@ -19,21 +22,21 @@ func init() {
 			"(|| (! (in record.ns (list \"en\" \"de\" \"a\" \"b\" \"c\" \"\"))) (> record.d 0.5))",
 			"(! (has record.d))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "d", Kind: column.Double, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
 		},
 		Keep: keepRandom23,
 	})
 }
 
-var random23Feed1 = block.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
+var random23Feed1 = compute.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
 
 // keepRandom23 drops the rows for which one of these is false: 5 terms.
-func keepRandom23(k *block.Args) {
+func keepRandom23(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	nbNulls, nbNullsBit := k.Nulls(1)
@@ -45,28 +48,28 @@ func keepRandom23(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (!(0.5 > record.ni)) || ((!(0.5 >= record.ni)) && (has(record.nb) || ((record.ns != null) && (record.ni == null))))
-		if k.Keep(i, block.Or(block.Not(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.And(block.Not(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Verdict{Hit: (^block.Nulls(block.Block(nbNulls, i), nbNullsBit) | (^block.Nulls(block.Block(nsNulls, i), nsNullsBit) & block.Nulls(block.Block(niNulls, i), niNullsBit)))}))) == 0 {
+		if k.Keep(i, compute.Or(compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.And(compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Verdict{Hit: (^compute.Nulls(compute.Block(nbNulls, i), nbNullsBit) | (^compute.Nulls(compute.Block(nsNulls, i), nsNullsBit) & compute.Nulls(compute.Block(niNulls, i), niNullsBit)))}))) == 0 {
 			continue
 		}
 
 		// record.nt != (as_of - duration("-1s"))
-		if k.Keep(i, block.Outside(block.Without(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)))) == 0 {
+		if k.Keep(i, compute.Outside(compute.Without(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)))) == 0 {
 			continue
 		}
 
 		// has(record.nt)
-		hit := ^block.Nulls(block.Block(ntNulls, i), ntNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (!(record.ns in ["en", "de", "a", "b", "c", ""])) || (record.d > 0.5)
-		if k.Keep(i, block.Or(block.Not(block.Without(block.Verdict{Hit: random23Feed1.In(block.Block(ns, i))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit))), block.Doubles(block.Block(d, i), 0.5000000000000001, math.Inf(+1)))) == 0 {
+		if k.Keep(i, compute.Or(compute.Not(compute.Without(compute.Verdict{Hit: random23Feed1.In(compute.Block(ns, i))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit))), compute.DoublesBetween(compute.Block(d, i), 0.5000000000000001, math.Inf(+1)))) == 0 {
 			continue
 		}
 
 		// !has(record.d)
 		hit2 := ^^uint64(0)
-		k.Keep(i, block.Verdict{Hit: hit2})
+		k.Keep(i, compute.Verdict{Hit: hit2})
 	}
 }

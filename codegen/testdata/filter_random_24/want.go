@@ -2,30 +2,31 @@
 
 package filter_random_24
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-24",
 		Terms: []string{
 			"(! (! (>= record.nt (- as_of duration:-1000))))",
 			"(>= record.i 1)",
 			"record.nb",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
 		},
 		Keep: keepRandom24,
 	})
 }
 
 // keepRandom24 drops the rows for which one of these is false: 3 terms.
-func keepRandom24(k *block.Args) {
+func keepRandom24(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	i2 := k.Column(1)
@@ -34,17 +35,17 @@ func keepRandom24(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// !(!(record.nt >= (as_of - duration("-1s"))))
-		if k.Keep(i, block.Not(block.Not(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))))) == 0 {
+		if k.Keep(i, compute.Not(compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))))) == 0 {
 			continue
 		}
 
 		// record.i >= 1
-		hit := block.Between(block.Block(i2, i), 0x1, 0x7ffffffffffffffe)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(i2, i), 0x1, 0x7ffffffffffffffe)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.nb
-		k.Keep(i, block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)))
+		k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)))
 	}
 }

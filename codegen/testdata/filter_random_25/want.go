@@ -2,13 +2,14 @@
 
 package filter_random_25
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-25",
 		Terms: []string{
 			"(== (- as_of record.nt) duration:0)",
@@ -17,19 +18,19 @@ func init() {
 			"(!= record.i 9.3e+18)",
 			"(|| (has record.d) (&& (!= record.ni 0) (< (- as_of record.nt) duration:3600000)))",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "b", Kind: column.Bool, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom25,
 	})
 }
 
 // keepRandom25 drops the rows for which one of these is false: 5 terms.
-func keepRandom25(k *block.Args) {
+func keepRandom25(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	s := k.Column(1)
@@ -40,23 +41,23 @@ func keepRandom25(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (as_of - record.nt) == duration("0s")
-		if k.Keep(i, block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
+		if k.Keep(i, compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span))) == 0 {
 			continue
 		}
 
 		// has(record.i) || ((record.s == "en") && (record.i <= 9.3e+18))
-		hit := (^uint64(0) | (block.Equal(block.Block(s, i), 0x6e6502) & block.Between(block.Block(i2, i), 0x8000000000000000, 0xffffffffffffffff)))
+		hit := (^uint64(0) | (compute.Equal(compute.Block(s, i), 0x6e6502) & compute.Between(compute.Block(i2, i), 0x8000000000000000, 0xffffffffffffffff)))
 
 		// record.b
-		hit &= block.Equal(block.Block(b, i), 0x1)
+		hit &= compute.Equal(compute.Block(b, i), 0x1)
 
 		// record.i != 9.3e+18
-		hit &= block.Between(block.Block(i2, i), 0x0, 0xffffffffffffffff)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit &= compute.Between(compute.Block(i2, i), 0x0, 0xffffffffffffffff)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// has(record.d) || ((record.ni != 0) && ((as_of - record.nt) < duration("1h0m0s")))
-		k.Keep(i, block.Or(block.Verdict{Hit: ^uint64(0)}, block.And(block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x0)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)))))
+		k.Keep(i, compute.Or(compute.Verdict{Hit: ^uint64(0)}, compute.And(compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x0)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)))))
 	}
 }

@@ -2,13 +2,14 @@
 
 package filter_random_27
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-27",
 		Terms: []string{
 			"(>= record.nt (- as_of duration:2592000000))",
@@ -16,17 +17,17 @@ func init() {
 			"(< record.ni 3)",
 			"(|| (|| (>= (- as_of record.t) duration:0) (&& (!= record.s null) (<= record.t timestamp:1700000000000))) (|| (in record.ni (list 1)) (!= record.ni null)))",
 		},
-		Columns: []block.Column{
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom27,
 	})
 }
 
 // keepRandom27 drops the rows for which one of these is false: 4 terms.
-func keepRandom27(k *block.Args) {
+func keepRandom27(k *compute.FilterArgs) {
 	nt := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(0)
 	t := k.Column(1)
@@ -35,22 +36,22 @@ func keepRandom27(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.nt >= (as_of - duration("720h0m0s"))
-		if k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))) == 0 {
 			continue
 		}
 
 		// record.t > (as_of - duration("1h0m0s"))
-		hit := block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.ni < 3
-		if k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000002)}, block.Nulls(block.Block(niNulls, i), niNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000002)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))) == 0 {
 			continue
 		}
 
 		// (((as_of - record.t) >= duration("0s")) || ((record.s != null) && (record.t <= timestamp("2023-11-14T22:13:20Z")))) || ((record.ni in [1]) || (record.ni != null))
-		k.Keep(i, block.Or(block.Or(block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, block.Between(block.Block(t, i), k.Ranges[3].Lo, k.Ranges[3].Span)), block.Verdict{Hit: (^uint64(0) & block.Between(block.Block(t, i), 0x8000000000000000, 0x8000018bcfe56800))}), block.Or(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x1)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.Verdict{Hit: ^block.Nulls(block.Block(niNulls, i), niNullsBit)})))
+		k.Keep(i, compute.Or(compute.Or(compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, compute.Between(compute.Block(t, i), k.Ranges[3].Lo, k.Ranges[3].Span)), compute.Verdict{Hit: (^uint64(0) & compute.Between(compute.Block(t, i), 0x8000000000000000, 0x8000018bcfe56800))}), compute.Or(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x1)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.Verdict{Hit: ^compute.Nulls(compute.Block(niNulls, i), niNullsBit)})))
 	}
 }

@@ -5,31 +5,34 @@ package filter_random_28
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-28",
 		Terms: []string{
 			"(|| (! (in record.i (list 1 3))) (! (>= record.d 0)))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "d", Kind: column.Double, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
 		},
 		Keep: keepRandom28,
 	})
 }
 
 // keepRandom28 drops the rows for which one of these is false: 1 term.
-func keepRandom28(k *block.Args) {
+func keepRandom28(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	d := k.Column(1)
 	for i := range k.Blocks() {
 
 		// (!(record.i in [1, 3])) || (!(record.d >= 0))
-		k.Keep(i, block.Or(block.Verdict{Hit: ^(block.Equal(block.Block(i2, i), 0x1) | block.Equal(block.Block(i2, i), 0x3))}, block.Not(block.Doubles(block.Block(d, i), 0, math.Inf(+1)))))
+		k.Keep(i, compute.Or(compute.Verdict{Hit: ^(compute.Equal(compute.Block(i2, i), 0x1) | compute.Equal(compute.Block(i2, i), 0x3))}, compute.Not(compute.DoublesBetween(compute.Block(d, i), 0, math.Inf(+1)))))
 	}
 }

@@ -2,45 +2,46 @@
 
 package filter_random_29
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-29",
 		Terms: []string{
 			"(in record.s (list \"en\" \"de\" \"a long string\" \"another long one\"))",
 			"(|| (!= record.s \"a long string\") (&& (>= record.ni 3) record.nb))",
 			"record.b",
 		},
-		Columns: []block.Column{
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "b", Kind: column.Bool, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
 		},
 		Keep: keepRandom29,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-29",
 		Terms: []string{
 			"(! (! (> record.i -1)))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
 		},
 		Keep: keepRandom292,
 	})
 }
 
-var random29Feed1 = block.NewTexts("a long string", "another long one")
+var random29Feed1 = compute.NewTexts("a long string", "another long one")
 
-var random29Feed2 = block.NewTexts("a long string")
+var random29Feed2 = compute.NewTexts("a long string")
 
 // keepRandom29 drops the rows for which one of these is false: 3 terms.
-func keepRandom29(k *block.Args) {
+func keepRandom29(k *compute.FilterArgs) {
 	s := k.Column(0)
 	ni := k.Column(1)
 	niNulls, niNullsBit := k.Nulls(1)
@@ -50,29 +51,29 @@ func keepRandom29(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.s in ["en", "de", "a long string", "another long one"]
-		hit := (block.Equal(block.Block(s, i), 0x6e6502) | block.Equal(block.Block(s, i), 0x656402) | random29Feed1.In(k.Rows, block.Block(s, i)))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := (compute.Equal(compute.Block(s, i), 0x6e6502) | compute.Equal(compute.Block(s, i), 0x656402) | random29Feed1.In(k.Rows, compute.Block(s, i)))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (record.s != "a long string") || ((record.ni >= 3) && record.nb)
-		if k.Keep(i, block.Or(block.Verdict{Hit: ^random29Feed2.In(k.Rows, block.Block(s, i))}, block.And(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x3, 0x7ffffffffffffffc)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit))))) == 0 {
+		if k.Keep(i, compute.Or(compute.Verdict{Hit: ^random29Feed2.In(k.Rows, compute.Block(s, i))}, compute.And(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x3, 0x7ffffffffffffffc)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit))))) == 0 {
 			continue
 		}
 
 		// record.b
-		hit2 := block.Equal(block.Block(b, i), 0x1)
-		k.Keep(i, block.Verdict{Hit: hit2})
+		hit2 := compute.Equal(compute.Block(b, i), 0x1)
+		k.Keep(i, compute.Verdict{Hit: hit2})
 	}
 }
 
 // keepRandom292 drops the rows for which one of these is false: 1 term.
-func keepRandom292(k *block.Args) {
+func keepRandom292(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	for i := range k.Blocks() {
 
 		// !(!(record.i > (-1)))
-		hit := ^^block.Between(block.Block(i2, i), 0x0, 0x7fffffffffffffff)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := ^^compute.Between(compute.Block(i2, i), 0x0, 0x7fffffffffffffff)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }

@@ -2,13 +2,14 @@
 
 package filter_random_30
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-30",
 		Terms: []string{
 			"(== 0.5 record.i)",
@@ -16,18 +17,18 @@ func init() {
 			"(! (>= 1 record.i))",
 			"(!= record.i 2.5)",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "b", Kind: column.Bool, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
 		},
 		Keep: keepRandom30,
 	})
 }
 
 // keepRandom30 drops the rows for which one of these is false: 4 terms.
-func keepRandom30(k *block.Args) {
+func keepRandom30(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	t := k.Column(1)
 	ni := k.Column(2)
@@ -36,21 +37,21 @@ func keepRandom30(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// 0.5 == record.i
-		hit := ^block.Between(block.Block(i2, i), 0x0, 0xffffffffffffffff)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^compute.Between(compute.Block(i2, i), 0x0, 0xffffffffffffffff)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// ((record.t != (as_of - duration("-1s"))) || ((record.ni <= 9.3e+18) && record.b)) || (!(0.5 == record.i))
-		if k.Keep(i, block.Or(block.Or(block.Verdict{Hit: ^block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.And(block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.Verdict{Hit: block.Equal(block.Block(b, i), 0x1)})), block.Verdict{Hit: ^^block.Between(block.Block(i2, i), 0x0, 0xffffffffffffffff)})) == 0 {
+		if k.Keep(i, compute.Or(compute.Or(compute.Verdict{Hit: ^compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.And(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.Verdict{Hit: compute.Equal(compute.Block(b, i), 0x1)})), compute.Verdict{Hit: ^^compute.Between(compute.Block(i2, i), 0x0, 0xffffffffffffffff)})) == 0 {
 			continue
 		}
 
 		// !(1 >= record.i)
-		hit2 := ^block.Between(block.Block(i2, i), 0x8000000000000000, 0x8000000000000001)
+		hit2 := ^compute.Between(compute.Block(i2, i), 0x8000000000000000, 0x8000000000000001)
 
 		// record.i != 2.5
-		hit2 &= block.Between(block.Block(i2, i), 0x0, 0xffffffffffffffff)
-		k.Keep(i, block.Verdict{Hit: hit2})
+		hit2 &= compute.Between(compute.Block(i2, i), 0x0, 0xffffffffffffffff)
+		k.Keep(i, compute.Verdict{Hit: hit2})
 	}
 }

@@ -5,35 +5,38 @@ package filter_random_31
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-31",
 		Terms: []string{
 			"(! (in record.ni (list 0 1 2 3 4 5 -1)))",
 			"(|| (!= record.s null) (!= record.ns null))",
 			"(|| (|| (<= record.i 9.3e+18) (&& (< record.d -1.0) (== 1 record.i))) (! (!= record.s \"a long string\")))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom31,
 	})
 }
 
-var random31Feed1 = block.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
+var random31Feed1 = compute.NewSet(0x0, 0x1, 0x2, 0x3, 0x4, 0x5, 0xffffffffffffffff)
 
-var random31Feed2 = block.NewTexts("a long string")
+var random31Feed2 = compute.NewTexts("a long string")
 
 // keepRandom31 drops the rows for which one of these is false: 3 terms.
-func keepRandom31(k *block.Args) {
+func keepRandom31(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	nsNulls, nsNullsBit := k.Nulls(1)
@@ -43,17 +46,17 @@ func keepRandom31(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// !(record.ni in [0, 1, 2, 3, 4, 5, -1])
-		if k.Keep(i, block.Not(block.Without(block.Verdict{Hit: random31Feed1.In(block.Block(ni, i))}, block.Nulls(block.Block(niNulls, i), niNullsBit)))) == 0 {
+		if k.Keep(i, compute.Not(compute.Without(compute.Verdict{Hit: random31Feed1.In(compute.Block(ni, i))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))) == 0 {
 			continue
 		}
 
 		// (record.s != null) || (record.ns != null)
-		hit := (^uint64(0) | ^block.Nulls(block.Block(nsNulls, i), nsNullsBit))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := (^uint64(0) | ^compute.Nulls(compute.Block(nsNulls, i), nsNullsBit))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// ((record.i <= 9.3e+18) || ((record.d < (-1.0)) && (1 == record.i))) || (!(record.s != "a long string"))
-		k.Keep(i, block.Or(block.Or(block.Verdict{Hit: block.Between(block.Block(i2, i), 0x8000000000000000, 0xffffffffffffffff)}, block.And(block.Doubles(block.Block(d, i), math.Inf(-1), -1.0000000000000002), block.Verdict{Hit: block.Equal(block.Block(i2, i), 0x1)})), block.Verdict{Hit: ^^random31Feed2.In(k.Rows, block.Block(s, i))}))
+		k.Keep(i, compute.Or(compute.Or(compute.Verdict{Hit: compute.Between(compute.Block(i2, i), 0x8000000000000000, 0xffffffffffffffff)}, compute.And(compute.DoublesBetween(compute.Block(d, i), math.Inf(-1), -1.0000000000000002), compute.Verdict{Hit: compute.Equal(compute.Block(i2, i), 0x1)})), compute.Verdict{Hit: ^^random31Feed2.In(k.Rows, compute.Block(s, i))}))
 	}
 }

@@ -2,75 +2,76 @@
 
 package filter_random_32
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-32",
 		Terms: []string{
 			"(|| (== record.i 2.5) (has record.i))",
 			"record.b",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "b", Kind: column.Bool, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "b", Kind: compute.KindBool, Nullable: false},
 		},
 		Keep: keepRandom32,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-32",
 		Terms: []string{
 			"(>= record.ni -1)",
 			"(!= record.s \"a long string\")",
 			"(> record.ni -1)",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom322,
 	})
 }
 
-var random32Feed1 = block.NewTexts("a long string")
+var random32Feed1 = compute.NewTexts("a long string")
 
 // keepRandom32 drops the rows for which one of these is false: 2 terms.
-func keepRandom32(k *block.Args) {
+func keepRandom32(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	b := k.Column(1)
 	for i := range k.Blocks() {
 
 		// (record.i == 2.5) || has(record.i)
-		hit := (^block.Between(block.Block(i2, i), 0x0, 0xffffffffffffffff) | ^uint64(0))
+		hit := (^compute.Between(compute.Block(i2, i), 0x0, 0xffffffffffffffff) | ^uint64(0))
 
 		// record.b
-		hit &= block.Equal(block.Block(b, i), 0x1)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit &= compute.Equal(compute.Block(b, i), 0x1)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepRandom322 drops the rows for which one of these is false: 3 terms.
-func keepRandom322(k *block.Args) {
+func keepRandom322(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	s := k.Column(1)
 	for i := range k.Blocks() {
 
 		// record.ni >= (-1)
-		if k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0xffffffffffffffff, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit))) == 0 {
+		if k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0xffffffffffffffff, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))) == 0 {
 			continue
 		}
 
 		// record.s != "a long string"
-		hit := ^random32Feed1.In(k.Rows, block.Block(s, i))
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^random32Feed1.In(k.Rows, compute.Block(s, i))
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.ni > (-1)
-		k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x0, 0x7fffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))
+		k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x0, 0x7fffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))
 	}
 }

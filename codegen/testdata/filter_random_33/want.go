@@ -2,30 +2,31 @@
 
 package filter_random_33
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-33",
 		Terms: []string{
 			"(<= record.t (- as_of duration:2592000000))",
 			"(>= (- as_of record.nt) duration:3600000)",
 			"(|| (has record.nt) (>= 0.5 record.ni))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom33,
 	})
 }
 
 // keepRandom33 drops the rows for which one of these is false: 3 terms.
-func keepRandom33(k *block.Args) {
+func keepRandom33(k *compute.FilterArgs) {
 	t := k.Column(0)
 	nt := k.Column(1)
 	ntNulls, ntNullsBit := k.Nulls(1)
@@ -34,17 +35,17 @@ func keepRandom33(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.t <= (as_of - duration("720h0m0s"))
-		hit := block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (as_of - record.nt) >= duration("1h0m0s")
-		if k.Keep(i, block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span))) == 0 {
+		if k.Keep(i, compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span))) == 0 {
 			continue
 		}
 
 		// has(record.nt) || (0.5 >= record.ni)
-		k.Keep(i, block.Or(block.Verdict{Hit: ^block.Nulls(block.Block(ntNulls, i), ntNullsBit)}, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit))))
+		k.Keep(i, compute.Or(compute.Verdict{Hit: ^compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)}, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))))
 	}
 }

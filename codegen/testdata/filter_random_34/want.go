@@ -2,80 +2,81 @@
 
 package filter_random_34
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-34",
 		Terms: []string{
 			"(!= record.ni null)",
 			"(!= record.ni 1)",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom34,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-34",
 		Terms: []string{
 			"(== record.s \"en\")",
 		},
-		Columns: []block.Column{
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom342,
 	})
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-34",
 		Terms: []string{
 			"(!= record.nd 0.5)",
 		},
-		Columns: []block.Column{
-			{Name: "nd", Kind: column.Double, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "nd", Kind: compute.KindDouble, Nullable: true},
 		},
 		Keep: keepRandom343,
 	})
 }
 
 // keepRandom34 drops the rows for which one of these is false: 2 terms.
-func keepRandom34(k *block.Args) {
+func keepRandom34(k *compute.FilterArgs) {
 	niNulls, niNullsBit := k.Nulls(0)
 	ni := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.ni != null
-		hit := ^block.Nulls(block.Block(niNulls, i), niNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^compute.Nulls(compute.Block(niNulls, i), niNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.ni != 1
-		k.Keep(i, block.Outside(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x1)}, block.Nulls(block.Block(niNulls, i), niNullsBit))))
+		k.Keep(i, compute.Outside(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x1)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))))
 	}
 }
 
 // keepRandom342 drops the rows for which one of these is false: 1 term.
-func keepRandom342(k *block.Args) {
+func keepRandom342(k *compute.FilterArgs) {
 	s := k.Column(0)
 	for i := range k.Blocks() {
 
 		// record.s == "en"
-		hit := block.Equal(block.Block(s, i), 0x6e6502)
-		k.Keep(i, block.Verdict{Hit: hit})
+		hit := compute.Equal(compute.Block(s, i), 0x6e6502)
+		k.Keep(i, compute.Verdict{Hit: hit})
 	}
 }
 
 // keepRandom343 drops the rows for which one of these is false: 1 term.
-func keepRandom343(k *block.Args) {
+func keepRandom343(k *compute.FilterArgs) {
 	nd := k.Column(0)
 	ndNulls, ndNullsBit := k.Nulls(0)
 	for i := range k.Blocks() {
 
 		// record.nd != 0.5
-		k.Keep(i, block.Outside(block.Without(block.Doubles(block.Block(nd, i), 0.5, 0.5), block.Nulls(block.Block(ndNulls, i), ndNullsBit))))
+		k.Keep(i, compute.Outside(compute.Without(compute.DoublesBetween(compute.Block(nd, i), 0.5, 0.5), compute.Nulls(compute.Block(ndNulls, i), ndNullsBit))))
 	}
 }

@@ -2,13 +2,14 @@
 
 package filter_random_35
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-35",
 		Terms: []string{
 			"(!= record.i -1)",
@@ -16,23 +17,23 @@ func init() {
 			"(has record.nb)",
 			"(|| (in record.ns (list \"en\" \"de\" \"a\" \"b\" \"c\" \"\")) (!= record.s \"a long string\"))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom35,
 	})
 }
 
-var random35Feed1 = block.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
+var random35Feed1 = compute.NewSet(0x6e6502, 0x656402, 0x6101, 0x6201, 0x6301, 0x0)
 
-var random35Feed2 = block.NewTexts("a long string")
+var random35Feed2 = compute.NewTexts("a long string")
 
 // keepRandom35 drops the rows for which one of these is false: 4 terms.
-func keepRandom35(k *block.Args) {
+func keepRandom35(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	t := k.Column(1)
 	nbNulls, nbNullsBit := k.Nulls(2)
@@ -42,18 +43,18 @@ func keepRandom35(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.i != (-1)
-		hit := ^block.Equal(block.Block(i2, i), 0xffffffffffffffff)
+		hit := ^compute.Equal(compute.Block(i2, i), 0xffffffffffffffff)
 
 		// record.t != timestamp("2023-11-14T22:13:20Z")
-		hit &= ^block.Equal(block.Block(t, i), 0x18bcfe56800)
+		hit &= ^compute.Equal(compute.Block(t, i), 0x18bcfe56800)
 
 		// has(record.nb)
-		hit &= ^block.Nulls(block.Block(nbNulls, i), nbNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit &= ^compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (record.ns in ["en", "de", "a", "b", "c", ""]) || (record.s != "a long string")
-		k.Keep(i, block.Or(block.Without(block.Verdict{Hit: random35Feed1.In(block.Block(ns, i))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Verdict{Hit: ^random35Feed2.In(k.Rows, block.Block(s, i))}))
+		k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: random35Feed1.In(compute.Block(ns, i))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Verdict{Hit: ^random35Feed2.In(k.Rows, compute.Block(s, i))}))
 	}
 }

@@ -2,28 +2,29 @@
 
 package filter_random_36
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-36",
 		Terms: []string{
 			"(|| (== record.ni 3) (has record.ni))",
 			"(|| (== (- as_of record.nt) duration:3600000) (&& (<= (- as_of record.nt) duration:0) (== record.s null)))",
 		},
-		Columns: []block.Column{
-			{Name: "ni", Kind: column.Int, Nullable: true},
-			{Name: "nt", Kind: column.Time, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
 		},
 		Keep: keepRandom36,
 	})
 }
 
 // keepRandom36 drops the rows for which one of these is false: 2 terms.
-func keepRandom36(k *block.Args) {
+func keepRandom36(k *compute.FilterArgs) {
 	ni := k.Column(0)
 	niNulls, niNullsBit := k.Nulls(0)
 	nt := k.Column(1)
@@ -31,11 +32,11 @@ func keepRandom36(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// (record.ni == 3) || has(record.ni)
-		if k.Keep(i, block.Or(block.Without(block.Verdict{Hit: block.Equal(block.Block(ni, i), 0x3)}, block.Nulls(block.Block(niNulls, i), niNullsBit)), block.Verdict{Hit: ^block.Nulls(block.Block(niNulls, i), niNullsBit)})) == 0 {
+		if k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ni, i), 0x3)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)), compute.Verdict{Hit: ^compute.Nulls(compute.Block(niNulls, i), niNullsBit)})) == 0 {
 			continue
 		}
 
 		// ((as_of - record.nt) == duration("1h0m0s")) || (((as_of - record.nt) <= duration("0s")) && (record.s == null))
-		k.Keep(i, block.Or(block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)), block.And(block.Valid(block.Ordered(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit)), block.Between(block.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)), block.Verdict{Hit: uint64(0)})))
+		k.Keep(i, compute.Or(compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[1].Lo, k.Ranges[1].Span)), compute.And(compute.Valid(compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[2].Lo, k.Ranges[2].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)), compute.Between(compute.Block(nt, i), k.Ranges[3].Lo, k.Ranges[3].Span)), compute.Verdict{Hit: uint64(0)})))
 	}
 }

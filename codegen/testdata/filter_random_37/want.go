@@ -2,13 +2,14 @@
 
 package filter_random_37
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-37",
 		Terms: []string{
 			"(! (>= record.t timestamp:1700000000000))",
@@ -17,22 +18,22 @@ func init() {
 			"(== record.ns null)",
 			"(|| (|| (== (- as_of record.t) duration:3600000) (&& (in record.ns (list \"en\" \"de\" \"a long string\" \"another long one\")) (in record.ni (list 1 3)))) (|| (!= record.s null) (!= record.d 1e+300)))",
 		},
-		Columns: []block.Column{
-			{Name: "t", Kind: column.Time, Nullable: false},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nb", Kind: column.Bool, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "t", Kind: compute.KindTime, Nullable: false},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nb", Kind: compute.KindBool, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom37,
 	})
 }
 
-var random37Feed1 = block.NewTexts("a long string", "another long one")
+var random37Feed1 = compute.NewTexts("a long string", "another long one")
 
 // keepRandom37 drops the rows for which one of these is false: 5 terms.
-func keepRandom37(k *block.Args) {
+func keepRandom37(k *compute.FilterArgs) {
 	t := k.Column(0)
 	d := k.Column(1)
 	i2 := k.Column(2)
@@ -45,28 +46,28 @@ func keepRandom37(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// !(record.t >= timestamp("2023-11-14T22:13:20Z"))
-		hit := ^block.Between(block.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit := ^compute.Between(compute.Block(t, i), 0x18bcfe56800, 0x7ffffe74301a97ff)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// (record.d != 0) || (record.i == (-1))
-		if k.Keep(i, block.Or(block.Outside(block.Doubles(block.Block(d, i), 0, 0)), block.Verdict{Hit: block.Equal(block.Block(i2, i), 0xffffffffffffffff)})) == 0 {
+		if k.Keep(i, compute.Or(compute.Outside(compute.DoublesBetween(compute.Block(d, i), 0, 0)), compute.Verdict{Hit: compute.Equal(compute.Block(i2, i), 0xffffffffffffffff)})) == 0 {
 			continue
 		}
 
 		// !record.nb
-		if k.Keep(i, block.Not(block.Ordered(block.Verdict{Hit: block.Equal(block.Block(nb, i), 0x1)}, block.Nulls(block.Block(nbNulls, i), nbNullsBit)))) == 0 {
+		if k.Keep(i, compute.Not(compute.Ordered(compute.Verdict{Hit: compute.Equal(compute.Block(nb, i), 0x1)}, compute.Nulls(compute.Block(nbNulls, i), nbNullsBit)))) == 0 {
 			continue
 		}
 
 		// record.ns == null
-		hit2 := block.Nulls(block.Block(nsNulls, i), nsNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit2}) == 0 {
+		hit2 := compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit2}) == 0 {
 			continue
 		}
 
 		// (((as_of - record.t) == duration("1h0m0s")) || ((record.ns in ["en", "de", "a long string", "another long one"]) && (record.ni in [1, 3]))) || ((record.s != null) || (record.d != 1e+300))
-		k.Keep(i, block.Or(block.Or(block.Valid(block.Verdict{Hit: block.Between(block.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Between(block.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)), block.And(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402) | random37Feed1.In(k.Rows, block.Block(ns, i)))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Without(block.Verdict{Hit: (block.Equal(block.Block(ni, i), 0x1) | block.Equal(block.Block(ni, i), 0x3))}, block.Nulls(block.Block(niNulls, i), niNullsBit)))), block.Or(block.Verdict{Hit: ^uint64(0)}, block.Outside(block.Doubles(block.Block(d, i), 1e+300, 1e+300)))))
+		k.Keep(i, compute.Or(compute.Or(compute.Valid(compute.Verdict{Hit: compute.Between(compute.Block(t, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Between(compute.Block(t, i), k.Ranges[1].Lo, k.Ranges[1].Span)), compute.And(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402) | random37Feed1.In(k.Rows, compute.Block(ns, i)))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ni, i), 0x1) | compute.Equal(compute.Block(ni, i), 0x3))}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))), compute.Or(compute.Verdict{Hit: ^uint64(0)}, compute.Outside(compute.DoublesBetween(compute.Block(d, i), 1e+300, 1e+300)))))
 	}
 }

@@ -2,13 +2,14 @@
 
 package filter_random_38
 
-import (
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-38",
 		Terms: []string{
 			"(< record.i 0)",
@@ -16,20 +17,20 @@ func init() {
 			"(== record.nt (- as_of duration:2592000000))",
 			"(|| (in record.ns (list \"en\" \"de\")) (in record.s (list \"en\" \"de\" \"a long string\" \"another long one\")))",
 		},
-		Columns: []block.Column{
-			{Name: "i", Kind: column.Int, Nullable: false},
-			{Name: "nt", Kind: column.Time, Nullable: true},
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
+		Columns: []compute.FilterColumn{
+			{Name: "i", Kind: compute.KindInt, Nullable: false},
+			{Name: "nt", Kind: compute.KindTime, Nullable: true},
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
 		},
 		Keep: keepRandom38,
 	})
 }
 
-var random38Feed1 = block.NewTexts("a long string", "another long one")
+var random38Feed1 = compute.NewTexts("a long string", "another long one")
 
 // keepRandom38 drops the rows for which one of these is false: 4 terms.
-func keepRandom38(k *block.Args) {
+func keepRandom38(k *compute.FilterArgs) {
 	i2 := k.Column(0)
 	ntNulls, ntNullsBit := k.Nulls(1)
 	nt := k.Column(1)
@@ -39,20 +40,20 @@ func keepRandom38(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// record.i < 0
-		hit := block.Between(block.Block(i2, i), 0x8000000000000000, 0x7fffffffffffffff)
+		hit := compute.Between(compute.Block(i2, i), 0x8000000000000000, 0x7fffffffffffffff)
 
 		// has(record.nt)
-		hit &= ^block.Nulls(block.Block(ntNulls, i), ntNullsBit)
-		if k.Keep(i, block.Verdict{Hit: hit}) == 0 {
+		hit &= ^compute.Nulls(compute.Block(ntNulls, i), ntNullsBit)
+		if k.Keep(i, compute.Verdict{Hit: hit}) == 0 {
 			continue
 		}
 
 		// record.nt == (as_of - duration("720h0m0s"))
-		if k.Keep(i, block.Without(block.Verdict{Hit: block.Between(block.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, block.Nulls(block.Block(ntNulls, i), ntNullsBit))) == 0 {
+		if k.Keep(i, compute.Without(compute.Verdict{Hit: compute.Between(compute.Block(nt, i), k.Ranges[0].Lo, k.Ranges[0].Span)}, compute.Nulls(compute.Block(ntNulls, i), ntNullsBit))) == 0 {
 			continue
 		}
 
 		// (record.ns in ["en", "de"]) || (record.s in ["en", "de", "a long string", "another long one"])
-		k.Keep(i, block.Or(block.Without(block.Verdict{Hit: (block.Equal(block.Block(ns, i), 0x6e6502) | block.Equal(block.Block(ns, i), 0x656402))}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Verdict{Hit: (block.Equal(block.Block(s, i), 0x6e6502) | block.Equal(block.Block(s, i), 0x656402) | random38Feed1.In(k.Rows, block.Block(s, i)))}))
+		k.Keep(i, compute.Or(compute.Without(compute.Verdict{Hit: (compute.Equal(compute.Block(ns, i), 0x6e6502) | compute.Equal(compute.Block(ns, i), 0x656402))}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Verdict{Hit: (compute.Equal(compute.Block(s, i), 0x6e6502) | compute.Equal(compute.Block(s, i), 0x656402) | random38Feed1.In(k.Rows, compute.Block(s, i)))}))
 	}
 }

@@ -5,30 +5,33 @@ package filter_random_39
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/internal/filter/block"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	block.Register(block.Generated{
+	compute.RegisterFilter(compute.Filter{
 		Feed: "random-39",
 		Terms: []string{
 			"(! (|| (== record.ns \"en\") (== record.s \"\")))",
 			"(|| (|| (> record.d 1e+300) (> 0.5 record.ni)) (! (== record.i null)))",
 			"(<= record.ni 9.3e+18)",
 		},
-		Columns: []block.Column{
-			{Name: "ns", Kind: column.String, Nullable: true},
-			{Name: "s", Kind: column.String, Nullable: false},
-			{Name: "d", Kind: column.Double, Nullable: false},
-			{Name: "ni", Kind: column.Int, Nullable: true},
+		Columns: []compute.FilterColumn{
+			{Name: "ns", Kind: compute.KindString, Nullable: true},
+			{Name: "s", Kind: compute.KindString, Nullable: false},
+			{Name: "d", Kind: compute.KindDouble, Nullable: false},
+			{Name: "ni", Kind: compute.KindInt, Nullable: true},
 		},
 		Keep: keepRandom39,
 	})
 }
 
 // keepRandom39 drops the rows for which one of these is false: 3 terms.
-func keepRandom39(k *block.Args) {
+func keepRandom39(k *compute.FilterArgs) {
 	ns := k.Column(0)
 	nsNulls, nsNullsBit := k.Nulls(0)
 	s := k.Column(1)
@@ -38,16 +41,16 @@ func keepRandom39(k *block.Args) {
 	for i := range k.Blocks() {
 
 		// !((record.ns == "en") || (record.s == ""))
-		if k.Keep(i, block.Not(block.Or(block.Without(block.Verdict{Hit: block.Equal(block.Block(ns, i), 0x6e6502)}, block.Nulls(block.Block(nsNulls, i), nsNullsBit)), block.Verdict{Hit: block.Equal(block.Block(s, i), 0x0)}))) == 0 {
+		if k.Keep(i, compute.Not(compute.Or(compute.Without(compute.Verdict{Hit: compute.Equal(compute.Block(ns, i), 0x6e6502)}, compute.Nulls(compute.Block(nsNulls, i), nsNullsBit)), compute.Verdict{Hit: compute.Equal(compute.Block(s, i), 0x0)}))) == 0 {
 			continue
 		}
 
 		// ((record.d > 1e+300) || (0.5 > record.ni)) || (!(record.i == null))
-		if k.Keep(i, block.Or(block.Or(block.Doubles(block.Block(d, i), 1.0000000000000002e+300, math.Inf(+1)), block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, block.Nulls(block.Block(niNulls, i), niNullsBit))), block.Verdict{Hit: ^uint64(0)})) == 0 {
+		if k.Keep(i, compute.Or(compute.Or(compute.DoublesBetween(compute.Block(d, i), 1.0000000000000002e+300, math.Inf(+1)), compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0x8000000000000000)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit))), compute.Verdict{Hit: ^uint64(0)})) == 0 {
 			continue
 		}
 
 		// record.ni <= 9.3e+18
-		k.Keep(i, block.Ordered(block.Verdict{Hit: block.Between(block.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, block.Nulls(block.Block(niNulls, i), niNullsBit)))
+		k.Keep(i, compute.Ordered(compute.Verdict{Hit: compute.Between(compute.Block(ni, i), 0x8000000000000000, 0xffffffffffffffff)}, compute.Nulls(compute.Block(niNulls, i), niNullsBit)))
 	}
 }

@@ -2,18 +2,20 @@
 
 package folded_text
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "4a1c1960ffe2a168", Score: scoreFolded})
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "505eca524f849cb0", Score: foldFolded})
-	kernel.Register(kernel.Generated{Model: "folded", Shape: "fca2e2db9cdf222b", Score: scoreFoldedFolded})
+	compute.RegisterModel(compute.Model{Name: "folded", Shape: "4a1c1960ffe2a168", Score: scoreFolded})
+	compute.RegisterModel(compute.Model{Name: "folded", Shape: "505eca524f849cb0", Score: foldFolded})
+	compute.RegisterModel(compute.Model{Name: "folded", Shape: "fca2e2db9cdf222b", Score: scoreFoldedFolded})
 }
 
 // scoreFolded scores millrace.Activity: linear over 3 features.
-func scoreFolded(k *kernel.Args) {
+func scoreFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -31,15 +33,15 @@ func scoreFolded(k *kernel.Args) {
 		own1 := float64(w[2] * float64(likes*2))
 
 		// quoted: record.verb == 'post'
-		own2 := float64(w[3] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldFolded adds up what depends on the record alone, once, when it enters a cache.
-func foldFolded(k *kernel.Args) {
+func foldFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -57,20 +59,20 @@ func foldFolded(k *kernel.Args) {
 		own1 := float64(w[2] * float64(likes*2))
 
 		// quoted: record.verb == 'post'
-		own2 := float64(w[3] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreFoldedFolded scores with that part given.
-func scoreFoldedFolded(k *kernel.Args) {
+func scoreFoldedFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -2,21 +2,22 @@
 
 package items
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "items", Shape: "1fd94cb0d9a04aed", Score: scoreItems})
-	kernel.Register(kernel.Generated{Model: "items", Shape: "d85e2daef6387a69", Score: foldItems})
-	kernel.Register(kernel.Generated{Model: "items", Shape: "d6333a021b34ec8e", Score: scoreItemsFolded})
-	kernel.Register(kernel.Generated{Model: "items", Shape: "525d646babe4ed61", Score: scoreItemsAlone})
-	kernel.Register(kernel.Generated{Model: "items", Shape: "8503e871d6e17b01", Score: scoreItemsAloneFolded})
+	compute.RegisterModel(compute.Model{Name: "items", Shape: "1fd94cb0d9a04aed", Score: scoreItems})
+	compute.RegisterModel(compute.Model{Name: "items", Shape: "d85e2daef6387a69", Score: foldItems})
+	compute.RegisterModel(compute.Model{Name: "items", Shape: "d6333a021b34ec8e", Score: scoreItemsFolded})
+	compute.RegisterModel(compute.Model{Name: "items", Shape: "525d646babe4ed61", Score: scoreItemsAlone})
+	compute.RegisterModel(compute.Model{Name: "items", Shape: "8503e871d6e17b01", Score: scoreItemsAloneFolded})
 }
 
 // scoreItems scores millrace.Activity and features millrace.Features: linear over 8 features.
-func scoreItems(k *kernel.Args) {
+func scoreItems(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -26,7 +27,7 @@ func scoreItems(k *kernel.Args) {
 	if entity != nil {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[5] * kernel.Item(embedding, 1))
+	t1 := float64(w[5] * compute.Item(embedding, 1))
 	number0 := k.Numbers[0]
 	likesColumn := rows.Column(k.Columns[1])
 	number1 := k.Numbers[1]
@@ -38,28 +39,28 @@ func scoreItems(k *kernel.Args) {
 		own0 := float64(w[1] * first)
 
 		// third: log1p(abs(record.features[2]))
-		own1 := float64(w[2] * kernel.Log1p(fn.Abs(features.At(2))))
+		own1 := float64(w[2] * compute.Log1p(compute.Abs(features.At(2))))
 
 		// product: record.features[1] * viewer.taste[1]
 		rest0 := float64(w[3] * float64(features.At(1)*number0))
 
 		// large: record.features[3] > 0.5
-		own2 := float64(w[4] * kernel.Bool(features.At(3) > 0.5))
+		own2 := float64(w[4] * compute.Bool(features.At(3) > 0.5))
 
 		// fresh: decay(record.features[0], 3600)
-		own3 := float64(w[7] * fn.Decay(first, 3600))
+		own3 := float64(w[7] * compute.Decay(first, 3600))
 
 		// constant: record.likes * [1, 2, 4][2]
 		likes := float64(int64(likesColumn[r]))
 		own0 += float64(w[8] * float64(likes*4))
 		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t2 + number1) + (rest0 + t1))
+		out[i] = compute.Score((t2 + number1) + (rest0 + t1))
 	}
 }
 
 // foldItems adds up what depends on the record alone, once, when it enters a cache.
-func foldItems(k *kernel.Args) {
+func foldItems(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -72,24 +73,24 @@ func foldItems(k *kernel.Args) {
 		own0 := float64(w[1] * first)
 
 		// third: log1p(abs(record.features[2]))
-		own1 := float64(w[2] * kernel.Log1p(fn.Abs(features.At(2))))
+		own1 := float64(w[2] * compute.Log1p(compute.Abs(features.At(2))))
 
 		// large: record.features[3] > 0.5
-		own2 := float64(w[4] * kernel.Bool(features.At(3) > 0.5))
+		own2 := float64(w[4] * compute.Bool(features.At(3) > 0.5))
 
 		// fresh: decay(record.features[0], 3600)
-		own3 := float64(w[7] * fn.Decay(first, 3600))
+		own3 := float64(w[7] * compute.Decay(first, 3600))
 
 		// constant: record.likes * [1, 2, 4][2]
 		likes := float64(int64(likesColumn[r]))
 		own0 += float64(w[8] * float64(likes*4))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreItemsFolded scores with that part given.
-func scoreItemsFolded(k *kernel.Args) {
+func scoreItemsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -100,7 +101,7 @@ func scoreItemsFolded(k *kernel.Args) {
 	if entity != nil {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	t1 := float64(w[5] * kernel.Item(embedding, 1))
+	t1 := float64(w[5] * compute.Item(embedding, 1))
 	number0 := k.Numbers[0]
 	number1 := k.Numbers[1]
 	for i, r := range sel {
@@ -109,12 +110,12 @@ func scoreItemsFolded(k *kernel.Args) {
 		features := rows.ListAt(k.Columns[0], int(r))
 		rest0 := float64(w[3] * float64(features.At(1)*number0))
 
-		out[i] = kernel.Score((folded[r] + number1) + (rest0 + t1))
+		out[i] = compute.Score((folded[r] + number1) + (rest0 + t1))
 	}
 }
 
 // scoreItemsAlone scores millrace.Activity of entities without features: linear over 8 features.
-func scoreItemsAlone(k *kernel.Args) {
+func scoreItemsAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -130,28 +131,28 @@ func scoreItemsAlone(k *kernel.Args) {
 		own0 := float64(w[1] * first)
 
 		// third: log1p(abs(record.features[2]))
-		own1 := float64(w[2] * kernel.Log1p(fn.Abs(features.At(2))))
+		own1 := float64(w[2] * compute.Log1p(compute.Abs(features.At(2))))
 
 		// product: record.features[1] * viewer.taste[1]
 		rest0 := float64(w[3] * float64(features.At(1)*number0))
 
 		// large: record.features[3] > 0.5
-		own2 := float64(w[4] * kernel.Bool(features.At(3) > 0.5))
+		own2 := float64(w[4] * compute.Bool(features.At(3) > 0.5))
 
 		// fresh: decay(record.features[0], 3600)
-		own3 := float64(w[7] * fn.Decay(first, 3600))
+		own3 := float64(w[7] * compute.Decay(first, 3600))
 
 		// constant: record.likes * [1, 2, 4][2]
 		likes := float64(int64(likesColumn[r]))
 		own0 += float64(w[8] * float64(likes*4))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t1 + number2) + (rest0 + number1))
+		out[i] = compute.Score((t1 + number2) + (rest0 + number1))
 	}
 }
 
 // scoreItemsAloneFolded scores with that part given.
-func scoreItemsAloneFolded(k *kernel.Args) {
+func scoreItemsAloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -165,6 +166,6 @@ func scoreItemsAloneFolded(k *kernel.Args) {
 		features := rows.ListAt(k.Columns[0], int(r))
 		rest0 := float64(w[3] * float64(features.At(1)*number0))
 
-		out[i] = kernel.Score((folded[r] + number2) + (rest0 + number1))
+		out[i] = compute.Score((folded[r] + number2) + (rest0 + number1))
 	}
 }

@@ -2,19 +2,20 @@
 
 package items_and_lists
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "items_and_lists", Shape: "0bb4f21e3d9c9ec7", Score: scoreItemsAndLists})
-	kernel.Register(kernel.Generated{Model: "items_and_lists", Shape: "ba55b3f426441308", Score: foldItemsAndLists})
-	kernel.Register(kernel.Generated{Model: "items_and_lists", Shape: "3b690bfb001a27cf", Score: scoreItemsAndListsFolded})
+	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "0bb4f21e3d9c9ec7", Score: scoreItemsAndLists})
+	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "ba55b3f426441308", Score: foldItemsAndLists})
+	compute.RegisterModel(compute.Model{Name: "items_and_lists", Shape: "3b690bfb001a27cf", Score: scoreItemsAndListsFolded})
 }
 
 // scoreItemsAndLists scores millrace.Activity: logistic over 3 features.
-func scoreItemsAndLists(k *kernel.Args) {
+func scoreItemsAndLists(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -24,21 +25,21 @@ func scoreItemsAndLists(k *kernel.Args) {
 
 		// first: record.features[0]
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own0 := float64(w[1] * kernel.Item(features, 0))
+		own0 := float64(w[1] * compute.Item(features, 0))
 
 		// dot: dot(record.features, viewer.taste)
-		rest0 := float64(w[2] * fn.Dot(features, list0))
+		rest0 := float64(w[2] * compute.Dot(features, list0))
 
 		// size: size(record.features)
 		own1 := float64(w[3] * float64(len(features)))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid((t1 + w[0]) + rest0))
+		out[i] = compute.Score(compute.Sigmoid((t1 + w[0]) + rest0))
 	}
 }
 
 // foldItemsAndLists adds up what depends on the record alone, once, when it enters a cache.
-func foldItemsAndLists(k *kernel.Args) {
+func foldItemsAndLists(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -47,17 +48,17 @@ func foldItemsAndLists(k *kernel.Args) {
 
 		// first: record.features[0]
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		own0 := float64(w[1] * kernel.Item(features, 0))
+		own0 := float64(w[1] * compute.Item(features, 0))
 
 		// size: size(record.features)
 		own1 := float64(w[3] * float64(len(features)))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreItemsAndListsFolded scores with that part given.
-func scoreItemsAndListsFolded(k *kernel.Args) {
+func scoreItemsAndListsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -68,8 +69,8 @@ func scoreItemsAndListsFolded(k *kernel.Args) {
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[2] * fn.Dot(features, list0))
+		rest0 := float64(w[2] * compute.Dot(features, list0))
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + w[0]) + rest0))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + rest0))
 	}
 }

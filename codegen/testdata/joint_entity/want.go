@@ -6,13 +6,16 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: jointJointEntity})
-	kernel.Register(kernel.Generated{Model: "joint_entity", Shape: "0da3c830b87a6b4d", Score: jointJointEntityAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "e27d5fed1dbdb7f5", Score: jointJointEntity})
+	compute.RegisterModel(compute.Model{Name: "joint_entity", Shape: "0da3c830b87a6b4d", Score: jointJointEntityAlone})
 }
 
 var jointEntityFeed1 = []float64{0, 1, 10, 100}
@@ -20,7 +23,7 @@ var jointEntityFeed1 = []float64{0, 1, 10, 100}
 var jointEntityFeed2 = []float64{}
 
 // jointJointEntity scores test.Every and features test.Member by entity and trees-inputs and entity and random-23.
-func jointJointEntity(k *kernel.Args) {
+func jointJointEntity(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -28,12 +31,12 @@ func jointJointEntity(k *kernel.Args) {
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	pop := kernel.Log1p(fn.Coalesce(followers, 0))
-	posts := kernel.Missing
+	pop := compute.Log1p(compute.Coalesce(followers, 0))
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -52,13 +55,13 @@ func jointJointEntity(k *kernel.Args) {
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	t2 := float64(w[1] * pop)
 	text0 := k.Strings[0]
-	lang2 := kernel.Bool(lang == text0)
+	lang2 := compute.Bool(lang == text0)
 	t3 := float64(w[3] * lang2)
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	vip2 := kernel.Bool(vip && t1)
+	vip2 := compute.Bool(vip && t1)
 	t4 := float64(w[6] * vip2)
 	f8 := float64(followers * 9)
 	f18 := float64(followers * 19)
@@ -68,7 +71,7 @@ func jointJointEntity(k *kernel.Args) {
 	t7 := float64(w[15] * vip2)
 	t8 := (entity != nil && !entity.Null(k.EntCols[0], 0))
 	flag0 := k.Bools[0]
-	t9 := kernel.If[float64](flag0, followers, posts)
+	t9 := compute.If[float64](flag0, followers, posts)
 	atColumn := rows.Column(k.Columns[7])
 	number0 := k.Numbers[0]
 	nColumn := rows.Column(k.Columns[0])
@@ -91,12 +94,12 @@ func jointJointEntity(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
@@ -108,7 +111,7 @@ func jointJointEntity(k *kernel.Args) {
 
 		// topic: record.s in entity.topics
 		s := rows.StringAt(k.Columns[1], int(r))
-		topic := kernel.Bool(slices.Contains(topics, s))
+		topic := compute.Bool(slices.Contains(topics, s))
 		rest3 := float64(w[4] * topic)
 
 		// topic of entity: record.s in entity.topics
@@ -116,7 +119,7 @@ func jointJointEntity(k *kernel.Args) {
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := fn.Dot(vec, embedding)
+		sim := compute.Dot(vec, embedding)
 		rest0 := t2 + float64(w[5]*sim)
 
 		// sim of entity: dot(record.vec, entity.embedding)
@@ -144,132 +147,132 @@ func jointJointEntity(k *kernel.Args) {
 		entityRest3 += float64(w[16] * twice)
 
 		// f0 of trees-inputs: record.n * 1
-		x1[0*kernel.Block] = float64(n2 * 1)
+		x1[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1 of trees-inputs: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x1[1*kernel.Block] = float64(m * 2)
+		x1[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2 of trees-inputs: record.x * 3
-		x1[2*kernel.Block] = float64(x4 * 3)
+		x1[2*compute.MatrixBlock] = float64(x4 * 3)
 
 		// f3 of trees-inputs: record.y * 4
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x1[3*kernel.Block] = float64(y * 4)
+		x1[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4 of trees-inputs: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x1[4*kernel.Block] = float64(authorAge * 5)
+		x1[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		x1[5*kernel.Block] = float64(decay[i] * 6)
+		x1[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = number5
+		x1[6*compute.MatrixBlock] = number5
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x1[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x1[7*compute.MatrixBlock] = f7
 
 		// f8 of trees-inputs: entity.followers * 9
-		x1[8*kernel.Block] = f8
+		x1[8*compute.MatrixBlock] = f8
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t10 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t10 * 10)
+		t10 := compute.Log1p(compute.Abs(n2))
+		x1[9*compute.MatrixBlock] = float64(t10 * 10)
 
 		// f10 of trees-inputs: record.n * 11
-		x1[10*kernel.Block] = float64(n2 * 11)
+		x1[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11 of trees-inputs: record.m * 12
-		x1[11*kernel.Block] = float64(m * 12)
+		x1[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12 of trees-inputs: record.x * 13
-		x1[12*kernel.Block] = float64(x4 * 13)
+		x1[12*compute.MatrixBlock] = float64(x4 * 13)
 
 		// f13 of trees-inputs: record.y * 14
-		x1[13*kernel.Block] = float64(y * 14)
+		x1[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14 of trees-inputs: record.author.age * 15
-		x1[14*kernel.Block] = float64(authorAge * 15)
+		x1[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(decay[i] * 16)
+		x1[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = number6
+		x1[16*compute.MatrixBlock] = number6
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f7
+		x1[17*compute.MatrixBlock] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
-		x1[18*kernel.Block] = f18
+		x1[18*compute.MatrixBlock] = f18
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t10 * 20)
+		x1[19*compute.MatrixBlock] = float64(t10 * 20)
 
 		// f20 of trees-inputs: record.n * 21
-		x1[20*kernel.Block] = float64(n2 * 21)
+		x1[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21 of trees-inputs: record.m * 22
-		x1[21*kernel.Block] = float64(m * 22)
+		x1[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22 of trees-inputs: record.x * 23
-		x1[22*kernel.Block] = float64(x4 * 23)
+		x1[22*compute.MatrixBlock] = float64(x4 * 23)
 
 		// f23 of trees-inputs: record.y * 24
-		x1[23*kernel.Block] = float64(y * 24)
+		x1[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24 of trees-inputs: record.author.age * 25
-		x1[24*kernel.Block] = float64(authorAge * 25)
+		x1[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(decay[i] * 26)
+		x1[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = number7
+		x1[26*compute.MatrixBlock] = number7
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f7
+		x1[27*compute.MatrixBlock] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
-		x1[28*kernel.Block] = f28
+		x1[28*compute.MatrixBlock] = f28
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t10 * 30)
+		x1[29*compute.MatrixBlock] = float64(t10 * 30)
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t11 := k.Arena.Text(authorAge)
 		t12 := k.Arena.Cross(t11, text0)
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t12, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * compute.If[float64](compute.If[string](false, t12, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](t1, compute.If[float64](b, x4, 132.1), compute.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
-		random23Rest1 := float64(w[19] * fn.Coalesce(number1, y))
+		random23Rest1 := float64(w[19] * compute.Coalesce(number1, y))
 
 		// f2 of random-23: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		random23Rest2 := float64(w[20] * kernel.If[float64](t8, fn.Decay(number2, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, posts, x4)*t9))))
+		random23Rest2 := float64(w[20] * compute.If[float64](t8, compute.Decay(number2, x4), compute.Pow(compute.Sqrt(compute.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(compute.If[float64](flag0, posts, x4)*t9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), jointEntityFeed1))
+		random23Rest3 := k.Tables[7].Number(compute.Bucketize(compute.Coalesce(compute.If[float64](c, m, -1e+300), number3), jointEntityFeed1))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = kernel.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out2[i] = compute.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 
-		out3[i] = kernel.Score(number4 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
+		out3[i] = compute.Score(number4 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
 	}
 }
 
 // jointJointEntityAlone scores test.Every of entities without features by entity and trees-inputs and entity and random-23.
-func jointJointEntityAlone(k *kernel.Args) {
+func jointJointEntityAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -308,23 +311,23 @@ func jointJointEntityAlone(k *kernel.Args) {
 	age := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number3)
+		age[i] = compute.Age(at, number3)
 	}
 	decay := k.Decays(2, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
-		both := float64(kernel.Missing * n2)
+		both := float64(compute.Missing * n2)
 		rest1 := float64(w[2] * both)
 
 		// both of entity: entity.posts * record.n
 		entityRest1 := float64(w[11] * both)
 
 		// topic: record.s in entity.topics
-		topic := kernel.Bool(sIn[i])
+		topic := compute.Bool(sIn[i])
 		rest3 := float64(w[4] * topic)
 
 		// topic of entity: record.s in entity.topics
@@ -332,7 +335,7 @@ func jointJointEntityAlone(k *kernel.Args) {
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		sim := fn.Dot(vec, jointEntityFeed2)
+		sim := compute.Dot(vec, jointEntityFeed2)
 		rest0 := number0 + float64(w[5]*sim)
 
 		// sim of entity: dot(record.vec, entity.embedding)
@@ -361,126 +364,126 @@ func jointJointEntityAlone(k *kernel.Args) {
 		entityRest3 += float64(w[16] * twice)
 
 		// f0 of trees-inputs: record.n * 1
-		x1[0*kernel.Block] = float64(n2 * 1)
+		x1[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1 of trees-inputs: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x1[1*kernel.Block] = float64(m * 2)
+		x1[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2 of trees-inputs: record.x * 3
-		x1[2*kernel.Block] = float64(x4 * 3)
+		x1[2*compute.MatrixBlock] = float64(x4 * 3)
 
 		// f3 of trees-inputs: record.y * 4
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x1[3*kernel.Block] = float64(y * 4)
+		x1[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4 of trees-inputs: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x1[4*kernel.Block] = float64(authorAge * 5)
+		x1[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		x1[5*kernel.Block] = float64(decay[i] * 6)
+		x1[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = number12
+		x1[6*compute.MatrixBlock] = number12
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x1[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x1[7*compute.MatrixBlock] = f7
 
 		// f8 of trees-inputs: entity.followers * 9
-		x1[8*kernel.Block] = kernel.Missing
+		x1[8*compute.MatrixBlock] = compute.Missing
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t1 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t1 * 10)
+		t1 := compute.Log1p(compute.Abs(n2))
+		x1[9*compute.MatrixBlock] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
-		x1[10*kernel.Block] = float64(n2 * 11)
+		x1[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11 of trees-inputs: record.m * 12
-		x1[11*kernel.Block] = float64(m * 12)
+		x1[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12 of trees-inputs: record.x * 13
-		x1[12*kernel.Block] = float64(x4 * 13)
+		x1[12*compute.MatrixBlock] = float64(x4 * 13)
 
 		// f13 of trees-inputs: record.y * 14
-		x1[13*kernel.Block] = float64(y * 14)
+		x1[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14 of trees-inputs: record.author.age * 15
-		x1[14*kernel.Block] = float64(authorAge * 15)
+		x1[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(decay[i] * 16)
+		x1[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = number13
+		x1[16*compute.MatrixBlock] = number13
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f7
+		x1[17*compute.MatrixBlock] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
-		x1[18*kernel.Block] = kernel.Missing
+		x1[18*compute.MatrixBlock] = compute.Missing
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t1 * 20)
+		x1[19*compute.MatrixBlock] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
-		x1[20*kernel.Block] = float64(n2 * 21)
+		x1[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21 of trees-inputs: record.m * 22
-		x1[21*kernel.Block] = float64(m * 22)
+		x1[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22 of trees-inputs: record.x * 23
-		x1[22*kernel.Block] = float64(x4 * 23)
+		x1[22*compute.MatrixBlock] = float64(x4 * 23)
 
 		// f23 of trees-inputs: record.y * 24
-		x1[23*kernel.Block] = float64(y * 24)
+		x1[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24 of trees-inputs: record.author.age * 25
-		x1[24*kernel.Block] = float64(authorAge * 25)
+		x1[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(decay[i] * 26)
+		x1[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = number14
+		x1[26*compute.MatrixBlock] = number14
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f7
+		x1[27*compute.MatrixBlock] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
-		x1[28*kernel.Block] = kernel.Missing
+		x1[28*compute.MatrixBlock] = compute.Missing
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t1 * 30)
+		x1[29*compute.MatrixBlock] = float64(t1 * 30)
 
 		// f0 of random-23: ((((-0.01959 in [0, 1, 2.5]) ? cross(record.author.age, viewer.lang) : "a long string of words") == viewer.lang) ? record.m : coalesce(size(record.vec), (has(entity.posts) ? (record.b ? record.x : 132.1) : lookup({0: 1, 1: 3.5}, record.n, record.author.age))))
 		t2 := k.Arena.Text(authorAge)
 		t3 := k.Arena.Cross(t2, text0)
 		b := bColumn[r] != 0
-		random23Rest0 := float64(w[18] * kernel.If[float64](kernel.If[string](false, t3, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x4, 132.1), fn.Coalesce(k.Tables[4].Number(n2), authorAge)))))
+		random23Rest0 := float64(w[18] * compute.If[float64](compute.If[string](false, t3, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](false, compute.If[float64](b, x4, 132.1), compute.Coalesce(k.Tables[4].Number(n2), authorAge)))))
 
 		// f1 of random-23: coalesce(size(viewer.langs), record.y)
-		random23Rest1 := float64(w[19] * fn.Coalesce(number7, y))
+		random23Rest1 := float64(w[19] * compute.Coalesce(number7, y))
 
 		// f2 of random-23: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		random23Rest2 := float64(w[20] * kernel.If[float64](false, fn.Decay(number8, x4), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, kernel.Missing, x4)*number9))))
+		random23Rest2 := float64(w[20] * compute.If[float64](false, compute.Decay(number8, x4), compute.Pow(compute.Sqrt(compute.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(compute.If[float64](flag0, compute.Missing, x4)*number9))))
 
 		// f4 of random-23: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
-		random23Rest3 := k.Tables[7].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number10), jointEntityFeed1))
+		random23Rest3 := k.Tables[7].Number(compute.Bucketize(compute.Coalesce(compute.If[float64](c, m, -1e+300), number10), jointEntityFeed1))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = kernel.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out2[i] = compute.Score(w[9] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 
-		out3[i] = kernel.Score(number11 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
+		out3[i] = compute.Score(number11 + ((random23Rest0 + random23Rest1) + (random23Rest2 + random23Rest3)))
 	}
 }

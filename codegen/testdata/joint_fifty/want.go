@@ -2,17 +2,18 @@
 
 package joint_fifty
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_fifty", Shape: "c9cf3b1161badff2", Score: jointJointFifty})
+	compute.RegisterModel(compute.Model{Name: "joint_fifty", Shape: "c9cf3b1161badff2", Score: jointJointFifty})
 }
 
 // jointJointFifty scores test.Counters by fifty and fifty.
-func jointJointFifty(k *kernel.Args) {
+func jointJointFifty(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -35,14 +36,14 @@ func jointJointFifty(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	f28 := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: record.c5 > 24
 		c5 := float64(int64(c5Column[r]))
-		f0 := kernel.Bool(c5 > 24)
+		f0 := compute.Bool(c5 > 24)
 		own0 := float64(w[1] * f0)
 
 		// f0 of fifty: record.c5 > 24
@@ -50,7 +51,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f1: record.c9 > 35
 		c9 := float64(int64(c9Column[r]))
-		f1 := kernel.Bool(c9 > 35)
+		f1 := compute.Bool(c9 > 35)
 		own1 := float64(w[2] * f1)
 
 		// f1 of fifty: record.c9 > 35
@@ -58,7 +59,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f2: record.c11 > 45
 		c11 := float64(int64(c11Column[r]))
-		f2 := kernel.Bool(c11 > 45)
+		f2 := compute.Bool(c11 > 45)
 		own2 := float64(w[3] * f2)
 
 		// f2 of fifty: record.c11 > 45
@@ -66,7 +67,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f3: record.c10 > 1
 		c10 := float64(int64(c10Column[r]))
-		f3 := kernel.Bool(c10 > 1)
+		f3 := compute.Bool(c10 > 1)
 		own3 := float64(w[4] * f3)
 
 		// f3 of fifty: record.c10 > 1
@@ -74,21 +75,21 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f4: record.c1 > 14
 		c1 := float64(int64(c1Column[r]))
-		f4 := kernel.Bool(c1 > 14)
+		f4 := compute.Bool(c1 > 14)
 		own0 += float64(w[5] * f4)
 
 		// f4 of fifty: record.c1 > 14
 		fiftyOwn0 += float64(w[56] * f4)
 
 		// f5: record.c11 > 14
-		f5 := kernel.Bool(c11 > 14)
+		f5 := compute.Bool(c11 > 14)
 		own1 += float64(w[6] * f5)
 
 		// f5 of fifty: record.c11 > 14
 		fiftyOwn1 += float64(w[57] * f5)
 
 		// f6: bucketize(record.c11, [1, 10, 100])
-		f6 := float64(kernel.One(c11 >= 1) + kernel.One(c11 >= 10) + kernel.One(c11 >= 100))
+		f6 := float64(compute.One(c11 >= 1) + compute.One(c11 >= 10) + compute.One(c11 >= 100))
 		own2 += float64(w[7] * f6)
 
 		// f6 of fifty: bucketize(record.c11, [1, 10, 100])
@@ -96,7 +97,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f7: bucketize(record.c7, [1, 10, 100])
 		c7 := float64(int64(c7Column[r]))
-		f7 := float64(kernel.One(c7 >= 1) + kernel.One(c7 >= 10) + kernel.One(c7 >= 100))
+		f7 := float64(compute.One(c7 >= 1) + compute.One(c7 >= 10) + compute.One(c7 >= 100))
 		own3 += float64(w[8] * f7)
 
 		// f7 of fifty: bucketize(record.c7, [1, 10, 100])
@@ -104,7 +105,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f8: bucketize(record.c4, [1, 10, 100])
 		c4 := float64(int64(c4Column[r]))
-		f8 := float64(kernel.One(c4 >= 1) + kernel.One(c4 >= 10) + kernel.One(c4 >= 100))
+		f8 := float64(compute.One(c4 >= 1) + compute.One(c4 >= 10) + compute.One(c4 >= 100))
 		own0 += float64(w[9] * f8)
 
 		// f8 of fifty: bucketize(record.c4, [1, 10, 100])
@@ -117,21 +118,21 @@ func jointJointFifty(k *kernel.Args) {
 		fiftyOwn1 += float64(w[61] * f6)
 
 		// f10: bucketize(record.c5, [1, 10, 100])
-		f10 := float64(kernel.One(c5 >= 1) + kernel.One(c5 >= 10) + kernel.One(c5 >= 100))
+		f10 := float64(compute.One(c5 >= 1) + compute.One(c5 >= 10) + compute.One(c5 >= 100))
 		own2 += float64(w[11] * f10)
 
 		// f10 of fifty: bucketize(record.c5, [1, 10, 100])
 		fiftyOwn2 += float64(w[62] * f10)
 
 		// f11: bucketize(record.c10, [1, 10, 100])
-		f11 := float64(kernel.One(c10 >= 1) + kernel.One(c10 >= 10) + kernel.One(c10 >= 100))
+		f11 := float64(compute.One(c10 >= 1) + compute.One(c10 >= 10) + compute.One(c10 >= 100))
 		own3 += float64(w[12] * f11)
 
 		// f11 of fifty: bucketize(record.c10, [1, 10, 100])
 		fiftyOwn3 += float64(w[63] * f11)
 
 		// f12: bucketize(record.c9, [1, 10, 100])
-		f12 := float64(kernel.One(c9 >= 1) + kernel.One(c9 >= 10) + kernel.One(c9 >= 100))
+		f12 := float64(compute.One(c9 >= 1) + compute.One(c9 >= 10) + compute.One(c9 >= 100))
 		own0 += float64(w[13] * f12)
 
 		// f12 of fifty: bucketize(record.c9, [1, 10, 100])
@@ -139,7 +140,7 @@ func jointJointFifty(k *kernel.Args) {
 
 		// f13: bucketize(record.c3, [1, 10, 100])
 		c3 := float64(int64(c3Column[r]))
-		f13 := float64(kernel.One(c3 >= 1) + kernel.One(c3 >= 10) + kernel.One(c3 >= 100))
+		f13 := float64(compute.One(c3 >= 1) + compute.One(c3 >= 10) + compute.One(c3 >= 100))
 		own1 += float64(w[14] * f13)
 
 		// f13 of fifty: bucketize(record.c3, [1, 10, 100])
@@ -253,42 +254,42 @@ func jointJointFifty(k *kernel.Args) {
 		fiftyRest0 := float64(w[80] * f28[i])
 
 		// f29: log1p(record.c4)
-		f29 := kernel.Log1pWhole(c4)
+		f29 := compute.Log1pWhole(c4)
 		own0 += float64(w[30] * f29)
 
 		// f29 of fifty: log1p(record.c4)
 		fiftyOwn0 += float64(w[81] * f29)
 
 		// f30: log1p(record.c5)
-		f30 := kernel.Log1pWhole(c5)
+		f30 := compute.Log1pWhole(c5)
 		own1 += float64(w[31] * f30)
 
 		// f30 of fifty: log1p(record.c5)
 		fiftyOwn1 += float64(w[82] * f30)
 
 		// f31: log1p(record.c1)
-		f31 := kernel.Log1pWhole(c1)
+		f31 := compute.Log1pWhole(c1)
 		own2 += float64(w[32] * f31)
 
 		// f31 of fifty: log1p(record.c1)
 		fiftyOwn2 += float64(w[83] * f31)
 
 		// f32: log1p(record.c0)
-		f32 := kernel.Log1pWhole(c0)
+		f32 := compute.Log1pWhole(c0)
 		own3 += float64(w[33] * f32)
 
 		// f32 of fifty: log1p(record.c0)
 		fiftyOwn3 += float64(w[84] * f32)
 
 		// f33: log1p(record.c9)
-		f33 := kernel.Log1pWhole(c9)
+		f33 := compute.Log1pWhole(c9)
 		own0 += float64(w[34] * f33)
 
 		// f33 of fifty: log1p(record.c9)
 		fiftyOwn0 += float64(w[85] * f33)
 
 		// f34: log1p(record.c2)
-		f34 := kernel.Log1pWhole(c2)
+		f34 := compute.Log1pWhole(c2)
 		own1 += float64(w[35] * f34)
 
 		// f34 of fifty: log1p(record.c2)
@@ -387,9 +388,9 @@ func jointJointFifty(k *kernel.Args) {
 		fiftyRest2 := float64(w[101] * f49)
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 		t2 := (fiftyOwn0 + fiftyOwn1) + (fiftyOwn2 + fiftyOwn3)
 
-		out1[i] = kernel.Score((t2 + w[51]) + ((fiftyRest0 + fiftyRest1) + fiftyRest2))
+		out1[i] = compute.Score((t2 + w[51]) + ((fiftyRest0 + fiftyRest1) + fiftyRest2))
 	}
 }

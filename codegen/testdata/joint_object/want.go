@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_object", Shape: "5ce83174a10883ee", Score: jointJointObject})
-	kernel.Register(kernel.Generated{Model: "joint_object", Shape: "835eb2980f7796bc", Score: jointJointObjectAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "5ce83174a10883ee", Score: jointJointObject})
+	compute.RegisterModel(compute.Model{Name: "joint_object", Shape: "835eb2980f7796bc", Score: jointJointObjectAlone})
 }
 
 var jointObjectFeed1 = []float64{0, 1, 2, 3}
@@ -23,7 +26,7 @@ var jointObjectFeed2 = []float64{-1, 0, 0.5, 10}
 var jointObjectFeed3 = []float64{}
 
 // jointJointObject scores test.Every and features test.Member by object and entity and object-trees and random-24 and object.
-func jointJointObject(k *kernel.Args) {
+func jointJointObject(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -36,12 +39,12 @@ func jointJointObject(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	pop := kernel.Log1p(fn.Coalesce(followers, 0))
-	posts := kernel.Missing
+	pop := compute.Log1p(compute.Coalesce(followers, 0))
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
@@ -55,12 +58,12 @@ func jointJointObject(k *kernel.Args) {
 	}
 	t1 := float64(w[12] * pop)
 	text0 := k.Strings[0]
-	t2 := float64(w[14] * kernel.Bool(lang == text0))
+	t2 := float64(w[14] * compute.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t3 := float64(w[17] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
+	t3 := float64(w[17] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[2], 0))))
 	verbColumn := rows.Column(k.Columns[8])
 	objectClicksColumn := k.Objects.Column(0)
 	objectClicksNulls, objectClicksNull := k.Objects.Nulls(0)
@@ -88,21 +91,21 @@ func jointJointObject(k *kernel.Args) {
 	verbValue := k.Lookup(0, k.Tables[5], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x2 := k.More[1].Matrix[i/kernel.Block*k.More[1].Stride+i%kernel.Block:]
+		x2 := k.More[1].Matrix[i/compute.MatrixBlock*k.More[1].Stride+i%compute.MatrixBlock:]
 
 		// clicks: log1p(coalesce(object.clicks, 0))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		clicks := kernel.Log1p(fn.Coalesce(objectClicks, 0))
+		clicks := compute.Log1p(compute.Coalesce(objectClicks, 0))
 		rest0 := float64(w[1] * clicks)
 
 		// clicks of object: log1p(coalesce(object.clicks, 0))
 		objectRest0 := float64(w[28] * clicks)
 
 		// rate: object.rate * record.n
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
@@ -114,7 +117,7 @@ func jointJointObject(k *kernel.Args) {
 		objectRest1 := float64(w[29] * rate)
 
 		// known: has(object.rate) || has(object.clicks)
-		known := kernel.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0))
+		known := compute.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0))
 		rest2 := float64(w[3] * known)
 
 		// known of object: has(object.rate) || has(object.clicks)
@@ -122,7 +125,7 @@ func jointJointObject(k *kernel.Args) {
 
 		// hot: object.hot && object.rate > 0.5
 		objectHot := objectHotColumn[r] != 0
-		hot := kernel.Bool(objectHot && (objectRate > 0.5))
+		hot := compute.Bool(objectHot && (objectRate > 0.5))
 		rest3 := float64(w[4] * hot)
 
 		// hot of object: object.hot && object.rate > 0.5
@@ -137,14 +140,14 @@ func jointJointObject(k *kernel.Args) {
 
 		// same: object.kind == record.s
 		s := rows.StringAt(k.Columns[1], int(r))
-		same := kernel.Bool(s == objectKind)
+		same := compute.Bool(s == objectKind)
 		rest1 += float64(w[5] * same)
 
 		// same of object: object.kind == record.s
 		objectRest1 += float64(w[32] * same)
 
 		// lang: object.kind == viewer.lang
-		lang2 := kernel.Bool(objectKind == text0)
+		lang2 := compute.Bool(objectKind == text0)
 		rest2 += float64(w[6] * lang2)
 
 		// lang of object: object.kind == viewer.lang
@@ -152,14 +155,14 @@ func jointJointObject(k *kernel.Args) {
 
 		// words: viewer.lang in object.words
 		objectWords := k.Arena.Strings(k.Objects, 4, int(r))
-		words := kernel.Bool(slices.Contains(objectWords, text0))
+		words := compute.Bool(slices.Contains(objectWords, text0))
 		rest3 += float64(w[7] * words)
 
 		// words of object: viewer.lang in object.words
 		objectRest3 += float64(w[34] * words)
 
 		// topics: object.kind in viewer.topics
-		topics2 := kernel.Bool(k.Sets[0].String(objectKind) != 0)
+		topics2 := compute.Bool(k.Sets[0].String(objectKind) != 0)
 		rest0 += float64(w[8] * topics2)
 
 		// topics of object: object.kind in viewer.topics
@@ -167,7 +170,7 @@ func jointJointObject(k *kernel.Args) {
 
 		// place: cosine(object.place, entity.embedding)
 		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		place := fn.Cosine(objectPlace, embedding)
+		place := compute.Cosine(objectPlace, embedding)
 		rest1 += float64(w[9] * place)
 
 		// place of object: cosine(object.place, entity.embedding)
@@ -192,11 +195,11 @@ func jointJointObject(k *kernel.Args) {
 		entityRest1 := float64(w[13] * float64(posts*n2))
 
 		// topic of entity: record.s in entity.topics
-		entityRest3 := float64(w[15] * kernel.Bool(slices.Contains(topics, s)))
+		entityRest3 := float64(w[15] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim of entity: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		entityRest0 := t1 + float64(w[16]*fn.Dot(vec, embedding))
+		entityRest0 := t1 + float64(w[16]*compute.Dot(vec, embedding))
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += t3
@@ -210,56 +213,56 @@ func jointJointObject(k *kernel.Args) {
 		entityRest3 += float64(w[18] * float64(pop*x5))
 
 		// b of object-trees: bucketize(object.clicks, [0, 1, 2, 3])
-		x2[0*kernel.Block] = fn.Bucketize(objectClicks, jointObjectFeed1)
+		x2[0*compute.MatrixBlock] = compute.Bucketize(objectClicks, jointObjectFeed1)
 
 		// a of object-trees: coalesce(object.rate, record.y)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x2[1*kernel.Block] = fn.Coalesce(objectRate, y)
+		x2[1*compute.MatrixBlock] = compute.Coalesce(objectRate, y)
 
 		// f0 of random-24: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random24Rest0 := float64(w[21] * fn.Coalesce(fn.Coalesce(fn.Bucketize(m, jointObjectFeed2), n2), fn.Coalesce(number0, fn.Coalesce(fn.Clamp(m, -1, 10.5), float64(x5*number0)))))
+		random24Rest0 := float64(w[21] * compute.Coalesce(compute.Coalesce(compute.Bucketize(m, jointObjectFeed2), n2), compute.Coalesce(number0, compute.Coalesce(compute.Clamp(m, -1, 10.5), float64(x5*number0)))))
 
 		// f1 of random-24: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
 		c := cColumn[r] != 0
-		random24Rest1 := float64(w[22] * kernel.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > fn.Decay(0.2368, x5)), fn.Dot(vec, objectPlace), kernel.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), fn.Coalesce(k.Tables[4].String(kernel.If[string](c, objectKind, s)), fn.Coalesce(objectClicks, -30.63)), fn.Exp(fn.Pow(y, 2)))))
+		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2 of random-24: record.verb
 		random24Own0 := verbValue[i]
 
 		// f3 of random-24: (record.type == "a long string of words")
-		random24Own1 := float64(w[23] * kernel.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
+		random24Own1 := float64(w[23] * compute.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
 
 		// f4 of random-24: coalesce(clamp(lookup(steps, pow(-1e300, 2), record.n), -1, 1), ((("post" in viewer.langs) == ("post" < "post")) ? size(viewer.bins) : (object.clicks - sqrt(121.5))))
-		random24Rest2 := float64(w[24] * fn.Coalesce(fn.Clamp(fn.Coalesce(number1, n2), -1, 1), kernel.If[float64](flag1, number2, objectClicks-11.022703842524301)))
+		random24Rest2 := float64(w[24] * compute.Coalesce(compute.Clamp(compute.Coalesce(number1, n2), -1, 1), compute.If[float64](flag1, number2, objectClicks-11.022703842524301)))
 
 		// f5 of random-24: min(record.author.age, log1p((record.c ? coalesce(record.m, record.n) : (has(record.n) ? object.clicks : viewer.age))), pow(((record.x + object.rate) + lookup(verbs, "post", object.clicks)), 2))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random24Rest3 := float64(w[25] * fn.Min(fn.Min(authorAge, kernel.Log1p(kernel.If[float64](c, fn.Coalesce(m, n2), kernel.If[float64](true, objectClicks, number0)))), fn.Pow((x5+objectRate)+fn.Coalesce(number3, objectClicks), 2)))
+		random24Rest3 := float64(w[25] * compute.Min(compute.Min(authorAge, compute.Log1p(compute.If[float64](c, compute.Coalesce(m, n2), compute.If[float64](true, objectClicks, number0)))), compute.Pow((x5+objectRate)+compute.Coalesce(number3, objectClicks), 2)))
 
 		// f6 of random-24: ((("" != viewer.lang) ? (viewer.vip ? record.n : record.n) : -1.173) in [0, 1, 2.5])
-		random24Rest0 += float64(w[26] * kernel.Bool(k.Sets[1].Number(kernel.If[float64](flag3, kernel.If[float64](flag2, n2, n2), -1.173)) != 0))
+		random24Rest0 += float64(w[26] * compute.Bool(k.Sets[1].Number(compute.If[float64](flag3, compute.If[float64](flag2, n2, n2), -1.173)) != 0))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out1[i] = kernel.Score(w[11] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out1[i] = compute.Score(w[11] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 		t5 := random24Own0 + random24Own1
 
-		out3[i] = kernel.Score((t5 + w[20]) + ((random24Rest0 + random24Rest1) + (random24Rest2 + random24Rest3)))
+		out3[i] = compute.Score((t5 + w[20]) + ((random24Rest0 + random24Rest1) + (random24Rest2 + random24Rest3)))
 
-		out4[i] = kernel.Score(w[27] + ((objectRest0 + objectRest1) + (objectRest2 + objectRest3)))
+		out4[i] = compute.Score(w[27] + ((objectRest0 + objectRest1) + (objectRest2 + objectRest3)))
 	}
 }
 
 // jointJointObjectAlone scores test.Every of entities without features by object and entity and object-trees and random-24 and object.
-func jointJointObjectAlone(k *kernel.Args) {
+func jointJointObjectAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -299,21 +302,21 @@ func jointJointObjectAlone(k *kernel.Args) {
 	verbValue := k.Lookup(1, k.Tables[5], verbColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x2 := k.More[1].Matrix[i/kernel.Block*k.More[1].Stride+i%kernel.Block:]
+		x2 := k.More[1].Matrix[i/compute.MatrixBlock*k.More[1].Stride+i%compute.MatrixBlock:]
 
 		// clicks: log1p(coalesce(object.clicks, 0))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		clicks := kernel.Log1p(fn.Coalesce(objectClicks, 0))
+		clicks := compute.Log1p(compute.Coalesce(objectClicks, 0))
 		rest0 := float64(w[1] * clicks)
 
 		// clicks of object: log1p(coalesce(object.clicks, 0))
 		objectRest0 := float64(w[28] * clicks)
 
 		// rate: object.rate * record.n
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
@@ -325,7 +328,7 @@ func jointJointObjectAlone(k *kernel.Args) {
 		objectRest1 := float64(w[29] * rate)
 
 		// known: has(object.rate) || has(object.clicks)
-		known := kernel.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0))
+		known := compute.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0))
 		rest2 := float64(w[3] * known)
 
 		// known of object: has(object.rate) || has(object.clicks)
@@ -333,7 +336,7 @@ func jointJointObjectAlone(k *kernel.Args) {
 
 		// hot: object.hot && object.rate > 0.5
 		objectHot := objectHotColumn[r] != 0
-		hot := kernel.Bool(objectHot && (objectRate > 0.5))
+		hot := compute.Bool(objectHot && (objectRate > 0.5))
 		rest3 := float64(w[4] * hot)
 
 		// hot of object: object.hot && object.rate > 0.5
@@ -348,14 +351,14 @@ func jointJointObjectAlone(k *kernel.Args) {
 
 		// same: object.kind == record.s
 		s := rows.StringAt(k.Columns[1], int(r))
-		same := kernel.Bool(s == objectKind)
+		same := compute.Bool(s == objectKind)
 		rest1 += float64(w[5] * same)
 
 		// same of object: object.kind == record.s
 		objectRest1 += float64(w[32] * same)
 
 		// lang: object.kind == viewer.lang
-		lang := kernel.Bool(objectKind == text0)
+		lang := compute.Bool(objectKind == text0)
 		rest2 += float64(w[6] * lang)
 
 		// lang of object: object.kind == viewer.lang
@@ -363,14 +366,14 @@ func jointJointObjectAlone(k *kernel.Args) {
 
 		// words: viewer.lang in object.words
 		objectWords := k.Arena.Strings(k.Objects, 4, int(r))
-		words := kernel.Bool(slices.Contains(objectWords, text0))
+		words := compute.Bool(slices.Contains(objectWords, text0))
 		rest3 += float64(w[7] * words)
 
 		// words of object: viewer.lang in object.words
 		objectRest3 += float64(w[34] * words)
 
 		// topics: object.kind in viewer.topics
-		topics := kernel.Bool(k.Sets[0].String(objectKind) != 0)
+		topics := compute.Bool(k.Sets[0].String(objectKind) != 0)
 		rest0 += float64(w[8] * topics)
 
 		// topics of object: object.kind in viewer.topics
@@ -378,7 +381,7 @@ func jointJointObjectAlone(k *kernel.Args) {
 
 		// place: cosine(object.place, entity.embedding)
 		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		place := fn.Cosine(objectPlace, jointObjectFeed3)
+		place := compute.Cosine(objectPlace, jointObjectFeed3)
 		rest1 += float64(w[9] * place)
 
 		// place of object: cosine(object.place, entity.embedding)
@@ -393,21 +396,21 @@ func jointJointObjectAlone(k *kernel.Args) {
 		objectRest2 += k.Tables[7].String(pair)
 
 		// share: object.clicks / entity.followers
-		share := objectClicks / kernel.Missing
+		share := objectClicks / compute.Missing
 		rest3 += float64(w[10] * share)
 
 		// share of object: object.clicks / entity.followers
 		objectRest3 += float64(w[37] * share)
 
 		// both of entity: entity.posts * record.n
-		entityRest1 := float64(w[13] * float64(kernel.Missing*n2))
+		entityRest1 := float64(w[13] * float64(compute.Missing*n2))
 
 		// topic of entity: record.s in entity.topics
-		entityRest3 := float64(w[15] * kernel.Bool(sIn[i]))
+		entityRest3 := float64(w[15] * compute.Bool(sIn[i]))
 
 		// sim of entity: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		entityRest0 := number0 + float64(w[16]*fn.Dot(vec, jointObjectFeed3))
+		entityRest0 := number0 + float64(w[16]*compute.Dot(vec, jointObjectFeed3))
 
 		// vip of entity: entity.vip && has(entity.posts)
 		entityRest1 += number1
@@ -421,50 +424,50 @@ func jointJointObjectAlone(k *kernel.Args) {
 		entityRest3 += float64(w[18] * float64(0*x5))
 
 		// b of object-trees: bucketize(object.clicks, [0, 1, 2, 3])
-		x2[0*kernel.Block] = fn.Bucketize(objectClicks, jointObjectFeed1)
+		x2[0*compute.MatrixBlock] = compute.Bucketize(objectClicks, jointObjectFeed1)
 
 		// a of object-trees: coalesce(object.rate, record.y)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x2[1*kernel.Block] = fn.Coalesce(objectRate, y)
+		x2[1*compute.MatrixBlock] = compute.Coalesce(objectRate, y)
 
 		// f0 of random-24: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random24Rest0 := float64(w[21] * fn.Coalesce(fn.Coalesce(fn.Bucketize(m, jointObjectFeed2), n2), fn.Coalesce(number3, fn.Coalesce(fn.Clamp(m, -1, 10.5), float64(x5*number3)))))
+		random24Rest0 := float64(w[21] * compute.Coalesce(compute.Coalesce(compute.Bucketize(m, jointObjectFeed2), n2), compute.Coalesce(number3, compute.Coalesce(compute.Clamp(m, -1, 10.5), float64(x5*number3)))))
 
 		// f1 of random-24: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
 		c := cColumn[r] != 0
-		random24Rest1 := float64(w[22] * kernel.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > fn.Decay(0.2368, x5)), fn.Dot(vec, objectPlace), kernel.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), fn.Coalesce(k.Tables[4].String(kernel.If[string](c, objectKind, s)), fn.Coalesce(objectClicks, -30.63)), fn.Exp(fn.Pow(y, 2)))))
+		random24Rest1 := float64(w[22] * compute.If[float64](strings.HasSuffix(text1, type2) == ((-0.3502) > compute.Decay(0.2368, x5)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text1) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[4].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2 of random-24: record.verb
 		random24Own0 := verbValue[i]
 
 		// f3 of random-24: (record.type == "a long string of words")
-		random24Own1 := float64(w[23] * kernel.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
+		random24Own1 := float64(w[23] * compute.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
 
 		// f4 of random-24: coalesce(clamp(lookup(steps, pow(-1e300, 2), record.n), -1, 1), ((("post" in viewer.langs) == ("post" < "post")) ? size(viewer.bins) : (object.clicks - sqrt(121.5))))
-		random24Rest2 := float64(w[24] * fn.Coalesce(fn.Clamp(fn.Coalesce(number4, n2), -1, 1), kernel.If[float64](flag1, number5, objectClicks-11.022703842524301)))
+		random24Rest2 := float64(w[24] * compute.Coalesce(compute.Clamp(compute.Coalesce(number4, n2), -1, 1), compute.If[float64](flag1, number5, objectClicks-11.022703842524301)))
 
 		// f5 of random-24: min(record.author.age, log1p((record.c ? coalesce(record.m, record.n) : (has(record.n) ? object.clicks : viewer.age))), pow(((record.x + object.rate) + lookup(verbs, "post", object.clicks)), 2))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random24Rest3 := float64(w[25] * fn.Min(fn.Min(authorAge, kernel.Log1p(kernel.If[float64](c, fn.Coalesce(m, n2), kernel.If[float64](true, objectClicks, number3)))), fn.Pow((x5+objectRate)+fn.Coalesce(number6, objectClicks), 2)))
+		random24Rest3 := float64(w[25] * compute.Min(compute.Min(authorAge, compute.Log1p(compute.If[float64](c, compute.Coalesce(m, n2), compute.If[float64](true, objectClicks, number3)))), compute.Pow((x5+objectRate)+compute.Coalesce(number6, objectClicks), 2)))
 
 		// f6 of random-24: ((("" != viewer.lang) ? (viewer.vip ? record.n : record.n) : -1.173) in [0, 1, 2.5])
-		random24Rest0 += float64(w[26] * kernel.Bool(k.Sets[2].Number(kernel.If[float64](flag3, kernel.If[float64](flag2, n2, n2), -1.173)) != 0))
+		random24Rest0 += float64(w[26] * compute.Bool(k.Sets[2].Number(compute.If[float64](flag3, compute.If[float64](flag2, n2, n2), -1.173)) != 0))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out1[i] = kernel.Score(w[11] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
+		out1[i] = compute.Score(w[11] + ((entityRest0 + entityRest1) + (entityRest2 + entityRest3)))
 		t2 := random24Own0 + random24Own1
 
-		out3[i] = kernel.Score((t2 + w[20]) + ((random24Rest0 + random24Rest1) + (random24Rest2 + random24Rest3)))
+		out3[i] = compute.Score((t2 + w[20]) + ((random24Rest0 + random24Rest1) + (random24Rest2 + random24Rest3)))
 
-		out4[i] = kernel.Score(w[27] + ((objectRest0 + objectRest1) + (objectRest2 + objectRest3)))
+		out4[i] = compute.Score(w[27] + ((objectRest0 + objectRest1) + (objectRest2 + objectRest3)))
 	}
 }

@@ -6,19 +6,22 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "3652f7df338884af", Score: jointJointRandom0})
-	kernel.Register(kernel.Generated{Model: "joint_random_0", Shape: "19cf80b058323f33", Score: jointJointRandom0Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_0", Shape: "3652f7df338884af", Score: jointJointRandom0})
+	compute.RegisterModel(compute.Model{Name: "joint_random_0", Shape: "19cf80b058323f33", Score: jointJointRandom0Alone})
 }
 
 var jointRandom0Feed1 = []float64{0, 1, 10, 100}
 
 // jointJointRandom0 scores test.Every and features test.Member by random-00 and random-02 and random-06.
-func jointJointRandom0(k *kernel.Args) {
+func jointJointRandom0(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -42,7 +45,7 @@ func jointJointRandom0(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	list0 := k.Lists[0]
-	t4 := fn.Dot(embedding, list0)
+	t4 := compute.Dot(embedding, list0)
 	typeColumn := rows.Column(k.Columns[6])
 	uColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
@@ -69,68 +72,68 @@ func jointJointRandom0(k *kernel.Args) {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x3 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](t1, y, 85.9), jointRandom0Feed1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/compute.If[float64](t1, y, 85.9), jointRandom0Feed1))
 
 		// f0 of random-02: record.u
 		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0Feed1))
+		random02Own1 := k.Tables[7].Number(compute.Bucketize(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), jointRandom0Feed1))
 
 		// f2 of random-02: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t5 := -(y)
-		random02Own2 := float64(w[2] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t5))))
+		random02Own2 := float64(w[2] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t5))))
 
 		// f3 of random-02: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		random02Own3 := float64(w[3] * fn.Coalesce(typeValue[i], fn.Sqrt(t5)))
+		random02Own3 := float64(w[3] * compute.Coalesce(typeValue[i], compute.Sqrt(t5)))
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0Feed1))
+		random02Rest0 := k.Tables[8].Number(compute.Bucketize(compute.Age(time, number0), jointRandom0Feed1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		random02Rest1 := float64(w[4] * compute.Bool(compute.If[float64](n2 == (-0.1321), compute.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(compute.One(n2 >= -1) + compute.One(n2 >= 0) + compute.One(n2 >= 0.5) + compute.One(n2 >= 10))))))
 
 		// f0 of random-06: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
-		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](t2, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
+		random06Rest0 := float64(w[6] * compute.Coalesce(k.Tables[11].String(compute.If[string](t2, lang, type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0Feed1))
+		random06Own0 := k.Tables[13].Number(compute.Bucketize(compute.Abs(compute.If[float64](c, authorAge, x3)), jointRandom0Feed1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))
+		random06Rest1 := float64(w[7] * compute.Coalesce(number5, compute.If[float64](true, number4, compute.Pow(compute.If[float64](flag0, x3, y), 2))))
 
 		// f3 of random-06: record.y
 		random06Own1 := float64(w[8] * y)
 
 		// f4 of random-06: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
-		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t3 > n2), x3, t4))
+		random06Rest2 := float64(w[9] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t3 > n2), x3, t4))
 
-		out[i] = kernel.Score(w[0] + rest0)
+		out[i] = compute.Score(w[0] + rest0)
 		t6 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
 
-		out1[i] = kernel.Score((t6 + number2) + (random02Rest0 + random02Rest1))
+		out1[i] = compute.Score((t6 + number2) + (random02Rest0 + random02Rest1))
 		t7 := random06Own0 + random06Own1
 
-		out2[i] = kernel.Score((t7 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
+		out2[i] = compute.Score((t7 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
 	}
 }
 
 // jointJointRandom0Alone scores test.Every of entities without features by random-00 and random-02 and random-06.
-func jointJointRandom0Alone(k *kernel.Args) {
+func jointJointRandom0Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -163,62 +166,62 @@ func jointJointRandom0Alone(k *kernel.Args) {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x3 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/kernel.If[float64](false, y, 85.9), jointRandom0Feed1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](!(yNulls[r]&yNull == 0), x3, -1)/compute.If[float64](false, y, 85.9), jointRandom0Feed1))
 
 		// f0 of random-02: record.u
 		random02Own0 := uValue[i]
 
 		// f1 of random-02: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		random02Own1 := k.Tables[7].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), jointRandom0Feed1))
+		random02Own1 := k.Tables[7].Number(compute.Bucketize(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), jointRandom0Feed1))
 
 		// f2 of random-02: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
 		t1 := -(y)
-		random02Own2 := float64(w[2] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+		random02Own2 := float64(w[2] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3 of random-02: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		random02Own3 := float64(w[3] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
+		random02Own3 := float64(w[3] * compute.Coalesce(typeValue[i], compute.Sqrt(t1)))
 
 		// f4 of random-02: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		random02Rest0 := k.Tables[8].Number(fn.Bucketize(fn.Age(time, number0), jointRandom0Feed1))
+		random02Rest0 := k.Tables[8].Number(compute.Bucketize(compute.Age(time, number0), jointRandom0Feed1))
 
 		// f6 of random-02: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		random02Rest1 := float64(w[4] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		random02Rest1 := float64(w[4] * compute.Bool(compute.If[float64](n2 == (-0.1321), compute.Coalesce(k.Tables[3].Number(authorAge), m), number1) != (-(float64(compute.One(n2 >= -1) + compute.One(n2 >= 0) + compute.One(n2 >= 0.5) + compute.One(n2 >= 10))))))
 
 		// f0 of random-06: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[6], int(r))
-		random06Rest0 := float64(w[6] * fn.Coalesce(k.Tables[11].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
+		random06Rest0 := float64(w[6] * compute.Coalesce(k.Tables[11].String(compute.If[string](false, "", type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number3))))
 
 		// f1 of random-06: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		random06Own0 := k.Tables[13].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x3)), jointRandom0Feed1))
+		random06Own0 := k.Tables[13].Number(compute.Bucketize(compute.Abs(compute.If[float64](c, authorAge, x3)), jointRandom0Feed1))
 
 		// f2 of random-06: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		random06Rest1 := float64(w[7] * fn.Coalesce(number5, kernel.If[float64](true, number4, fn.Pow(kernel.If[float64](flag0, x3, y), 2))))
+		random06Rest1 := float64(w[7] * compute.Coalesce(number5, compute.If[float64](true, number4, compute.Pow(compute.If[float64](flag0, x3, y), 2))))
 
 		// f3 of random-06: record.y
 		random06Own1 := float64(w[8] * y)
 
 		// f4 of random-06: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
-		random06Rest2 := float64(w[9] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x3, number6))
+		random06Rest2 := float64(w[9] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x3, number6))
 
-		out[i] = kernel.Score(w[0] + rest0)
+		out[i] = compute.Score(w[0] + rest0)
 		t2 := (random02Own0 + random02Own1) + (random02Own2 + random02Own3)
 
-		out1[i] = kernel.Score((t2 + number2) + (random02Rest0 + random02Rest1))
+		out1[i] = compute.Score((t2 + number2) + (random02Rest0 + random02Rest1))
 		t3 := random06Own0 + random06Own1
 
-		out2[i] = kernel.Score((t3 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
+		out2[i] = compute.Score((t3 + w[5]) + ((random06Rest0 + random06Rest1) + random06Rest2))
 	}
 }

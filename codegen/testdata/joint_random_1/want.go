@@ -5,12 +5,15 @@ package joint_random_1
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_1", Shape: "a97cae0363e4df6d", Score: jointJointRandom1})
+	compute.RegisterModel(compute.Model{Name: "joint_random_1", Shape: "a97cae0363e4df6d", Score: jointJointRandom1})
 }
 
 var jointRandom1Feed1 = []float64{0, 1, 10, 100}
@@ -18,7 +21,7 @@ var jointRandom1Feed1 = []float64{0, 1, 10, 100}
 var jointRandom1Feed2 = []float64{-1, 0, 0.5, 10}
 
 // jointJointRandom1 scores test.Every by random-10 and random-12 and random-13 and random-15.
-func jointJointRandom1(k *kernel.Args) {
+func jointJointRandom1(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -61,11 +64,11 @@ func jointJointRandom1(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: (pow(-(record.y), 2) > size(""))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own0 := float64(w[1] * kernel.Bool(fn.Pow(-(y), 2) > 0))
+		own0 := float64(w[1] * compute.Bool(compute.Pow(-(y), 2) > 0))
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
@@ -74,36 +77,36 @@ func jointJointRandom1(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x4)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x4, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x4)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x4, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, jointRandom1Feed1))
+		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, jointRandom1Feed1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, number1)
+		f3 := compute.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
 		c := cColumn[r] != 0
-		rest3 := float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
+		rest3 := float64(w[4] * compute.If[float64](!(!(c == t1)), f3, -0.0008027))
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		t2 := -(authorAge)
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, t2, fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * compute.Exp(compute.If[float64](flag0, t2, compute.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
-		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), jointRandom1Feed1))
+		own1 := k.Tables[3].Number(compute.Bucketize(compute.Coalesce(t2, -6.135), jointRandom1Feed1))
 
 		// f0 of random-12: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
-		random12Rest0 := float64(w[7] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag1, f3, m-authorAge), m), number2))
+		random12Rest0 := float64(w[7] * compute.If[float64](c, compute.Coalesce(compute.If[float64](c == flag1, f3, m-authorAge), m), number2))
 
 		// f1 of random-12: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
-		random12Own0 := float64(w[8] * kernel.Bool(k.Sets[1].Number(fn.Bucketize(fn.Coalesce(x4, x4), jointRandom1Feed2)) != 0))
+		random12Own0 := float64(w[8] * compute.Bool(k.Sets[1].Number(compute.Bucketize(compute.Coalesce(x4, x4), jointRandom1Feed2)) != 0))
 
 		// f2 of random-12: cross(viewer.id, age(record.at))
 		t3 := k.Arena.Text(f3)
@@ -112,53 +115,53 @@ func jointJointRandom1(k *kernel.Args) {
 
 		// f3 of random-12: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
 		t4 := k.Sets[2].Number(y) != 0
-		random12Rest2 := k.Tables[7].Number(fn.Bucketize(kernel.If[float64](t4, number3, y), jointRandom1Feed1))
+		random12Rest2 := k.Tables[7].Number(compute.Bucketize(compute.If[float64](t4, number3, y), jointRandom1Feed1))
 
 		// f0 of random-13: cross(age(record.at), -(viewer.age))
 		f0 := k.Arena.Cross(t3, text1)
 		random13Rest0 := k.Tables[11].String(f0)
 
 		// f1 of random-13: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
-		random13Rest1 := float64(w[11] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](t1, number0, x4), fn.Coalesce(number6, fn.Coalesce(number5, x4)), float64(kernel.If[float64](flag1, x4, x4)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		random13Rest1 := float64(w[11] * compute.Clamp(compute.If[float64](float64(n2*y) < compute.If[float64](t1, number0, x4), compute.Coalesce(number6, compute.Coalesce(number5, x4)), float64(compute.If[float64](flag1, x4, x4)*float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)))), -1, 1))
 
 		// f2 of random-13: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		random13Rest2 := float64(w[12] * kernel.If[float64](flag2 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && t4, 100+kernel.If[float64](b, number0, -0.1822), authorAge), y))
+		random13Rest2 := float64(w[12] * compute.If[float64](flag2 && (rows.EqualString(sColumn[r], "a long string of words")), compute.If[float64]((y < y) && t4, 100+compute.If[float64](b, number0, -0.1822), authorAge), y))
 
 		// f3 of random-13: record.author.age
 		random13Own0 := float64(w[13] * authorAge)
 
 		// f4 of random-13: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
-		random13Rest3 := float64(w[14] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x4*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[8].Number(fn.Pow(x4, 0.01924)), kernel.If[float64](flag3, authorAge, number0)))))
+		random13Rest3 := float64(w[14] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x4*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[8].Number(compute.Pow(x4, 0.01924)), compute.If[float64](flag3, authorAge, number0)))))
 
 		// f5 of random-13: cosine(record.vec, record.vec)
-		random13Own1 := float64(w[15] * fn.Cosine(vec, vec))
+		random13Own1 := float64(w[15] * compute.Cosine(vec, vec))
 
 		// f0 of random-15: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
-		random15Own0 := float64(w[17] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](t1, n2, -0.0203), 0, 10.5))))
+		random15Own0 := float64(w[17] * compute.Coalesce(math.Inf(+1), -(compute.Clamp(compute.If[float64](t1, n2, -0.0203), 0, 10.5))))
 
 		// f1 of random-15: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		u := rows.StringAt(k.Columns[4], int(r))
-		random15Rest0 := k.Tables[14].String(kernel.If[string](x4 >= 0.3196, "a long string of words", kernel.If[string](flag4, text0, u)))
+		random15Rest0 := k.Tables[14].String(compute.If[string](x4 >= 0.3196, "a long string of words", compute.If[string](flag4, text0, u)))
 
 		// f4 of random-15: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
-		random15Rest2 := k.Tables[15].Number(fn.Bucketize(kernel.If[float64](k.Sets[3].Number(m) != 0, -1e+300, number7), jointRandom1Feed1))
+		random15Rest2 := k.Tables[15].Number(compute.Bucketize(compute.If[float64](k.Sets[3].Number(m) != 0, -1e+300, number7), jointRandom1Feed1))
 
 		// f5 of random-15: !((exp(record.x) in viewer.bins))
-		random15Rest3 := float64(w[20] * kernel.Bool(!(k.Sets[2].Number(fn.Exp(x4)) != 0)))
+		random15Rest3 := float64(w[20] * compute.Bool(!(k.Sets[2].Number(compute.Exp(x4)) != 0)))
 
 		// f6 of random-15: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[12], int(r))
-		random15Rest0 += float64(w[21] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x4), f3), 0, 1))
+		random15Rest0 += float64(w[21] * compute.Clamp(compute.If[float64](verb < text0, compute.Decay(0, x4), f3), 0, 1))
 		t5 := own0 + own1
 
-		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out1[i] = kernel.Score(kernel.Sigmoid((random12Own0 + number4) + ((random12Rest0 + random12Rest1) + random12Rest2)))
+		out1[i] = compute.Score(compute.Sigmoid((random12Own0 + number4) + ((random12Rest0 + random12Rest1) + random12Rest2)))
 		t6 := random13Own0 + random13Own1
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t6 + w[10]) + ((random13Rest0 + random13Rest1) + (random13Rest2 + random13Rest3))))
+		out2[i] = compute.Score(compute.Sigmoid((t6 + w[10]) + ((random13Rest0 + random13Rest1) + (random13Rest2 + random13Rest3))))
 
-		out3[i] = kernel.Score(kernel.Sigmoid((random15Own0 + number9) + ((random15Rest0 + number8) + (random15Rest2 + random15Rest3))))
+		out3[i] = compute.Score(compute.Sigmoid((random15Own0 + number9) + ((random15Rest0 + number8) + (random15Rest2 + random15Rest3))))
 	}
 }

@@ -7,13 +7,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "90aca15deb970678", Score: jointJointRandom2})
-	kernel.Register(kernel.Generated{Model: "joint_random_2", Shape: "04402168c9202f00", Score: jointJointRandom2Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "90aca15deb970678", Score: jointJointRandom2})
+	compute.RegisterModel(compute.Model{Name: "joint_random_2", Shape: "04402168c9202f00", Score: jointJointRandom2Alone})
 }
 
 var jointRandom2Feed1 = []float64{0, 1, 10, 100}
@@ -21,7 +24,7 @@ var jointRandom2Feed1 = []float64{0, 1, 10, 100}
 var jointRandom2Feed2 = []float64{-1, 0, 0.5, 10}
 
 // jointJointRandom2 scores test.Every and features test.Member by random-20 and random-16 and random-04.
-func jointJointRandom2(k *kernel.Args) {
+func jointJointRandom2(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -34,15 +37,15 @@ func jointJointRandom2(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t2 := fn.Abs(posts)
+	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
 	var embedding []float64
@@ -50,8 +53,8 @@ func jointJointRandom2(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	list0 := k.Lists[0]
-	t4 := float64(w[4] * fn.Cosine(embedding, list0))
-	t5 := kernel.Log1p(followers)
+	t4 := float64(w[4] * compute.Cosine(embedding, list0))
+	t5 := compute.Log1p(followers)
 	var topics []string
 	if entity != nil {
 		topics = k.EntityArena.Strings(entity, k.EntCols[4], 0)
@@ -96,81 +99,81 @@ func jointJointRandom2(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1pWhole(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, lang), compute.Pow(n2, 0.5), compute.If[float64](t1, compute.Log1pWhole(n2), compute.If[float64](b, y, posts)))))
 
 		// f1: record.b
-		own0 := float64(w[2] * kernel.Bool(b))
+		own0 := float64(w[2] * compute.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x3)), jointRandom2Feed1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > followers, m, compute.Coalesce(number0, x3)), jointRandom2Feed1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), jointRandom2Feed2)), t3))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), t2), jointRandom2Feed2)), t3))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t7 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / kernel.If[float64]((authorAge > 100) == t7, m, fn.Coalesce(number5, kernel.If[float64](flag0, m, number2)))))
+		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t7, m, compute.Coalesce(number5, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t8 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number5, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t8, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t5))))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number5, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t8, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t5))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
-		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), jointRandom2Feed2), -1e+300))
+		random16Rest2 := float64(w[12] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, posts, followers), m/1e-300), jointRandom2Feed2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t8)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t1, x3, m)), fn.Coalesce(kernel.If[float64](t7, -0.01433, y), number6)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		random16Rest3 := float64(w[13] * compute.If[float64](!(!(t8)), compute.If[float64](rows.EqualString(uColumn[r], text1), compute.Pow(compute.Coalesce(followers, authorAge), compute.If[float64](t1, x3, m)), compute.Coalesce(compute.If[float64](t7, -0.01433, y), number6)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6 of random-16: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number7))), kernel.If[float64](t6, fn.Exp(n2), number8)))
+		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](slices.Contains(topics, verb), authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number7))), compute.If[float64](t6, compute.Exp(n2), number8)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * fn.Dot(list1, vec))
+		random04Rest0 := float64(w[16] * compute.Dot(list1, vec))
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(text0, kernel.If[string](t7, text2, text2))
+		f2 := k.Arena.Cross(text0, compute.If[string](t7, text2, text2))
 		random04Rest1 := k.Tables[12].String(f2)
 
 		// f3 of random-04: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		random04Rest2 := float64(w[17] * kernel.Bool((number10-fn.Coalesce(k.Tables[9].Number(x3), number2)) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t8, text0, "post")), fn.Coalesce(followers, m))))
+		random04Rest2 := float64(w[17] * compute.Bool((number10-compute.Coalesce(k.Tables[9].Number(x3), number2)) > compute.Coalesce(k.Tables[10].String(compute.If[string](t8, text0, "post")), compute.Coalesce(followers, m))))
 		t9 := own0 + own1
 
-		out[i] = kernel.Score((t9 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
+		out[i] = compute.Score((t9 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 
-		out1[i] = kernel.Score((random16Own0 + number9) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
+		out1[i] = compute.Score((random16Own0 + number9) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
 
-		out2[i] = kernel.Score(kernel.Sigmoid(number11 + ((random04Rest0 + random04Rest1) + random04Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid(number11 + ((random04Rest0 + random04Rest1) + random04Rest2)))
 	}
 }
 
 // jointJointRandom2Alone scores test.Every of entities without features by random-20 and random-16 and random-04.
-func jointJointRandom2Alone(k *kernel.Args) {
+func jointJointRandom2Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -218,75 +221,75 @@ func jointJointRandom2Alone(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1pWhole(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, ""), compute.Pow(n2, 0.5), compute.If[float64](false, compute.Log1pWhole(n2), compute.If[float64](b, y, compute.Missing)))))
 
 		// f1: record.b
-		own0 := float64(w[2] * kernel.Bool(b))
+		own0 := float64(w[2] * compute.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x3 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x3)), jointRandom2Feed1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > compute.Missing, m, compute.Coalesce(number0, x3)), jointRandom2Feed1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], compute.Missing), number1)*compute.Missing), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), jointRandom2Feed2)), number4))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), compute.Missing), jointRandom2Feed2)), number4))
 
 		// f0 of random-16: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		t1 := mNulls[r]&mNull == 0
-		random16Rest0 := float64(w[9] * (fn.Coalesce(k.Tables[4].Number(fn.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number6, kernel.If[float64](flag0, m, number2)))))
+		random16Rest0 := float64(w[9] * (compute.Coalesce(k.Tables[4].Number(compute.Bucketize(n2+y, jointRandom2Feed2)), authorAge) / compute.If[float64]((authorAge > 100) == t1, m, compute.Coalesce(number6, compute.If[float64](flag0, m, number2)))))
 
 		// f1 of random-16: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[10], int(r))
 		s := rows.StringAt(k.Columns[11], int(r))
-		random16Rest1 := float64(w[10] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number6, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[6].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
+		random16Rest1 := float64(w[10] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x3, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number6, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[6].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f3 of random-16: record.verb
 		random16Own0 := verbValue[i]
 
 		// f4 of random-16: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
-		random16Rest2 := float64(w[12] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), jointRandom2Feed2), -1e+300))
+		random16Rest2 := float64(w[12] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, compute.Missing, compute.Missing), m/1e-300), jointRandom2Feed2), -1e+300))
 
 		// f5 of random-16: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		random16Rest3 := float64(w[13] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text1), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x3, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number7)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		random16Rest3 := float64(w[13] * compute.If[float64](!(!(t2)), compute.If[float64](rows.EqualString(uColumn[r], text1), compute.Pow(compute.Coalesce(compute.Missing, authorAge), compute.If[float64](false, x3, m)), compute.Coalesce(compute.If[float64](t1, -0.01433, y), number7)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6 of random-16: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		random16Rest0 += float64(w[14] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number8))), kernel.If[float64](false, fn.Exp(n2), number9)))
+		random16Rest0 += float64(w[14] * compute.Coalesce(compute.If[float64](verbIn[i], authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number8))), compute.If[float64](false, compute.Exp(n2), number9)))
 
 		// f1 of random-04: dot(viewer.vec, record.vec)
-		random04Rest0 := float64(w[16] * fn.Dot(list0, vec))
+		random04Rest0 := float64(w[16] * compute.Dot(list0, vec))
 
 		// f2 of random-04: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(text0, kernel.If[string](t1, text2, text2))
+		f2 := k.Arena.Cross(text0, compute.If[string](t1, text2, text2))
 		random04Rest1 := k.Tables[12].String(f2)
 
 		// f3 of random-04: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
-		random04Rest2 := float64(w[17] * kernel.Bool((number11-fn.Coalesce(k.Tables[9].Number(x3), number2)) > fn.Coalesce(k.Tables[10].String(kernel.If[string](t2, text0, "post")), fn.Coalesce(kernel.Missing, m))))
+		random04Rest2 := float64(w[17] * compute.Bool((number11-compute.Coalesce(k.Tables[9].Number(x3), number2)) > compute.Coalesce(k.Tables[10].String(compute.If[string](t2, text0, "post")), compute.Coalesce(compute.Missing, m))))
 		t3 := own0 + own1
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 
-		out1[i] = kernel.Score((random16Own0 + number10) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
+		out1[i] = compute.Score((random16Own0 + number10) + ((random16Rest0 + random16Rest1) + (random16Rest2 + random16Rest3)))
 
-		out2[i] = kernel.Score(kernel.Sigmoid(number12 + ((random04Rest0 + random04Rest1) + random04Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid(number12 + ((random04Rest0 + random04Rest1) + random04Rest2)))
 	}
 }

@@ -6,13 +6,16 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "4e227e4026a00f6d", Score: jointJointRandom3})
-	kernel.Register(kernel.Generated{Model: "joint_random_3", Shape: "c3e6f554f210e335", Score: jointJointRandom3Alone})
+	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "4e227e4026a00f6d", Score: jointJointRandom3})
+	compute.RegisterModel(compute.Model{Name: "joint_random_3", Shape: "c3e6f554f210e335", Score: jointJointRandom3Alone})
 }
 
 var jointRandom3Feed1 = []float64{-1, 0, 0.5, 10}
@@ -20,7 +23,7 @@ var jointRandom3Feed1 = []float64{-1, 0, 0.5, 10}
 var jointRandom3Feed2 = []float64{0, 1, 10, 100}
 
 // jointJointRandom3 scores test.Every and features test.Member by random-03 and random-08 and random-22 and random-17 and random-09.
-func jointJointRandom3(k *kernel.Args) {
+func jointJointRandom3(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -30,11 +33,11 @@ func jointJointRandom3(k *kernel.Args) {
 	w := (*[21]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
@@ -42,15 +45,15 @@ func jointJointRandom3(k *kernel.Args) {
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
-	t1 := k.Tables[14].String(kernel.If[string](lang != "", lang, lang))
+	t1 := k.Tables[14].String(compute.If[string](lang != "", lang, lang))
 	number6 := k.Numbers[6]
-	t2 := float64(fn.Coalesce(number6, followers) * posts)
+	t2 := float64(compute.Coalesce(number6, followers) * posts)
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[3], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	list0 := k.Lists[0]
-	t3 := float64(w[20] * fn.Cosine(embedding, list0))
+	t3 := float64(w[20] * compute.Cosine(embedding, list0))
 	atColumn := rows.Column(k.Columns[3])
 	number0 := k.Numbers[0]
 	typeColumn := rows.Column(k.Columns[5])
@@ -80,7 +83,7 @@ func jointJointRandom3(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
@@ -88,7 +91,7 @@ func jointJointRandom3(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -96,14 +99,14 @@ func jointJointRandom3(k *kernel.Args) {
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x5 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
+		own1 := k.Tables[2].Number(compute.Bucketize(compute.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
+		rest0 := float64(w[2] * compute.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -114,74 +117,74 @@ func jointJointRandom3(k *kernel.Args) {
 		t4 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[6], int(r))
 		t5 := k.Arena.Cross(t4, verb)
-		random08Own0 := k.Tables[6].String(kernel.If[string](type2 >= type2, t5, verb))
+		random08Own0 := k.Tables[6].String(compute.If[string](type2 >= type2, t5, verb))
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t6 := fn.Dot(vec, list0)
-		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[5].Number(t6), fn.Coalesce(-0.4735, y)), -(t6)), -2.124))
+		t6 := compute.Dot(vec, list0)
+		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(t6), compute.Coalesce(-0.4735, y)), -(t6)), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
-		random08Own1 := float64(w[6] * fn.Sqrt(m))
+		random08Own1 := float64(w[6] * compute.Sqrt(m))
 
 		// f3 of random-08: (record.verb != "post")
-		random08Own2 := float64(w[7] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		random08Own2 := float64(w[7] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4 of random-08: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		t7 := !(yNulls[r]&yNull == 0)
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t6), jointRandom3Feed1))
+		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t7 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t6), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t8 := fn.Dot(list1, vec)
+		t8 := compute.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age2 := fn.Age(time, number0)
-		random22Rest0 := float64(w[10] * kernel.If[float64](flag0, t8, kernel.If[float64](!(b == flag0), age2, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := compute.Age(time, number0)
+		random22Rest0 := float64(w[10] * compute.If[float64](flag0, t8, compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
-		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
+		random22Rest1 := float64(w[11] * compute.Bool((compute.Coalesce(k.Tables[7].Number(authorAge), x5) == compute.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](t7, number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x5)) / kernel.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t7, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
-		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
+		random22Own0 := k.Tables[10].String(compute.If[string](s != u, "", s))
 
 		// f5 of random-22: exp(abs(record.n))
-		random22Own1 := float64(w[13] * fn.Exp(fn.Abs(n2)))
+		random22Own1 := float64(w[13] * compute.Exp(compute.Abs(n2)))
 
 		// f6 of random-22: record.type
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t8, jointRandom3Feed1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3Feed1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(t8, jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), compute.Dot(list0, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
-		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x5), fn.Max(n2/number1, kernel.If[float64](b, posts, m))), 0, 1))
+		random17Rest2 := float64(w[17] * compute.Clamp(compute.If[float64](true, compute.Decay(followers, x5), compute.Max(n2/number1, compute.If[float64](b, posts, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
-		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t2, fn.Coalesce(number7, float64(followers*y))), x5))
+		random09Rest0 := float64(w[19] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), t2, compute.Coalesce(number7, float64(followers*y))), x5))
 		t9 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t9 + w[0]) + rest0)
+		out[i] = compute.Score((t9 + w[0]) + rest0)
 		t10 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = kernel.Score((t10 + w[4]) + (random08Rest0 + random08Rest1))
+		out1[i] = compute.Score((t10 + w[4]) + (random08Rest0 + random08Rest1))
 		t11 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t11 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid((t11 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
-		out3[i] = kernel.Score(number5 + ((t1 + random17Rest1) + random17Rest2))
+		out3[i] = compute.Score(number5 + ((t1 + random17Rest1) + random17Rest2))
 
-		out4[i] = kernel.Score(number8 + (random09Rest0 + t3))
+		out4[i] = compute.Score(number8 + (random09Rest0 + t3))
 	}
 }
 
 // jointJointRandom3Alone scores test.Every of entities without features by random-03 and random-08 and random-22 and random-17 and random-09.
-func jointJointRandom3Alone(k *kernel.Args) {
+func jointJointRandom3Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -222,7 +225,7 @@ func jointJointRandom3Alone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	typeValue := k.Lookup(2, k.Tables[11], typeColumn)[:len(sel)]
@@ -230,7 +233,7 @@ func jointJointRandom3Alone(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -238,14 +241,14 @@ func jointJointRandom3Alone(k *kernel.Args) {
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x5 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
+		own1 := k.Tables[2].Number(compute.Bucketize(compute.Bucketize(x5+y, jointRandom3Feed1), jointRandom3Feed2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
+		rest0 := float64(w[2] * compute.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
@@ -256,68 +259,68 @@ func jointJointRandom3Alone(k *kernel.Args) {
 		t1 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[6], int(r))
 		t2 := k.Arena.Cross(t1, verb)
-		random08Own0 := k.Tables[6].String(kernel.If[string](type2 >= type2, t2, verb))
+		random08Own0 := k.Tables[6].String(compute.If[string](type2 >= type2, t2, verb))
 
 		// f1 of random-08: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		t3 := fn.Dot(vec, list0)
-		random08Rest0 := float64(w[5] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[5].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		t3 := compute.Dot(vec, list0)
+		random08Rest0 := float64(w[5] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[5].Number(t3), compute.Coalesce(-0.4735, y)), -(t3)), -2.124))
 
 		// f2 of random-08: sqrt(record.m)
-		random08Own1 := float64(w[6] * fn.Sqrt(m))
+		random08Own1 := float64(w[6] * compute.Sqrt(m))
 
 		// f3 of random-08: (record.verb != "post")
-		random08Own2 := float64(w[7] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		random08Own2 := float64(w[7] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4 of random-08: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		t4 := !(yNulls[r]&yNull == 0)
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[10], int(r))
-		random08Rest1 := float64(w[8] * fn.Bucketize(kernel.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[4].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), jointRandom3Feed1))
+		random08Rest1 := float64(w[8] * compute.Bucketize(compute.If[float64]((t4 == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[4].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t3), jointRandom3Feed1))
 
 		// f0 of random-22: (viewer.vip ? dot(viewer.bins, record.vec) : (!((record.b == viewer.vip)) ? age(record.time) : pow(coalesce(record.y, record.m), 2)))
-		t5 := fn.Dot(list1, vec)
+		t5 := compute.Dot(list1, vec)
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age2 := fn.Age(time, number0)
-		random22Rest0 := float64(w[10] * kernel.If[float64](flag0, t5, kernel.If[float64](!(b == flag0), age2, fn.Pow(fn.Coalesce(y, m), 2))))
+		age2 := compute.Age(time, number0)
+		random22Rest0 := float64(w[10] * compute.If[float64](flag0, t5, compute.If[float64](!(b == flag0), age2, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1 of random-22: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
-		random22Rest1 := float64(w[11] * kernel.Bool((fn.Coalesce(k.Tables[7].Number(authorAge), x5) == kernel.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
+		random22Rest1 := float64(w[11] * compute.Bool((compute.Coalesce(k.Tables[7].Number(authorAge), x5) == compute.If[float64](b, x5, math.Copysign(0, -1))) == flag1))
 
 		// f2 of random-22: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		random22Rest2 := float64(w[12] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](t4, number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x5)) / kernel.Log1p(age2)))
+		random22Rest2 := float64(w[12] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](t4, number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x5)) / compute.Log1p(age2)))
 
 		// f4 of random-22: ((record.u != record.s) ? "" : record.s)
-		random22Own0 := k.Tables[10].String(kernel.If[string](s != u, "", s))
+		random22Own0 := k.Tables[10].String(compute.If[string](s != u, "", s))
 
 		// f5 of random-22: exp(abs(record.n))
-		random22Own1 := float64(w[13] * fn.Exp(fn.Abs(n2)))
+		random22Own1 := float64(w[13] * compute.Exp(compute.Abs(n2)))
 
 		// f6 of random-22: record.type
 		random22Own2 := typeValue[i]
 
 		// f1 of random-17: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
-		random17Rest1 := float64(w[15] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(t5, jointRandom3Feed1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x5, jointRandom3Feed1), number4), fn.Dot(list0, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		random17Rest1 := float64(w[15] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(t5, jointRandom3Feed1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x5, jointRandom3Feed1), number4), compute.Dot(list0, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3 of random-17: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
-		random17Rest2 := float64(w[17] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x5), fn.Max(n2/number1, kernel.If[float64](b, kernel.Missing, m))), 0, 1))
+		random17Rest2 := float64(w[17] * compute.Clamp(compute.If[float64](true, compute.Decay(compute.Missing, x5), compute.Max(n2/number1, compute.If[float64](b, compute.Missing, m))), 0, 1))
 
 		// f0 of random-09: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
-		random09Rest0 := float64(w[19] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), number8, fn.Coalesce(number7, float64(kernel.Missing*y))), x5))
+		random09Rest0 := float64(w[19] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), number8, compute.Coalesce(number7, float64(compute.Missing*y))), x5))
 		t6 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t6 + w[0]) + rest0)
+		out[i] = compute.Score((t6 + w[0]) + rest0)
 		t7 := (random08Own0 + random08Own1) + random08Own2
 
-		out1[i] = kernel.Score((t7 + w[4]) + (random08Rest0 + random08Rest1))
+		out1[i] = compute.Score((t7 + w[4]) + (random08Rest0 + random08Rest1))
 		t8 := (random22Own0 + random22Own1) + random22Own2
 
-		out2[i] = kernel.Score(kernel.Sigmoid((t8 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
+		out2[i] = compute.Score(compute.Sigmoid((t8 + number3) + ((random22Rest0 + random22Rest1) + random22Rest2)))
 
-		out3[i] = kernel.Score(number6 + ((number5 + random17Rest1) + random17Rest2))
+		out3[i] = compute.Score(number6 + ((number5 + random17Rest1) + random17Rest2))
 
-		out4[i] = kernel.Score(number10 + (random09Rest0 + number9))
+		out4[i] = compute.Score(number10 + (random09Rest0 + number9))
 	}
 }

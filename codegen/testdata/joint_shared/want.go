@@ -5,16 +5,19 @@ package joint_shared
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_shared", Shape: "19c8c1af28669e5e", Score: jointJointShared})
+	compute.RegisterModel(compute.Model{Name: "joint_shared", Shape: "19c8c1af28669e5e", Score: jointJointShared})
 }
 
 // jointJointShared scores millrace.Activity by shared and logistic and shared and tables and arithmetic.
-func jointJointShared(k *kernel.Args) {
+func jointJointShared(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -37,7 +40,7 @@ func jointJointShared(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
-		a := kernel.Log1p(t1)
+		a := compute.Log1p(t1)
 		own0 := float64(w[1] * a)
 
 		// a of shared: log1p(record.likes + record.shares)
@@ -52,29 +55,29 @@ func jointJointShared(k *kernel.Args) {
 		sharedOwn1 := float64(w[9] * b)
 
 		// c: sqrt(record.likes + record.shares)
-		c := fn.Sqrt(t1)
+		c := compute.Sqrt(t1)
 		own2 := float64(w[3] * c)
 
 		// c of shared: sqrt(record.likes + record.shares)
 		sharedOwn2 := float64(w[10] * c)
 
 		// likes of logistic: log1p(record.likes)
-		logisticOwn0 := float64(w[5] * kernel.Log1pWhole(likes))
+		logisticOwn0 := float64(w[5] * compute.Log1pWhole(likes))
 
 		// shares of logistic: log1p(record.shares)
-		logisticOwn1 := float64(w[6] * kernel.Log1pWhole(shares))
+		logisticOwn1 := float64(w[6] * compute.Log1pWhole(shares))
 
 		// v of tables: lookup(verbs, record.verb, 0.1)
-		tablesOwn0 := float64(w[12] * fn.Coalesce(verbValue[i], 0.1))
+		tablesOwn0 := float64(w[12] * compute.Coalesce(verbValue[i], 0.1))
 
 		// l of tables: lookup(langs, record.language, -1)
-		tablesOwn1 := float64(w[13] * fn.Coalesce(languageValue[i], -1))
+		tablesOwn1 := float64(w[13] * compute.Coalesce(languageValue[i], -1))
 
 		// w of tables: lookup({"en": 1, "de": 2}, record.language, 0)
-		tablesOwn2 := float64(w[14] * fn.Coalesce(languageValue2[i], 0))
+		tablesOwn2 := float64(w[14] * compute.Coalesce(languageValue2[i], 0))
 
 		// n of tables: lookup(steps, record.likes, 0)
-		tablesOwn3 := float64(w[15] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		tablesOwn3 := float64(w[15] * compute.Coalesce(k.Tables[1].Number(likes), 0))
 
 		// a of arithmetic: 1 / record.likes
 		arithmeticOwn0 := float64(w[17] * (1 / likes))
@@ -87,33 +90,33 @@ func jointJointShared(k *kernel.Args) {
 		arithmeticOwn2 := float64(w[19] * (float64(likes*shares) + float64(comments*impressions)))
 
 		// d of arithmetic: 0 / 0 * record.likes
-		arithmeticOwn3 := float64(w[20] * float64(kernel.Missing*likes))
+		arithmeticOwn3 := float64(w[20] * float64(compute.Missing*likes))
 
 		// e of arithmetic: record.likes / 0
 		arithmeticOwn0 += float64(w[21] * (likes / 0))
 
 		// f of arithmetic: min(record.likes, record.shares, record.comments, 7)
-		arithmeticOwn1 += float64(w[22] * fn.Min(fn.Min(fn.Min(likes, shares), comments), 7))
+		arithmeticOwn1 += float64(w[22] * compute.Min(compute.Min(compute.Min(likes, shares), comments), 7))
 
 		// g of arithmetic: pow(record.likes, 0.5)
-		arithmeticOwn2 += float64(w[23] * fn.Pow(likes, 0.5))
+		arithmeticOwn2 += float64(w[23] * compute.Pow(likes, 0.5))
 
 		// h of arithmetic: clamp(record.likes, -0.0, 1e3)
-		arithmeticOwn3 += float64(w[24] * fn.Clamp(likes, math.Copysign(0, -1), 1000))
+		arithmeticOwn3 += float64(w[24] * compute.Clamp(likes, math.Copysign(0, -1), 1000))
 		t2 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(t2 + w[0])
+		out[i] = compute.Score(t2 + w[0])
 		t3 := logisticOwn0 + logisticOwn1
 
-		out1[i] = kernel.Score(kernel.Sigmoid(t3 + w[4]))
+		out1[i] = compute.Score(compute.Sigmoid(t3 + w[4]))
 		t4 := (sharedOwn0 + sharedOwn1) + sharedOwn2
 
-		out2[i] = kernel.Score(t4 + w[7])
+		out2[i] = compute.Score(t4 + w[7])
 		t5 := (tablesOwn0 + tablesOwn1) + (tablesOwn2 + tablesOwn3)
 
-		out3[i] = kernel.Score(t5 + w[11])
+		out3[i] = compute.Score(t5 + w[11])
 		t6 := (arithmeticOwn0 + arithmeticOwn1) + (arithmeticOwn2 + arithmeticOwn3)
 
-		out4[i] = kernel.Score(t6 + w[16])
+		out4[i] = compute.Score(t6 + w[16])
 	}
 }

@@ -5,16 +5,19 @@ package joint_texts
 import (
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_texts", Shape: "41c2075cb9072969", Score: jointJointTexts})
+	compute.RegisterModel(compute.Model{Name: "joint_texts", Shape: "41c2075cb9072969", Score: jointJointTexts})
 }
 
 // jointJointTexts scores millrace.Activity by folded and strings and categories and keywords.
-func jointJointTexts(k *kernel.Args) {
+func jointJointTexts(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -43,41 +46,41 @@ func jointJointTexts(k *kernel.Args) {
 		own1 := float64(w[2] * float64(likes*2))
 
 		// quoted: record.verb == 'post'
-		quoted := kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */)
+		quoted := compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */)
 		own2 := float64(w[3] * quoted)
 
 		// eq of strings: record.verb == "post"
 		stringsOwn0 := float64(w[5] * quoted)
 
 		// long of strings: record.visibility == "everyone in the world"
-		stringsOwn1 := float64(w[6] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		stringsOwn1 := float64(w[6] * compute.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne of strings: record.country != viewer.country
-		stringsRest0 := float64(w[7] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
+		stringsRest0 := float64(w[7] * compute.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has of strings: record.text.contains("go")
 		text := rows.StringAt(k.Columns[5], int(r))
-		stringsOwn2 := float64(w[8] * kernel.Bool(strings.Contains(text, "go")))
+		stringsOwn2 := float64(w[8] * compute.Bool(strings.Contains(text, "go")))
 
 		// pre of strings: record.text.startsWith(viewer.country)
-		stringsRest1 := float64(w[9] * kernel.Bool(strings.HasPrefix(text, text0)))
+		stringsRest1 := float64(w[9] * compute.Bool(strings.HasPrefix(text, text0)))
 
 		// order of strings: record.country < "m"
 		country := rows.StringAt(k.Columns[4], int(r))
-		stringsOwn3 := float64(w[10] * kernel.Bool(country < "m"))
+		stringsOwn3 := float64(w[10] * compute.Bool(country < "m"))
 
 		// size of strings: size(record.text)
-		stringsOwn0 += float64(w[11] * kernel.Size(text))
+		stringsOwn0 += float64(w[11] * compute.Size(text))
 
 		// any of strings: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[6], int(r))
-		stringsRest2 := float64(w[12] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
+		stringsRest2 := float64(w[12] * compute.Bool(compute.If[string](languageColumn[r] != 0, language, "en") == text0))
 
 		// verb of categories: record.verb
 		categoriesOwn0 := verbValue[i]
 
 		// hour of categories: bucketize(record.likes, [1, 10, 100])
-		categoriesOwn1 := k.Tables[1].Number(float64(kernel.One(likes >= 1) + kernel.One(likes >= 10) + kernel.One(likes >= 100)))
+		categoriesOwn1 := k.Tables[1].Number(float64(compute.One(likes >= 1) + compute.One(likes >= 10) + compute.One(likes >= 100)))
 
 		// pair of categories: cross(record.verb, record.language)
 		verb := rows.StringAt(k.Columns[2], int(r))
@@ -92,11 +95,11 @@ func jointJointTexts(k *kernel.Args) {
 
 		// out of keywords: abs(record.comments)
 		comments := float64(int64(commentsColumn[r]))
-		out4 := fn.Abs(comments)
+		out4 := compute.Abs(comments)
 		keywordsOwn2 := float64(w[17] * out4)
 
 		// fn of keywords: log1p(abs(record.comments))
-		keywordsOwn3 := float64(w[18] * kernel.Log1p(out4))
+		keywordsOwn3 := float64(w[18] * compute.Log1p(out4))
 
 		// w of keywords: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
@@ -106,15 +109,15 @@ func jointJointTexts(k *kernel.Args) {
 		keywordsOwn1 += float64(w[20] * (likes + 1))
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 		t2 := (stringsOwn0 + stringsOwn1) + (stringsOwn2 + stringsOwn3)
 
-		out1[i] = kernel.Score((t2 + w[4]) + ((stringsRest0 + stringsRest1) + stringsRest2))
+		out1[i] = compute.Score((t2 + w[4]) + ((stringsRest0 + stringsRest1) + stringsRest2))
 		t3 := (categoriesOwn0 + categoriesOwn1) + categoriesOwn2
 
-		out2[i] = kernel.Score(t3 + w[13])
+		out2[i] = compute.Score(t3 + w[13])
 		t4 := (keywordsOwn0 + keywordsOwn1) + (keywordsOwn2 + keywordsOwn3)
 
-		out3[i] = kernel.Score(t4 + w[14])
+		out3[i] = compute.Score(t4 + w[14])
 	}
 }

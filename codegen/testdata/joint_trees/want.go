@@ -5,23 +5,26 @@ package joint_trees
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "0596ec14d2812c17", Score: jointJointTrees})
-	kernel.Register(kernel.Generated{Model: "joint_trees", Shape: "505b9b71edbf6326", Score: jointJointTreesAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_trees", Shape: "0596ec14d2812c17", Score: jointJointTrees})
+	compute.RegisterModel(compute.Model{Name: "joint_trees", Shape: "505b9b71edbf6326", Score: jointJointTreesAlone})
 }
 
 // jointJointTrees scores test.Every and features test.Member by trees-xgboost and trees-inputs and nulls and trees-xgboost.
-func jointJointTrees(k *kernel.Args) {
+func jointJointTrees(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	out2 := k.More[1].Out[:len(sel)]
 	w := (*[10]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
@@ -46,146 +49,146 @@ func jointJointTrees(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
-		x3 := k.More[2].Matrix[i/kernel.Block*k.More[2].Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
+		x3 := k.More[2].Matrix[i/compute.MatrixBlock*k.More[2].Stride+i%compute.MatrixBlock:]
 
 		// b: bucketize(record.n, [0, 1, 2, 3])
 		n2 := float64(int64(nColumn[r]))
-		b := float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
-		x[0*kernel.Block] = b
+		b := float64(compute.One(n2 >= 0) + compute.One(n2 >= 1) + compute.One(n2 >= 2) + compute.One(n2 >= 3))
+		x[0*compute.MatrixBlock] = b
 
 		// b of trees-xgboost: bucketize(record.n, [0, 1, 2, 3])
-		x3[0*kernel.Block] = b
+		x3[0*compute.MatrixBlock] = b
 
 		// a: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[1*kernel.Block] = y
+		x[1*compute.MatrixBlock] = y
 
 		// a of trees-xgboost: record.y
-		x3[1*kernel.Block] = y
+		x3[1*compute.MatrixBlock] = y
 
 		// f0 of trees-inputs: record.n * 1
-		x1[0*kernel.Block] = float64(n2 * 1)
+		x1[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1 of trees-inputs: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x1[1*kernel.Block] = float64(m * 2)
+		x1[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2 of trees-inputs: record.x * 3
 		x4 := math.Float64frombits(xColumn[r])
-		x1[2*kernel.Block] = float64(x4 * 3)
+		x1[2*compute.MatrixBlock] = float64(x4 * 3)
 
 		// f3 of trees-inputs: record.y * 4
-		x1[3*kernel.Block] = float64(y * 4)
+		x1[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4 of trees-inputs: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x1[4*kernel.Block] = float64(authorAge * 5)
+		x1[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		x1[5*kernel.Block] = float64(decay[i] * 6)
+		x1[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = number1
+		x1[6*compute.MatrixBlock] = number1
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x1[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x1[7*compute.MatrixBlock] = f7
 
 		// m of nulls: coalesce(record.m, 0)
-		nullsOwn0 := float64(w[3] * fn.Coalesce(m, 0))
+		nullsOwn0 := float64(w[3] * compute.Coalesce(m, 0))
 
 		// y of nulls: coalesce(record.y, record.x)
-		nullsOwn1 := float64(w[4] * fn.Coalesce(y, x4))
+		nullsOwn1 := float64(w[4] * compute.Coalesce(y, x4))
 
 		// hasm of nulls: has(record.m)
-		nullsOwn2 := float64(w[5] * kernel.Bool(mNulls[r]&mNull == 0))
+		nullsOwn2 := float64(w[5] * compute.Bool(mNulls[r]&mNull == 0))
 
 		// u of nulls: has(record.u) && record.u != ""
-		nullsOwn3 := float64(w[6] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		nullsOwn3 := float64(w[6] * compute.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c of nulls: record.c
 		nullsOwn0 += float64(w[7] * f7)
 
 		// f8 of trees-inputs: entity.followers * 9
-		x1[8*kernel.Block] = f8
+		x1[8*compute.MatrixBlock] = f8
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t1 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t1 * 10)
+		t1 := compute.Log1p(compute.Abs(n2))
+		x1[9*compute.MatrixBlock] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
-		x1[10*kernel.Block] = float64(n2 * 11)
+		x1[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11 of trees-inputs: record.m * 12
-		x1[11*kernel.Block] = float64(m * 12)
+		x1[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12 of trees-inputs: record.x * 13
-		x1[12*kernel.Block] = float64(x4 * 13)
+		x1[12*compute.MatrixBlock] = float64(x4 * 13)
 
 		// f13 of trees-inputs: record.y * 14
-		x1[13*kernel.Block] = float64(y * 14)
+		x1[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14 of trees-inputs: record.author.age * 15
-		x1[14*kernel.Block] = float64(authorAge * 15)
+		x1[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(decay[i] * 16)
+		x1[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = number2
+		x1[16*compute.MatrixBlock] = number2
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f7
+		x1[17*compute.MatrixBlock] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
-		x1[18*kernel.Block] = f18
+		x1[18*compute.MatrixBlock] = f18
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t1 * 20)
+		x1[19*compute.MatrixBlock] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
-		x1[20*kernel.Block] = float64(n2 * 21)
+		x1[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21 of trees-inputs: record.m * 22
-		x1[21*kernel.Block] = float64(m * 22)
+		x1[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22 of trees-inputs: record.x * 23
-		x1[22*kernel.Block] = float64(x4 * 23)
+		x1[22*compute.MatrixBlock] = float64(x4 * 23)
 
 		// f23 of trees-inputs: record.y * 24
-		x1[23*kernel.Block] = float64(y * 24)
+		x1[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24 of trees-inputs: record.author.age * 25
-		x1[24*kernel.Block] = float64(authorAge * 25)
+		x1[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(decay[i] * 26)
+		x1[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = number3
+		x1[26*compute.MatrixBlock] = number3
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f7
+		x1[27*compute.MatrixBlock] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
-		x1[28*kernel.Block] = f28
+		x1[28*compute.MatrixBlock] = f28
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t1 * 30)
+		x1[29*compute.MatrixBlock] = float64(t1 * 30)
 
 		// labels of nulls: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[8], int(r))
@@ -195,12 +198,12 @@ func jointJointTrees(k *kernel.Args) {
 		nullsOwn2 += float64(w[9] * m)
 		t2 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
 
-		out2[i] = kernel.Score(t2 + w[2])
+		out2[i] = compute.Score(t2 + w[2])
 	}
 }
 
 // jointJointTreesAlone scores test.Every of entities without features by trees-xgboost and trees-inputs and nulls and trees-xgboost.
-func jointJointTreesAlone(k *kernel.Args) {
+func jointJointTreesAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	out2 := k.More[1].Out[:len(sel)]
@@ -223,146 +226,146 @@ func jointJointTreesAlone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
-		x3 := k.More[2].Matrix[i/kernel.Block*k.More[2].Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
+		x3 := k.More[2].Matrix[i/compute.MatrixBlock*k.More[2].Stride+i%compute.MatrixBlock:]
 
 		// b: bucketize(record.n, [0, 1, 2, 3])
 		n2 := float64(int64(nColumn[r]))
-		b := float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
-		x[0*kernel.Block] = b
+		b := float64(compute.One(n2 >= 0) + compute.One(n2 >= 1) + compute.One(n2 >= 2) + compute.One(n2 >= 3))
+		x[0*compute.MatrixBlock] = b
 
 		// b of trees-xgboost: bucketize(record.n, [0, 1, 2, 3])
-		x3[0*kernel.Block] = b
+		x3[0*compute.MatrixBlock] = b
 
 		// a: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[1*kernel.Block] = y
+		x[1*compute.MatrixBlock] = y
 
 		// a of trees-xgboost: record.y
-		x3[1*kernel.Block] = y
+		x3[1*compute.MatrixBlock] = y
 
 		// f0 of trees-inputs: record.n * 1
-		x1[0*kernel.Block] = float64(n2 * 1)
+		x1[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1 of trees-inputs: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x1[1*kernel.Block] = float64(m * 2)
+		x1[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2 of trees-inputs: record.x * 3
 		x4 := math.Float64frombits(xColumn[r])
-		x1[2*kernel.Block] = float64(x4 * 3)
+		x1[2*compute.MatrixBlock] = float64(x4 * 3)
 
 		// f3 of trees-inputs: record.y * 4
-		x1[3*kernel.Block] = float64(y * 4)
+		x1[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4 of trees-inputs: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x1[4*kernel.Block] = float64(authorAge * 5)
+		x1[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5 of trees-inputs: decay(record.at, 3600) * 6
-		x1[5*kernel.Block] = float64(decay[i] * 6)
+		x1[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6 of trees-inputs: viewer.age * 7
-		x1[6*kernel.Block] = number1
+		x1[6*compute.MatrixBlock] = number1
 
 		// f7 of trees-inputs: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x1[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x1[7*compute.MatrixBlock] = f7
 
 		// m of nulls: coalesce(record.m, 0)
-		nullsOwn0 := float64(w[3] * fn.Coalesce(m, 0))
+		nullsOwn0 := float64(w[3] * compute.Coalesce(m, 0))
 
 		// y of nulls: coalesce(record.y, record.x)
-		nullsOwn1 := float64(w[4] * fn.Coalesce(y, x4))
+		nullsOwn1 := float64(w[4] * compute.Coalesce(y, x4))
 
 		// hasm of nulls: has(record.m)
-		nullsOwn2 := float64(w[5] * kernel.Bool(mNulls[r]&mNull == 0))
+		nullsOwn2 := float64(w[5] * compute.Bool(mNulls[r]&mNull == 0))
 
 		// u of nulls: has(record.u) && record.u != ""
-		nullsOwn3 := float64(w[6] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		nullsOwn3 := float64(w[6] * compute.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c of nulls: record.c
 		nullsOwn0 += float64(w[7] * f7)
 
 		// f8 of trees-inputs: entity.followers * 9
-		x1[8*kernel.Block] = kernel.Missing
+		x1[8*compute.MatrixBlock] = compute.Missing
 
 		// f9 of trees-inputs: log1p(abs(record.n)) * 10
-		t1 := kernel.Log1p(fn.Abs(n2))
-		x1[9*kernel.Block] = float64(t1 * 10)
+		t1 := compute.Log1p(compute.Abs(n2))
+		x1[9*compute.MatrixBlock] = float64(t1 * 10)
 
 		// f10 of trees-inputs: record.n * 11
-		x1[10*kernel.Block] = float64(n2 * 11)
+		x1[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11 of trees-inputs: record.m * 12
-		x1[11*kernel.Block] = float64(m * 12)
+		x1[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12 of trees-inputs: record.x * 13
-		x1[12*kernel.Block] = float64(x4 * 13)
+		x1[12*compute.MatrixBlock] = float64(x4 * 13)
 
 		// f13 of trees-inputs: record.y * 14
-		x1[13*kernel.Block] = float64(y * 14)
+		x1[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14 of trees-inputs: record.author.age * 15
-		x1[14*kernel.Block] = float64(authorAge * 15)
+		x1[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15 of trees-inputs: decay(record.at, 3600) * 16
-		x1[15*kernel.Block] = float64(decay[i] * 16)
+		x1[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16 of trees-inputs: viewer.age * 17
-		x1[16*kernel.Block] = number2
+		x1[16*compute.MatrixBlock] = number2
 
 		// f17 of trees-inputs: record.c
-		x1[17*kernel.Block] = f7
+		x1[17*compute.MatrixBlock] = f7
 
 		// f18 of trees-inputs: entity.followers * 19
-		x1[18*kernel.Block] = kernel.Missing
+		x1[18*compute.MatrixBlock] = compute.Missing
 
 		// f19 of trees-inputs: log1p(abs(record.n)) * 20
-		x1[19*kernel.Block] = float64(t1 * 20)
+		x1[19*compute.MatrixBlock] = float64(t1 * 20)
 
 		// f20 of trees-inputs: record.n * 21
-		x1[20*kernel.Block] = float64(n2 * 21)
+		x1[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21 of trees-inputs: record.m * 22
-		x1[21*kernel.Block] = float64(m * 22)
+		x1[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22 of trees-inputs: record.x * 23
-		x1[22*kernel.Block] = float64(x4 * 23)
+		x1[22*compute.MatrixBlock] = float64(x4 * 23)
 
 		// f23 of trees-inputs: record.y * 24
-		x1[23*kernel.Block] = float64(y * 24)
+		x1[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24 of trees-inputs: record.author.age * 25
-		x1[24*kernel.Block] = float64(authorAge * 25)
+		x1[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25 of trees-inputs: decay(record.at, 3600) * 26
-		x1[25*kernel.Block] = float64(decay[i] * 26)
+		x1[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26 of trees-inputs: viewer.age * 27
-		x1[26*kernel.Block] = number3
+		x1[26*compute.MatrixBlock] = number3
 
 		// f27 of trees-inputs: record.c
-		x1[27*kernel.Block] = f7
+		x1[27*compute.MatrixBlock] = f7
 
 		// f28 of trees-inputs: entity.followers * 29
-		x1[28*kernel.Block] = kernel.Missing
+		x1[28*compute.MatrixBlock] = compute.Missing
 
 		// f29 of trees-inputs: log1p(abs(record.n)) * 30
-		x1[29*kernel.Block] = float64(t1 * 30)
+		x1[29*compute.MatrixBlock] = float64(t1 * 30)
 
 		// labels of nulls: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[8], int(r))
@@ -372,6 +375,6 @@ func jointJointTreesAlone(k *kernel.Args) {
 		nullsOwn2 += float64(w[9] * m)
 		t2 := (nullsOwn0 + nullsOwn1) + (nullsOwn2 + nullsOwn3)
 
-		out2[i] = kernel.Score(t2 + w[2])
+		out2[i] = compute.Score(t2 + w[2])
 	}
 }

@@ -6,31 +6,34 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "d32734327aa0589c", Score: jointJointTreesBehind})
-	kernel.Register(kernel.Generated{Model: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: jointJointTreesBehindAlone})
+	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "d32734327aa0589c", Score: jointJointTreesBehind})
+	compute.RegisterModel(compute.Model{Name: "joint_trees_behind", Shape: "9128efacd81c1df7", Score: jointJointTreesBehindAlone})
 }
 
 var jointTreesBehindFeed1 = []float64{}
 
 // jointJointTreesBehind scores test.Every and features test.Member by entity and trees-xgboost and any.
-func jointJointTreesBehind(k *kernel.Args) {
+func jointJointTreesBehind(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	pop := kernel.Log1p(fn.Coalesce(followers, 0))
-	posts := kernel.Missing
+	pop := compute.Log1p(compute.Coalesce(followers, 0))
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -48,12 +51,12 @@ func jointJointTreesBehind(k *kernel.Args) {
 	}
 	t1 := float64(w[1] * pop)
 	text0 := k.Strings[0]
-	t2 := float64(w[3] * kernel.Bool(lang == text0))
+	t2 := float64(w[3] * compute.Bool(lang == text0))
 	vip := false
 	if entity != nil {
 		vip = entity.Word(k.EntCols[5], 0) != 0
 	}
-	t3 := float64(w[6] * kernel.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
+	t3 := float64(w[6] * compute.Bool(vip && (entity != nil && !entity.Null(k.EntCols[1], 0))))
 	typeColumn := rows.Column(k.Columns[6])
 	nColumn := rows.Column(k.Columns[0])
 	xColumn := rows.Column(k.Columns[3])
@@ -64,7 +67,7 @@ func jointJointTreesBehind(k *kernel.Args) {
 	typeValue := k.Lookup(0, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
@@ -72,11 +75,11 @@ func jointJointTreesBehind(k *kernel.Args) {
 
 		// topic: record.s in entity.topics
 		s := rows.StringAt(k.Columns[1], int(r))
-		rest3 := float64(w[4] * kernel.Bool(slices.Contains(topics, s)))
+		rest3 := float64(w[4] * compute.Bool(slices.Contains(topics, s)))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := t1 + float64(w[5]*fn.Dot(vec, embedding))
+		rest0 := t1 + float64(w[5]*compute.Dot(vec, embedding))
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += t3
@@ -90,30 +93,30 @@ func jointJointTreesBehind(k *kernel.Args) {
 		rest3 += float64(w[7] * float64(pop*x3))
 
 		// b of trees-xgboost: bucketize(record.n, [0, 1, 2, 3])
-		x1[0*kernel.Block] = float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
+		x1[0*compute.MatrixBlock] = float64(compute.One(n2 >= 0) + compute.One(n2 >= 1) + compute.One(n2 >= 2) + compute.One(n2 >= 3))
 
 		// a of trees-xgboost: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x1[1*kernel.Block] = y
+		x1[1*compute.MatrixBlock] = y
 
 		// time of any: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		anyRest0 := float64(w[10] * fn.Age(time, number0))
+		anyRest0 := float64(w[10] * compute.Age(time, number0))
 
 		// type of any: record.type
 		anyOwn0 := typeValue[i]
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = kernel.Score((anyOwn0 + w[9]) + anyRest0)
+		out2[i] = compute.Score((anyOwn0 + w[9]) + anyRest0)
 	}
 }
 
 // jointJointTreesBehindAlone scores test.Every of entities without features by entity and trees-xgboost and any.
-func jointJointTreesBehindAlone(k *kernel.Args) {
+func jointJointTreesBehindAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out2 := k.More[1].Out[:len(sel)]
@@ -133,18 +136,18 @@ func jointJointTreesBehindAlone(k *kernel.Args) {
 	typeValue := k.Lookup(1, k.Tables[1], typeColumn)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
-		x1 := k.More[0].Matrix[i/kernel.Block*k.More[0].Stride+i%kernel.Block:]
+		x1 := k.More[0].Matrix[i/compute.MatrixBlock*k.More[0].Stride+i%compute.MatrixBlock:]
 
 		// both: entity.posts * record.n
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * float64(kernel.Missing*n2))
+		rest1 := float64(w[2] * float64(compute.Missing*n2))
 
 		// topic: record.s in entity.topics
-		rest3 := float64(w[4] * kernel.Bool(sIn[i]))
+		rest3 := float64(w[4] * compute.Bool(sIn[i]))
 
 		// sim: dot(record.vec, entity.embedding)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		rest0 := number0 + float64(w[5]*fn.Dot(vec, jointTreesBehindFeed1))
+		rest0 := number0 + float64(w[5]*compute.Dot(vec, jointTreesBehindFeed1))
 
 		// vip: entity.vip && has(entity.posts)
 		rest1 += number1
@@ -159,24 +162,24 @@ func jointJointTreesBehindAlone(k *kernel.Args) {
 		rest3 += float64(w[7] * float64(0*x3))
 
 		// b of trees-xgboost: bucketize(record.n, [0, 1, 2, 3])
-		x1[0*kernel.Block] = float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
+		x1[0*compute.MatrixBlock] = float64(compute.One(n2 >= 0) + compute.One(n2 >= 1) + compute.One(n2 >= 2) + compute.One(n2 >= 3))
 
 		// a of trees-xgboost: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x1[1*kernel.Block] = y
+		x1[1*compute.MatrixBlock] = y
 
 		// time of any: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		anyRest0 := float64(w[10] * fn.Age(time, number3))
+		anyRest0 := float64(w[10] * compute.Age(time, number3))
 
 		// type of any: record.type
 		anyOwn0 := typeValue[i]
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 
-		out2[i] = kernel.Score((anyOwn0 + w[9]) + anyRest0)
+		out2[i] = compute.Score((anyOwn0 + w[9]) + anyRest0)
 	}
 }

@@ -2,18 +2,19 @@
 
 package joint_two_schemas
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "d02f93d85c10b727", Score: jointJointTwoSchemasActivity})
-	kernel.Register(kernel.Generated{Model: "joint_two_schemas", Shape: "a0d03ecdb3895479", Score: jointJointTwoSchemasNote})
+	compute.RegisterModel(compute.Model{Name: "joint_two_schemas", Shape: "d02f93d85c10b727", Score: jointJointTwoSchemasActivity})
+	compute.RegisterModel(compute.Model{Name: "joint_two_schemas", Shape: "a0d03ecdb3895479", Score: jointJointTwoSchemasNote})
 }
 
 // jointJointTwoSchemasActivity scores millrace.Activity by two-schemas and one-feature and decay and any.
-func jointJointTwoSchemasActivity(k *kernel.Args) {
+func jointJointTwoSchemasActivity(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -29,7 +30,7 @@ func jointJointTwoSchemasActivity(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 3600)[:len(sel)]
 	day := k.Decays(2, age, 86400)[:len(sel)]
@@ -38,7 +39,7 @@ func jointJointTwoSchemasActivity(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		time2 := fn.Age(time, number0)
+		time2 := compute.Age(time, number0)
 		rest0 := float64(w[1] * time2)
 
 		// time of any: age(record.time)
@@ -64,18 +65,18 @@ func jointJointTwoSchemasActivity(k *kernel.Args) {
 		anyOwn0 := typeValue[i]
 		t1 := own0 + number1
 
-		out[i] = kernel.Score((t1 + w[0]) + rest0)
+		out[i] = compute.Score((t1 + w[0]) + rest0)
 
-		out1[i] = kernel.Score(oneFeatureOwn0 + w[4])
+		out1[i] = compute.Score(oneFeatureOwn0 + w[4])
 
-		out2[i] = kernel.Score(w[6] + ((decayRest0 + decayRest1) + decayRest2))
+		out2[i] = compute.Score(w[6] + ((decayRest0 + decayRest1) + decayRest2))
 
-		out3[i] = kernel.Score((anyOwn0 + w[10]) + anyRest0)
+		out3[i] = compute.Score((anyOwn0 + w[10]) + anyRest0)
 	}
 }
 
 // jointJointTwoSchemasNote scores millrace.Note by two-schemas and one-feature and decay and any.
-func jointJointTwoSchemasNote(k *kernel.Args) {
+func jointJointTwoSchemasNote(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -94,7 +95,7 @@ func jointJointTwoSchemasNote(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		time2 := fn.Age(time, number0)
+		time2 := compute.Age(time, number0)
 		rest0 := float64(w[1] * time2)
 
 		// time of any: age(record.time)
@@ -108,12 +109,12 @@ func jointJointTwoSchemasNote(k *kernel.Args) {
 		anyOwn0 := typeValue[i]
 		t1 := number1 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + rest0)
+		out[i] = compute.Score((t1 + w[0]) + rest0)
 
-		out1[i] = kernel.Score(number2)
+		out1[i] = compute.Score(number2)
 
-		out2[i] = kernel.Score(number3)
+		out2[i] = compute.Score(number3)
 
-		out3[i] = kernel.Score((anyOwn0 + w[10]) + anyRest0)
+		out3[i] = compute.Score((anyOwn0 + w[10]) + anyRest0)
 	}
 }

@@ -5,16 +5,19 @@ package joint_viewer
 import (
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "joint_viewer", Shape: "39ce0daffbd46d82", Score: jointJointViewer})
+	compute.RegisterModel(compute.Model{Name: "joint_viewer", Shape: "39ce0daffbd46d82", Score: jointJointViewer})
 }
 
 // jointJointViewer scores millrace.Activity by viewer and requests-only and strings and trees-lightgbm and constant.
-func jointJointViewer(k *kernel.Args) {
+func jointJointViewer(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	out1 := k.More[0].Out[:len(sel)]
@@ -35,55 +38,55 @@ func jointJointViewer(k *kernel.Args) {
 	languageIn := k.In(0, k.Sets[0], languageColumn)[:len(sel)]
 	verbValue := k.Lookup(1, k.Tables[1], verbColumn)[:len(sel)]
 	for i, r := range sel {
-		x3 := k.More[2].Matrix[i/kernel.Block*k.More[2].Stride+i%kernel.Block:]
+		x3 := k.More[2].Matrix[i/compute.MatrixBlock*k.More[2].Stride+i%compute.MatrixBlock:]
 
 		// taste: viewer.taste * record.likes
 		likes := float64(int64(likesColumn[r]))
 		rest0 := float64(w[1] * float64(number0*likes))
 
 		// reader: record.language in viewer.langs
-		rest1 := float64(w[2] * kernel.Bool(languageIn[i]))
+		rest1 := float64(w[2] * compute.Bool(languageIn[i]))
 
 		// eq of strings: record.verb == "post"
-		stringsOwn0 := float64(w[9] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		stringsOwn0 := float64(w[9] * compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		// long of strings: record.visibility == "everyone in the world"
-		stringsOwn1 := float64(w[10] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		stringsOwn1 := float64(w[10] * compute.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne of strings: record.country != viewer.country
-		stringsRest0 := float64(w[11] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
+		stringsRest0 := float64(w[11] * compute.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has of strings: record.text.contains("go")
 		text := rows.StringAt(k.Columns[5], int(r))
-		stringsOwn2 := float64(w[12] * kernel.Bool(strings.Contains(text, "go")))
+		stringsOwn2 := float64(w[12] * compute.Bool(strings.Contains(text, "go")))
 
 		// pre of strings: record.text.startsWith(viewer.country)
-		stringsRest1 := float64(w[13] * kernel.Bool(strings.HasPrefix(text, text0)))
+		stringsRest1 := float64(w[13] * compute.Bool(strings.HasPrefix(text, text0)))
 
 		// order of strings: record.country < "m"
 		country := rows.StringAt(k.Columns[4], int(r))
-		stringsOwn3 := float64(w[14] * kernel.Bool(country < "m"))
+		stringsOwn3 := float64(w[14] * compute.Bool(country < "m"))
 
 		// size of strings: size(record.text)
-		stringsOwn0 += float64(w[15] * kernel.Size(text))
+		stringsOwn0 += float64(w[15] * compute.Size(text))
 
 		// any of strings: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[1], int(r))
-		stringsRest2 := float64(w[16] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
+		stringsRest2 := float64(w[16] * compute.Bool(compute.If[string](languageColumn[r] != 0, language, "en") == text0))
 
 		// X1 of trees-lightgbm: log1p(record.likes) * coalesce(viewer.taste, 1)
-		x3[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * number2)
+		x3[0*compute.MatrixBlock] = float64(compute.Log1pWhole(likes) * number2)
 
 		// X2 of trees-lightgbm: lookup(codes, record.verb, -1)
-		x3[1*kernel.Block] = fn.Coalesce(verbValue[i], -1)
+		x3[1*compute.MatrixBlock] = compute.Coalesce(verbValue[i], -1)
 
-		out[i] = kernel.Score(number1 + (rest0 + rest1))
+		out[i] = compute.Score(number1 + (rest0 + rest1))
 
-		out1[i] = kernel.Score(number3)
+		out1[i] = compute.Score(number3)
 		t1 := (stringsOwn0 + stringsOwn1) + (stringsOwn2 + stringsOwn3)
 
-		out2[i] = kernel.Score((t1 + w[8]) + ((stringsRest0 + stringsRest1) + stringsRest2))
+		out2[i] = compute.Score((t1 + w[8]) + ((stringsRest0 + stringsRest1) + stringsRest2))
 
-		out4[i] = kernel.Score(number4)
+		out4[i] = compute.Score(number4)
 	}
 }

@@ -2,19 +2,20 @@
 
 package keywords
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "2e666ae19399fc99", Score: scoreKeywords})
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "d12052b0f83ffd6c", Score: foldKeywords})
-	kernel.Register(kernel.Generated{Model: "keywords", Shape: "396adb5d38878b8f", Score: scoreKeywordsFolded})
+	compute.RegisterModel(compute.Model{Name: "keywords", Shape: "2e666ae19399fc99", Score: scoreKeywords})
+	compute.RegisterModel(compute.Model{Name: "keywords", Shape: "d12052b0f83ffd6c", Score: foldKeywords})
+	compute.RegisterModel(compute.Model{Name: "keywords", Shape: "396adb5d38878b8f", Score: scoreKeywordsFolded})
 }
 
 // scoreKeywords scores millrace.Activity: linear over 6 features.
-func scoreKeywords(k *kernel.Args) {
+func scoreKeywords(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -34,11 +35,11 @@ func scoreKeywords(k *kernel.Args) {
 
 		// out: abs(record.comments)
 		comments := float64(int64(commentsColumn[r]))
-		out2 := fn.Abs(comments)
+		out2 := compute.Abs(comments)
 		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own3 := float64(w[4] * kernel.Log1p(out2))
+		own3 := float64(w[4] * compute.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
@@ -48,12 +49,12 @@ func scoreKeywords(k *kernel.Args) {
 		own1 += float64(w[6] * (likes + 1))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldKeywords adds up what depends on the record alone, once, when it enters a cache.
-func foldKeywords(k *kernel.Args) {
+func foldKeywords(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -73,11 +74,11 @@ func foldKeywords(k *kernel.Args) {
 
 		// out: abs(record.comments)
 		comments := float64(int64(commentsColumn[r]))
-		out2 := fn.Abs(comments)
+		out2 := compute.Abs(comments)
 		own2 := float64(w[3] * out2)
 
 		// fn: log1p(abs(record.comments))
-		own3 := float64(w[4] * kernel.Log1p(out2))
+		own3 := float64(w[4] * compute.Log1p(out2))
 
 		// w: record.impressions
 		impressions := float64(int64(impressionsColumn[r]))
@@ -86,18 +87,18 @@ func foldKeywords(k *kernel.Args) {
 		// _x: record.likes + 1
 		own1 += float64(w[6] * (likes + 1))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreKeywordsFolded scores with that part given.
-func scoreKeywordsFolded(k *kernel.Args) {
+func scoreKeywordsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

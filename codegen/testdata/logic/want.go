@@ -2,18 +2,20 @@
 
 package logic
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "71a077a034d9e2db", Score: scoreLogic})
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "b21417725c6656ac", Score: foldLogic})
-	kernel.Register(kernel.Generated{Model: "logic", Shape: "2434f357eaa7607d", Score: scoreLogicFolded})
+	compute.RegisterModel(compute.Model{Name: "logic", Shape: "71a077a034d9e2db", Score: scoreLogic})
+	compute.RegisterModel(compute.Model{Name: "logic", Shape: "b21417725c6656ac", Score: foldLogic})
+	compute.RegisterModel(compute.Model{Name: "logic", Shape: "2434f357eaa7607d", Score: scoreLogicFolded})
 }
 
 // scoreLogic scores millrace.Activity: linear over 5 features.
-func scoreLogic(k *kernel.Args) {
+func scoreLogic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -29,27 +31,27 @@ func scoreLogic(k *kernel.Args) {
 		t1 := likes > 3
 		shares := float64(int64(sharesColumn[r]))
 		deleted := deletedColumn[r] != 0
-		own0 := float64(w[1] * kernel.Bool((t1 && (shares < 2)) || !(deleted)))
+		own0 := float64(w[1] * compute.Bool((t1 && (shares < 2)) || !(deleted)))
 
 		// b: record.deleted ? 1 : 2
-		own1 := float64(w[2] * kernel.If[float64](deleted, 1, 2))
+		own1 := float64(w[2] * compute.If[float64](deleted, 1, 2))
 
 		// c: (record.likes > 3) == (record.shares > 3) ? record.likes : -record.shares
-		own2 := float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
+		own2 := float64(w[3] * compute.If[float64](t1 == (shares > 3), likes, -(shares)))
 
 		// d: record.likes in [1, 2, 3]
-		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
+		own3 := float64(w[4] * compute.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own0 += float64(w[5] * kernel.Bool(verbIn[i]))
+		own0 += float64(w[5] * compute.Bool(verbIn[i]))
 		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(t2 + w[0])
+		out[i] = compute.Score(t2 + w[0])
 	}
 }
 
 // foldLogic adds up what depends on the record alone, once, when it enters a cache.
-func foldLogic(k *kernel.Args) {
+func foldLogic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -65,32 +67,32 @@ func foldLogic(k *kernel.Args) {
 		t1 := likes > 3
 		shares := float64(int64(sharesColumn[r]))
 		deleted := deletedColumn[r] != 0
-		own0 := float64(w[1] * kernel.Bool((t1 && (shares < 2)) || !(deleted)))
+		own0 := float64(w[1] * compute.Bool((t1 && (shares < 2)) || !(deleted)))
 
 		// b: record.deleted ? 1 : 2
-		own1 := float64(w[2] * kernel.If[float64](deleted, 1, 2))
+		own1 := float64(w[2] * compute.If[float64](deleted, 1, 2))
 
 		// c: (record.likes > 3) == (record.shares > 3) ? record.likes : -record.shares
-		own2 := float64(w[3] * kernel.If[float64](t1 == (shares > 3), likes, -(shares)))
+		own2 := float64(w[3] * compute.If[float64](t1 == (shares > 3), likes, -(shares)))
 
 		// d: record.likes in [1, 2, 3]
-		own3 := float64(w[4] * kernel.Bool(k.Sets[0].Number(likes) != 0))
+		own3 := float64(w[4] * compute.Bool(k.Sets[0].Number(likes) != 0))
 
 		// e: record.verb in ["post", "share", "a longer content type"]
-		own0 += float64(w[5] * kernel.Bool(verbIn[i]))
+		own0 += float64(w[5] * compute.Bool(verbIn[i]))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreLogicFolded scores with that part given.
-func scoreLogicFolded(k *kernel.Args) {
+func scoreLogicFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[6]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -2,18 +2,20 @@
 
 package logistic
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "logistic", Shape: "7c2e94d19c462e88", Score: scoreLogistic})
-	kernel.Register(kernel.Generated{Model: "logistic", Shape: "6e184c616c064916", Score: foldLogistic})
-	kernel.Register(kernel.Generated{Model: "logistic", Shape: "b8e93a5a29c777bc", Score: scoreLogisticFolded})
+	compute.RegisterModel(compute.Model{Name: "logistic", Shape: "7c2e94d19c462e88", Score: scoreLogistic})
+	compute.RegisterModel(compute.Model{Name: "logistic", Shape: "6e184c616c064916", Score: foldLogistic})
+	compute.RegisterModel(compute.Model{Name: "logistic", Shape: "b8e93a5a29c777bc", Score: scoreLogisticFolded})
 }
 
 // scoreLogistic scores millrace.Activity: logistic over 2 features.
-func scoreLogistic(k *kernel.Args) {
+func scoreLogistic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -23,19 +25,19 @@ func scoreLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1pWhole(likes))
+		own0 := float64(w[1] * compute.Log1pWhole(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own1 := float64(w[2] * kernel.Log1pWhole(shares))
+		own1 := float64(w[2] * compute.Log1pWhole(shares))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid(t1 + w[0]))
+		out[i] = compute.Score(compute.Sigmoid(t1 + w[0]))
 	}
 }
 
 // foldLogistic adds up what depends on the record alone, once, when it enters a cache.
-func foldLogistic(k *kernel.Args) {
+func foldLogistic(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -45,24 +47,24 @@ func foldLogistic(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1pWhole(likes))
+		own0 := float64(w[1] * compute.Log1pWhole(likes))
 
 		// shares: log1p(record.shares)
 		shares := float64(int64(sharesColumn[r]))
-		own1 := float64(w[2] * kernel.Log1pWhole(shares))
+		own1 := float64(w[2] * compute.Log1pWhole(shares))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreLogisticFolded scores with that part given.
-func scoreLogisticFolded(k *kernel.Args) {
+func scoreLogisticFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[3]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(kernel.Sigmoid(folded[r] + w[0]))
+		out[i] = compute.Score(compute.Sigmoid(folded[r] + w[0]))
 	}
 }

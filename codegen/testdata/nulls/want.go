@@ -5,18 +5,21 @@ package nulls
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "526fe55646597986", Score: scoreNulls})
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "10a0f781fb212c8d", Score: foldNulls})
-	kernel.Register(kernel.Generated{Model: "nulls", Shape: "990b3704936c8300", Score: scoreNullsFolded})
+	compute.RegisterModel(compute.Model{Name: "nulls", Shape: "526fe55646597986", Score: scoreNulls})
+	compute.RegisterModel(compute.Model{Name: "nulls", Shape: "10a0f781fb212c8d", Score: foldNulls})
+	compute.RegisterModel(compute.Model{Name: "nulls", Shape: "990b3704936c8300", Score: scoreNullsFolded})
 }
 
 // scoreNulls scores test.Every: linear over 7 features.
-func scoreNulls(k *kernel.Args) {
+func scoreNulls(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -32,29 +35,29 @@ func scoreNulls(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// m: coalesce(record.m, 0)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own0 := float64(w[1] * fn.Coalesce(m, 0))
+		own0 := float64(w[1] * compute.Coalesce(m, 0))
 
 		// y: coalesce(record.y, record.x)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		own1 := float64(w[2] * fn.Coalesce(y, x2))
+		own1 := float64(w[2] * compute.Coalesce(y, x2))
 
 		// hasm: has(record.m)
-		own2 := float64(w[3] * kernel.Bool(mNulls[r]&mNull == 0))
+		own2 := float64(w[3] * compute.Bool(mNulls[r]&mNull == 0))
 
 		// u: has(record.u) && record.u != ""
-		own3 := float64(w[4] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		own3 := float64(w[4] * compute.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c: record.c
 		c := cColumn[r] != 0
-		own0 += float64(w[5] * kernel.Bool(c))
+		own0 += float64(w[5] * compute.Bool(c))
 
 		// labels: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[5], int(r))
@@ -64,12 +67,12 @@ func scoreNulls(k *kernel.Args) {
 		own2 += float64(w[7] * m)
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldNulls adds up what depends on the record alone, once, when it enters a cache.
-func foldNulls(k *kernel.Args) {
+func foldNulls(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -85,29 +88,29 @@ func foldNulls(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// m: coalesce(record.m, 0)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own0 := float64(w[1] * fn.Coalesce(m, 0))
+		own0 := float64(w[1] * compute.Coalesce(m, 0))
 
 		// y: coalesce(record.y, record.x)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		own1 := float64(w[2] * fn.Coalesce(y, x2))
+		own1 := float64(w[2] * compute.Coalesce(y, x2))
 
 		// hasm: has(record.m)
-		own2 := float64(w[3] * kernel.Bool(mNulls[r]&mNull == 0))
+		own2 := float64(w[3] * compute.Bool(mNulls[r]&mNull == 0))
 
 		// u: has(record.u) && record.u != ""
-		own3 := float64(w[4] * kernel.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
+		own3 := float64(w[4] * compute.Bool((uNulls[r]&uNull == 0) && (uColumn[r] != 0x0 /* "" */)))
 
 		// c: record.c
 		c := cColumn[r] != 0
-		own0 += float64(w[5] * kernel.Bool(c))
+		own0 += float64(w[5] * compute.Bool(c))
 
 		// labels: size(record.labels)
 		labels := k.Arena.Strings(rows, k.Columns[5], int(r))
@@ -116,18 +119,18 @@ func foldNulls(k *kernel.Args) {
 		// raw: record.m
 		own2 += float64(w[7] * m)
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreNullsFolded scores with that part given.
-func scoreNullsFolded(k *kernel.Args) {
+func scoreNullsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[8]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

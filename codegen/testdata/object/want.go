@@ -6,19 +6,22 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "object", Shape: "f9793313ef3d4cad", Score: scoreObject})
-	kernel.Register(kernel.Generated{Model: "object", Shape: "a994a8b4c4923536", Score: scoreObjectAlone})
+	compute.RegisterModel(compute.Model{Name: "object", Shape: "f9793313ef3d4cad", Score: scoreObject})
+	compute.RegisterModel(compute.Model{Name: "object", Shape: "a994a8b4c4923536", Score: scoreObjectAlone})
 }
 
 var objectList1 = []float64{}
 
 // scoreObject scores test.Every and features test.Member: linear over 12 features.
-func scoreObject(k *kernel.Args) {
+func scoreObject(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
@@ -28,7 +31,7 @@ func scoreObject(k *kernel.Args) {
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
@@ -43,14 +46,14 @@ func scoreObject(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// clicks: log1p(coalesce(object.clicks, 0))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.Log1p(fn.Coalesce(objectClicks, 0)))
+		rest0 := float64(w[1] * compute.Log1p(compute.Coalesce(objectClicks, 0)))
 
 		// rate: object.rate * record.n
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
@@ -58,11 +61,11 @@ func scoreObject(k *kernel.Args) {
 		rest1 := float64(w[2] * float64(objectRate*n2))
 
 		// known: has(object.rate) || has(object.clicks)
-		rest2 := float64(w[3] * kernel.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0)))
+		rest2 := float64(w[3] * compute.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0)))
 
 		// hot: object.hot && object.rate > 0.5
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[4] * kernel.Bool(objectHot && (objectRate > 0.5)))
+		rest3 := float64(w[4] * compute.Bool(objectHot && (objectRate > 0.5)))
 
 		// kind: object.kind
 		objectKind := k.Objects.StringAt(3, int(r))
@@ -70,21 +73,21 @@ func scoreObject(k *kernel.Args) {
 
 		// same: object.kind == record.s
 		s := rows.StringAt(k.Columns[1], int(r))
-		rest1 += float64(w[5] * kernel.Bool(s == objectKind))
+		rest1 += float64(w[5] * compute.Bool(s == objectKind))
 
 		// lang: object.kind == viewer.lang
-		rest2 += float64(w[6] * kernel.Bool(objectKind == text0))
+		rest2 += float64(w[6] * compute.Bool(objectKind == text0))
 
 		// words: viewer.lang in object.words
 		objectWords := k.Arena.Strings(k.Objects, 4, int(r))
-		rest3 += float64(w[7] * kernel.Bool(slices.Contains(objectWords, text0)))
+		rest3 += float64(w[7] * compute.Bool(slices.Contains(objectWords, text0)))
 
 		// topics: object.kind in viewer.topics
-		rest0 += float64(w[8] * kernel.Bool(k.Sets[0].String(objectKind) != 0))
+		rest0 += float64(w[8] * compute.Bool(k.Sets[0].String(objectKind) != 0))
 
 		// place: cosine(object.place, entity.embedding)
 		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		rest1 += float64(w[9] * fn.Cosine(objectPlace, embedding))
+		rest1 += float64(w[9] * compute.Cosine(objectPlace, embedding))
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)
@@ -94,12 +97,12 @@ func scoreObject(k *kernel.Args) {
 		// share: object.clicks / entity.followers
 		rest3 += float64(w[10] * (objectClicks / followers))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreObjectAlone scores test.Every of entities without features: linear over 12 features.
-func scoreObjectAlone(k *kernel.Args) {
+func scoreObjectAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[11]float64)(k.Weights)
@@ -114,14 +117,14 @@ func scoreObjectAlone(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// clicks: log1p(coalesce(object.clicks, 0))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.Log1p(fn.Coalesce(objectClicks, 0)))
+		rest0 := float64(w[1] * compute.Log1p(compute.Coalesce(objectClicks, 0)))
 
 		// rate: object.rate * record.n
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
@@ -129,11 +132,11 @@ func scoreObjectAlone(k *kernel.Args) {
 		rest1 := float64(w[2] * float64(objectRate*n2))
 
 		// known: has(object.rate) || has(object.clicks)
-		rest2 := float64(w[3] * kernel.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0)))
+		rest2 := float64(w[3] * compute.Bool((objectRateNulls[r]&objectRateNull == 0) || (objectClicksNulls[r]&objectClicksNull == 0)))
 
 		// hot: object.hot && object.rate > 0.5
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[4] * kernel.Bool(objectHot && (objectRate > 0.5)))
+		rest3 := float64(w[4] * compute.Bool(objectHot && (objectRate > 0.5)))
 
 		// kind: object.kind
 		objectKind := k.Objects.StringAt(3, int(r))
@@ -141,21 +144,21 @@ func scoreObjectAlone(k *kernel.Args) {
 
 		// same: object.kind == record.s
 		s := rows.StringAt(k.Columns[1], int(r))
-		rest1 += float64(w[5] * kernel.Bool(s == objectKind))
+		rest1 += float64(w[5] * compute.Bool(s == objectKind))
 
 		// lang: object.kind == viewer.lang
-		rest2 += float64(w[6] * kernel.Bool(objectKind == text0))
+		rest2 += float64(w[6] * compute.Bool(objectKind == text0))
 
 		// words: viewer.lang in object.words
 		objectWords := k.Arena.Strings(k.Objects, 4, int(r))
-		rest3 += float64(w[7] * kernel.Bool(slices.Contains(objectWords, text0)))
+		rest3 += float64(w[7] * compute.Bool(slices.Contains(objectWords, text0)))
 
 		// topics: object.kind in viewer.topics
-		rest0 += float64(w[8] * kernel.Bool(k.Sets[0].String(objectKind) != 0))
+		rest0 += float64(w[8] * compute.Bool(k.Sets[0].String(objectKind) != 0))
 
 		// place: cosine(object.place, entity.embedding)
 		objectPlace := k.Arena.Numbers(k.Objects, 5, int(r))
-		rest1 += float64(w[9] * fn.Cosine(objectPlace, objectList1))
+		rest1 += float64(w[9] * compute.Cosine(objectPlace, objectList1))
 
 		// pair: cross(object.kind, record.n)
 		t1 := k.Arena.Text(n2)
@@ -163,8 +166,8 @@ func scoreObjectAlone(k *kernel.Args) {
 		rest2 += k.Tables[1].String(pair)
 
 		// share: object.clicks / entity.followers
-		rest3 += float64(w[10] * (objectClicks / kernel.Missing))
+		rest3 += float64(w[10] * (objectClicks / compute.Missing))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(w[0] + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

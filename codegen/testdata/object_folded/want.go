@@ -5,18 +5,21 @@ package object_folded
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "object-folded", Shape: "69e52274363f407e", Score: scoreObjectFolded})
-	kernel.Register(kernel.Generated{Model: "object-folded", Shape: "2676610ad8802f8d", Score: foldObjectFolded})
-	kernel.Register(kernel.Generated{Model: "object-folded", Shape: "1d73cfab454f51f8", Score: scoreObjectFoldedFolded})
+	compute.RegisterModel(compute.Model{Name: "object-folded", Shape: "69e52274363f407e", Score: scoreObjectFolded})
+	compute.RegisterModel(compute.Model{Name: "object-folded", Shape: "2676610ad8802f8d", Score: foldObjectFolded})
+	compute.RegisterModel(compute.Model{Name: "object-folded", Shape: "1d73cfab454f51f8", Score: scoreObjectFoldedFolded})
 }
 
 // scoreObjectFolded scores millrace.Activity: logistic over 5 features.
-func scoreObjectFolded(k *kernel.Args) {
+func scoreObjectFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -31,23 +34,23 @@ func scoreObjectFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 86400)[:len(sel)]
 	age2 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
-		objectUpdatedAt := kernel.Missing
+		objectUpdatedAt := compute.Missing
 		if objectUpdatedAtNulls[r]&objectUpdatedAtNull == 0 {
 			objectUpdatedAt = math.Float64frombits(objectUpdatedAtColumn[r])
 		}
-		age2[i] = fn.Age(objectUpdatedAt, number0)
+		age2[i] = compute.Age(objectUpdatedAt, number0)
 	}
 	seen := k.Decays(3, age2, 3600)[:len(sel)]
 	for i, r := range sel {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1pWhole(likes))
+		own0 := float64(w[1] * compute.Log1pWhole(likes))
 
 		// shares: record.shares
 		shares := float64(int64(sharesColumn[r]))
@@ -57,7 +60,7 @@ func scoreObjectFolded(k *kernel.Args) {
 		rest0 := float64(w[3] * fresh[i])
 
 		// engagement: object.engagement
-		objectEngagement := kernel.Missing
+		objectEngagement := compute.Missing
 		if objectEngagementNulls[r]&objectEngagementNull == 0 {
 			objectEngagement = math.Float64frombits(objectEngagementColumn[r])
 		}
@@ -67,12 +70,12 @@ func scoreObjectFolded(k *kernel.Args) {
 		rest2 := float64(w[5] * seen[i])
 		t1 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid((t1 + w[0]) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((t1 + w[0]) + ((rest0 + rest1) + rest2)))
 	}
 }
 
 // foldObjectFolded adds up what depends on the record alone, once, when it enters a cache.
-func foldObjectFolded(k *kernel.Args) {
+func foldObjectFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -82,18 +85,18 @@ func foldObjectFolded(k *kernel.Args) {
 
 		// likes: log1p(record.likes)
 		likes := float64(int64(likesColumn[r]))
-		own0 := float64(w[1] * kernel.Log1pWhole(likes))
+		own0 := float64(w[1] * compute.Log1pWhole(likes))
 
 		// shares: record.shares
 		shares := float64(int64(sharesColumn[r]))
 		own1 := float64(w[2] * shares)
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreObjectFoldedFolded scores with that part given.
-func scoreObjectFoldedFolded(k *kernel.Args) {
+func scoreObjectFoldedFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -107,16 +110,16 @@ func scoreObjectFoldedFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		createdAt := float64(int64(createdAtColumn[r]))
-		age[i] = fn.Age(createdAt, number0)
+		age[i] = compute.Age(createdAt, number0)
 	}
 	fresh := k.Decays(1, age, 86400)[:len(sel)]
 	age2 := k.Vector(2)[:len(sel)]
 	for i, r := range sel {
-		objectUpdatedAt := kernel.Missing
+		objectUpdatedAt := compute.Missing
 		if objectUpdatedAtNulls[r]&objectUpdatedAtNull == 0 {
 			objectUpdatedAt = math.Float64frombits(objectUpdatedAtColumn[r])
 		}
-		age2[i] = fn.Age(objectUpdatedAt, number0)
+		age2[i] = compute.Age(objectUpdatedAt, number0)
 	}
 	seen := k.Decays(3, age2, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -125,7 +128,7 @@ func scoreObjectFoldedFolded(k *kernel.Args) {
 		rest0 := float64(w[3] * fresh[i])
 
 		// engagement: object.engagement
-		objectEngagement := kernel.Missing
+		objectEngagement := compute.Missing
 		if objectEngagementNulls[r]&objectEngagementNull == 0 {
 			objectEngagement = math.Float64frombits(objectEngagementColumn[r])
 		}
@@ -134,6 +137,6 @@ func scoreObjectFoldedFolded(k *kernel.Args) {
 		// seen: decay(object.updated_at, 3600)
 		rest2 := float64(w[5] * seen[i])
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + rest2)))
 	}
 }

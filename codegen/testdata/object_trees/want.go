@@ -5,18 +5,21 @@ package object_trees
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "object-trees", Shape: "ee0e667234400da8", Score: scoreObjectTrees})
+	compute.RegisterModel(compute.Model{Name: "object-trees", Shape: "ee0e667234400da8", Score: scoreObjectTrees})
 }
 
 var objectTreesList1 = []float64{0, 1, 2, 3}
 
 // scoreObjectTrees scores test.Every: trees over 2 features.
-func scoreObjectTrees(k *kernel.Args) {
+func scoreObjectTrees(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	objectClicksColumn := k.Objects.Column(0)
@@ -26,24 +29,24 @@ func scoreObjectTrees(k *kernel.Args) {
 	yColumn := rows.Column(k.Columns[0])
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// b: bucketize(object.clicks, [0, 1, 2, 3])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		x[0*kernel.Block] = fn.Bucketize(objectClicks, objectTreesList1)
+		x[0*compute.MatrixBlock] = compute.Bucketize(objectClicks, objectTreesList1)
 
 		// a: coalesce(object.rate, record.y)
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[1*kernel.Block] = fn.Coalesce(objectRate, y)
+		x[1*compute.MatrixBlock] = compute.Coalesce(objectRate, y)
 	}
 }

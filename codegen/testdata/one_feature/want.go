@@ -2,18 +2,20 @@
 
 package one_feature
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "f155eadac1e2dac1", Score: scoreOneFeature})
-	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "ed96799cb1d99be0", Score: foldOneFeature})
-	kernel.Register(kernel.Generated{Model: "one-feature", Shape: "4b7439005d3c16c1", Score: scoreOneFeatureFolded})
+	compute.RegisterModel(compute.Model{Name: "one-feature", Shape: "f155eadac1e2dac1", Score: scoreOneFeature})
+	compute.RegisterModel(compute.Model{Name: "one-feature", Shape: "ed96799cb1d99be0", Score: foldOneFeature})
+	compute.RegisterModel(compute.Model{Name: "one-feature", Shape: "4b7439005d3c16c1", Score: scoreOneFeatureFolded})
 }
 
 // scoreOneFeature scores millrace.Activity: linear over 1 feature.
-func scoreOneFeature(k *kernel.Args) {
+func scoreOneFeature(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -24,12 +26,12 @@ func scoreOneFeature(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[1] * likes)
 
-		out[i] = kernel.Score(own0 + w[0])
+		out[i] = compute.Score(own0 + w[0])
 	}
 }
 
 // foldOneFeature adds up what depends on the record alone, once, when it enters a cache.
-func foldOneFeature(k *kernel.Args) {
+func foldOneFeature(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -40,18 +42,18 @@ func foldOneFeature(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[1] * likes)
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreOneFeatureFolded scores with that part given.
-func scoreOneFeatureFolded(k *kernel.Args) {
+func scoreOneFeatureFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[2]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -5,19 +5,22 @@ package random_00
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-00", Shape: "bb6f029d469b0c16", Score: scoreRandom00})
-	kernel.Register(kernel.Generated{Model: "random-00", Shape: "2e5254a6991e1db6", Score: scoreRandom00Alone})
+	compute.RegisterModel(compute.Model{Name: "random-00", Shape: "bb6f029d469b0c16", Score: scoreRandom00})
+	compute.RegisterModel(compute.Model{Name: "random-00", Shape: "2e5254a6991e1db6", Score: scoreRandom00Alone})
 }
 
 var random00List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom00 scores test.Every and features test.Member: linear over 1 feature.
-func scoreRandom00(k *kernel.Args) {
+func scoreRandom00(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
@@ -30,18 +33,18 @@ func scoreRandom00(k *kernel.Args) {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](t1, y, 85.9), random00List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/compute.If[float64](t1, y, 85.9), random00List1))
 
-		out[i] = kernel.Score(w[0] + rest0)
+		out[i] = compute.Score(w[0] + rest0)
 	}
 }
 
 // scoreRandom00Alone scores test.Every of entities without features: linear over 1 feature.
-func scoreRandom00Alone(k *kernel.Args) {
+func scoreRandom00Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[1]float64)(k.Weights)
@@ -52,12 +55,12 @@ func scoreRandom00Alone(k *kernel.Args) {
 
 		// f0: bucketize((((record.y == null) ? record.x : -1) / (has(entity.followers) ? record.y : 85.9)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/kernel.If[float64](false, y, 85.9), random00List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](!(yNulls[r]&yNull == 0), x2, -1)/compute.If[float64](false, y, 85.9), random00List1))
 
-		out[i] = kernel.Score(w[0] + rest0)
+		out[i] = compute.Score(w[0] + rest0)
 	}
 }

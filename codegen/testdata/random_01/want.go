@@ -5,24 +5,27 @@ package random_01
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "b1265739f4db20b4", Score: scoreRandom01})
-	kernel.Register(kernel.Generated{Model: "random-01", Shape: "4cd9946510c23339", Score: scoreRandom01Alone})
+	compute.RegisterModel(compute.Model{Name: "random-01", Shape: "b1265739f4db20b4", Score: scoreRandom01})
+	compute.RegisterModel(compute.Model{Name: "random-01", Shape: "4cd9946510c23339", Score: scoreRandom01Alone})
 }
 
 var random01List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom01 scores test.Every and features test.Member: linear over 4 features.
-func scoreRandom01(k *kernel.Args) {
+func scoreRandom01(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
@@ -36,25 +39,25 @@ func scoreRandom01(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
-		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))
+		rest0 := float64(w[1] * (compute.Abs(decay[i]) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * compute.Bucketize(compute.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
 
-		out[i] = kernel.Score(number2 + ((rest0 + rest1) + t1))
+		out[i] = compute.Score(number2 + ((rest0 + rest1) + t1))
 	}
 }
 
 // scoreRandom01Alone scores test.Every of entities without features: linear over 4 features.
-func scoreRandom01Alone(k *kernel.Args) {
+func scoreRandom01Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -68,19 +71,19 @@ func scoreRandom01Alone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: (abs(decay(record.at, 86400.5)) / 0.2177)
-		rest0 := float64(w[1] * (fn.Abs(decay[i]) / 0.2177))
+		rest0 := float64(w[1] * (compute.Abs(decay[i]) / 0.2177))
 
 		// f1: bucketize(coalesce(((viewer.age * record.n) / coalesce(record.author.age, -1.049)), bucketize(-(-0.01363), [-1, 0, 0.5, 10])), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[2] * fn.Bucketize(fn.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
+		rest1 := float64(w[2] * compute.Bucketize(compute.Coalesce(float64(number1*n2)/authorAge, 2), random01List1))
 
-		out[i] = kernel.Score(number3 + ((rest0 + rest1) + number2))
+		out[i] = compute.Score(number3 + ((rest0 + rest1) + number2))
 	}
 }

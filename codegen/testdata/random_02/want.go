@@ -6,20 +6,23 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "e8cf2eeb7aeefaea", Score: scoreRandom02})
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "55c2f32d5eda56e3", Score: foldRandom02})
-	kernel.Register(kernel.Generated{Model: "random-02", Shape: "41227671a75fa5c9", Score: scoreRandom02Folded})
+	compute.RegisterModel(compute.Model{Name: "random-02", Shape: "e8cf2eeb7aeefaea", Score: scoreRandom02})
+	compute.RegisterModel(compute.Model{Name: "random-02", Shape: "55c2f32d5eda56e3", Score: foldRandom02})
+	compute.RegisterModel(compute.Model{Name: "random-02", Shape: "41227671a75fa5c9", Score: scoreRandom02Folded})
 }
 
 var random02List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom02 scores test.Every: linear over 7 features.
-func scoreRandom02(k *kernel.Args) {
+func scoreRandom02(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -45,39 +48,39 @@ func scoreRandom02(k *kernel.Args) {
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own1 := k.Tables[4].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), random02List1))
+		own1 := k.Tables[4].Number(compute.Bucketize(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), random02List1))
 
 		// f2: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		t1 := -(y)
-		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+		own2 := float64(w[1] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own3 := float64(w[2] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
+		own3 := float64(w[2] * compute.Coalesce(typeValue[i], compute.Sqrt(t1)))
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, number0), random02List1))
+		rest0 := k.Tables[5].Number(compute.Bucketize(compute.Age(time, number0), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		rest1 := float64(w[3] * compute.Bool(compute.If[float64](n2 == (-0.1321), compute.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(compute.One(n2 >= -1) + compute.One(n2 >= 0) + compute.One(n2 >= 0.5) + compute.One(n2 >= 10))))))
 		t2 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t2 + number2) + (rest0 + rest1))
+		out[i] = compute.Score((t2 + number2) + (rest0 + rest1))
 	}
 }
 
 // foldRandom02 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom02(k *kernel.Args) {
+func foldRandom02(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -97,27 +100,27 @@ func foldRandom02(k *kernel.Args) {
 
 		// f1: bucketize(bucketize(record.author.age, [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own1 := k.Tables[4].Number(fn.Bucketize(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), random02List1))
+		own1 := k.Tables[4].Number(compute.Bucketize(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), random02List1))
 
 		// f2: abs(((pow(record.n, 0.5) in record.vec) ? size(record.vec) : ((record.y * record.n) * -(record.y))))
 		n2 := float64(int64(nColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		t1 := -(y)
-		own2 := float64(w[1] * fn.Abs(kernel.If[float64](slices.Contains(vec, fn.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
+		own2 := float64(w[1] * compute.Abs(compute.If[float64](slices.Contains(vec, compute.Pow(n2, 0.5)), float64(len(vec)), float64(float64(y*n2)*t1))))
 
 		// f3: lookup({"post": 2, "en": 3}, record.type, sqrt(-(record.y)))
-		own3 := float64(w[2] * fn.Coalesce(typeValue[i], fn.Sqrt(t1)))
+		own3 := float64(w[2] * compute.Coalesce(typeValue[i], compute.Sqrt(t1)))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreRandom02Folded scores with that part given.
-func scoreRandom02Folded(k *kernel.Args) {
+func scoreRandom02Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -134,17 +137,17 @@ func scoreRandom02Folded(k *kernel.Args) {
 
 		// f4: bucketize(age(record.time), [0, 1, 10, 100])
 		time := float64(int64(timeColumn[r]))
-		rest0 := k.Tables[5].Number(fn.Bucketize(fn.Age(time, number0), random02List1))
+		rest0 := k.Tables[5].Number(compute.Bucketize(compute.Age(time, number0), random02List1))
 
 		// f6: (((record.n == -0.1321) ? lookup(steps, record.author.age, record.m) : age(timestamp("2026-01-31T00:00:00Z"))) != -(bucketize(record.n, [-1, 0, 0.5, 10])))
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * kernel.Bool(kernel.If[float64](n2 == (-0.1321), fn.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(kernel.One(n2 >= -1) + kernel.One(n2 >= 0) + kernel.One(n2 >= 0.5) + kernel.One(n2 >= 10))))))
+		rest1 := float64(w[3] * compute.Bool(compute.If[float64](n2 == (-0.1321), compute.Coalesce(k.Tables[0].Number(authorAge), m), number1) != (-(float64(compute.One(n2 >= -1) + compute.One(n2 >= 0) + compute.One(n2 >= 0.5) + compute.One(n2 >= 10))))))
 
-		out[i] = kernel.Score((folded[r] + number2) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + number2) + (rest0 + rest1))
 	}
 }

@@ -5,14 +5,17 @@ package random_03
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "e130d2bd241be7c8", Score: scoreRandom03})
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "f73608e241290b24", Score: foldRandom03})
-	kernel.Register(kernel.Generated{Model: "random-03", Shape: "110d6454a77ee53d", Score: scoreRandom03Folded})
+	compute.RegisterModel(compute.Model{Name: "random-03", Shape: "e130d2bd241be7c8", Score: scoreRandom03})
+	compute.RegisterModel(compute.Model{Name: "random-03", Shape: "f73608e241290b24", Score: foldRandom03})
+	compute.RegisterModel(compute.Model{Name: "random-03", Shape: "110d6454a77ee53d", Score: scoreRandom03Folded})
 }
 
 var random03List1 = []float64{-1, 0, 0.5, 10}
@@ -20,7 +23,7 @@ var random03List1 = []float64{-1, 0, 0.5, 10}
 var random03List2 = []float64{0, 1, 10, 100}
 
 // scoreRandom03 scores test.Every: linear over 4 features.
-func scoreRandom03(k *kernel.Args) {
+func scoreRandom03(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -36,13 +39,13 @@ func scoreRandom03(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -50,26 +53,26 @@ func scoreRandom03(k *kernel.Args) {
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
+		own1 := k.Tables[2].Number(compute.Bucketize(compute.Bucketize(x2+y, random03List1), random03List2))
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
+		rest0 := float64(w[2] * compute.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own2 := float64(w[3] * authorAge)
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t1 + w[0]) + rest0)
+		out[i] = compute.Score((t1 + w[0]) + rest0)
 	}
 }
 
 // foldRandom03 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom03(k *kernel.Args) {
+func foldRandom03(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -82,7 +85,7 @@ func foldRandom03(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f0: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -90,22 +93,22 @@ func foldRandom03(k *kernel.Args) {
 
 		// f1: bucketize(bucketize((record.x + record.y), [-1, 0, 0.5, 10]), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own1 := k.Tables[2].Number(fn.Bucketize(fn.Bucketize(x2+y, random03List1), random03List2))
+		own1 := k.Tables[2].Number(compute.Bucketize(compute.Bucketize(x2+y, random03List1), random03List2))
 
 		// f3: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own2 := float64(w[3] * authorAge)
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRandom03Folded scores with that part given.
-func scoreRandom03Folded(k *kernel.Args) {
+func scoreRandom03Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -116,14 +119,14 @@ func scoreRandom03Folded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 
 		// f2: lookup(steps, -(decay(record.at, 86400.5)), viewer.age)
-		rest0 := float64(w[2] * fn.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
+		rest0 := float64(w[2] * compute.Coalesce(k.Tables[0].Number(-(decay[i])), number1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
+		out[i] = compute.Score((folded[r] + w[0]) + rest0)
 	}
 }

@@ -5,22 +5,25 @@ package random_04
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "8aa42e5ec1219197", Score: scoreRandom04})
-	kernel.Register(kernel.Generated{Model: "random-04", Shape: "253c5b1a35e4f40d", Score: scoreRandom04Alone})
+	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "8aa42e5ec1219197", Score: scoreRandom04})
+	compute.RegisterModel(compute.Model{Name: "random-04", Shape: "253c5b1a35e4f40d", Score: scoreRandom04Alone})
 }
 
 // scoreRandom04 scores test.Every and features test.Member: logistic over 6 features.
-func scoreRandom04(k *kernel.Args) {
+func scoreRandom04(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
@@ -39,26 +42,26 @@ func scoreRandom04(k *kernel.Args) {
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(list0, vec))
+		rest0 := float64(w[1] * compute.Dot(list0, vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(text1, kernel.If[string](mNulls[r]&mNull == 0, text0, text0))
+		f2 := k.Arena.Cross(text1, compute.If[string](mNulls[r]&mNull == 0, text0, text0))
 		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
 		x2 := math.Float64frombits(xColumn[r])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[2] * kernel.Bool((number1-fn.Coalesce(k.Tables[0].Number(x2), number0)) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, text1, "post")), fn.Coalesce(followers, m))))
+		rest2 := float64(w[2] * compute.Bool((number1-compute.Coalesce(k.Tables[0].Number(x2), number0)) > compute.Coalesce(k.Tables[1].String(compute.If[string](uNulls[r]&uNull == 0, text1, "post")), compute.Coalesce(followers, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
 	}
 }
 
 // scoreRandom04Alone scores test.Every of entities without features: logistic over 6 features.
-func scoreRandom04Alone(k *kernel.Args) {
+func scoreRandom04Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -77,20 +80,20 @@ func scoreRandom04Alone(k *kernel.Args) {
 
 		// f1: dot(viewer.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(list0, vec))
+		rest0 := float64(w[1] * compute.Dot(list0, vec))
 
 		// f2: cross(viewer.id, (has(record.m) ? viewer.lang : viewer.lang))
-		f2 := k.Arena.Cross(text1, kernel.If[string](mNulls[r]&mNull == 0, text0, text0))
+		f2 := k.Arena.Cross(text1, compute.If[string](mNulls[r]&mNull == 0, text0, text0))
 		rest1 := k.Tables[3].String(f2)
 
 		// f3: ((coalesce(0.00897, viewer.age) - lookup(steps, record.x, viewer.age)) > lookup(verbs, (has(record.u) ? viewer.id : "post"), coalesce(entity.followers, record.m)))
 		x2 := math.Float64frombits(xColumn[r])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[2] * kernel.Bool((number1-fn.Coalesce(k.Tables[0].Number(x2), number0)) > fn.Coalesce(k.Tables[1].String(kernel.If[string](uNulls[r]&uNull == 0, text1, "post")), fn.Coalesce(kernel.Missing, m))))
+		rest2 := float64(w[2] * compute.Bool((number1-compute.Coalesce(k.Tables[0].Number(x2), number0)) > compute.Coalesce(k.Tables[1].String(compute.If[string](uNulls[r]&uNull == 0, text1, "post")), compute.Coalesce(compute.Missing, m))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid(number2 + ((rest0 + rest1) + rest2)))
 	}
 }

@@ -2,18 +2,19 @@
 
 package random_05
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "c3e71bd4b99d8594", Score: scoreRandom05})
-	kernel.Register(kernel.Generated{Model: "random-05", Shape: "6e99210fc591565d", Score: scoreRandom05Alone})
+	compute.RegisterModel(compute.Model{Name: "random-05", Shape: "c3e71bd4b99d8594", Score: scoreRandom05})
+	compute.RegisterModel(compute.Model{Name: "random-05", Shape: "6e99210fc591565d", Score: scoreRandom05Alone})
 }
 
 // scoreRandom05 scores test.Every and features test.Member: linear over 3 features.
-func scoreRandom05(k *kernel.Args) {
+func scoreRandom05(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -31,26 +32,26 @@ func scoreRandom05(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	decay2 := k.Decays(2, decay, 3600)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
-		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))
+		rest0 := float64(w[1] * compute.Exp(compute.Exp(decay2[i])))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
-		t2 := kernel.If[string](flag0, text0, s)
-		rest2 := k.Tables[3].String(kernel.If[string](t2 != "", t2, text1))
+		t2 := compute.If[string](flag0, text0, s)
+		rest2 := k.Tables[3].String(compute.If[string](t2 != "", t2, text1))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + t1) + rest2))
+		out[i] = compute.Score(w[0] + ((rest0 + t1) + rest2))
 	}
 }
 
 // scoreRandom05Alone scores test.Every of entities without features: linear over 3 features.
-func scoreRandom05Alone(k *kernel.Args) {
+func scoreRandom05Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -63,20 +64,20 @@ func scoreRandom05Alone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	decay2 := k.Decays(2, decay, 3600)[:len(sel)]
 	for i, r := range sel {
 
 		// f0: exp(exp(decay(decay(record.at, 3600), 3600)))
-		rest0 := float64(w[1] * fn.Exp(fn.Exp(decay2[i])))
+		rest0 := float64(w[1] * compute.Exp(compute.Exp(decay2[i])))
 
 		// f2: coalesce((viewer.vip ? viewer.lang : record.s), viewer.id)
 		s := rows.StringAt(k.Columns[1], int(r))
-		t1 := kernel.If[string](flag0, text0, s)
-		rest2 := k.Tables[3].String(kernel.If[string](t1 != "", t1, text1))
+		t1 := compute.If[string](flag0, text0, s)
+		rest2 := k.Tables[3].String(compute.If[string](t1 != "", t1, text1))
 
-		out[i] = kernel.Score(w[0] + ((rest0 + number1) + rest2))
+		out[i] = compute.Score(w[0] + ((rest0 + number1) + rest2))
 	}
 }

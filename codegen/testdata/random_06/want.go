@@ -5,22 +5,25 @@ package random_06
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "93262a61d58e76fa", Score: scoreRandom06})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "457d6d297f8af761", Score: foldRandom06})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "e35208d8a3e4e725", Score: scoreRandom06Folded})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "23ff392887b21040", Score: scoreRandom06Alone})
-	kernel.Register(kernel.Generated{Model: "random-06", Shape: "82724361e1211cf3", Score: scoreRandom06AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "93262a61d58e76fa", Score: scoreRandom06})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "457d6d297f8af761", Score: foldRandom06})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "e35208d8a3e4e725", Score: scoreRandom06Folded})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "23ff392887b21040", Score: scoreRandom06Alone})
+	compute.RegisterModel(compute.Model{Name: "random-06", Shape: "82724361e1211cf3", Score: scoreRandom06AloneFolded})
 }
 
 var random06List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom06 scores test.Every and features test.Member: linear over 5 features.
-func scoreRandom06(k *kernel.Args) {
+func scoreRandom06(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -41,7 +44,7 @@ func scoreRandom06(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
 	list0 := k.Lists[0]
-	t3 := fn.Dot(embedding, list0)
+	t3 := compute.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
@@ -60,38 +63,38 @@ func scoreRandom06(k *kernel.Args) {
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[1].String(compute.If[string](t1, lang, type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Abs(compute.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
+		rest1 := float64(w[2] * compute.Coalesce(number2, compute.If[float64](true, number1, compute.Pow(compute.If[float64](flag0, x2, y), 2))))
 
 		// f3: record.y
 		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
 		t4 := own0 + own1
 
-		out[i] = kernel.Score((t4 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t4 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // foldRandom06 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom06(k *kernel.Args) {
+func foldRandom06(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -106,21 +109,21 @@ func foldRandom06(k *kernel.Args) {
 		c := cColumn[r] != 0
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Abs(compute.If[float64](c, authorAge, x2)), random06List1))
 
 		// f3: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		own1 := float64(w[3] * y)
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom06Folded scores with that part given.
-func scoreRandom06Folded(k *kernel.Args) {
+func scoreRandom06Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -142,7 +145,7 @@ func scoreRandom06Folded(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
 	list0 := k.Lists[0]
-	t3 := fn.Dot(embedding, list0)
+	t3 := compute.Dot(embedding, list0)
 	mNulls, mNull := rows.Nulls(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[2])
 	mColumn := rows.Column(k.Columns[1])
@@ -160,30 +163,30 @@ func scoreRandom06Folded(k *kernel.Args) {
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](t1, lang, type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[1].String(compute.If[string](t1, lang, type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
+		rest1 := float64(w[2] * compute.Coalesce(number2, compute.If[float64](true, number1, compute.Pow(compute.If[float64](flag0, x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (t2 > n2), x2, t3))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // scoreRandom06Alone scores test.Every of entities without features: linear over 5 features.
-func scoreRandom06Alone(k *kernel.Args) {
+func scoreRandom06Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -206,38 +209,38 @@ func scoreRandom06Alone(k *kernel.Args) {
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[1].String(compute.If[string](false, "", type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f1: bucketize(abs((record.c ? record.author.age : record.x)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(fn.Abs(kernel.If[float64](c, authorAge, x2)), random06List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Abs(compute.If[float64](c, authorAge, x2)), random06List1))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
+		rest1 := float64(w[2] * compute.Coalesce(number2, compute.If[float64](true, number1, compute.Pow(compute.If[float64](flag0, x2, y), 2))))
 
 		// f3: record.y
 		own1 := float64(w[3] * y)
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // scoreRandom06AloneFolded scores with that part given.
-func scoreRandom06AloneFolded(k *kernel.Args) {
+func scoreRandom06AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -260,24 +263,24 @@ func scoreRandom06AloneFolded(k *kernel.Args) {
 		// f0: lookup(verbs, coalesce(entity.lang, record.type), log1p((!(has(record.m)) ? (record.author.age + record.m) : size(viewer.vec))))
 		type2 := rows.StringAt(k.Columns[0], int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[1].String(kernel.If[string](false, "", type2)), kernel.Log1p(kernel.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[1].String(compute.If[string](false, "", type2)), compute.Log1p(compute.If[float64](!(mNulls[r]&mNull == 0), authorAge+m, number0))))
 
 		// f2: lookup({0: 1, 1: 3.5}, pow(bucketize(pow(-0.02193, 0.5), [-1, 0, 0.5, 10]), 2), (("" < "a long string of words") ? bucketize(cosine(viewer.vec, viewer.bins), [-1, 0, 0.5, 10]) : pow((has(viewer.age) ? record.x : record.y), 2)))
 		x2 := math.Float64frombits(xColumn[r])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number2, kernel.If[float64](true, number1, fn.Pow(kernel.If[float64](flag0, x2, y), 2))))
+		rest1 := float64(w[2] * compute.Coalesce(number2, compute.If[float64](true, number1, compute.Pow(compute.If[float64](flag0, x2, y), 2))))
 
 		// f4: ((((record.author.age in [0, 1, 2.5]) == (viewer.vip || viewer.vip)) == (size(entity.topics) > record.n)) ? record.x : dot(entity.embedding, viewer.bins))
 		n2 := float64(int64(nColumn[r]))
-		rest2 := float64(w[4] * kernel.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
+		rest2 := float64(w[4] * compute.If[float64](((k.Sets[0].Number(authorAge) != 0) == flag1) == (0 > n2), x2, number3))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

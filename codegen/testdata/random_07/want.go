@@ -5,24 +5,27 @@ package random_07
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-07", Shape: "cebd7b9ceb9f9de7", Score: scoreRandom07})
-	kernel.Register(kernel.Generated{Model: "random-07", Shape: "4bd0caf435a60caa", Score: scoreRandom07Alone})
+	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "cebd7b9ceb9f9de7", Score: scoreRandom07})
+	compute.RegisterModel(compute.Model{Name: "random-07", Shape: "4bd0caf435a60caa", Score: scoreRandom07Alone})
 }
 
 var random07List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom07 scores test.Every and features test.Member: logistic over 1 feature.
-func scoreRandom07(k *kernel.Args) {
+func scoreRandom07(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[2], 0))
 	}
@@ -31,7 +34,7 @@ func scoreRandom07(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[1], 0)
 	}
 	number0 := k.Numbers[0]
-	t1 := fn.Coalesce(k.Tables[2].String(kernel.If[string]((entity != nil && !entity.Null(k.EntCols[0], 0)), lang, "a long string of words")), fn.Coalesce(number0, followers))
+	t1 := compute.Coalesce(k.Tables[2].String(compute.If[string]((entity != nil && !entity.Null(k.EntCols[0], 0)), lang, "a long string of words")), compute.Coalesce(number0, followers))
 	t2 := !(k.Sets[0].Number(followers) != 0)
 	atColumn := rows.Column(k.Columns[2])
 	number2 := k.Numbers[2]
@@ -44,27 +47,27 @@ func scoreRandom07(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * kernel.If[float64](t1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, number1, m), random07List1), decay[i], kernel.If[float64](t2, fn.Cosine(vec, list0), float64(x2*followers))))
+		rest0 := float64(w[1] * compute.If[float64](t1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number1, m), random07List1), decay[i], compute.If[float64](t2, compute.Cosine(vec, list0), float64(x2*followers))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + rest0))
 	}
 }
 
 // scoreRandom07Alone scores test.Every of entities without features: logistic over 1 feature.
-func scoreRandom07Alone(k *kernel.Args) {
+func scoreRandom07Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -81,21 +84,21 @@ func scoreRandom07Alone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: ((lookup({"post": 2, "en": 3}, (has(entity.posts) ? entity.lang : "a long string of words"), lookup(verbs, viewer.id, entity.followers)) <= bucketize((has(record.u) ? viewer.age : record.m), [-1, 0, 0.5, 10])) ? decay(record.at, 86400.5) : (!((entity.followers in viewer.bins)) ? cosine(record.vec, viewer.bins) : (record.x * entity.followers)))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[3], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * kernel.If[float64](number1 <= fn.Bucketize(kernel.If[float64](uNulls[r]&uNull == 0, number0, m), random07List1), decay[i], kernel.If[float64](flag0, fn.Cosine(vec, list0), float64(x2*kernel.Missing))))
+		rest0 := float64(w[1] * compute.If[float64](number1 <= compute.Bucketize(compute.If[float64](uNulls[r]&uNull == 0, number0, m), random07List1), decay[i], compute.If[float64](flag0, compute.Cosine(vec, list0), float64(x2*compute.Missing))))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + rest0))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + rest0))
 	}
 }

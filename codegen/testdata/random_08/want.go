@@ -5,20 +5,23 @@ package random_08
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "9f69b59677a4741e", Score: scoreRandom08})
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "c048ac7525d490dc", Score: foldRandom08})
-	kernel.Register(kernel.Generated{Model: "random-08", Shape: "0fc50d8a82965731", Score: scoreRandom08Folded})
+	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "9f69b59677a4741e", Score: scoreRandom08})
+	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "c048ac7525d490dc", Score: foldRandom08})
+	compute.RegisterModel(compute.Model{Name: "random-08", Shape: "0fc50d8a82965731", Score: scoreRandom08Folded})
 }
 
 var random08List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom08 scores test.Every: linear over 5 features.
-func scoreRandom08(k *kernel.Args) {
+func scoreRandom08(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -37,43 +40,43 @@ func scoreRandom08(k *kernel.Args) {
 
 		// f0: ((record.type >= record.type) ? cross(record.m, record.verb) : record.verb)
 		type2 := rows.StringAt(k.Columns[0], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		t1 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		t2 := k.Arena.Cross(t1, verb)
-		own0 := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
+		own0 := k.Tables[3].String(compute.If[string](type2 >= type2, t2, verb))
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
-		t3 := fn.Dot(vec, list0)
-		y := kernel.Missing
+		t3 := compute.Dot(vec, list0)
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[2].Number(t3), fn.Coalesce(-0.4735, y)), -(t3)), -2.124))
+		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(t3), compute.Coalesce(-0.4735, y)), -(t3)), -2.124))
 
 		// f2: sqrt(record.m)
-		own1 := float64(w[2] * fn.Sqrt(m))
+		own1 := float64(w[2] * compute.Sqrt(m))
 
 		// f3: (record.verb != "post")
-		own2 := float64(w[3] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[3], int(r))
 		s := rows.StringAt(k.Columns[7], int(r))
-		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t3), random08List1))
+		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t3), random08List1))
 		t4 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t4 + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((t4 + w[0]) + (rest0 + rest1))
 	}
 }
 
 // foldRandom08 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom08(k *kernel.Args) {
+func foldRandom08(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -85,27 +88,27 @@ func foldRandom08(k *kernel.Args) {
 
 		// f0: ((record.type >= record.type) ? cross(record.m, record.verb) : record.verb)
 		type2 := rows.StringAt(k.Columns[0], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		t1 := k.Arena.Text(m)
 		verb := rows.StringAt(k.Columns[2], int(r))
 		t2 := k.Arena.Cross(t1, verb)
-		own0 := k.Tables[3].String(kernel.If[string](type2 >= type2, t2, verb))
+		own0 := k.Tables[3].String(compute.If[string](type2 >= type2, t2, verb))
 
 		// f2: sqrt(record.m)
-		own1 := float64(w[2] * fn.Sqrt(m))
+		own1 := float64(w[2] * compute.Sqrt(m))
 
 		// f3: (record.verb != "post")
-		own2 := float64(w[3] * kernel.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
+		own2 := float64(w[3] * compute.Bool(verbColumn[r] != 0x74736f7004 /* "post" */))
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRandom08Folded scores with that part given.
-func scoreRandom08Folded(k *kernel.Args) {
+func scoreRandom08Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -124,23 +127,23 @@ func scoreRandom08Folded(k *kernel.Args) {
 
 		// f1: ((viewer.id != record.u) ? (viewer.vip ? lookup({0: 1, 1: 3.5}, dot(record.vec, viewer.vec), coalesce(-0.4735, record.y)) : -(dot(record.vec, viewer.vec))) : -2.124)
 		vec := k.Arena.Numbers(rows, k.Columns[2], int(r))
-		t1 := fn.Dot(vec, list0)
-		y := kernel.Missing
+		t1 := compute.Dot(vec, list0)
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * kernel.If[float64](!rows.EqualString(uColumn[r], text0), kernel.If[float64](flag0, fn.Coalesce(k.Tables[2].Number(t1), fn.Coalesce(-0.4735, y)), -(t1)), -2.124))
+		rest0 := float64(w[1] * compute.If[float64](!rows.EqualString(uColumn[r], text0), compute.If[float64](flag0, compute.Coalesce(k.Tables[2].Number(t1), compute.Coalesce(-0.4735, y)), -(t1)), -2.124))
 
 		// f4: bucketize(((((record.y == null) == has(record.m)) && (record.m >= record.n)) ? lookup(verbs, coalesce(record.u, record.s), (viewer.vip ? -10.84 : record.n)) : dot(record.vec, viewer.vec)), [-1, 0, 0.5, 10])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		n2 := float64(int64(nColumn[r]))
 		u := rows.StringAt(k.Columns[1], int(r))
 		s := rows.StringAt(k.Columns[5], int(r))
-		rest1 := float64(w[4] * fn.Bucketize(kernel.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), fn.Coalesce(k.Tables[1].String(kernel.If[string](uColumn[r] != 0, u, s)), kernel.If[float64](flag0, -10.84, n2)), t1), random08List1))
+		rest1 := float64(w[4] * compute.Bucketize(compute.If[float64]((!(yNulls[r]&yNull == 0) == (mNulls[r]&mNull == 0)) && (m >= n2), compute.Coalesce(k.Tables[1].String(compute.If[string](uColumn[r] != 0, u, s)), compute.If[float64](flag0, -10.84, n2)), t1), random08List1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

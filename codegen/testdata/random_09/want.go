@@ -6,38 +6,41 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "fc7283d1afa3a022", Score: scoreRandom09})
-	kernel.Register(kernel.Generated{Model: "random-09", Shape: "53c9372d530b7f99", Score: scoreRandom09Alone})
+	compute.RegisterModel(compute.Model{Name: "random-09", Shape: "fc7283d1afa3a022", Score: scoreRandom09})
+	compute.RegisterModel(compute.Model{Name: "random-09", Shape: "53c9372d530b7f99", Score: scoreRandom09Alone})
 }
 
 // scoreRandom09 scores test.Every and features test.Member: linear over 3 features.
-func scoreRandom09(k *kernel.Args) {
+func scoreRandom09(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
 	number0 := k.Numbers[0]
-	t1 := float64(fn.Coalesce(number0, followers) * posts)
+	t1 := float64(compute.Coalesce(number0, followers) * posts)
 	var embedding []float64
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
 	list0 := k.Lists[0]
-	t2 := float64(w[2] * fn.Cosine(embedding, list0))
+	t2 := float64(w[2] * compute.Cosine(embedding, list0))
 	sColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[2])
 	yNulls, yNull := rows.Nulls(k.Columns[2])
@@ -49,19 +52,19 @@ func scoreRandom09(k *kernel.Args) {
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		s := rows.StringAt(k.Columns[0], int(r))
 		type2 := rows.StringAt(k.Columns[1], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), t1, fn.Coalesce(number1, float64(followers*y))), x2))
+		rest0 := float64(w[1] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), t1, compute.Coalesce(number1, float64(followers*y))), x2))
 
-		out[i] = kernel.Score(number2 + (rest0 + t2))
+		out[i] = compute.Score(number2 + (rest0 + t2))
 	}
 }
 
 // scoreRandom09Alone scores test.Every of entities without features: linear over 3 features.
-func scoreRandom09Alone(k *kernel.Args) {
+func scoreRandom09Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -78,13 +81,13 @@ func scoreRandom09Alone(k *kernel.Args) {
 		// f0: decay((coalesce(record.s, "post").endsWith(record.type) ? (lookup(steps, -0.8695, entity.followers) * entity.posts) : lookup({0: 1, 1: 3.5}, cosine(viewer.vec, viewer.vec), (entity.followers * record.y))), record.x)
 		s := rows.StringAt(k.Columns[0], int(r))
 		type2 := rows.StringAt(k.Columns[1], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Decay(kernel.If[float64](strings.HasSuffix(kernel.If[string](sColumn[r] != 0, s, "post"), type2), number1, fn.Coalesce(number0, float64(kernel.Missing*y))), x2))
+		rest0 := float64(w[1] * compute.Decay(compute.If[float64](strings.HasSuffix(compute.If[string](sColumn[r] != 0, s, "post"), type2), number1, compute.Coalesce(number0, float64(compute.Missing*y))), x2))
 
-		out[i] = kernel.Score(number3 + (rest0 + number2))
+		out[i] = compute.Score(number3 + (rest0 + number2))
 	}
 }

@@ -5,20 +5,23 @@ package random_10
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-10", Shape: "8f0b432663f62195", Score: scoreRandom10})
-	kernel.Register(kernel.Generated{Model: "random-10", Shape: "f47795ac53523cf8", Score: foldRandom10})
-	kernel.Register(kernel.Generated{Model: "random-10", Shape: "d12b441261ee8d20", Score: scoreRandom10Folded})
+	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "8f0b432663f62195", Score: scoreRandom10})
+	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "f47795ac53523cf8", Score: foldRandom10})
+	compute.RegisterModel(compute.Model{Name: "random-10", Shape: "d12b441261ee8d20", Score: scoreRandom10Folded})
 }
 
 var random10List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom10 scores test.Every: linear over 7 features.
-func scoreRandom10(k *kernel.Args) {
+func scoreRandom10(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -42,11 +45,11 @@ func scoreRandom10(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: (pow(-(record.y), 2) > size(""))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own0 := float64(w[1] * kernel.Bool(fn.Pow(-(y), 2) > 0))
+		own0 := float64(w[1] * compute.Bool(compute.Pow(-(y), 2) > 0))
 
 		// f1: ((sqrt((has(record.m) ? 0.6415 : record.x)) >= cosine(viewer.bins, record.vec)) ? 0.1 : ((record.u in ["post", "en", "a long string of words"]) ? ((has(record.u) ? record.n : record.author.age) + size(record.type)) : clamp((record.m - record.x), -1, 10.5)))
 		t1 := mNulls[r]&mNull == 0
@@ -55,38 +58,38 @@ func scoreRandom10(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, number1)
+		f3 := compute.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
 		c := cColumn[r] != 0
-		rest3 := float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
+		rest3 := float64(w[4] * compute.If[float64](!(!(c == t1)), f3, -0.0008027))
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
 		t2 := -(authorAge)
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, t2, fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * compute.Exp(compute.If[float64](flag0, t2, compute.Sqrt(y))/y))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
-		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(t2, -6.135), random10List1))
+		own1 := k.Tables[3].Number(compute.Bucketize(compute.Coalesce(t2, -6.135), random10List1))
 		t3 := own0 + own1
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldRandom10 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom10(k *kernel.Args) {
+func foldRandom10(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -96,22 +99,22 @@ func foldRandom10(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f0: (pow(-(record.y), 2) > size(""))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		own0 := float64(w[1] * kernel.Bool(fn.Pow(-(y), 2) > 0))
+		own0 := float64(w[1] * compute.Bool(compute.Pow(-(y), 2) > 0))
 
 		// f6: bucketize(coalesce(-(record.author.age), -(6.135)), [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own1 := k.Tables[3].Number(fn.Bucketize(fn.Coalesce(-(authorAge), -6.135), random10List1))
+		own1 := k.Tables[3].Number(compute.Bucketize(compute.Coalesce(-(authorAge), -6.135), random10List1))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom10Folded scores with that part given.
-func scoreRandom10Folded(k *kernel.Args) {
+func scoreRandom10Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -142,31 +145,31 @@ func scoreRandom10Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		type2 := rows.StringAt(k.Columns[7], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[2] * kernel.If[float64](fn.Sqrt(kernel.If[float64](t1, 0.6415, x2)) >= fn.Cosine(list0, vec), 0.1, kernel.If[float64](uIn[i], kernel.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+kernel.Size(type2), fn.Clamp(m-x2, -1, 10.5))))
+		rest0 := float64(w[2] * compute.If[float64](compute.Sqrt(compute.If[float64](t1, 0.6415, x2)) >= compute.Cosine(list0, vec), 0.1, compute.If[float64](uIn[i], compute.If[float64](uNulls[r]&uNull == 0, n2, authorAge)+compute.Size(type2), compute.Clamp(m-x2, -1, 10.5))))
 
 		// f2: bucketize(((viewer.age / record.n) - log1p(100)), [0, 1, 10, 100])
-		rest1 := k.Tables[2].Number(fn.Bucketize((number0/n2)-4.61512051684126, random10List1))
+		rest1 := k.Tables[2].Number(compute.Bucketize((number0/n2)-4.61512051684126, random10List1))
 
 		// f3: age(record.at)
 		at := float64(int64(atColumn[r]))
-		f3 := fn.Age(at, number1)
+		f3 := compute.Age(at, number1)
 		rest2 := float64(w[3] * f3)
 
 		// f4: (!(!((has(record.m) == record.c))) ? age(record.at) : -0.0008027)
 		c := cColumn[r] != 0
-		rest3 := float64(w[4] * kernel.If[float64](!(!(c == t1)), f3, -0.0008027))
+		rest3 := float64(w[4] * compute.If[float64](!(!(c == t1)), f3, -0.0008027))
 
 		// f5: exp((((-0.9879 != viewer.age) ? -(record.author.age) : sqrt(record.y)) / record.y))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 += float64(w[5] * fn.Exp(kernel.If[float64](flag0, -(authorAge), fn.Sqrt(y))/y))
+		rest0 += float64(w[5] * compute.Exp(compute.If[float64](flag0, -(authorAge), compute.Sqrt(y))/y))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -5,18 +5,21 @@ package random_11
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-11", Shape: "6eff46548cc2793a", Score: scoreRandom11})
-	kernel.Register(kernel.Generated{Model: "random-11", Shape: "771b17d24fd79008", Score: foldRandom11})
-	kernel.Register(kernel.Generated{Model: "random-11", Shape: "14741d04f9819ac6", Score: scoreRandom11Folded})
+	compute.RegisterModel(compute.Model{Name: "random-11", Shape: "6eff46548cc2793a", Score: scoreRandom11})
+	compute.RegisterModel(compute.Model{Name: "random-11", Shape: "771b17d24fd79008", Score: foldRandom11})
+	compute.RegisterModel(compute.Model{Name: "random-11", Shape: "14741d04f9819ac6", Score: scoreRandom11Folded})
 }
 
 // scoreRandom11 scores test.Every: linear over 2 features.
-func scoreRandom11(k *kernel.Args) {
+func scoreRandom11(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -31,18 +34,18 @@ func scoreRandom11(k *kernel.Args) {
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, kernel.Log1p(fn.Coalesce(x2, authorAge)))))
+		rest0 := float64(w[1] * compute.Exp(compute.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, compute.Log1p(compute.Coalesce(x2, authorAge)))))
 
 		// f1: coalesce(record.n, max(record.author.age, (record.author.age / record.m), record.n))
 		n2 := float64(int64(nColumn[r]))
 		own0 := float64(w[2] * n2)
 
-		out[i] = kernel.Score((own0 + w[0]) + rest0)
+		out[i] = compute.Score((own0 + w[0]) + rest0)
 	}
 }
 
 // foldRandom11 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom11(k *kernel.Args) {
+func foldRandom11(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -53,12 +56,12 @@ func foldRandom11(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		own0 := float64(w[2] * n2)
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom11Folded scores with that part given.
-func scoreRandom11Folded(k *kernel.Args) {
+func scoreRandom11Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -73,8 +76,8 @@ func scoreRandom11Folded(k *kernel.Args) {
 		// f0: exp((((record.y == null) && has(viewer.age)) ? viewer.age : log1p(coalesce(record.x, record.author.age))))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * fn.Exp(kernel.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, kernel.Log1p(fn.Coalesce(x2, authorAge)))))
+		rest0 := float64(w[1] * compute.Exp(compute.If[float64](!(yNulls[r]&yNull == 0) && flag0, number0, compute.Log1p(compute.Coalesce(x2, authorAge)))))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
+		out[i] = compute.Score((folded[r] + w[0]) + rest0)
 	}
 }

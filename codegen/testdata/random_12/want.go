@@ -5,14 +5,17 @@ package random_12
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "22b586f1d516a814", Score: scoreRandom12})
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "b631fd524d15981b", Score: foldRandom12})
-	kernel.Register(kernel.Generated{Model: "random-12", Shape: "75af6aeb8a4c417b", Score: scoreRandom12Folded})
+	compute.RegisterModel(compute.Model{Name: "random-12", Shape: "22b586f1d516a814", Score: scoreRandom12})
+	compute.RegisterModel(compute.Model{Name: "random-12", Shape: "b631fd524d15981b", Score: foldRandom12})
+	compute.RegisterModel(compute.Model{Name: "random-12", Shape: "75af6aeb8a4c417b", Score: scoreRandom12Folded})
 }
 
 var random12List1 = []float64{-1, 0, 0.5, 10}
@@ -20,7 +23,7 @@ var random12List1 = []float64{-1, 0, 0.5, 10}
 var random12List2 = []float64{0, 1, 10, 100}
 
 // scoreRandom12 scores test.Every: logistic over 5 features.
-func scoreRandom12(k *kernel.Args) {
+func scoreRandom12(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -44,17 +47,17 @@ func scoreRandom12(k *kernel.Args) {
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		age := fn.Age(at, number0)
-		m := kernel.Missing
+		age := compute.Age(at, number0)
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag0, age, m-authorAge), m), number1))
+		rest0 := float64(w[1] * compute.If[float64](c, compute.Coalesce(compute.If[float64](c == flag0, age, m-authorAge), m), number1))
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := float64(w[2] * kernel.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
+		own0 := float64(w[2] * compute.Bool(k.Sets[0].Number(compute.Bucketize(compute.Coalesce(x2, x2), random12List1)) != 0))
 
 		// f2: cross(viewer.id, age(record.at))
 		t1 := k.Arena.Text(age)
@@ -62,18 +65,18 @@ func scoreRandom12(k *kernel.Args) {
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[1].Number(y) != 0, number2, y), random12List2))
+		rest2 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](k.Sets[1].Number(y) != 0, number2, y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((own0 + number3) + ((rest0 + rest1) + rest2)))
 	}
 }
 
 // foldRandom12 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom12(k *kernel.Args) {
+func foldRandom12(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -82,14 +85,14 @@ func foldRandom12(k *kernel.Args) {
 
 		// f1: (bucketize(coalesce(record.x, record.x), [-1, 0, 0.5, 10]) in [0, 1, 2.5])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := float64(w[2] * kernel.Bool(k.Sets[0].Number(fn.Bucketize(fn.Coalesce(x2, x2), random12List1)) != 0))
+		own0 := float64(w[2] * compute.Bool(k.Sets[0].Number(compute.Bucketize(compute.Coalesce(x2, x2), random12List1)) != 0))
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom12Folded scores with that part given.
-func scoreRandom12Folded(k *kernel.Args) {
+func scoreRandom12Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -113,13 +116,13 @@ func scoreRandom12Folded(k *kernel.Args) {
 		// f0: (record.c ? coalesce(((has(viewer.age) == record.c) ? age(record.at) : (record.m - record.author.age)), record.m) : size(viewer.id))
 		c := cColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		age := fn.Age(at, number0)
-		m := kernel.Missing
+		age := compute.Age(at, number0)
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](c, fn.Coalesce(kernel.If[float64](c == flag0, age, m-authorAge), m), number1))
+		rest0 := float64(w[1] * compute.If[float64](c, compute.Coalesce(compute.If[float64](c == flag0, age, m-authorAge), m), number1))
 
 		// f2: cross(viewer.id, age(record.at))
 		t1 := k.Arena.Text(age)
@@ -127,12 +130,12 @@ func scoreRandom12Folded(k *kernel.Args) {
 		rest1 := k.Tables[2].String(f2)
 
 		// f3: bucketize(((record.y in viewer.bins) ? (viewer.vip ? viewer.age : -7.559) : record.y), [0, 1, 10, 100])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(y) != 0, number2, y), random12List2))
+		rest2 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](k.Sets[0].Number(y) != 0, number2, y), random12List2))
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

@@ -5,18 +5,21 @@ package random_13
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-13", Shape: "dbd8a5b57ece2948", Score: scoreRandom13})
-	kernel.Register(kernel.Generated{Model: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
-	kernel.Register(kernel.Generated{Model: "random-13", Shape: "cad21bacc936db43", Score: scoreRandom13Folded})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "dbd8a5b57ece2948", Score: scoreRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "b527585c62b658f7", Score: foldRandom13})
+	compute.RegisterModel(compute.Model{Name: "random-13", Shape: "cad21bacc936db43", Score: scoreRandom13Folded})
 }
 
 // scoreRandom13 scores test.Every: logistic over 6 features.
-func scoreRandom13(k *kernel.Args) {
+func scoreRandom13(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -44,45 +47,45 @@ func scoreRandom13(k *kernel.Args) {
 
 		// f0: cross(age(record.at), -(viewer.age))
 		at := float64(int64(atColumn[r]))
-		t1 := k.Arena.Text(fn.Age(at, number0))
+		t1 := k.Arena.Text(compute.Age(at, number0))
 		f0 := k.Arena.Cross(t1, text0)
 		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, number1, x2), fn.Coalesce(number3, fn.Coalesce(number2, x2)), float64(kernel.If[float64](flag0, x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		rest1 := float64(w[1] * compute.Clamp(compute.If[float64](float64(n2*y) < compute.If[float64](mNulls[r]&mNull == 0, number1, x2), compute.Coalesce(number3, compute.Coalesce(number2, x2)), float64(compute.If[float64](flag0, x2, x2)*float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest2 := float64(w[2] * kernel.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, number1, -0.1822), authorAge), y))
+		rest2 := float64(w[2] * compute.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), compute.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+compute.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f3: record.author.age
 		own0 := float64(w[3] * authorAge)
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
 		// f5: cosine(record.vec, record.vec)
-		own1 := float64(w[5] * fn.Cosine(vec, vec))
+		own1 := float64(w[5] * compute.Cosine(vec, vec))
 		t2 := own0 + own1
 
-		out[i] = kernel.Score(kernel.Sigmoid((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((t2 + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}
 }
 
 // foldRandom13 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom13(k *kernel.Args) {
+func foldRandom13(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -96,14 +99,14 @@ func foldRandom13(k *kernel.Args) {
 
 		// f5: cosine(record.vec, record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[1], int(r))
-		own1 := float64(w[5] * fn.Cosine(vec, vec))
+		own1 := float64(w[5] * compute.Cosine(vec, vec))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom13Folded scores with that part given.
-func scoreRandom13Folded(k *kernel.Args) {
+func scoreRandom13Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -132,32 +135,32 @@ func scoreRandom13Folded(k *kernel.Args) {
 
 		// f0: cross(age(record.at), -(viewer.age))
 		at := float64(int64(atColumn[r]))
-		t1 := k.Arena.Text(fn.Age(at, number0))
+		t1 := k.Arena.Text(compute.Age(at, number0))
 		f0 := k.Arena.Cross(t1, text0)
 		rest0 := k.Tables[3].String(f0)
 
 		// f1: clamp((((record.n * record.y) < (has(record.m) ? viewer.age : record.x)) ? lookup(verbs, "post", lookup({"post": 2, "en": 3}, "post", record.x)) : ((has(viewer.age) ? record.x : record.x) * bucketize(record.author.age, [-1, 0, 0.5, 10]))), -1, 1)
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest1 := float64(w[1] * fn.Clamp(kernel.If[float64](float64(n2*y) < kernel.If[float64](mNulls[r]&mNull == 0, number1, x2), fn.Coalesce(number3, fn.Coalesce(number2, x2)), float64(kernel.If[float64](flag0, x2, x2)*float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)))), -1, 1))
+		rest1 := float64(w[1] * compute.Clamp(compute.If[float64](float64(n2*y) < compute.If[float64](mNulls[r]&mNull == 0, number1, x2), compute.Coalesce(number3, compute.Coalesce(number2, x2)), float64(compute.If[float64](flag0, x2, x2)*float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)))), -1, 1))
 
 		// f2: ((("a long string of words" == viewer.lang) && ("a long string of words" == record.s)) ? (((record.y < record.y) && (record.y in viewer.bins)) ? (100 + (record.b ? viewer.age : -0.1822)) : record.author.age) : record.y)
 		b := bColumn[r] != 0
-		rest2 := float64(w[2] * kernel.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), kernel.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+kernel.If[float64](b, number1, -0.1822), authorAge), y))
+		rest2 := float64(w[2] * compute.If[float64](flag1 && (rows.EqualString(sColumn[r], "a long string of words")), compute.If[float64]((y < y) && (k.Sets[0].Number(y) != 0), 100+compute.If[float64](b, number1, -0.1822), authorAge), y))
 
 		// f4: min(sqrt(dot(record.vec, viewer.bins)), max(exp(record.m), ((record.x * -33.82) - (record.b ? -0.1658 : -6.637)), lookup(steps, pow(record.x, 0.01924), (viewer.vip ? record.author.age : viewer.age))))
 		vec := k.Arena.Numbers(rows, k.Columns[8], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest3 := float64(w[4] * fn.Min(fn.Sqrt(fn.Dot(vec, list0)), fn.Max(fn.Max(fn.Exp(m), float64(x2*(-33.82))-kernel.If[float64](b, -0.1658, -6.637)), fn.Coalesce(k.Tables[0].Number(fn.Pow(x2, 0.01924)), kernel.If[float64](flag2, authorAge, number1)))))
+		rest3 := float64(w[4] * compute.Min(compute.Sqrt(compute.Dot(vec, list0)), compute.Max(compute.Max(compute.Exp(m), float64(x2*(-33.82))-compute.If[float64](b, -0.1658, -6.637)), compute.Coalesce(k.Tables[0].Number(compute.Pow(x2, 0.01924)), compute.If[float64](flag2, authorAge, number1)))))
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3))))
 	}
 }

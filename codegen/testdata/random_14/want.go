@@ -2,21 +2,22 @@
 
 package random_14
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "750c5dac10fb3e2f", Score: scoreRandom14})
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "7e4be7789aa613f8", Score: foldRandom14})
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "f58b035bce5b5271", Score: scoreRandom14Folded})
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "3b27fd774f771d0b", Score: scoreRandom14Alone})
-	kernel.Register(kernel.Generated{Model: "random-14", Shape: "5648c2f02272be97", Score: scoreRandom14AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "750c5dac10fb3e2f", Score: scoreRandom14})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "7e4be7789aa613f8", Score: foldRandom14})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "f58b035bce5b5271", Score: scoreRandom14Folded})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "3b27fd774f771d0b", Score: scoreRandom14Alone})
+	compute.RegisterModel(compute.Model{Name: "random-14", Shape: "5648c2f02272be97", Score: scoreRandom14AloneFolded})
 }
 
 // scoreRandom14 scores test.Every and features test.Member: linear over 3 features.
-func scoreRandom14(k *kernel.Args) {
+func scoreRandom14(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -27,7 +28,7 @@ func scoreRandom14(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
 	list0 := k.Lists[0]
-	t1 := float64(w[1] * fn.Cosine(list0, embedding))
+	t1 := float64(w[1] * compute.Cosine(list0, embedding))
 	nColumn := rows.Column(k.Columns[0])
 	for i, r := range sel {
 
@@ -37,15 +38,15 @@ func scoreRandom14(k *kernel.Args) {
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * compute.Size(compute.If[string](true, "post", s)))
 		t2 := own0 + own1
 
-		out[i] = kernel.Score((t2 + w[0]) + t1)
+		out[i] = compute.Score((t2 + w[0]) + t1)
 	}
 }
 
 // foldRandom14 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom14(k *kernel.Args) {
+func foldRandom14(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -58,14 +59,14 @@ func foldRandom14(k *kernel.Args) {
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * compute.Size(compute.If[string](true, "post", s)))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom14Folded scores with that part given.
-func scoreRandom14Folded(k *kernel.Args) {
+func scoreRandom14Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
@@ -77,15 +78,15 @@ func scoreRandom14Folded(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[0], 0)
 	}
 	list0 := k.Lists[0]
-	t1 := float64(w[1] * fn.Cosine(list0, embedding))
+	t1 := float64(w[1] * compute.Cosine(list0, embedding))
 	for i, r := range sel {
 
-		out[i] = kernel.Score((folded[r] + w[0]) + t1)
+		out[i] = compute.Score((folded[r] + w[0]) + t1)
 	}
 }
 
 // scoreRandom14Alone scores test.Every of entities without features: linear over 3 features.
-func scoreRandom14Alone(k *kernel.Args) {
+func scoreRandom14Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -99,15 +100,15 @@ func scoreRandom14Alone(k *kernel.Args) {
 
 		// f2: size(coalesce("post", record.s))
 		s := rows.StringAt(k.Columns[1], int(r))
-		own1 := float64(w[3] * kernel.Size(kernel.If[string](true, "post", s)))
+		own1 := float64(w[3] * compute.Size(compute.If[string](true, "post", s)))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + number0)
+		out[i] = compute.Score((t1 + w[0]) + number0)
 	}
 }
 
 // scoreRandom14AloneFolded scores with that part given.
-func scoreRandom14AloneFolded(k *kernel.Args) {
+func scoreRandom14AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
@@ -115,6 +116,6 @@ func scoreRandom14AloneFolded(k *kernel.Args) {
 	number0 := k.Numbers[0]
 	for i, r := range sel {
 
-		out[i] = kernel.Score((folded[r] + w[0]) + number0)
+		out[i] = compute.Score((folded[r] + w[0]) + number0)
 	}
 }

@@ -5,20 +5,23 @@ package random_15
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-15", Shape: "c02aa4143fd92db2", Score: scoreRandom15})
-	kernel.Register(kernel.Generated{Model: "random-15", Shape: "ca86ad8778d05c73", Score: foldRandom15})
-	kernel.Register(kernel.Generated{Model: "random-15", Shape: "46b35f08417cb978", Score: scoreRandom15Folded})
+	compute.RegisterModel(compute.Model{Name: "random-15", Shape: "c02aa4143fd92db2", Score: scoreRandom15})
+	compute.RegisterModel(compute.Model{Name: "random-15", Shape: "ca86ad8778d05c73", Score: foldRandom15})
+	compute.RegisterModel(compute.Model{Name: "random-15", Shape: "46b35f08417cb978", Score: scoreRandom15Folded})
 }
 
 var random15List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom15 scores test.Every: logistic over 7 features.
-func scoreRandom15(k *kernel.Args) {
+func scoreRandom15(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -37,34 +40,34 @@ func scoreRandom15(k *kernel.Args) {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
-		own0 := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
+		own0 := float64(w[1] * compute.Coalesce(math.Inf(+1), -(compute.Clamp(compute.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
 
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[3], int(r))
-		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](flag0, text0, u)))
+		rest0 := k.Tables[2].String(compute.If[string](x2 >= 0.3196, "a long string of words", compute.If[string](flag0, text0, u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
+		rest2 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
-		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
+		rest3 := float64(w[4] * compute.Bool(!(k.Sets[1].Number(compute.Exp(x2)) != 0)))
 
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[4], int(r))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x2), fn.Age(at, number1)), 0, 1))
+		rest0 += float64(w[5] * compute.Clamp(compute.If[float64](verb < text0, compute.Decay(0, x2), compute.Age(at, number1)), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + number3) + ((rest0 + number2) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((own0 + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }
 
 // foldRandom15 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom15(k *kernel.Args) {
+func foldRandom15(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -74,14 +77,14 @@ func foldRandom15(k *kernel.Args) {
 
 		// f0: coalesce(pow(-(log1p(-1)), 0.5), -(clamp((has(record.m) ? record.n : -0.0203), 0, 10.5)))
 		n2 := float64(int64(nColumn[r]))
-		own0 := float64(w[1] * fn.Coalesce(math.Inf(+1), -(fn.Clamp(kernel.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
+		own0 := float64(w[1] * compute.Coalesce(math.Inf(+1), -(compute.Clamp(compute.If[float64](mNulls[r]&mNull == 0, n2, -0.0203), 0, 10.5))))
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom15Folded scores with that part given.
-func scoreRandom15Folded(k *kernel.Args) {
+func scoreRandom15Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -101,23 +104,23 @@ func scoreRandom15Folded(k *kernel.Args) {
 		// f1: ((record.x >= 0.3196) ? "a long string of words" : coalesce(viewer.id, record.u))
 		x2 := math.Float64frombits(xColumn[r])
 		u := rows.StringAt(k.Columns[1], int(r))
-		rest0 := k.Tables[2].String(kernel.If[string](x2 >= 0.3196, "a long string of words", kernel.If[string](flag0, text0, u)))
+		rest0 := k.Tables[2].String(compute.If[string](x2 >= 0.3196, "a long string of words", compute.If[string](flag0, text0, u)))
 
 		// f4: bucketize(((record.m in viewer.vec) ? coalesce(-1e300, 0.004128) : size(viewer.langs)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
+		rest2 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](k.Sets[0].Number(m) != 0, -1e+300, number0), random15List1))
 
 		// f5: !((exp(record.x) in viewer.bins))
-		rest3 := float64(w[4] * kernel.Bool(!(k.Sets[1].Number(fn.Exp(x2)) != 0)))
+		rest3 := float64(w[4] * compute.Bool(!(k.Sets[1].Number(compute.Exp(x2)) != 0)))
 
 		// f6: clamp(((record.verb < viewer.id) ? decay(-(-0.0), record.x) : age(record.at)), 0, 1)
 		verb := rows.StringAt(k.Columns[3], int(r))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[5] * fn.Clamp(kernel.If[float64](verb < text0, fn.Decay(0, x2), fn.Age(at, number1)), 0, 1))
+		rest0 += float64(w[5] * compute.Clamp(compute.If[float64](verb < text0, compute.Decay(0, x2), compute.Age(at, number1)), 0, 1))
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }

@@ -6,36 +6,39 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "cbd3dab69794f90a", Score: scoreRandom16})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "5b3fb4cda559fefa", Score: foldRandom16})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "cdfded62a3d4ec03", Score: scoreRandom16Folded})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "29a171e7fe7c8ac3", Score: scoreRandom16Alone})
-	kernel.Register(kernel.Generated{Model: "random-16", Shape: "fa07dafb5ce0e3fd", Score: scoreRandom16AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "cbd3dab69794f90a", Score: scoreRandom16})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "5b3fb4cda559fefa", Score: foldRandom16})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "cdfded62a3d4ec03", Score: scoreRandom16Folded})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "29a171e7fe7c8ac3", Score: scoreRandom16Alone})
+	compute.RegisterModel(compute.Model{Name: "random-16", Shape: "fa07dafb5ce0e3fd", Score: scoreRandom16AloneFolded})
 }
 
 var random16List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom16 scores test.Every and features test.Member: linear over 8 features.
-func scoreRandom16(k *kernel.Args) {
+func scoreRandom16(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t1 := kernel.Log1p(followers)
+	t1 := compute.Log1p(followers)
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	var topics []string
 	if entity != nil {
@@ -68,17 +71,17 @@ func scoreRandom16(k *kernel.Args) {
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t4 := mNulls[r]&mNull == 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
+		rest0 := float64(w[1] * (compute.Coalesce(k.Tables[0].Number(compute.Bucketize(n2+y, random16List1)), authorAge) / compute.If[float64]((authorAge > 100) == t4, m, compute.Coalesce(number1, compute.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -86,28 +89,28 @@ func scoreRandom16(k *kernel.Args) {
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t1))))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f3: record.verb
 		own0 := verbValue[i]
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
-		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * compute.If[float64](!(!(t5)), compute.If[float64](rows.EqualString(uColumn[r], text0), compute.Pow(compute.Coalesce(followers, authorAge), compute.If[float64](t2, x2, m)), compute.Coalesce(compute.If[float64](t4, -0.01433, y), number2)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](t3, fn.Exp(n2), number4)))
+		rest0 += float64(w[6] * compute.Coalesce(compute.If[float64](slices.Contains(topics, verb), authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number3))), compute.If[float64](t3, compute.Exp(n2), number4)))
 
-		out[i] = kernel.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldRandom16 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom16(k *kernel.Args) {
+func foldRandom16(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	verbColumn := rows.Column(k.Columns[0])
@@ -117,27 +120,27 @@ func foldRandom16(k *kernel.Args) {
 		// f3: record.verb
 		own0 := verbValue[i]
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom16Folded scores with that part given.
-func scoreRandom16Folded(k *kernel.Args) {
+func scoreRandom16Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
 	k.EntityArena.Reset()
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t1 := kernel.Log1p(followers)
+	t1 := compute.Log1p(followers)
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
 	var topics []string
 	if entity != nil {
@@ -168,17 +171,17 @@ func scoreRandom16Folded(k *kernel.Args) {
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t4 := mNulls[r]&mNull == 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t4, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
+		rest0 := float64(w[1] * (compute.Coalesce(k.Tables[0].Number(compute.Bucketize(n2+y, random16List1)), authorAge) / compute.If[float64]((authorAge > 100) == t4, m, compute.Coalesce(number1, compute.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -186,25 +189,25 @@ func scoreRandom16Folded(k *kernel.Args) {
 		t5 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t5, verb, s)), kernel.If[float64](slices.Contains(vec, posts), 100, t1))))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t5, verb, s)), compute.If[float64](slices.Contains(vec, posts), 100, t1))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
-		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, posts, followers), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t5)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(followers, authorAge), kernel.If[float64](t2, x2, m)), fn.Coalesce(kernel.If[float64](t4, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * compute.If[float64](!(!(t5)), compute.If[float64](rows.EqualString(uColumn[r], text0), compute.Pow(compute.Coalesce(followers, authorAge), compute.If[float64](t2, x2, m)), compute.Coalesce(compute.If[float64](t4, -0.01433, y), number2)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](slices.Contains(topics, verb), authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](t3, fn.Exp(n2), number4)))
+		rest0 += float64(w[6] * compute.Coalesce(compute.If[float64](slices.Contains(topics, verb), authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number3))), compute.If[float64](t3, compute.Exp(n2), number4)))
 
-		out[i] = kernel.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom16Alone scores test.Every of entities without features: linear over 8 features.
-func scoreRandom16Alone(k *kernel.Args) {
+func scoreRandom16Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -235,17 +238,17 @@ func scoreRandom16Alone(k *kernel.Args) {
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t1 := mNulls[r]&mNull == 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
+		rest0 := float64(w[1] * (compute.Coalesce(k.Tables[0].Number(compute.Bucketize(n2+y, random16List1)), authorAge) / compute.If[float64]((authorAge > 100) == t1, m, compute.Coalesce(number1, compute.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -253,28 +256,28 @@ func scoreRandom16Alone(k *kernel.Args) {
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f3: record.verb
 		own0 := verbValue[i]
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
-		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), random16List1), -1e+300))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, compute.Missing, compute.Missing), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * compute.If[float64](!(!(t2)), compute.If[float64](rows.EqualString(uColumn[r], text0), compute.Pow(compute.Coalesce(compute.Missing, authorAge), compute.If[float64](false, x2, m)), compute.Coalesce(compute.If[float64](t1, -0.01433, y), number2)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](false, fn.Exp(n2), number4)))
+		rest0 += float64(w[6] * compute.Coalesce(compute.If[float64](verbIn[i], authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number3))), compute.If[float64](false, compute.Exp(n2), number4)))
 
-		out[i] = kernel.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((own0 + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom16AloneFolded scores with that part given.
-func scoreRandom16AloneFolded(k *kernel.Args) {
+func scoreRandom16AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -305,17 +308,17 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 
 		// f0: (lookup(steps, bucketize((record.n + record.y), [-1, 0, 0.5, 10]), record.author.age) / (((record.author.age > 100) == has(record.m)) ? record.m : lookup({"post": 2, "en": 3}, "a long string of words", (has(viewer.age) ? record.m : viewer.age))))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t1 := mNulls[r]&mNull == 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * (fn.Coalesce(k.Tables[0].Number(fn.Bucketize(n2+y, random16List1)), authorAge) / kernel.If[float64]((authorAge > 100) == t1, m, fn.Coalesce(number1, kernel.If[float64](flag0, m, number0)))))
+		rest0 := float64(w[1] * (compute.Coalesce(k.Tables[0].Number(compute.Bucketize(n2+y, random16List1)), authorAge) / compute.If[float64]((authorAge > 100) == t1, m, compute.Coalesce(number1, compute.If[float64](flag0, m, number0)))))
 
 		// f1: ((clamp(clamp(record.x, -1, 10.5), -1, 10.5) in [0, 1, 2.5]) ? lookup({"post": 2, "en": 3}, "a long string of words", cosine(record.vec, record.vec)) : lookup({"post": 2, "en": 3}, (has(record.u) ? record.verb : record.s), ((entity.posts in record.vec) ? coalesce(100, record.m) : log1p(entity.followers))))
 		x2 := math.Float64frombits(xColumn[r])
@@ -323,19 +326,19 @@ func scoreRandom16AloneFolded(k *kernel.Args) {
 		t2 := uNulls[r]&uNull == 0
 		verb := rows.StringAt(k.Columns[7], int(r))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest1 := float64(w[2] * kernel.If[float64](k.Sets[0].Number(fn.Clamp(fn.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, fn.Coalesce(number1, fn.Cosine(vec, vec)), fn.Coalesce(k.Tables[2].String(kernel.If[string](t2, verb, s)), kernel.If[float64](slices.Contains(vec, kernel.Missing), 100, kernel.Missing))))
+		rest1 := float64(w[2] * compute.If[float64](k.Sets[0].Number(compute.Clamp(compute.Clamp(x2, -1, 10.5), -1, 10.5)) != 0, compute.Coalesce(number1, compute.Cosine(vec, vec)), compute.Coalesce(k.Tables[2].String(compute.If[string](t2, verb, s)), compute.If[float64](slices.Contains(vec, compute.Missing), 100, compute.Missing))))
 
 		// f4: coalesce(bucketize(min((record.b ? entity.posts : entity.followers), (record.m / 1e-300)), [-1, 0, 0.5, 10]), -1e300)
 		b := bColumn[r] != 0
-		rest2 := float64(w[4] * fn.Coalesce(fn.Bucketize(fn.Min(kernel.If[float64](b, kernel.Missing, kernel.Missing), m/1e-300), random16List1), -1e+300))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Bucketize(compute.Min(compute.If[float64](b, compute.Missing, compute.Missing), m/1e-300), random16List1), -1e+300))
 
 		// f5: (!(!(has(record.u))) ? ((coalesce(viewer.id, "post") == record.u) ? pow(coalesce(entity.followers, record.author.age), (has(entity.followers) ? record.x : record.m)) : coalesce((has(record.m) ? -0.01433 : record.y), abs(viewer.age))) : (pow(bucketize(record.n, [-1, 0, 0.5, 10]), 2) - pow(bucketize(record.author.age, [-1, 0, 0.5, 10]), 0.5)))
-		rest3 := float64(w[5] * kernel.If[float64](!(!(t2)), kernel.If[float64](rows.EqualString(uColumn[r], text0), fn.Pow(fn.Coalesce(kernel.Missing, authorAge), kernel.If[float64](false, x2, m)), fn.Coalesce(kernel.If[float64](t1, -0.01433, y), number2)), fn.Pow(float64(kernel.One(n2 >= -1)+kernel.One(n2 >= 0)+kernel.One(n2 >= 0.5)+kernel.One(n2 >= 10)), 2)-fn.Pow(float64(kernel.One(authorAge >= -1)+kernel.One(authorAge >= 0)+kernel.One(authorAge >= 0.5)+kernel.One(authorAge >= 10)), 0.5)))
+		rest3 := float64(w[5] * compute.If[float64](!(!(t2)), compute.If[float64](rows.EqualString(uColumn[r], text0), compute.Pow(compute.Coalesce(compute.Missing, authorAge), compute.If[float64](false, x2, m)), compute.Coalesce(compute.If[float64](t1, -0.01433, y), number2)), compute.Pow(float64(compute.One(n2 >= -1)+compute.One(n2 >= 0)+compute.One(n2 >= 0.5)+compute.One(n2 >= 10)), 2)-compute.Pow(float64(compute.One(authorAge >= -1)+compute.One(authorAge >= 0)+compute.One(authorAge >= 0.5)+compute.One(authorAge >= 10)), 0.5)))
 
 		// f6: coalesce(((record.verb in entity.topics) ? record.author.age : max(clamp(record.author.age, 0, 10.5), age(record.at))), (("post" in entity.topics) ? exp(record.n) : dot(viewer.bins, viewer.vec)))
 		at := float64(int64(atColumn[r]))
-		rest0 += float64(w[6] * fn.Coalesce(kernel.If[float64](verbIn[i], authorAge, fn.Max(fn.Clamp(authorAge, 0, 10.5), fn.Age(at, number3))), kernel.If[float64](false, fn.Exp(n2), number4)))
+		rest0 += float64(w[6] * compute.Coalesce(compute.If[float64](verbIn[i], authorAge, compute.Max(compute.Clamp(authorAge, 0, 10.5), compute.Age(at, number3))), compute.If[float64](false, compute.Exp(n2), number4)))
 
-		out[i] = kernel.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + number5) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -5,28 +5,31 @@ package random_17
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-17", Shape: "735de6be31b7f66b", Score: scoreRandom17})
-	kernel.Register(kernel.Generated{Model: "random-17", Shape: "d083161001d267ef", Score: scoreRandom17Alone})
+	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "735de6be31b7f66b", Score: scoreRandom17})
+	compute.RegisterModel(compute.Model{Name: "random-17", Shape: "d083161001d267ef", Score: scoreRandom17Alone})
 }
 
 var random17List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom17 scores test.Every and features test.Member: linear over 4 features.
-func scoreRandom17(k *kernel.Args) {
+func scoreRandom17(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
@@ -34,7 +37,7 @@ func scoreRandom17(k *kernel.Args) {
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
-	t1 := k.Tables[2].String(kernel.If[string](lang != "", lang, lang))
+	t1 := k.Tables[2].String(compute.If[string](lang != "", lang, lang))
 	xColumn := rows.Column(k.Columns[1])
 	sColumn := rows.Column(k.Columns[2])
 	list0 := k.Lists[0]
@@ -52,23 +55,23 @@ func scoreRandom17(k *kernel.Args) {
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(list0, vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), number0), fn.Dot(list1, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(compute.Dot(list0, vec), random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), compute.Dot(list1, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(followers, x2), fn.Max(n2/number1, kernel.If[float64](b, posts, m))), 0, 1))
+		rest2 := float64(w[3] * compute.Clamp(compute.If[float64](true, compute.Decay(followers, x2), compute.Max(n2/number1, compute.If[float64](b, posts, m))), 0, 1))
 
-		out[i] = kernel.Score(number2 + ((t1 + rest1) + rest2))
+		out[i] = compute.Score(number2 + ((t1 + rest1) + rest2))
 	}
 }
 
 // scoreRandom17Alone scores test.Every of entities without features: linear over 4 features.
-func scoreRandom17Alone(k *kernel.Args) {
+func scoreRandom17Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -90,17 +93,17 @@ func scoreRandom17Alone(k *kernel.Args) {
 		// f1: ((bucketize(dot(viewer.bins, record.vec), [-1, 0, 0.5, 10]) in [0, 1, 2.5]) ? coalesce(coalesce(bucketize(record.x, [-1, 0, 0.5, 10]), (12.13 / viewer.age)), dot(viewer.vec, record.vec)) : (("post" != record.s) ? viewer.age : viewer.age))
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * kernel.If[float64](k.Sets[0].Number(fn.Bucketize(fn.Dot(list0, vec), random17List1)) != 0, fn.Coalesce(fn.Coalesce(fn.Bucketize(x2, random17List1), number0), fn.Dot(list1, vec)), kernel.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
+		rest1 := float64(w[1] * compute.If[float64](k.Sets[0].Number(compute.Bucketize(compute.Dot(list0, vec), random17List1)) != 0, compute.Coalesce(compute.Coalesce(compute.Bucketize(x2, random17List1), number0), compute.Dot(list1, vec)), compute.If[float64](sColumn[r] != 0x74736f7004 /* "post" */, number1, number1)))
 
 		// f3: clamp((("post" in ["post", "en", "a long string of words"]) ? decay(entity.followers, record.x) : max((record.n / viewer.age), (record.b ? entity.posts : record.m))), 0, 1)
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest2 := float64(w[3] * fn.Clamp(kernel.If[float64](true, fn.Decay(kernel.Missing, x2), fn.Max(n2/number1, kernel.If[float64](b, kernel.Missing, m))), 0, 1))
+		rest2 := float64(w[3] * compute.Clamp(compute.If[float64](true, compute.Decay(compute.Missing, x2), compute.Max(n2/number1, compute.If[float64](b, compute.Missing, m))), 0, 1))
 
-		out[i] = kernel.Score(number3 + ((number2 + rest1) + rest2))
+		out[i] = compute.Score(number3 + ((number2 + rest1) + rest2))
 	}
 }

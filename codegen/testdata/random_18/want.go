@@ -2,18 +2,20 @@
 
 package random_18
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-18", Shape: "7a5d8adcd4f48f5d", Score: scoreRandom18})
-	kernel.Register(kernel.Generated{Model: "random-18", Shape: "d0bff7bcc05137a6", Score: foldRandom18})
-	kernel.Register(kernel.Generated{Model: "random-18", Shape: "ea04887705157df4", Score: scoreRandom18Folded})
+	compute.RegisterModel(compute.Model{Name: "random-18", Shape: "7a5d8adcd4f48f5d", Score: scoreRandom18})
+	compute.RegisterModel(compute.Model{Name: "random-18", Shape: "d0bff7bcc05137a6", Score: foldRandom18})
+	compute.RegisterModel(compute.Model{Name: "random-18", Shape: "ea04887705157df4", Score: scoreRandom18Folded})
 }
 
 // scoreRandom18 scores test.Every: linear over 3 features.
-func scoreRandom18(k *kernel.Args) {
+func scoreRandom18(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -30,28 +32,28 @@ func scoreRandom18(k *kernel.Args) {
 
 		// f0: record.b
 		b := bColumn[r] != 0
-		own0 := float64(w[1] * kernel.Bool(b))
+		own0 := float64(w[1] * compute.Bool(b))
 
 		// f1: (cross("", (has(record.u) ? record.m : viewer.age)) == record.verb)
 		verb := rows.StringAt(k.Columns[3], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, number0))
+		t1 := k.Arena.Text(compute.If[float64](uNulls[r]&uNull == 0, m, number0))
 		t2 := k.Arena.Cross("", t1)
-		rest0 := float64(w[2] * kernel.Bool(verb == t2))
+		rest0 := float64(w[2] * compute.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[3] * kernel.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
+		rest1 := float64(w[3] * compute.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
 
-		out[i] = kernel.Score((own0 + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((own0 + w[0]) + (rest0 + rest1))
 	}
 }
 
 // foldRandom18 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom18(k *kernel.Args) {
+func foldRandom18(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -60,14 +62,14 @@ func foldRandom18(k *kernel.Args) {
 
 		// f0: record.b
 		b := bColumn[r] != 0
-		own0 := float64(w[1] * kernel.Bool(b))
+		own0 := float64(w[1] * compute.Bool(b))
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom18Folded scores with that part given.
-func scoreRandom18Folded(k *kernel.Args) {
+func scoreRandom18Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -84,18 +86,18 @@ func scoreRandom18Folded(k *kernel.Args) {
 
 		// f1: (cross("", (has(record.u) ? record.m : viewer.age)) == record.verb)
 		verb := rows.StringAt(k.Columns[2], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		t1 := k.Arena.Text(kernel.If[float64](uNulls[r]&uNull == 0, m, number0))
+		t1 := k.Arena.Text(compute.If[float64](uNulls[r]&uNull == 0, m, number0))
 		t2 := k.Arena.Cross("", t1)
-		rest0 := float64(w[2] * kernel.Bool(verb == t2))
+		rest0 := float64(w[2] * compute.Bool(verb == t2))
 
 		// f2: (((has(viewer.age) && (viewer.age == -16.54)) == ((record.n - record.m) in viewer.vec)) ? record.m : age(timestamp("2026-01-31T00:00:00Z")))
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[3] * kernel.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
+		rest1 := float64(w[3] * compute.If[float64](flag0 == (k.Sets[0].Number(n2-m) != 0), m, number1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

@@ -6,17 +6,21 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-19", Shape: "fdcb1a51b768e8ae", Score: scoreRandom19})
-	kernel.Register(kernel.Generated{Model: "random-19", Shape: "90290a2b56d4b347", Score: foldRandom19})
-	kernel.Register(kernel.Generated{Model: "random-19", Shape: "3d6c834bbd884bef", Score: scoreRandom19Folded})
+	compute.RegisterModel(compute.Model{Name: "random-19", Shape: "fdcb1a51b768e8ae", Score: scoreRandom19})
+	compute.RegisterModel(compute.Model{Name: "random-19", Shape: "90290a2b56d4b347", Score: foldRandom19})
+	compute.RegisterModel(compute.Model{Name: "random-19", Shape: "3d6c834bbd884bef", Score: scoreRandom19Folded})
 }
 
 // scoreRandom19 scores test.Every and features test.Member: linear over 3 features.
-func scoreRandom19(k *kernel.Args) {
+func scoreRandom19(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -28,18 +32,18 @@ func scoreRandom19(k *kernel.Args) {
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, number0)))
+		rest0 := float64(w[1] * compute.Bool(slices.Contains(vec, number0)))
 
 		// f2: record.x
 		x2 := math.Float64frombits(xColumn[r])
 		own0 := float64(w[2] * x2)
 
-		out[i] = kernel.Score((own0 + number1) + rest0)
+		out[i] = compute.Score((own0 + number1) + rest0)
 	}
 }
 
 // foldRandom19 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom19(k *kernel.Args) {
+func foldRandom19(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -50,12 +54,12 @@ func foldRandom19(k *kernel.Args) {
 		x2 := math.Float64frombits(xColumn[r])
 		own0 := float64(w[2] * x2)
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom19Folded scores with that part given.
-func scoreRandom19Folded(k *kernel.Args) {
+func scoreRandom19Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -67,8 +71,8 @@ func scoreRandom19Folded(k *kernel.Args) {
 
 		// f1: (age(timestamp("2026-01-31T00:00:00Z")) in record.vec)
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * kernel.Bool(slices.Contains(vec, number0)))
+		rest0 := float64(w[1] * compute.Bool(slices.Contains(vec, number0)))
 
-		out[i] = kernel.Score((folded[r] + number1) + rest0)
+		out[i] = compute.Score((folded[r] + number1) + rest0)
 	}
 }

@@ -7,16 +7,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "6dca62da7fd9033f", Score: scoreRandom20})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "dd8ddf1f6873963e", Score: foldRandom20})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "43d855ea311ae9e5", Score: scoreRandom20Folded})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "2e5e977b8d58d544", Score: scoreRandom20Alone})
-	kernel.Register(kernel.Generated{Model: "random-20", Shape: "1857f02b614910f1", Score: scoreRandom20AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "6dca62da7fd9033f", Score: scoreRandom20})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "dd8ddf1f6873963e", Score: foldRandom20})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "43d855ea311ae9e5", Score: scoreRandom20Folded})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "2e5e977b8d58d544", Score: scoreRandom20Alone})
+	compute.RegisterModel(compute.Model{Name: "random-20", Shape: "1857f02b614910f1", Score: scoreRandom20AloneFolded})
 }
 
 var random20List1 = []float64{0, 1, 10, 100}
@@ -24,7 +27,7 @@ var random20List1 = []float64{0, 1, 10, 100}
 var random20List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom20 scores test.Every and features test.Member: linear over 8 features.
-func scoreRandom20(k *kernel.Args) {
+func scoreRandom20(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -35,15 +38,15 @@ func scoreRandom20(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t2 := fn.Abs(posts)
+	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
 	var embedding []float64
@@ -51,7 +54,7 @@ func scoreRandom20(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	list0 := k.Lists[0]
-	t4 := float64(w[4] * fn.Cosine(embedding, list0))
+	t4 := float64(w[4] * compute.Cosine(embedding, list0))
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
@@ -76,43 +79,43 @@ func scoreRandom20(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1pWhole(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, lang), compute.Pow(n2, 0.5), compute.If[float64](t1, compute.Log1pWhole(n2), compute.If[float64](b, y, posts)))))
 
 		// f1: record.b
-		own0 := float64(w[2] * kernel.Bool(b))
+		own0 := float64(w[2] * compute.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x2)), random20List1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > followers, m, compute.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
 		t5 := own0 + own1
 
-		out[i] = kernel.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
+		out[i] = compute.Score((t5 + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
 }
 
 // foldRandom20 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom20(k *kernel.Args) {
+func foldRandom20(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -123,21 +126,21 @@ func foldRandom20(k *kernel.Args) {
 
 		// f1: record.b
 		b := bColumn[r] != 0
-		own0 := float64(w[2] * kernel.Bool(b))
+		own0 := float64(w[2] * compute.Bool(b))
 
 		// f5: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		own1 := float64(w[5] * y)
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom20Folded scores with that part given.
-func scoreRandom20Folded(k *kernel.Args) {
+func scoreRandom20Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -149,15 +152,15 @@ func scoreRandom20Folded(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
 	t1 := (entity != nil && !entity.Null(k.EntCols[1], 0))
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
-	t2 := fn.Abs(posts)
+	t2 := compute.Abs(posts)
 	number4 := k.Numbers[4]
 	t3 := number4 / posts
 	var embedding []float64
@@ -165,7 +168,7 @@ func scoreRandom20Folded(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[3], 0)
 	}
 	list0 := k.Lists[0]
-	t4 := float64(w[4] * fn.Cosine(embedding, list0))
+	t4 := float64(w[4] * compute.Cosine(embedding, list0))
 	typeColumn := rows.Column(k.Columns[1])
 	authorAgeColumn := rows.Column(k.Columns[0])
 	nColumn := rows.Column(k.Columns[2])
@@ -190,36 +193,36 @@ func scoreRandom20Folded(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, lang), fn.Pow(n2, 0.5), kernel.If[float64](t1, kernel.Log1pWhole(n2), kernel.If[float64](b, y, posts)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, lang), compute.Pow(n2, 0.5), compute.If[float64](t1, compute.Log1pWhole(n2), compute.If[float64](b, y, posts)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > followers, m, fn.Coalesce(number0, x2)), random20List1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > followers, m, compute.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], followers), number1)*followers), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], followers), number1)*followers), number2))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), t2), random20List2)), t3))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + t4)))
 	}
 }
 
 // scoreRandom20Alone scores test.Every of entities without features: linear over 8 features.
-func scoreRandom20Alone(k *kernel.Args) {
+func scoreRandom20Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -249,43 +252,43 @@ func scoreRandom20Alone(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1pWhole(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, ""), compute.Pow(n2, 0.5), compute.If[float64](false, compute.Log1pWhole(n2), compute.If[float64](b, y, compute.Missing)))))
 
 		// f1: record.b
-		own0 := float64(w[2] * kernel.Bool(b))
+		own0 := float64(w[2] * compute.Bool(b))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x2)), random20List1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > compute.Missing, m, compute.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], compute.Missing), number1)*compute.Missing), number2))
 
 		// f5: record.y
 		own1 := float64(w[5] * y)
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), random20List2)), number4))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), compute.Missing), random20List2)), number4))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 	}
 }
 
 // scoreRandom20AloneFolded scores with that part given.
-func scoreRandom20AloneFolded(k *kernel.Args) {
+func scoreRandom20AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -316,30 +319,30 @@ func scoreRandom20AloneFolded(k *kernel.Args) {
 		type2 := rows.StringAt(k.Columns[1], int(r))
 		n2 := float64(int64(nColumn[r]))
 		b := bColumn[r] != 0
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest0 := float64(w[1] * fn.Coalesce(k.Tables[0].Number(authorAge), kernel.If[float64](strings.HasSuffix(type2, ""), fn.Pow(n2, 0.5), kernel.If[float64](false, kernel.Log1pWhole(n2), kernel.If[float64](b, y, kernel.Missing)))))
+		rest0 := float64(w[1] * compute.Coalesce(k.Tables[0].Number(authorAge), compute.If[float64](strings.HasSuffix(type2, ""), compute.Pow(n2, 0.5), compute.If[float64](false, compute.Log1pWhole(n2), compute.If[float64](b, y, compute.Missing)))))
 
 		// f2: bucketize(((record.y > entity.followers) ? record.m : lookup(steps, -0.06747, record.x)), [0, 1, 10, 100])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := k.Tables[3].Number(fn.Bucketize(kernel.If[float64](y > kernel.Missing, m, fn.Coalesce(number0, x2)), random20List1))
+		rest1 := k.Tables[3].Number(compute.Bucketize(compute.If[float64](y > compute.Missing, m, compute.Coalesce(number0, x2)), random20List1))
 
 		// f3: coalesce((((record.m < 4.342) ? lookup(verbs, record.type, entity.followers) : cosine(viewer.vec, viewer.bins)) * entity.followers), viewer.age)
-		rest2 := float64(w[3] * fn.Coalesce(float64(kernel.If[float64](m < 4.342, fn.Coalesce(typeValue[i], kernel.Missing), number1)*kernel.Missing), number2))
+		rest2 := float64(w[3] * compute.Coalesce(float64(compute.If[float64](m < 4.342, compute.Coalesce(typeValue[i], compute.Missing), number1)*compute.Missing), number2))
 
 		// f6: -(coalesce(((viewer.id in record.tags) ? lookup({0: 1, 1: 3.5}, record.m, -1) : coalesce(record.y, record.author.age)), (sqrt(-0.006255) / dot(viewer.vec, viewer.bins))))
 		tags := k.Arena.Strings(rows, k.Columns[7], int(r))
-		rest0 += float64(w[6] * (-(fn.Coalesce(kernel.If[float64](slices.Contains(tags, text0), fn.Coalesce(k.Tables[2].Number(m), -1), fn.Coalesce(y, authorAge)), number3))))
+		rest0 += float64(w[6] * (-(compute.Coalesce(compute.If[float64](slices.Contains(tags, text0), compute.Coalesce(k.Tables[2].Number(m), -1), compute.Coalesce(y, authorAge)), number3))))
 
 		// f7: lookup({0: 1, 1: 3.5}, bucketize((("post" in record.tags) ? (has(viewer.age) ? record.n : -6.938) : abs(entity.posts)), [-1, 0, 0.5, 10]), (clamp(size(viewer.bins), 0, 10.5) / entity.posts))
-		rest1 += float64(w[7] * fn.Coalesce(k.Tables[2].Number(fn.Bucketize(kernel.If[float64](slices.Contains(tags, "post"), kernel.If[float64](flag0, n2, -6.938), kernel.Missing), random20List2)), number4))
+		rest1 += float64(w[7] * compute.Coalesce(k.Tables[2].Number(compute.Bucketize(compute.If[float64](slices.Contains(tags, "post"), compute.If[float64](flag0, n2, -6.938), compute.Missing), random20List2)), number4))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + number5)))
 	}
 }

@@ -6,29 +6,32 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-21", Shape: "7e0a02282ee1cd6a", Score: scoreRandom21})
-	kernel.Register(kernel.Generated{Model: "random-21", Shape: "23cd6ed94047ac6d", Score: scoreRandom21Alone})
+	compute.RegisterModel(compute.Model{Name: "random-21", Shape: "7e0a02282ee1cd6a", Score: scoreRandom21})
+	compute.RegisterModel(compute.Model{Name: "random-21", Shape: "23cd6ed94047ac6d", Score: scoreRandom21Alone})
 }
 
 // scoreRandom21 scores test.Every and features test.Member: linear over 2 features.
-func scoreRandom21(k *kernel.Args) {
+func scoreRandom21(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
 	flag0 := k.Bools[0]
 	number1 := k.Numbers[1]
-	t1 := kernel.If[float64](flag0, number1, followers)
-	posts := kernel.Missing
+	t1 := compute.If[float64](flag0, number1, followers)
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -47,11 +50,11 @@ func scoreRandom21(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Pow(m-number0, 0.5))
+		rest0 := float64(w[1] * compute.Pow(m-number0, 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -59,20 +62,20 @@ func scoreRandom21(k *kernel.Args) {
 		u := rows.StringAt(k.Columns[3], int(r))
 		b := bColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), t1, kernel.If[float64](b, posts, posts)), fn.Age(at, number2), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(posts/y), fn.Coalesce(0.003379, x2)), fn.Age(time, number2))))
+		rest1 := float64(w[2] * compute.If[float64](compute.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == compute.If[float64](strings.Contains(u, "post"), t1, compute.If[float64](b, posts, posts)), compute.Age(at, number2), compute.Coalesce(compute.Coalesce(k.Tables[2].Number(posts/y), compute.Coalesce(0.003379, x2)), compute.Age(time, number2))))
 
-		out[i] = kernel.Score(w[0] + (rest0 + rest1))
+		out[i] = compute.Score(w[0] + (rest0 + rest1))
 	}
 }
 
 // scoreRandom21Alone scores test.Every of entities without features: linear over 2 features.
-func scoreRandom21Alone(k *kernel.Args) {
+func scoreRandom21Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[3]float64)(k.Weights)
@@ -92,11 +95,11 @@ func scoreRandom21Alone(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f0: pow((record.m - exp(-(viewer.age))), 0.5)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * fn.Pow(m-number0, 0.5))
+		rest0 := float64(w[1] * compute.Pow(m-number0, 0.5))
 
 		// f1: ((((record.c || has(record.m)) ? coalesce(record.n, -2.333) : (0.001263 + 0.4825)) == (record.u.contains("post") ? (has(viewer.age) ? viewer.age : entity.followers) : (record.b ? entity.posts : entity.posts))) ? age(record.at) : coalesce(lookup({0: 1, 1: 3.5}, (entity.posts / record.y), coalesce(0.003379, record.x)), age(record.time)))
 		c := cColumn[r] != 0
@@ -104,14 +107,14 @@ func scoreRandom21Alone(k *kernel.Args) {
 		u := rows.StringAt(k.Columns[3], int(r))
 		b := bColumn[r] != 0
 		at := float64(int64(atColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		x2 := math.Float64frombits(xColumn[r])
 		time := float64(int64(timeColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64](kernel.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == kernel.If[float64](strings.Contains(u, "post"), number1, kernel.If[float64](b, kernel.Missing, kernel.Missing)), fn.Age(at, number2), fn.Coalesce(fn.Coalesce(k.Tables[2].Number(kernel.Missing/y), fn.Coalesce(0.003379, x2)), fn.Age(time, number2))))
+		rest1 := float64(w[2] * compute.If[float64](compute.If[float64](c || (mNulls[r]&mNull == 0), n2, 0.483763) == compute.If[float64](strings.Contains(u, "post"), number1, compute.If[float64](b, compute.Missing, compute.Missing)), compute.Age(at, number2), compute.Coalesce(compute.Coalesce(k.Tables[2].Number(compute.Missing/y), compute.Coalesce(0.003379, x2)), compute.Age(time, number2))))
 
-		out[i] = kernel.Score(w[0] + (rest0 + rest1))
+		out[i] = compute.Score(w[0] + (rest0 + rest1))
 	}
 }

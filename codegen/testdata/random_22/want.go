@@ -5,18 +5,21 @@ package random_22
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "11f63989e2bc748d", Score: scoreRandom22})
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "19220401a8f884d8", Score: foldRandom22})
-	kernel.Register(kernel.Generated{Model: "random-22", Shape: "70583aa0655d27a0", Score: scoreRandom22Folded})
+	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "11f63989e2bc748d", Score: scoreRandom22})
+	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "19220401a8f884d8", Score: foldRandom22})
+	compute.RegisterModel(compute.Model{Name: "random-22", Shape: "70583aa0655d27a0", Score: scoreRandom22Folded})
 }
 
 // scoreRandom22 scores test.Every: logistic over 7 features.
-func scoreRandom22(k *kernel.Args) {
+func scoreRandom22(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -45,44 +48,44 @@ func scoreRandom22(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number0)
-		y := kernel.Missing
+		age := compute.Age(time, number0)
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](flag0, fn.Dot(list0, vec), kernel.If[float64](!(b == flag0), age, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * compute.If[float64](flag0, compute.Dot(list0, vec), compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
+		rest1 := float64(w[2] * compute.Bool((compute.Coalesce(k.Tables[0].Number(authorAge), x2) == compute.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x2)) / kernel.Log1p(age)))
+		rest2 := float64(w[3] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x2)) / compute.Log1p(age)))
 
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[8], int(r))
 		u := rows.StringAt(k.Columns[7], int(r))
-		own0 := k.Tables[3].String(kernel.If[string](s != u, "", s))
+		own0 := k.Tables[3].String(compute.If[string](s != u, "", s))
 
 		// f5: exp(abs(record.n))
 		n2 := float64(int64(nColumn[r]))
-		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
+		own1 := float64(w[4] * compute.Exp(compute.Abs(n2)))
 
 		// f6: record.type
 		own2 := typeValue[i]
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(kernel.Sigmoid((t1 + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((t1 + number3) + ((rest0 + rest1) + rest2)))
 	}
 }
 
 // foldRandom22 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom22(k *kernel.Args) {
+func foldRandom22(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -94,21 +97,21 @@ func foldRandom22(k *kernel.Args) {
 		// f4: ((record.u != record.s) ? "" : record.s)
 		s := rows.StringAt(k.Columns[1], int(r))
 		u := rows.StringAt(k.Columns[0], int(r))
-		own0 := k.Tables[3].String(kernel.If[string](s != u, "", s))
+		own0 := k.Tables[3].String(compute.If[string](s != u, "", s))
 
 		// f5: exp(abs(record.n))
 		n2 := float64(int64(nColumn[r]))
-		own1 := float64(w[4] * fn.Exp(fn.Abs(n2)))
+		own1 := float64(w[4] * compute.Exp(compute.Abs(n2)))
 
 		// f6: record.type
 		own2 := typeValue[i]
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRandom22Folded scores with that part given.
-func scoreRandom22Folded(k *kernel.Args) {
+func scoreRandom22Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -135,25 +138,25 @@ func scoreRandom22Folded(k *kernel.Args) {
 		vec := k.Arena.Numbers(rows, k.Columns[0], int(r))
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number0)
-		y := kernel.Missing
+		age := compute.Age(time, number0)
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest0 := float64(w[1] * kernel.If[float64](flag0, fn.Dot(list0, vec), kernel.If[float64](!(b == flag0), age, fn.Pow(fn.Coalesce(y, m), 2))))
+		rest0 := float64(w[1] * compute.If[float64](flag0, compute.Dot(list0, vec), compute.If[float64](!(b == flag0), age, compute.Pow(compute.Coalesce(y, m), 2))))
 
 		// f1: ((lookup(steps, record.author.age, record.x) == (record.b ? record.x : -0.0)) == ((has(viewer.age) ? 0.211 : -94.09) in [0, 1, 2.5]))
 		authorAge := float64(int64(authorAgeColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[2] * kernel.Bool((fn.Coalesce(k.Tables[0].Number(authorAge), x2) == kernel.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
+		rest1 := float64(w[2] * compute.Bool((compute.Coalesce(k.Tables[0].Number(authorAge), x2) == compute.If[float64](b, x2, math.Copysign(0, -1))) == flag1))
 
 		// f2: ((((record.b ? viewer.age : record.m) <= ((record.y == null) ? viewer.age : record.author.age)) ? (sqrt(100) * coalesce(record.author.age, -14.88)) : lookup(verbs, "post", record.x)) / log1p(age(record.time)))
-		rest2 := float64(w[3] * (kernel.If[float64](kernel.If[float64](b, number1, m) <= kernel.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), fn.Coalesce(number2, x2)) / kernel.Log1p(age)))
+		rest2 := float64(w[3] * (compute.If[float64](compute.If[float64](b, number1, m) <= compute.If[float64](!(yNulls[r]&yNull == 0), number1, authorAge), float64(10*authorAge), compute.Coalesce(number2, x2)) / compute.Log1p(age)))
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + number3) + ((rest0 + rest1) + rest2)))
 	}
 }

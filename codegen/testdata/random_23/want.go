@@ -5,35 +5,38 @@ package random_23
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "b810650e58bcbc8d", Score: scoreRandom23})
-	kernel.Register(kernel.Generated{Model: "random-23", Shape: "46c8c92127d8aecc", Score: scoreRandom23Alone})
+	compute.RegisterModel(compute.Model{Name: "random-23", Shape: "b810650e58bcbc8d", Score: scoreRandom23})
+	compute.RegisterModel(compute.Model{Name: "random-23", Shape: "46c8c92127d8aecc", Score: scoreRandom23Alone})
 }
 
 var random23List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom23 scores test.Every and features test.Member: linear over 5 features.
-func scoreRandom23(k *kernel.Args) {
+func scoreRandom23(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
 	t1 := (entity != nil && !entity.Null(k.EntCols[0], 0))
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[1], 0))
 	}
 	flag0 := k.Bools[0]
-	t3 := kernel.If[float64](flag0, followers, posts)
+	t3 := compute.If[float64](flag0, followers, posts)
 	authorAgeColumn := rows.Column(k.Columns[0])
 	text0 := k.Strings[0]
 	mColumn := rows.Column(k.Columns[1])
@@ -56,7 +59,7 @@ func scoreRandom23(k *kernel.Args) {
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t4 := k.Arena.Text(authorAge)
 		t5 := k.Arena.Cross(t4, text0)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -64,28 +67,28 @@ func scoreRandom23(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t5, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](t1, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[string](false, t5, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](t1, compute.If[float64](b, x2, 132.1), compute.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number0, y))
+		rest1 := float64(w[2] * compute.Coalesce(number0, y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest2 := float64(w[3] * kernel.If[float64](t2, fn.Decay(number1, x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, posts, x2)*t3))))
+		rest2 := float64(w[3] * compute.If[float64](t2, compute.Decay(number1, x2), compute.Pow(compute.Sqrt(compute.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(compute.If[float64](flag0, posts, x2)*t3))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number2), random23List1))
+		rest3 := k.Tables[5].Number(compute.Bucketize(compute.Coalesce(compute.If[float64](c, m, -1e+300), number2), random23List1))
 
-		out[i] = kernel.Score(number3 + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(number3 + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom23Alone scores test.Every of entities without features: linear over 5 features.
-func scoreRandom23Alone(k *kernel.Args) {
+func scoreRandom23Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -113,7 +116,7 @@ func scoreRandom23Alone(k *kernel.Args) {
 		authorAge := float64(int64(authorAgeColumn[r]))
 		t1 := k.Arena.Text(authorAge)
 		t2 := k.Arena.Cross(t1, text0)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -121,22 +124,22 @@ func scoreRandom23Alone(k *kernel.Args) {
 		b := bColumn[r] != 0
 		x2 := math.Float64frombits(xColumn[r])
 		n2 := float64(int64(nColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[string](false, t2, "a long string of words") == text0, m, fn.Coalesce(float64(len(vec)), kernel.If[float64](false, kernel.If[float64](b, x2, 132.1), fn.Coalesce(k.Tables[2].Number(n2), authorAge)))))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[string](false, t2, "a long string of words") == text0, m, compute.Coalesce(float64(len(vec)), compute.If[float64](false, compute.If[float64](b, x2, 132.1), compute.Coalesce(k.Tables[2].Number(n2), authorAge)))))
 
 		// f1: coalesce(size(viewer.langs), record.y)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * fn.Coalesce(number0, y))
+		rest1 := float64(w[2] * compute.Coalesce(number0, y))
 
 		// f2: (has(entity.followers) ? decay((abs(viewer.age) + lookup({"post": 2, "en": 3}, "a long string of words", viewer.age)), record.x) : pow(sqrt((has(record.u) ? record.y : 0.01703)), ((viewer.vip ? entity.posts : record.x) * (viewer.vip ? entity.followers : entity.posts))))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Decay(number1, x2), fn.Pow(fn.Sqrt(kernel.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(kernel.If[float64](flag0, kernel.Missing, x2)*number2))))
+		rest2 := float64(w[3] * compute.If[float64](false, compute.Decay(number1, x2), compute.Pow(compute.Sqrt(compute.If[float64](uNulls[r]&uNull == 0, y, 0.01703)), float64(compute.If[float64](flag0, compute.Missing, x2)*number2))))
 
 		// f4: bucketize(coalesce((record.c ? record.m : -1e300), (viewer.age - -0.1445)), [0, 1, 10, 100])
 		c := cColumn[r] != 0
-		rest3 := k.Tables[5].Number(fn.Bucketize(fn.Coalesce(kernel.If[float64](c, m, -1e+300), number3), random23List1))
+		rest3 := k.Tables[5].Number(compute.Bucketize(compute.Coalesce(compute.If[float64](c, m, -1e+300), number3), random23List1))
 
-		out[i] = kernel.Score(number4 + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score(number4 + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

@@ -6,20 +6,23 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-24", Shape: "024d047e01e69d64", Score: scoreRandom24})
-	kernel.Register(kernel.Generated{Model: "random-24", Shape: "8fa91a3699e1d5d6", Score: foldRandom24})
-	kernel.Register(kernel.Generated{Model: "random-24", Shape: "7c507b59cdea45cd", Score: scoreRandom24Folded})
+	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "024d047e01e69d64", Score: scoreRandom24})
+	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "8fa91a3699e1d5d6", Score: foldRandom24})
+	compute.RegisterModel(compute.Model{Name: "random-24", Shape: "7c507b59cdea45cd", Score: scoreRandom24Folded})
 }
 
 var random24List1 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom24 scores test.Every: linear over 7 features.
-func scoreRandom24(k *kernel.Args) {
+func scoreRandom24(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -51,13 +54,13 @@ func scoreRandom24(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		n2 := float64(int64(nColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Coalesce(fn.Coalesce(fn.Bucketize(m, random24List1), n2), fn.Coalesce(number0, fn.Coalesce(fn.Clamp(m, -1, 10.5), float64(x2*number0)))))
+		rest0 := float64(w[1] * compute.Coalesce(compute.Coalesce(compute.Bucketize(m, random24List1), n2), compute.Coalesce(number0, compute.Coalesce(compute.Clamp(m, -1, 10.5), float64(x2*number0)))))
 
 		// f1: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[3], int(r))
@@ -66,43 +69,43 @@ func scoreRandom24(k *kernel.Args) {
 		objectKind := k.Objects.StringAt(1, int(r))
 		c := cColumn[r] != 0
 		s := rows.StringAt(k.Columns[6], int(r))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > fn.Decay(0.2368, x2)), fn.Dot(vec, objectPlace), kernel.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), fn.Coalesce(k.Tables[1].String(kernel.If[string](c, objectKind, s)), fn.Coalesce(objectClicks, -30.63)), fn.Exp(fn.Pow(y, 2)))))
+		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f2: record.verb
 		own0 := verbValue[i]
 
 		// f3: (record.type == "a long string of words")
-		own1 := float64(w[3] * kernel.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
+		own1 := float64(w[3] * compute.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
 
 		// f4: coalesce(clamp(lookup(steps, pow(-1e300, 2), record.n), -1, 1), ((("post" in viewer.langs) == ("post" < "post")) ? size(viewer.bins) : (object.clicks - sqrt(121.5))))
-		rest2 := float64(w[4] * fn.Coalesce(fn.Clamp(fn.Coalesce(number1, n2), -1, 1), kernel.If[float64](flag1, number2, objectClicks-11.022703842524301)))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Clamp(compute.Coalesce(number1, n2), -1, 1), compute.If[float64](flag1, number2, objectClicks-11.022703842524301)))
 
 		// f5: min(record.author.age, log1p((record.c ? coalesce(record.m, record.n) : (has(record.n) ? object.clicks : viewer.age))), pow(((record.x + object.rate) + lookup(verbs, "post", object.clicks)), 2))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest3 := float64(w[5] * fn.Min(fn.Min(authorAge, kernel.Log1p(kernel.If[float64](c, fn.Coalesce(m, n2), kernel.If[float64](true, objectClicks, number0)))), fn.Pow((x2+objectRate)+fn.Coalesce(number3, objectClicks), 2)))
+		rest3 := float64(w[5] * compute.Min(compute.Min(authorAge, compute.Log1p(compute.If[float64](c, compute.Coalesce(m, n2), compute.If[float64](true, objectClicks, number0)))), compute.Pow((x2+objectRate)+compute.Coalesce(number3, objectClicks), 2)))
 
 		// f6: ((("" != viewer.lang) ? (viewer.vip ? record.n : record.n) : -1.173) in [0, 1, 2.5])
-		rest0 += float64(w[6] * kernel.Bool(k.Sets[0].Number(kernel.If[float64](flag3, kernel.If[float64](flag2, n2, n2), -1.173)) != 0))
+		rest0 += float64(w[6] * compute.Bool(k.Sets[0].Number(compute.If[float64](flag3, compute.If[float64](flag2, n2, n2), -1.173)) != 0))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldRandom24 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom24(k *kernel.Args) {
+func foldRandom24(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -115,14 +118,14 @@ func foldRandom24(k *kernel.Args) {
 		own0 := verbValue[i]
 
 		// f3: (record.type == "a long string of words")
-		own1 := float64(w[3] * kernel.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
+		own1 := float64(w[3] * compute.Bool(rows.EqualString(typeColumn[r], "a long string of words")))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreRandom24Folded scores with that part given.
-func scoreRandom24Folded(k *kernel.Args) {
+func scoreRandom24Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -152,13 +155,13 @@ func scoreRandom24Folded(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: coalesce(coalesce(bucketize(record.m, [-1, 0, 0.5, 10]), record.n), coalesce(viewer.age, coalesce(clamp(record.m, -1, 10.5), (record.x * viewer.age))))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		n2 := float64(int64(nColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[1] * fn.Coalesce(fn.Coalesce(fn.Bucketize(m, random24List1), n2), fn.Coalesce(number0, fn.Coalesce(fn.Clamp(m, -1, 10.5), float64(x2*number0)))))
+		rest0 := float64(w[1] * compute.Coalesce(compute.Coalesce(compute.Bucketize(m, random24List1), n2), compute.Coalesce(number0, compute.Coalesce(compute.Clamp(m, -1, 10.5), float64(x2*number0)))))
 
 		// f1: ((viewer.id.endsWith(record.type) == (-0.3502 > decay(0.2368, record.x))) ? dot(record.vec, object.place) : (((object.kind < viewer.id) && (has(viewer.age) || has(record.m))) ? lookup(verbs, (record.c ? object.kind : record.s), coalesce(object.clicks, -30.63)) : exp(pow(record.y, 2))))
 		type2 := rows.StringAt(k.Columns[3], int(r))
@@ -167,30 +170,30 @@ func scoreRandom24Folded(k *kernel.Args) {
 		objectKind := k.Objects.StringAt(1, int(r))
 		c := cColumn[r] != 0
 		s := rows.StringAt(k.Columns[6], int(r))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > fn.Decay(0.2368, x2)), fn.Dot(vec, objectPlace), kernel.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), fn.Coalesce(k.Tables[1].String(kernel.If[string](c, objectKind, s)), fn.Coalesce(objectClicks, -30.63)), fn.Exp(fn.Pow(y, 2)))))
+		rest1 := float64(w[2] * compute.If[float64](strings.HasSuffix(text0, type2) == ((-0.3502) > compute.Decay(0.2368, x2)), compute.Dot(vec, objectPlace), compute.If[float64]((objectKind < text0) && (flag0 || (mNulls[r]&mNull == 0)), compute.Coalesce(k.Tables[1].String(compute.If[string](c, objectKind, s)), compute.Coalesce(objectClicks, -30.63)), compute.Exp(compute.Pow(y, 2)))))
 
 		// f4: coalesce(clamp(lookup(steps, pow(-1e300, 2), record.n), -1, 1), ((("post" in viewer.langs) == ("post" < "post")) ? size(viewer.bins) : (object.clicks - sqrt(121.5))))
-		rest2 := float64(w[4] * fn.Coalesce(fn.Clamp(fn.Coalesce(number1, n2), -1, 1), kernel.If[float64](flag1, number2, objectClicks-11.022703842524301)))
+		rest2 := float64(w[4] * compute.Coalesce(compute.Clamp(compute.Coalesce(number1, n2), -1, 1), compute.If[float64](flag1, number2, objectClicks-11.022703842524301)))
 
 		// f5: min(record.author.age, log1p((record.c ? coalesce(record.m, record.n) : (has(record.n) ? object.clicks : viewer.age))), pow(((record.x + object.rate) + lookup(verbs, "post", object.clicks)), 2))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest3 := float64(w[5] * fn.Min(fn.Min(authorAge, kernel.Log1p(kernel.If[float64](c, fn.Coalesce(m, n2), kernel.If[float64](true, objectClicks, number0)))), fn.Pow((x2+objectRate)+fn.Coalesce(number3, objectClicks), 2)))
+		rest3 := float64(w[5] * compute.Min(compute.Min(authorAge, compute.Log1p(compute.If[float64](c, compute.Coalesce(m, n2), compute.If[float64](true, objectClicks, number0)))), compute.Pow((x2+objectRate)+compute.Coalesce(number3, objectClicks), 2)))
 
 		// f6: ((("" != viewer.lang) ? (viewer.vip ? record.n : record.n) : -1.173) in [0, 1, 2.5])
-		rest0 += float64(w[6] * kernel.Bool(k.Sets[0].Number(kernel.If[float64](flag3, kernel.If[float64](flag2, n2, n2), -1.173)) != 0))
+		rest0 += float64(w[6] * compute.Bool(k.Sets[0].Number(compute.If[float64](flag3, compute.If[float64](flag2, n2, n2), -1.173)) != 0))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

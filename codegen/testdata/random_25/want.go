@@ -6,16 +6,19 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-25", Shape: "d1198929bd66b726", Score: scoreRandom25})
-	kernel.Register(kernel.Generated{Model: "random-25", Shape: "86c6db3ed9565e88", Score: foldRandom25})
-	kernel.Register(kernel.Generated{Model: "random-25", Shape: "dfedc1edeeb01890", Score: scoreRandom25Folded})
-	kernel.Register(kernel.Generated{Model: "random-25", Shape: "14f8d72f3faa1070", Score: scoreRandom25Alone})
-	kernel.Register(kernel.Generated{Model: "random-25", Shape: "04119f15f15f1af1", Score: scoreRandom25AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "d1198929bd66b726", Score: scoreRandom25})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "86c6db3ed9565e88", Score: foldRandom25})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "dfedc1edeeb01890", Score: scoreRandom25Folded})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "14f8d72f3faa1070", Score: scoreRandom25Alone})
+	compute.RegisterModel(compute.Model{Name: "random-25", Shape: "04119f15f15f1af1", Score: scoreRandom25AloneFolded})
 }
 
 var random25List1 = []float64{0, 1, 10, 100}
@@ -23,25 +26,25 @@ var random25List1 = []float64{0, 1, 10, 100}
 var random25List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom25 scores test.Every and features test.Member: linear over 8 features.
-func scoreRandom25(k *kernel.Args) {
+func scoreRandom25(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
 	number0 := k.Numbers[0]
-	t1 := kernel.If[float64]((entity != nil && !entity.Null(k.EntCols[0], 0)), number0, posts)
-	followers := kernel.Missing
+	t1 := compute.If[float64]((entity != nil && !entity.Null(k.EntCols[0], 0)), number0, posts)
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
 	t2 := followers + 0.003866
-	t3 := fn.Min(followers, fn.Abs(posts))
+	t3 := compute.Min(followers, compute.Abs(posts))
 	t4 := posts == 0.02276
-	t5 := fn.Coalesce(followers, math.Copysign(0, -1)) / (-0.23155381867417982)
+	t5 := compute.Coalesce(followers, math.Copysign(0, -1)) / (-0.23155381867417982)
 	sColumn := rows.Column(k.Columns[8])
 	objectClicksColumn := k.Objects.Column(2)
 	objectClicksNulls, objectClicksNull := k.Objects.Nulls(2)
@@ -67,11 +70,11 @@ func scoreRandom25(k *kernel.Args) {
 	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
 	t6 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		t6[i] = fn.Sqrt(objectClicks)
+		t6[i] = compute.Sqrt(objectClicks)
 	}
 	decay := k.Decays(2, t6, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -79,58 +82,58 @@ func scoreRandom25(k *kernel.Args) {
 
 		// f0: bucketize(decay(abs(194.7), record.x), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[4].Number(fn.Bucketize(fn.Decay(194.7, x2), random25List1))
+		own0 := k.Tables[4].Number(compute.Bucketize(compute.Decay(194.7, x2), random25List1))
 
 		// f1: ((((record.x in [0, 1, 2.5]) ? (has(entity.followers) ? viewer.age : entity.posts) : (entity.followers + 0.003866)) != min(entity.followers, abs(entity.posts), bucketize(record.m, [-1, 0, 0.5, 10]))) ? pow(pow((record.b ? -61.51 : entity.posts), coalesce(-0.002053, viewer.age)), lookup({0: 1, 1: 3.5}, age(record.time), bucketize(0.8414, [-1, 0, 0.5, 10]))) : record.x)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[float64](k.Sets[0].Number(x2) != 0, t1, t2) != fn.Min(t3, fn.Bucketize(m, random25List2)), fn.Pow(fn.Pow(kernel.If[float64](b, -61.51, posts), number1), fn.Coalesce(k.Tables[2].Number(fn.Age(time, number2)), 3)), x2))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[float64](k.Sets[0].Number(x2) != 0, t1, t2) != compute.Min(t3, compute.Bucketize(m, random25List2)), compute.Pow(compute.Pow(compute.If[float64](b, -61.51, posts), number1), compute.Coalesce(k.Tables[2].Number(compute.Age(time, number2)), 3)), x2))
 
 		// f2: (("" >= ((entity.posts == 0.02276) ? coalesce(record.verb, viewer.lang) : viewer.id)) ? object.rate : ((has(record.n) || (object.rate in record.vec)) ? dot(record.vec, viewer.bins) : (decay(record.y, record.x) / (has(record.m) ? record.n : 1))))
 		verb := rows.StringAt(k.Columns[4], int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64]("" >= kernel.If[string](t4, kernel.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, kernel.If[float64](true || (slices.Contains(vec, objectRate)), fn.Dot(vec, list0), fn.Decay(y, x2)/kernel.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t7 := !(yNulls[r]&yNull == 0)
 		authorAge := float64(int64(authorAgeColumn[r]))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Coalesce(number0, fn.Coalesce(sValue[i], fn.Coalesce(-0.001149, objectRate))), kernel.If[float64](t7, kernel.If[float64](t7, authorAge, -0.0151), posts)+fn.Coalesce(k.Tables[1].String(kernel.If[string](sColumn[r] != 0, s, text0)), number3)))
+		rest2 := float64(w[3] * compute.If[float64](false, compute.Coalesce(number0, compute.Coalesce(sValue[i], compute.Coalesce(-0.001149, objectRate))), compute.If[float64](t7, compute.If[float64](t7, authorAge, -0.0151), posts)+compute.Coalesce(k.Tables[1].String(compute.If[string](sColumn[r] != 0, s, text0)), number3)))
 
 		// f4: min(abs(((record.type < object.kind) ? lookup({0: 1, 1: 3.5}, record.author.age, record.x) : object.rate)), (coalesce(entity.followers, coalesce(-0.0, -94.39)) / log1p(-0.2067)), age(timestamp("2026-01-31T00:00:00Z")))
 		type2 := rows.StringAt(k.Columns[10], int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
-		rest3 := float64(w[4] * fn.Min(fn.Min(fn.Abs(kernel.If[float64](type2 < objectKind, fn.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), t5), number4))
+		rest3 := float64(w[4] * compute.Min(compute.Min(compute.Abs(compute.If[float64](type2 < objectKind, compute.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), t5), number4))
 
 		// f5: ("a long string of words".endsWith("a long string of words") ? -(record.x) : -1)
-		own1 := float64(w[5] * kernel.If[float64](true, -(x2), -1))
+		own1 := float64(w[5] * compute.If[float64](true, -(x2), -1))
 
 		// f6: record.n
 		own2 := float64(w[6] * n2)
 
 		// f7: bucketize(decay(sqrt(object.clicks), 3600), [0, 1, 10, 100])
-		rest0 += k.Tables[5].Number(fn.Bucketize(decay[i], random25List1))
+		rest0 += k.Tables[5].Number(compute.Bucketize(decay[i], random25List1))
 		t8 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t8 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t8 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldRandom25 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom25(k *kernel.Args) {
+func foldRandom25(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -140,40 +143,40 @@ func foldRandom25(k *kernel.Args) {
 
 		// f0: bucketize(decay(abs(194.7), record.x), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[4].Number(fn.Bucketize(fn.Decay(194.7, x2), random25List1))
+		own0 := k.Tables[4].Number(compute.Bucketize(compute.Decay(194.7, x2), random25List1))
 
 		// f5: ("a long string of words".endsWith("a long string of words") ? -(record.x) : -1)
-		own1 := float64(w[5] * kernel.If[float64](true, -(x2), -1))
+		own1 := float64(w[5] * compute.If[float64](true, -(x2), -1))
 
 		// f6: record.n
 		n2 := float64(int64(nColumn[r]))
 		own2 := float64(w[6] * n2)
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRandom25Folded scores with that part given.
-func scoreRandom25Folded(k *kernel.Args) {
+func scoreRandom25Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[7]float64)(k.Weights)
 	entity := k.Entity
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
 	number0 := k.Numbers[0]
-	t1 := kernel.If[float64]((entity != nil && !entity.Null(k.EntCols[0], 0)), number0, posts)
-	followers := kernel.Missing
+	t1 := compute.If[float64]((entity != nil && !entity.Null(k.EntCols[0], 0)), number0, posts)
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
 	t2 := followers + 0.003866
-	t3 := fn.Min(followers, fn.Abs(posts))
+	t3 := compute.Min(followers, compute.Abs(posts))
 	t4 := posts == 0.02276
-	t5 := fn.Coalesce(followers, math.Copysign(0, -1)) / (-0.23155381867417982)
+	t5 := compute.Coalesce(followers, math.Copysign(0, -1)) / (-0.23155381867417982)
 	sColumn := rows.Column(k.Columns[8])
 	objectClicksColumn := k.Objects.Column(2)
 	objectClicksNulls, objectClicksNull := k.Objects.Nulls(2)
@@ -199,11 +202,11 @@ func scoreRandom25Folded(k *kernel.Args) {
 	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
 	t6 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		t6[i] = fn.Sqrt(objectClicks)
+		t6[i] = compute.Sqrt(objectClicks)
 	}
 	decay := k.Decays(2, t6, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -211,48 +214,48 @@ func scoreRandom25Folded(k *kernel.Args) {
 
 		// f1: ((((record.x in [0, 1, 2.5]) ? (has(entity.followers) ? viewer.age : entity.posts) : (entity.followers + 0.003866)) != min(entity.followers, abs(entity.posts), bucketize(record.m, [-1, 0, 0.5, 10]))) ? pow(pow((record.b ? -61.51 : entity.posts), coalesce(-0.002053, viewer.age)), lookup({0: 1, 1: 3.5}, age(record.time), bucketize(0.8414, [-1, 0, 0.5, 10]))) : record.x)
 		x2 := math.Float64frombits(xColumn[r])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[float64](k.Sets[0].Number(x2) != 0, t1, t2) != fn.Min(t3, fn.Bucketize(m, random25List2)), fn.Pow(fn.Pow(kernel.If[float64](b, -61.51, posts), number1), fn.Coalesce(k.Tables[2].Number(fn.Age(time, number2)), 3)), x2))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[float64](k.Sets[0].Number(x2) != 0, t1, t2) != compute.Min(t3, compute.Bucketize(m, random25List2)), compute.Pow(compute.Pow(compute.If[float64](b, -61.51, posts), number1), compute.Coalesce(k.Tables[2].Number(compute.Age(time, number2)), 3)), x2))
 
 		// f2: (("" >= ((entity.posts == 0.02276) ? coalesce(record.verb, viewer.lang) : viewer.id)) ? object.rate : ((has(record.n) || (object.rate in record.vec)) ? dot(record.vec, viewer.bins) : (decay(record.y, record.x) / (has(record.m) ? record.n : 1))))
 		verb := rows.StringAt(k.Columns[4], int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64]("" >= kernel.If[string](t4, kernel.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, kernel.If[float64](true || (slices.Contains(vec, objectRate)), fn.Dot(vec, list0), fn.Decay(y, x2)/kernel.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](t4, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t7 := !(yNulls[r]&yNull == 0)
 		authorAge := float64(int64(authorAgeColumn[r]))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Coalesce(number0, fn.Coalesce(sValue[i], fn.Coalesce(-0.001149, objectRate))), kernel.If[float64](t7, kernel.If[float64](t7, authorAge, -0.0151), posts)+fn.Coalesce(k.Tables[1].String(kernel.If[string](sColumn[r] != 0, s, text0)), number3)))
+		rest2 := float64(w[3] * compute.If[float64](false, compute.Coalesce(number0, compute.Coalesce(sValue[i], compute.Coalesce(-0.001149, objectRate))), compute.If[float64](t7, compute.If[float64](t7, authorAge, -0.0151), posts)+compute.Coalesce(k.Tables[1].String(compute.If[string](sColumn[r] != 0, s, text0)), number3)))
 
 		// f4: min(abs(((record.type < object.kind) ? lookup({0: 1, 1: 3.5}, record.author.age, record.x) : object.rate)), (coalesce(entity.followers, coalesce(-0.0, -94.39)) / log1p(-0.2067)), age(timestamp("2026-01-31T00:00:00Z")))
 		type2 := rows.StringAt(k.Columns[10], int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
-		rest3 := float64(w[4] * fn.Min(fn.Min(fn.Abs(kernel.If[float64](type2 < objectKind, fn.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), t5), number4))
+		rest3 := float64(w[4] * compute.Min(compute.Min(compute.Abs(compute.If[float64](type2 < objectKind, compute.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), t5), number4))
 
 		// f7: bucketize(decay(sqrt(object.clicks), 3600), [0, 1, 10, 100])
-		rest0 += k.Tables[5].Number(fn.Bucketize(decay[i], random25List1))
+		rest0 += k.Tables[5].Number(compute.Bucketize(decay[i], random25List1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom25Alone scores test.Every of entities without features: linear over 8 features.
-func scoreRandom25Alone(k *kernel.Args) {
+func scoreRandom25Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -283,11 +286,11 @@ func scoreRandom25Alone(k *kernel.Args) {
 	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
 	t1 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		t1[i] = fn.Sqrt(objectClicks)
+		t1[i] = compute.Sqrt(objectClicks)
 	}
 	decay := k.Decays(2, t1, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -295,58 +298,58 @@ func scoreRandom25Alone(k *kernel.Args) {
 
 		// f0: bucketize(decay(abs(194.7), record.x), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[4].Number(fn.Bucketize(fn.Decay(194.7, x2), random25List1))
+		own0 := k.Tables[4].Number(compute.Bucketize(compute.Decay(194.7, x2), random25List1))
 
 		// f1: ((((record.x in [0, 1, 2.5]) ? (has(entity.followers) ? viewer.age : entity.posts) : (entity.followers + 0.003866)) != min(entity.followers, abs(entity.posts), bucketize(record.m, [-1, 0, 0.5, 10]))) ? pow(pow((record.b ? -61.51 : entity.posts), coalesce(-0.002053, viewer.age)), lookup({0: 1, 1: 3.5}, age(record.time), bucketize(0.8414, [-1, 0, 0.5, 10]))) : record.x)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[float64](k.Sets[0].Number(x2) != 0, number0, kernel.Missing) != fn.Min(kernel.Missing, fn.Bucketize(m, random25List2)), fn.Pow(fn.Pow(kernel.If[float64](b, -61.51, kernel.Missing), number1), fn.Coalesce(k.Tables[2].Number(fn.Age(time, number2)), 3)), x2))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[float64](k.Sets[0].Number(x2) != 0, number0, compute.Missing) != compute.Min(compute.Missing, compute.Bucketize(m, random25List2)), compute.Pow(compute.Pow(compute.If[float64](b, -61.51, compute.Missing), number1), compute.Coalesce(k.Tables[2].Number(compute.Age(time, number2)), 3)), x2))
 
 		// f2: (("" >= ((entity.posts == 0.02276) ? coalesce(record.verb, viewer.lang) : viewer.id)) ? object.rate : ((has(record.n) || (object.rate in record.vec)) ? dot(record.vec, viewer.bins) : (decay(record.y, record.x) / (has(record.m) ? record.n : 1))))
 		verb := rows.StringAt(k.Columns[4], int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64]("" >= kernel.If[string](false, kernel.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, kernel.If[float64](true || (slices.Contains(vec, objectRate)), fn.Dot(vec, list0), fn.Decay(y, x2)/kernel.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t2 := !(yNulls[r]&yNull == 0)
 		authorAge := float64(int64(authorAgeColumn[r]))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Coalesce(number3, fn.Coalesce(sValue[i], fn.Coalesce(-0.001149, objectRate))), kernel.If[float64](t2, kernel.If[float64](t2, authorAge, -0.0151), kernel.Missing)+fn.Coalesce(k.Tables[1].String(kernel.If[string](sColumn[r] != 0, s, text0)), number4)))
+		rest2 := float64(w[3] * compute.If[float64](false, compute.Coalesce(number3, compute.Coalesce(sValue[i], compute.Coalesce(-0.001149, objectRate))), compute.If[float64](t2, compute.If[float64](t2, authorAge, -0.0151), compute.Missing)+compute.Coalesce(k.Tables[1].String(compute.If[string](sColumn[r] != 0, s, text0)), number4)))
 
 		// f4: min(abs(((record.type < object.kind) ? lookup({0: 1, 1: 3.5}, record.author.age, record.x) : object.rate)), (coalesce(entity.followers, coalesce(-0.0, -94.39)) / log1p(-0.2067)), age(timestamp("2026-01-31T00:00:00Z")))
 		type2 := rows.StringAt(k.Columns[10], int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
-		rest3 := float64(w[4] * fn.Min(fn.Min(fn.Abs(kernel.If[float64](type2 < objectKind, fn.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), 0), number5))
+		rest3 := float64(w[4] * compute.Min(compute.Min(compute.Abs(compute.If[float64](type2 < objectKind, compute.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), 0), number5))
 
 		// f5: ("a long string of words".endsWith("a long string of words") ? -(record.x) : -1)
-		own1 := float64(w[5] * kernel.If[float64](true, -(x2), -1))
+		own1 := float64(w[5] * compute.If[float64](true, -(x2), -1))
 
 		// f6: record.n
 		own2 := float64(w[6] * n2)
 
 		// f7: bucketize(decay(sqrt(object.clicks), 3600), [0, 1, 10, 100])
-		rest0 += k.Tables[5].Number(fn.Bucketize(decay[i], random25List1))
+		rest0 += k.Tables[5].Number(compute.Bucketize(decay[i], random25List1))
 		t3 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom25AloneFolded scores with that part given.
-func scoreRandom25AloneFolded(k *kernel.Args) {
+func scoreRandom25AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -378,11 +381,11 @@ func scoreRandom25AloneFolded(k *kernel.Args) {
 	sValue := k.Lookup(0, k.Tables[3], sColumn)[:len(sel)]
 	t1 := k.Vector(1)[:len(sel)]
 	for i, r := range sel {
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		t1[i] = fn.Sqrt(objectClicks)
+		t1[i] = compute.Sqrt(objectClicks)
 	}
 	decay := k.Decays(2, t1, 3600)[:len(sel)]
 	for i, r := range sel {
@@ -390,42 +393,42 @@ func scoreRandom25AloneFolded(k *kernel.Args) {
 
 		// f1: ((((record.x in [0, 1, 2.5]) ? (has(entity.followers) ? viewer.age : entity.posts) : (entity.followers + 0.003866)) != min(entity.followers, abs(entity.posts), bucketize(record.m, [-1, 0, 0.5, 10]))) ? pow(pow((record.b ? -61.51 : entity.posts), coalesce(-0.002053, viewer.age)), lookup({0: 1, 1: 3.5}, age(record.time), bucketize(0.8414, [-1, 0, 0.5, 10]))) : record.x)
 		x2 := math.Float64frombits(xColumn[r])
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		b := bColumn[r] != 0
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * kernel.If[float64](kernel.If[float64](k.Sets[0].Number(x2) != 0, number0, kernel.Missing) != fn.Min(kernel.Missing, fn.Bucketize(m, random25List2)), fn.Pow(fn.Pow(kernel.If[float64](b, -61.51, kernel.Missing), number1), fn.Coalesce(k.Tables[2].Number(fn.Age(time, number2)), 3)), x2))
+		rest0 := float64(w[1] * compute.If[float64](compute.If[float64](k.Sets[0].Number(x2) != 0, number0, compute.Missing) != compute.Min(compute.Missing, compute.Bucketize(m, random25List2)), compute.Pow(compute.Pow(compute.If[float64](b, -61.51, compute.Missing), number1), compute.Coalesce(k.Tables[2].Number(compute.Age(time, number2)), 3)), x2))
 
 		// f2: (("" >= ((entity.posts == 0.02276) ? coalesce(record.verb, viewer.lang) : viewer.id)) ? object.rate : ((has(record.n) || (object.rate in record.vec)) ? dot(record.vec, viewer.bins) : (decay(record.y, record.x) / (has(record.m) ? record.n : 1))))
 		verb := rows.StringAt(k.Columns[4], int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[5], int(r))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest1 := float64(w[2] * kernel.If[float64]("" >= kernel.If[string](false, kernel.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, kernel.If[float64](true || (slices.Contains(vec, objectRate)), fn.Dot(vec, list0), fn.Decay(y, x2)/kernel.If[float64](mNulls[r]&mNull == 0, n2, 1))))
+		rest1 := float64(w[2] * compute.If[float64]("" >= compute.If[string](false, compute.If[string](verbColumn[r] != 0, verb, text0), text1), objectRate, compute.If[float64](true || (slices.Contains(vec, objectRate)), compute.Dot(vec, list0), compute.Decay(y, x2)/compute.If[float64](mNulls[r]&mNull == 0, n2, 1))))
 
 		// f3: ((100 in [0, 1, 2.5]) ? coalesce(viewer.age, lookup({"post": 2, "en": 3}, record.s, coalesce(-0.001149, object.rate))) : (((record.y == null) ? ((record.y == null) ? record.author.age : -0.0151) : entity.posts) + lookup(verbs, coalesce(record.s, viewer.lang), lookup(verbs, "", viewer.age))))
 		t2 := !(yNulls[r]&yNull == 0)
 		authorAge := float64(int64(authorAgeColumn[r]))
 		s := rows.StringAt(k.Columns[8], int(r))
-		rest2 := float64(w[3] * kernel.If[float64](false, fn.Coalesce(number3, fn.Coalesce(sValue[i], fn.Coalesce(-0.001149, objectRate))), kernel.If[float64](t2, kernel.If[float64](t2, authorAge, -0.0151), kernel.Missing)+fn.Coalesce(k.Tables[1].String(kernel.If[string](sColumn[r] != 0, s, text0)), number4)))
+		rest2 := float64(w[3] * compute.If[float64](false, compute.Coalesce(number3, compute.Coalesce(sValue[i], compute.Coalesce(-0.001149, objectRate))), compute.If[float64](t2, compute.If[float64](t2, authorAge, -0.0151), compute.Missing)+compute.Coalesce(k.Tables[1].String(compute.If[string](sColumn[r] != 0, s, text0)), number4)))
 
 		// f4: min(abs(((record.type < object.kind) ? lookup({0: 1, 1: 3.5}, record.author.age, record.x) : object.rate)), (coalesce(entity.followers, coalesce(-0.0, -94.39)) / log1p(-0.2067)), age(timestamp("2026-01-31T00:00:00Z")))
 		type2 := rows.StringAt(k.Columns[10], int(r))
 		objectKind := k.Objects.StringAt(1, int(r))
-		rest3 := float64(w[4] * fn.Min(fn.Min(fn.Abs(kernel.If[float64](type2 < objectKind, fn.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), 0), number5))
+		rest3 := float64(w[4] * compute.Min(compute.Min(compute.Abs(compute.If[float64](type2 < objectKind, compute.Coalesce(k.Tables[2].Number(authorAge), x2), objectRate)), 0), number5))
 
 		// f7: bucketize(decay(sqrt(object.clicks), 3600), [0, 1, 10, 100])
-		rest0 += k.Tables[5].Number(fn.Bucketize(decay[i], random25List1))
+		rest0 += k.Tables[5].Number(compute.Bucketize(decay[i], random25List1))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

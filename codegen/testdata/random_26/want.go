@@ -6,18 +6,21 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-26", Shape: "5dc5f3f0dba8d98d", Score: scoreRandom26})
-	kernel.Register(kernel.Generated{Model: "random-26", Shape: "1ef7c8137e493bbb", Score: foldRandom26})
-	kernel.Register(kernel.Generated{Model: "random-26", Shape: "dfffd3efd07aac5f", Score: scoreRandom26Folded})
+	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "5dc5f3f0dba8d98d", Score: scoreRandom26})
+	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "1ef7c8137e493bbb", Score: foldRandom26})
+	compute.RegisterModel(compute.Model{Name: "random-26", Shape: "dfffd3efd07aac5f", Score: scoreRandom26Folded})
 }
 
 // scoreRandom26 scores test.Every: linear over 4 features.
-func scoreRandom26(k *kernel.Args) {
+func scoreRandom26(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -42,44 +45,44 @@ func scoreRandom26(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: exp((lookup({0: 1, 1: 3.5}, record.y, (record.n - record.x)) + record.author.age))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own0 := float64(w[1] * fn.Exp(fn.Coalesce(k.Tables[2].Number(y), n2-x2)+authorAge))
+		own0 := float64(w[1] * compute.Exp(compute.Coalesce(k.Tables[2].Number(y), n2-x2)+authorAge))
 
 		// f1: ((record.verb in object.words) ? (object.hot ? ((record.verb == object.kind) ? (has(record.u) ? object.clicks : object.rate) : record.author.age) : cosine(record.vec, record.vec)) : coalesce(6.795, record.x))
 		verb := rows.StringAt(k.Columns[4], int(r))
 		objectWords := k.Arena.Strings(k.Objects, 0, int(r))
 		objectHot := objectHotColumn[r] != 0
 		objectKind := k.Objects.StringAt(2, int(r))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[6], int(r))
-		rest0 := float64(w[2] * kernel.If[float64](slices.Contains(objectWords, verb), kernel.If[float64](objectHot, kernel.If[float64](verb == objectKind, kernel.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), fn.Cosine(vec, vec)), fn.Coalesce(6.795, x2)))
+		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), compute.Cosine(vec, vec)), compute.Coalesce(6.795, x2)))
 
 		// f2: coalesce(lookup(verbs, record.verb, viewer.age), record.m)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * fn.Coalesce(fn.Coalesce(verbValue[i], number0), m))
+		rest1 := float64(w[3] * compute.Coalesce(compute.Coalesce(verbValue[i], number0), m))
 
-		out[i] = kernel.Score((own0 + number1) + (rest0 + rest1))
+		out[i] = compute.Score((own0 + number1) + (rest0 + rest1))
 	}
 }
 
 // foldRandom26 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom26(k *kernel.Args) {
+func foldRandom26(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -91,21 +94,21 @@ func foldRandom26(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f0: exp((lookup({0: 1, 1: 3.5}, record.y, (record.n - record.x)) + record.author.age))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own0 := float64(w[1] * fn.Exp(fn.Coalesce(k.Tables[2].Number(y), n2-x2)+authorAge))
+		own0 := float64(w[1] * compute.Exp(compute.Coalesce(k.Tables[2].Number(y), n2-x2)+authorAge))
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom26Folded scores with that part given.
-func scoreRandom26Folded(k *kernel.Args) {
+func scoreRandom26Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -132,26 +135,26 @@ func scoreRandom26Folded(k *kernel.Args) {
 		objectWords := k.Arena.Strings(k.Objects, 0, int(r))
 		objectHot := objectHotColumn[r] != 0
 		objectKind := k.Objects.StringAt(2, int(r))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
 		vec := k.Arena.Numbers(rows, k.Columns[4], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest0 := float64(w[2] * kernel.If[float64](slices.Contains(objectWords, verb), kernel.If[float64](objectHot, kernel.If[float64](verb == objectKind, kernel.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), fn.Cosine(vec, vec)), fn.Coalesce(6.795, x2)))
+		rest0 := float64(w[2] * compute.If[float64](slices.Contains(objectWords, verb), compute.If[float64](objectHot, compute.If[float64](verb == objectKind, compute.If[float64](uNulls[r]&uNull == 0, objectClicks, objectRate), authorAge), compute.Cosine(vec, vec)), compute.Coalesce(6.795, x2)))
 
 		// f2: coalesce(lookup(verbs, record.verb, viewer.age), record.m)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		rest1 := float64(w[3] * fn.Coalesce(fn.Coalesce(verbValue[i], number0), m))
+		rest1 := float64(w[3] * compute.Coalesce(compute.Coalesce(verbValue[i], number0), m))
 
-		out[i] = kernel.Score((folded[r] + number1) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + number1) + (rest0 + rest1))
 	}
 }

@@ -6,18 +6,21 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-27", Shape: "25c76400aef5d468", Score: scoreRandom27})
-	kernel.Register(kernel.Generated{Model: "random-27", Shape: "6d376859dc191c6a", Score: foldRandom27})
-	kernel.Register(kernel.Generated{Model: "random-27", Shape: "7dd91e1dd7d1c1e8", Score: scoreRandom27Folded})
+	compute.RegisterModel(compute.Model{Name: "random-27", Shape: "25c76400aef5d468", Score: scoreRandom27})
+	compute.RegisterModel(compute.Model{Name: "random-27", Shape: "6d376859dc191c6a", Score: foldRandom27})
+	compute.RegisterModel(compute.Model{Name: "random-27", Shape: "7dd91e1dd7d1c1e8", Score: scoreRandom27Folded})
 }
 
 // scoreRandom27 scores test.Every: linear over 6 features.
-func scoreRandom27(k *kernel.Args) {
+func scoreRandom27(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -48,44 +51,44 @@ func scoreRandom27(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f1: clamp((record.y + pow(exp(record.author.age), 0.5)), -1, 1)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own0 := float64(w[2] * fn.Clamp(y+fn.Pow(fn.Exp(authorAge), 0.5), -1, 1))
+		own0 := float64(w[2] * compute.Clamp(y+compute.Pow(compute.Exp(authorAge), 0.5), -1, 1))
 
 		// f2: (coalesce("", ((record.y == null) ? "a long string of words" : object.kind)) in object.words)
 		objectKind := k.Objects.StringAt(0, int(r))
 		objectWords := k.Arena.Strings(k.Objects, 1, int(r))
-		rest0 := float64(w[3] * kernel.Bool(slices.Contains(objectWords, kernel.If[string](false, "", kernel.If[string](!(yNulls[r]&yNull == 0), "a long string of words", objectKind)))))
+		rest0 := float64(w[3] * compute.Bool(slices.Contains(objectWords, compute.If[string](false, "", compute.If[string](!(yNulls[r]&yNull == 0), "a long string of words", objectKind)))))
 
 		// f3: record.n
 		n2 := float64(int64(nColumn[r]))
 		own1 := float64(w[4] * n2)
 
 		// f4: pow(log1p(clamp(lookup({0: 1, 1: 3.5}, record.x, 9.74), 0, 10.5)), 0.5)
-		own2 := float64(w[5] * fn.Pow(kernel.Log1p(fn.Clamp(fn.Coalesce(k.Tables[2].Number(t1[i]), 9.74), 0, 10.5)), 0.5))
+		own2 := float64(w[5] * compute.Pow(compute.Log1p(compute.Clamp(compute.Coalesce(k.Tables[2].Number(t1[i]), 9.74), 0, 10.5)), 0.5))
 
 		// f5: ((record.c || (pow(record.author.age, 2) in viewer.bins)) ? (!((viewer.vip == has(record.u))) ? -(lookup({"post": 2, "en": 3}, record.s, object.rate)) : ("".contains("") ? record.n : lookup({"post": 2, "en": 3}, viewer.id, -0.005083))) : (record.c ? ((has(object.clicks) == viewer.vip) ? decay(record.x, 3600) : object.clicks) : -((has(viewer.age) ? viewer.age : -63.48))))
 		c := cColumn[r] != 0
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[6] * kernel.If[float64](c || (k.Sets[0].Number(fn.Pow(authorAge, 2)) != 0), kernel.If[float64](!(flag0 == (uNulls[r]&uNull == 0)), -(fn.Coalesce(sValue[i], objectRate)), kernel.If[float64](true, n2, number0)), kernel.If[float64](c, kernel.If[float64]((objectClicksNulls[r]&objectClicksNull == 0) == flag0, decay[i], objectClicks), number1)))
+		rest1 := float64(w[6] * compute.If[float64](c || (k.Sets[0].Number(compute.Pow(authorAge, 2)) != 0), compute.If[float64](!(flag0 == (uNulls[r]&uNull == 0)), -(compute.Coalesce(sValue[i], objectRate)), compute.If[float64](true, n2, number0)), compute.If[float64](c, compute.If[float64]((objectClicksNulls[r]&objectClicksNull == 0) == flag0, decay[i], objectClicks), number1)))
 		t2 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t2 + number2) + (rest0 + rest1))
+		out[i] = compute.Score((t2 + number2) + (rest0 + rest1))
 	}
 }
 
 // foldRandom27 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom27(k *kernel.Args) {
+func foldRandom27(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[7]float64)(k.Weights)
@@ -97,12 +100,12 @@ func foldRandom27(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f1: clamp((record.y + pow(exp(record.author.age), 0.5)), -1, 1)
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own0 := float64(w[2] * fn.Clamp(y+fn.Pow(fn.Exp(authorAge), 0.5), -1, 1))
+		own0 := float64(w[2] * compute.Clamp(y+compute.Pow(compute.Exp(authorAge), 0.5), -1, 1))
 
 		// f3: record.n
 		n2 := float64(int64(nColumn[r]))
@@ -110,14 +113,14 @@ func foldRandom27(k *kernel.Args) {
 
 		// f4: pow(log1p(clamp(lookup({0: 1, 1: 3.5}, record.x, 9.74), 0, 10.5)), 0.5)
 		x2 := math.Float64frombits(xColumn[r])
-		own2 := float64(w[5] * fn.Pow(kernel.Log1p(fn.Clamp(fn.Coalesce(k.Tables[2].Number(x2), 9.74), 0, 10.5)), 0.5))
+		own2 := float64(w[5] * compute.Pow(compute.Log1p(compute.Clamp(compute.Coalesce(k.Tables[2].Number(x2), 9.74), 0, 10.5)), 0.5))
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRandom27Folded scores with that part given.
-func scoreRandom27Folded(k *kernel.Args) {
+func scoreRandom27Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -150,22 +153,22 @@ func scoreRandom27Folded(k *kernel.Args) {
 		// f2: (coalesce("", ((record.y == null) ? "a long string of words" : object.kind)) in object.words)
 		objectKind := k.Objects.StringAt(0, int(r))
 		objectWords := k.Arena.Strings(k.Objects, 1, int(r))
-		rest0 := float64(w[3] * kernel.Bool(slices.Contains(objectWords, kernel.If[string](false, "", kernel.If[string](!(yNulls[r]&yNull == 0), "a long string of words", objectKind)))))
+		rest0 := float64(w[3] * compute.Bool(slices.Contains(objectWords, compute.If[string](false, "", compute.If[string](!(yNulls[r]&yNull == 0), "a long string of words", objectKind)))))
 
 		// f5: ((record.c || (pow(record.author.age, 2) in viewer.bins)) ? (!((viewer.vip == has(record.u))) ? -(lookup({"post": 2, "en": 3}, record.s, object.rate)) : ("".contains("") ? record.n : lookup({"post": 2, "en": 3}, viewer.id, -0.005083))) : (record.c ? ((has(object.clicks) == viewer.vip) ? decay(record.x, 3600) : object.clicks) : -((has(viewer.age) ? viewer.age : -63.48))))
 		c := cColumn[r] != 0
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[6] * kernel.If[float64](c || (k.Sets[0].Number(fn.Pow(authorAge, 2)) != 0), kernel.If[float64](!(flag0 == (uNulls[r]&uNull == 0)), -(fn.Coalesce(sValue[i], objectRate)), kernel.If[float64](true, n2, number0)), kernel.If[float64](c, kernel.If[float64]((objectClicksNulls[r]&objectClicksNull == 0) == flag0, decay[i], objectClicks), number1)))
+		rest1 := float64(w[6] * compute.If[float64](c || (k.Sets[0].Number(compute.Pow(authorAge, 2)) != 0), compute.If[float64](!(flag0 == (uNulls[r]&uNull == 0)), -(compute.Coalesce(sValue[i], objectRate)), compute.If[float64](true, n2, number0)), compute.If[float64](c, compute.If[float64]((objectClicksNulls[r]&objectClicksNull == 0) == flag0, decay[i], objectClicks), number1)))
 
-		out[i] = kernel.Score((folded[r] + number2) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + number2) + (rest0 + rest1))
 	}
 }

@@ -5,22 +5,25 @@ package random_28
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-28", Shape: "54f5b471fc59b9e0", Score: scoreRandom28})
-	kernel.Register(kernel.Generated{Model: "random-28", Shape: "acf7cefdb6dbd4bd", Score: foldRandom28})
-	kernel.Register(kernel.Generated{Model: "random-28", Shape: "9f56b8a65b9eefab", Score: scoreRandom28Folded})
-	kernel.Register(kernel.Generated{Model: "random-28", Shape: "bf3128eec75fd0ec", Score: scoreRandom28Alone})
-	kernel.Register(kernel.Generated{Model: "random-28", Shape: "8a9c7e26f271d5a7", Score: scoreRandom28AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-28", Shape: "54f5b471fc59b9e0", Score: scoreRandom28})
+	compute.RegisterModel(compute.Model{Name: "random-28", Shape: "acf7cefdb6dbd4bd", Score: foldRandom28})
+	compute.RegisterModel(compute.Model{Name: "random-28", Shape: "9f56b8a65b9eefab", Score: scoreRandom28Folded})
+	compute.RegisterModel(compute.Model{Name: "random-28", Shape: "bf3128eec75fd0ec", Score: scoreRandom28Alone})
+	compute.RegisterModel(compute.Model{Name: "random-28", Shape: "8a9c7e26f271d5a7", Score: scoreRandom28AloneFolded})
 }
 
 var random28List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom28 scores test.Every and features test.Member: linear over 4 features.
-func scoreRandom28(k *kernel.Args) {
+func scoreRandom28(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -29,7 +32,7 @@ func scoreRandom28(k *kernel.Args) {
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
@@ -37,9 +40,9 @@ func scoreRandom28(k *kernel.Args) {
 	if entity != nil {
 		vip = entity.Word(k.EntCols[1], 0) != 0
 	}
-	t1 := kernel.If[float64](vip, posts, -1e+300)
+	t1 := compute.If[float64](vip, posts, -1e+300)
 	t2 := (entity != nil && !entity.Null(k.EntCols[3], 0))
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
@@ -60,18 +63,18 @@ func scoreRandom28(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((viewer.age + object.clicks), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(number0+objectClicks, random28List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(number0+objectClicks, random28List1))
 
 		// f1: coalesce((("post" >= cross(entity.lang, object.kind)) ? (-(record.n) - (entity.vip ? entity.posts : -1e300)) : min(coalesce(record.n, record.author.age), size(record.labels), (object.hot ? object.rate : record.y))), max((has(entity.followers) ? coalesce(viewer.age, -0.6176) : coalesce(entity.posts, record.n)), (record.c ? (record.n - entity.followers) : (has(entity.followers) ? record.n : -11.46)), decay(record.at, 86400.5)))
 		objectKind := k.Objects.StringAt(1, int(r))
@@ -79,31 +82,31 @@ func scoreRandom28(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		labels := k.Arena.Strings(rows, k.Columns[1], int(r))
 		objectHot := objectHotColumn[r] != 0
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		c := cColumn[r] != 0
-		rest1 := float64(w[1] * fn.Coalesce(kernel.If[float64]("post" >= t3, (-(n2))-t1, fn.Min(fn.Min(n2, float64(len(labels))), kernel.If[float64](objectHot, objectRate, y))), fn.Max(fn.Max(kernel.If[float64](t2, number1, fn.Coalesce(posts, n2)), kernel.If[float64](c, n2-followers, kernel.If[float64](t2, n2, -11.46))), decay[i])))
+		rest1 := float64(w[1] * compute.Coalesce(compute.If[float64]("post" >= t3, (-(n2))-t1, compute.Min(compute.Min(n2, float64(len(labels))), compute.If[float64](objectHot, objectRate, y))), compute.Max(compute.Max(compute.If[float64](t2, number1, compute.Coalesce(posts, n2)), compute.If[float64](c, n2-followers, compute.If[float64](t2, n2, -11.46))), decay[i])))
 
 		// f2: bucketize(log1p((has(record.n) ? record.x : record.x)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(kernel.Log1p(kernel.If[float64](true, x2, x2)), random28List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Log1p(compute.If[float64](true, x2, x2)), random28List1))
 
 		// f3: coalesce("a long string of words", (record.c ? entity.lang : record.u))
 		u := rows.StringAt(k.Columns[6], int(r))
-		rest2 := k.Tables[4].String(kernel.If[string](true, "a long string of words", kernel.If[string](c, lang, u)))
+		rest2 := k.Tables[4].String(compute.If[string](true, "a long string of words", compute.If[string](c, lang, u)))
 
-		out[i] = kernel.Score((own0 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((own0 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // foldRandom28 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom28(k *kernel.Args) {
+func foldRandom28(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	xColumn := rows.Column(k.Columns[0])
@@ -111,14 +114,14 @@ func foldRandom28(k *kernel.Args) {
 
 		// f2: bucketize(log1p((has(record.n) ? record.x : record.x)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(kernel.Log1p(kernel.If[float64](true, x2, x2)), random28List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Log1p(compute.If[float64](true, x2, x2)), random28List1))
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom28Folded scores with that part given.
-func scoreRandom28Folded(k *kernel.Args) {
+func scoreRandom28Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -128,7 +131,7 @@ func scoreRandom28Folded(k *kernel.Args) {
 	if entity != nil {
 		lang = entity.StringAt(k.EntCols[0], 0)
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[2], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[2], 0)))
 	}
@@ -136,9 +139,9 @@ func scoreRandom28Folded(k *kernel.Args) {
 	if entity != nil {
 		vip = entity.Word(k.EntCols[1], 0) != 0
 	}
-	t1 := kernel.If[float64](vip, posts, -1e+300)
+	t1 := compute.If[float64](vip, posts, -1e+300)
 	t2 := (entity != nil && !entity.Null(k.EntCols[3], 0))
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
@@ -158,18 +161,18 @@ func scoreRandom28Folded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((viewer.age + object.clicks), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(number0+objectClicks, random28List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(number0+objectClicks, random28List1))
 
 		// f1: coalesce((("post" >= cross(entity.lang, object.kind)) ? (-(record.n) - (entity.vip ? entity.posts : -1e300)) : min(coalesce(record.n, record.author.age), size(record.labels), (object.hot ? object.rate : record.y))), max((has(entity.followers) ? coalesce(viewer.age, -0.6176) : coalesce(entity.posts, record.n)), (record.c ? (record.n - entity.followers) : (has(entity.followers) ? record.n : -11.46)), decay(record.at, 86400.5)))
 		objectKind := k.Objects.StringAt(1, int(r))
@@ -177,27 +180,27 @@ func scoreRandom28Folded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		labels := k.Arena.Strings(rows, k.Columns[1], int(r))
 		objectHot := objectHotColumn[r] != 0
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		c := cColumn[r] != 0
-		rest1 := float64(w[1] * fn.Coalesce(kernel.If[float64]("post" >= t3, (-(n2))-t1, fn.Min(fn.Min(n2, float64(len(labels))), kernel.If[float64](objectHot, objectRate, y))), fn.Max(fn.Max(kernel.If[float64](t2, number1, fn.Coalesce(posts, n2)), kernel.If[float64](c, n2-followers, kernel.If[float64](t2, n2, -11.46))), decay[i])))
+		rest1 := float64(w[1] * compute.Coalesce(compute.If[float64]("post" >= t3, (-(n2))-t1, compute.Min(compute.Min(n2, float64(len(labels))), compute.If[float64](objectHot, objectRate, y))), compute.Max(compute.Max(compute.If[float64](t2, number1, compute.Coalesce(posts, n2)), compute.If[float64](c, n2-followers, compute.If[float64](t2, n2, -11.46))), decay[i])))
 
 		// f3: coalesce("a long string of words", (record.c ? entity.lang : record.u))
 		u := rows.StringAt(k.Columns[5], int(r))
-		rest2 := k.Tables[4].String(kernel.If[string](true, "a long string of words", kernel.If[string](c, lang, u)))
+		rest2 := k.Tables[4].String(compute.If[string](true, "a long string of words", compute.If[string](c, lang, u)))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // scoreRandom28Alone scores test.Every of entities without features: linear over 4 features.
-func scoreRandom28Alone(k *kernel.Args) {
+func scoreRandom28Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -218,18 +221,18 @@ func scoreRandom28Alone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((viewer.age + object.clicks), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(number0+objectClicks, random28List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(number0+objectClicks, random28List1))
 
 		// f1: coalesce((("post" >= cross(entity.lang, object.kind)) ? (-(record.n) - (entity.vip ? entity.posts : -1e300)) : min(coalesce(record.n, record.author.age), size(record.labels), (object.hot ? object.rate : record.y))), max((has(entity.followers) ? coalesce(viewer.age, -0.6176) : coalesce(entity.posts, record.n)), (record.c ? (record.n - entity.followers) : (has(entity.followers) ? record.n : -11.46)), decay(record.at, 86400.5)))
 		objectKind := k.Objects.StringAt(1, int(r))
@@ -237,31 +240,31 @@ func scoreRandom28Alone(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		labels := k.Arena.Strings(rows, k.Columns[1], int(r))
 		objectHot := objectHotColumn[r] != 0
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		c := cColumn[r] != 0
-		rest1 := float64(w[1] * fn.Coalesce(kernel.If[float64]("post" >= t1, (-(n2))-(-1e+300), fn.Min(fn.Min(n2, float64(len(labels))), kernel.If[float64](objectHot, objectRate, y))), fn.Max(fn.Max(kernel.If[float64](false, number1, fn.Coalesce(kernel.Missing, n2)), kernel.If[float64](c, n2-kernel.Missing, kernel.If[float64](false, n2, -11.46))), decay[i])))
+		rest1 := float64(w[1] * compute.Coalesce(compute.If[float64]("post" >= t1, (-(n2))-(-1e+300), compute.Min(compute.Min(n2, float64(len(labels))), compute.If[float64](objectHot, objectRate, y))), compute.Max(compute.Max(compute.If[float64](false, number1, compute.Coalesce(compute.Missing, n2)), compute.If[float64](c, n2-compute.Missing, compute.If[float64](false, n2, -11.46))), decay[i])))
 
 		// f2: bucketize(log1p((has(record.n) ? record.x : record.x)), [0, 1, 10, 100])
 		x2 := math.Float64frombits(xColumn[r])
-		own0 := k.Tables[3].Number(fn.Bucketize(kernel.Log1p(kernel.If[float64](true, x2, x2)), random28List1))
+		own0 := k.Tables[3].Number(compute.Bucketize(compute.Log1p(compute.If[float64](true, x2, x2)), random28List1))
 
 		// f3: coalesce("a long string of words", (record.c ? entity.lang : record.u))
 		u := rows.StringAt(k.Columns[6], int(r))
-		rest2 := k.Tables[4].String(kernel.If[string](true, "a long string of words", kernel.If[string](c, "", u)))
+		rest2 := k.Tables[4].String(compute.If[string](true, "a long string of words", compute.If[string](c, "", u)))
 
-		out[i] = kernel.Score((own0 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((own0 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // scoreRandom28AloneFolded scores with that part given.
-func scoreRandom28AloneFolded(k *kernel.Args) {
+func scoreRandom28AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -282,18 +285,18 @@ func scoreRandom28AloneFolded(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number2)
+		age[i] = compute.Age(at, number2)
 	}
 	decay := k.Decays(1, age, 86400.5)[:len(sel)]
 	for i, r := range sel {
 		k.Arena.Reset()
 
 		// f0: bucketize((viewer.age + object.clicks), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(number0+objectClicks, random28List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(number0+objectClicks, random28List1))
 
 		// f1: coalesce((("post" >= cross(entity.lang, object.kind)) ? (-(record.n) - (entity.vip ? entity.posts : -1e300)) : min(coalesce(record.n, record.author.age), size(record.labels), (object.hot ? object.rate : record.y))), max((has(entity.followers) ? coalesce(viewer.age, -0.6176) : coalesce(entity.posts, record.n)), (record.c ? (record.n - entity.followers) : (has(entity.followers) ? record.n : -11.46)), decay(record.at, 86400.5)))
 		objectKind := k.Objects.StringAt(1, int(r))
@@ -301,21 +304,21 @@ func scoreRandom28AloneFolded(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		labels := k.Arena.Strings(rows, k.Columns[1], int(r))
 		objectHot := objectHotColumn[r] != 0
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		c := cColumn[r] != 0
-		rest1 := float64(w[1] * fn.Coalesce(kernel.If[float64]("post" >= t1, (-(n2))-(-1e+300), fn.Min(fn.Min(n2, float64(len(labels))), kernel.If[float64](objectHot, objectRate, y))), fn.Max(fn.Max(kernel.If[float64](false, number1, fn.Coalesce(kernel.Missing, n2)), kernel.If[float64](c, n2-kernel.Missing, kernel.If[float64](false, n2, -11.46))), decay[i])))
+		rest1 := float64(w[1] * compute.Coalesce(compute.If[float64]("post" >= t1, (-(n2))-(-1e+300), compute.Min(compute.Min(n2, float64(len(labels))), compute.If[float64](objectHot, objectRate, y))), compute.Max(compute.Max(compute.If[float64](false, number1, compute.Coalesce(compute.Missing, n2)), compute.If[float64](c, n2-compute.Missing, compute.If[float64](false, n2, -11.46))), decay[i])))
 
 		// f3: coalesce("a long string of words", (record.c ? entity.lang : record.u))
 		u := rows.StringAt(k.Columns[5], int(r))
-		rest2 := k.Tables[4].String(kernel.If[string](true, "a long string of words", kernel.If[string](c, "", u)))
+		rest2 := k.Tables[4].String(compute.If[string](true, "a long string of words", compute.If[string](c, "", u)))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -5,13 +5,16 @@ package random_29
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-29", Shape: "83bc2131815568a9", Score: scoreRandom29})
-	kernel.Register(kernel.Generated{Model: "random-29", Shape: "81652e8da0510b5f", Score: scoreRandom29Alone})
+	compute.RegisterModel(compute.Model{Name: "random-29", Shape: "83bc2131815568a9", Score: scoreRandom29})
+	compute.RegisterModel(compute.Model{Name: "random-29", Shape: "81652e8da0510b5f", Score: scoreRandom29Alone})
 }
 
 var random29List1 = []float64{0, 1, 10, 100}
@@ -19,18 +22,18 @@ var random29List1 = []float64{0, 1, 10, 100}
 var random29List2 = []float64{-1, 0, 0.5, 10}
 
 // scoreRandom29 scores test.Every and features test.Member: linear over 6 features.
-func scoreRandom29(k *kernel.Args) {
+func scoreRandom29(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
 	entity := k.Entity
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
-	t1 := fn.Coalesce(k.Tables[0].Number(posts), 0)
+	t1 := compute.Coalesce(k.Tables[0].Number(posts), 0)
 	t2 := (entity != nil && !entity.Null(k.EntCols[1], 0))
-	t3 := k.Tables[3].Number(fn.Bucketize(posts, random29List1))
+	t3 := k.Tables[3].Number(compute.Bucketize(posts, random29List1))
 	objectClicksColumn := k.Objects.Column(0)
 	objectClicksNulls, objectClicksNull := k.Objects.Nulls(0)
 	objectRateColumn := k.Objects.Column(1)
@@ -48,45 +51,45 @@ func scoreRandom29(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: bucketize(((object.clicks < object.rate) ? pow(-102.9, object.clicks) : (has(record.m) ? object.rate : record.author.age)), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](objectClicks < objectRate, fn.Pow(-102.9, objectClicks), kernel.If[float64](mNulls[r]&mNull == 0, objectRate, authorAge)), random29List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectClicks < objectRate, compute.Pow(-102.9, objectClicks), compute.If[float64](mNulls[r]&mNull == 0, objectRate, authorAge)), random29List1))
 
 		// f1: sqrt(((record.verb < record.verb) ? coalesce(lookup(steps, entity.posts, 0), max(-22.55, record.x)) : abs(-(record.x))))
 		verb := rows.StringAt(k.Columns[2], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * fn.Sqrt(kernel.If[float64](verb < verb, fn.Coalesce(t1, fn.Max(-22.55, x2)), fn.Abs(-(x2)))))
+		rest1 := float64(w[1] * compute.Sqrt(compute.If[float64](verb < verb, compute.Coalesce(t1, compute.Max(-22.55, x2)), compute.Abs(-(x2)))))
 
 		// f4: bucketize(((entity.posts >= record.y) ? 0.4084 : (has(entity.followers) ? record.n : viewer.age)), [0, 1, 10, 100])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest3 := k.Tables[4].Number(fn.Bucketize(kernel.If[float64](posts >= y, 0.4084, kernel.If[float64](t2, n2, number0)), random29List1))
+		rest3 := k.Tables[4].Number(compute.Bucketize(compute.If[float64](posts >= y, 0.4084, compute.If[float64](t2, n2, number0)), random29List1))
 
 		// f5: max(((record.u < "") ? bucketize(coalesce(record.m, record.author.age), [-1, 0, 0.5, 10]) : record.author.age), max(size(record.vec), log1p(object.clicks), object.rate))
 		u := rows.StringAt(k.Columns[6], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest0 += float64(w[3] * fn.Max(kernel.If[float64](u < "", fn.Bucketize(fn.Coalesce(m, authorAge), random29List2), authorAge), fn.Max(fn.Max(float64(len(vec)), kernel.Log1p(objectClicks)), objectRate)))
+		rest0 += float64(w[3] * compute.Max(compute.If[float64](u < "", compute.Bucketize(compute.Coalesce(m, authorAge), random29List2), authorAge), compute.Max(compute.Max(float64(len(vec)), compute.Log1p(objectClicks)), objectRate)))
 
-		out[i] = kernel.Score(number1 + ((rest0 + rest1) + (t3 + rest3)))
+		out[i] = compute.Score(number1 + ((rest0 + rest1) + (t3 + rest3)))
 	}
 }
 
 // scoreRandom29Alone scores test.Every of entities without features: linear over 6 features.
-func scoreRandom29Alone(k *kernel.Args) {
+func scoreRandom29Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -109,39 +112,39 @@ func scoreRandom29Alone(k *kernel.Args) {
 		k.Arena.Reset()
 
 		// f0: bucketize(((object.clicks < object.rate) ? pow(-102.9, object.clicks) : (has(record.m) ? object.rate : record.author.age)), [0, 1, 10, 100])
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		authorAge := float64(int64(authorAgeColumn[r]))
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](objectClicks < objectRate, fn.Pow(-102.9, objectClicks), kernel.If[float64](mNulls[r]&mNull == 0, objectRate, authorAge)), random29List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectClicks < objectRate, compute.Pow(-102.9, objectClicks), compute.If[float64](mNulls[r]&mNull == 0, objectRate, authorAge)), random29List1))
 
 		// f1: sqrt(((record.verb < record.verb) ? coalesce(lookup(steps, entity.posts, 0), max(-22.55, record.x)) : abs(-(record.x))))
 		verb := rows.StringAt(k.Columns[2], int(r))
 		x2 := math.Float64frombits(xColumn[r])
-		rest1 := float64(w[1] * fn.Sqrt(kernel.If[float64](verb < verb, fn.Coalesce(number0, fn.Max(-22.55, x2)), fn.Abs(-(x2)))))
+		rest1 := float64(w[1] * compute.Sqrt(compute.If[float64](verb < verb, compute.Coalesce(number0, compute.Max(-22.55, x2)), compute.Abs(-(x2)))))
 
 		// f4: bucketize(((entity.posts >= record.y) ? 0.4084 : (has(entity.followers) ? record.n : viewer.age)), [0, 1, 10, 100])
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
 		n2 := float64(int64(nColumn[r]))
-		rest3 := k.Tables[4].Number(fn.Bucketize(kernel.If[float64](kernel.Missing >= y, 0.4084, kernel.If[float64](false, n2, number1)), random29List1))
+		rest3 := k.Tables[4].Number(compute.Bucketize(compute.If[float64](compute.Missing >= y, 0.4084, compute.If[float64](false, n2, number1)), random29List1))
 
 		// f5: max(((record.u < "") ? bucketize(coalesce(record.m, record.author.age), [-1, 0, 0.5, 10]) : record.author.age), max(size(record.vec), log1p(object.clicks), object.rate))
 		u := rows.StringAt(k.Columns[6], int(r))
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest0 += float64(w[3] * fn.Max(kernel.If[float64](u < "", fn.Bucketize(fn.Coalesce(m, authorAge), random29List2), authorAge), fn.Max(fn.Max(float64(len(vec)), kernel.Log1p(objectClicks)), objectRate)))
+		rest0 += float64(w[3] * compute.Max(compute.If[float64](u < "", compute.Bucketize(compute.Coalesce(m, authorAge), random29List2), authorAge), compute.Max(compute.Max(float64(len(vec)), compute.Log1p(objectClicks)), objectRate)))
 
-		out[i] = kernel.Score(number3 + ((rest0 + rest1) + (number2 + rest3)))
+		out[i] = compute.Score(number3 + ((rest0 + rest1) + (number2 + rest3)))
 	}
 }

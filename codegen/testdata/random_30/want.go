@@ -6,20 +6,23 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-30", Shape: "1381c20a5716d6e0", Score: scoreRandom30})
-	kernel.Register(kernel.Generated{Model: "random-30", Shape: "5521fb24a4ed6126", Score: foldRandom30})
-	kernel.Register(kernel.Generated{Model: "random-30", Shape: "86fbe5863212c9e3", Score: scoreRandom30Folded})
-	kernel.Register(kernel.Generated{Model: "random-30", Shape: "3109e9b222fa769a", Score: scoreRandom30Alone})
-	kernel.Register(kernel.Generated{Model: "random-30", Shape: "4bf28848c659dc5b", Score: scoreRandom30AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "1381c20a5716d6e0", Score: scoreRandom30})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "5521fb24a4ed6126", Score: foldRandom30})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "86fbe5863212c9e3", Score: scoreRandom30Folded})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "3109e9b222fa769a", Score: scoreRandom30Alone})
+	compute.RegisterModel(compute.Model{Name: "random-30", Shape: "4bf28848c659dc5b", Score: scoreRandom30AloneFolded})
 }
 
 // scoreRandom30 scores test.Every and features test.Member: linear over 8 features.
-func scoreRandom30(k *kernel.Args) {
+func scoreRandom30(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -29,7 +32,7 @@ func scoreRandom30(k *kernel.Args) {
 	if entity != nil {
 		vip = entity.Word(k.EntCols[0], 0) != 0
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -38,14 +41,14 @@ func scoreRandom30(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
 	list1 := k.Lists[1]
-	t1 := fn.Cosine(embedding, list1)
+	t1 := compute.Cosine(embedding, list1)
 	list0 := k.Lists[0]
-	t2 := fn.Dot(list0, embedding)
-	followers := kernel.Missing
+	t2 := compute.Dot(list0, embedding)
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
-	t3 := fn.Pow(followers, 2)
+	t3 := compute.Pow(followers, 2)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
@@ -71,62 +74,62 @@ func scoreRandom30(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * fn.Clamp(kernel.If[float64](verb == kernel.If[string](!(yNulls[r]&yNull == 0), u, verb), fn.Dot(objectPlace, list0), fn.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number1)
+		age := compute.Age(time, number1)
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](fn.Coalesce(k.Tables[0].Number(n2), fn.Max(y, objectRate)) <= number0, fn.Pow(fn.Clamp(age, -1, 10.5), 0.5), kernel.If[float64](kernel.If[float64](vip, x2, posts) != fn.Coalesce(posts, authorAge), number2, objectClicks)))
+		rest1 := float64(w[2] * compute.If[float64](compute.Coalesce(k.Tables[0].Number(n2), compute.Max(y, objectRate)) <= number0, compute.Pow(compute.Clamp(age, -1, 10.5), 0.5), compute.If[float64](compute.If[float64](vip, x2, posts) != compute.Coalesce(posts, authorAge), number2, objectClicks)))
 
 		// f2: abs(size(coalesce(record.verb, cross(record.u, record.n))))
 		t4 := k.Arena.Text(n2)
 		t5 := k.Arena.Cross(u, t4)
-		own0 := float64(w[3] * fn.Abs(kernel.Size(kernel.If[string](verbColumn[r] != 0, verb, t5))))
+		own0 := float64(w[3] * compute.Abs(compute.Size(compute.If[string](verbColumn[r] != 0, verb, t5))))
 
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * kernel.If[float64]((t1 == fn.Max(fn.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, kernel.If[float64](slices.Contains(vec, -(authorAge)), fn.Coalesce(t2, kernel.If[float64](true, y, y)), fn.Max(fn.Max(fn.Coalesce(number3, objectClicks), y), t3))))
+		rest2 := float64(w[4] * compute.If[float64]((t1 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(t2, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t3))))
 
 		// f4: pow(record.m, 0.5)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own1 := float64(w[5] * fn.Pow(m, 0.5))
+		own1 := float64(w[5] * compute.Pow(m, 0.5))
 
 		// f5: exp(coalesce(age(record.time), max((object.hot ? 0.005133 : object.clicks), clamp(-1e300, -1, 10.5))))
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[6] * fn.Exp(fn.Coalesce(age, fn.Max(kernel.If[float64](objectHot, 0.005133, objectClicks), -1))))
+		rest3 := float64(w[6] * compute.Exp(compute.Coalesce(age, compute.Max(compute.If[float64](objectHot, 0.005133, objectClicks), -1))))
 
 		// f6: bucketize(record.author.age, [0, 1, 10, 100])
-		own2 := k.Tables[3].Number(float64(kernel.One(authorAge >= 0) + kernel.One(authorAge >= 1) + kernel.One(authorAge >= 10) + kernel.One(authorAge >= 100)))
+		own2 := k.Tables[3].Number(float64(compute.One(authorAge >= 0) + compute.One(authorAge >= 1) + compute.One(authorAge >= 10) + compute.One(authorAge >= 100)))
 
 		// f7: record.n
 		own3 := float64(w[7] * n2)
 		t6 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t6 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t6 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // foldRandom30 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom30(k *kernel.Args) {
+func foldRandom30(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -144,28 +147,28 @@ func foldRandom30(k *kernel.Args) {
 		n2 := float64(int64(nColumn[r]))
 		t1 := k.Arena.Text(n2)
 		t2 := k.Arena.Cross(u, t1)
-		own0 := float64(w[3] * fn.Abs(kernel.Size(kernel.If[string](verbColumn[r] != 0, verb, t2))))
+		own0 := float64(w[3] * compute.Abs(compute.Size(compute.If[string](verbColumn[r] != 0, verb, t2))))
 
 		// f4: pow(record.m, 0.5)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own1 := float64(w[5] * fn.Pow(m, 0.5))
+		own1 := float64(w[5] * compute.Pow(m, 0.5))
 
 		// f6: bucketize(record.author.age, [0, 1, 10, 100])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		own2 := k.Tables[3].Number(float64(kernel.One(authorAge >= 0) + kernel.One(authorAge >= 1) + kernel.One(authorAge >= 10) + kernel.One(authorAge >= 100)))
+		own2 := k.Tables[3].Number(float64(compute.One(authorAge >= 0) + compute.One(authorAge >= 1) + compute.One(authorAge >= 10) + compute.One(authorAge >= 100)))
 
 		// f7: record.n
 		own3 := float64(w[7] * n2)
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreRandom30Folded scores with that part given.
-func scoreRandom30Folded(k *kernel.Args) {
+func scoreRandom30Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -176,7 +179,7 @@ func scoreRandom30Folded(k *kernel.Args) {
 	if entity != nil {
 		vip = entity.Word(k.EntCols[0], 0) != 0
 	}
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[1], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[1], 0)))
 	}
@@ -185,14 +188,14 @@ func scoreRandom30Folded(k *kernel.Args) {
 		embedding = k.EntityArena.Numbers(entity, k.EntCols[2], 0)
 	}
 	list1 := k.Lists[1]
-	t1 := fn.Cosine(embedding, list1)
+	t1 := compute.Cosine(embedding, list1)
 	list0 := k.Lists[0]
-	t2 := fn.Dot(list0, embedding)
-	followers := kernel.Missing
+	t2 := compute.Dot(list0, embedding)
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[3], 0))
 	}
-	t3 := fn.Pow(followers, 2)
+	t3 := compute.Pow(followers, 2)
 	yNulls, yNull := rows.Nulls(k.Columns[0])
 	nColumn := rows.Column(k.Columns[3])
 	yColumn := rows.Column(k.Columns[0])
@@ -215,43 +218,43 @@ func scoreRandom30Folded(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * fn.Clamp(kernel.If[float64](verb == kernel.If[string](!(yNulls[r]&yNull == 0), u, verb), fn.Dot(objectPlace, list0), fn.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number1)
+		age := compute.Age(time, number1)
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](fn.Coalesce(k.Tables[0].Number(n2), fn.Max(y, objectRate)) <= number0, fn.Pow(fn.Clamp(age, -1, 10.5), 0.5), kernel.If[float64](kernel.If[float64](vip, x2, posts) != fn.Coalesce(posts, authorAge), number2, objectClicks)))
+		rest1 := float64(w[2] * compute.If[float64](compute.Coalesce(k.Tables[0].Number(n2), compute.Max(y, objectRate)) <= number0, compute.Pow(compute.Clamp(age, -1, 10.5), 0.5), compute.If[float64](compute.If[float64](vip, x2, posts) != compute.Coalesce(posts, authorAge), number2, objectClicks)))
 
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * kernel.If[float64]((t1 == fn.Max(fn.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, kernel.If[float64](slices.Contains(vec, -(authorAge)), fn.Coalesce(t2, kernel.If[float64](true, y, y)), fn.Max(fn.Max(fn.Coalesce(number3, objectClicks), y), t3))))
+		rest2 := float64(w[4] * compute.If[float64]((t1 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(t2, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number3, objectClicks), y), t3))))
 
 		// f5: exp(coalesce(age(record.time), max((object.hot ? 0.005133 : object.clicks), clamp(-1e300, -1, 10.5))))
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[6] * fn.Exp(fn.Coalesce(age, fn.Max(kernel.If[float64](objectHot, 0.005133, objectClicks), -1))))
+		rest3 := float64(w[6] * compute.Exp(compute.Coalesce(age, compute.Max(compute.If[float64](objectHot, 0.005133, objectClicks), -1))))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom30Alone scores test.Every of entities without features: linear over 8 features.
-func scoreRandom30Alone(k *kernel.Args) {
+func scoreRandom30Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[8]float64)(k.Weights)
@@ -283,62 +286,62 @@ func scoreRandom30Alone(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * fn.Clamp(kernel.If[float64](verb == kernel.If[string](!(yNulls[r]&yNull == 0), u, verb), fn.Dot(objectPlace, list0), fn.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number1)
+		age := compute.Age(time, number1)
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](fn.Coalesce(k.Tables[0].Number(n2), fn.Max(y, objectRate)) <= number0, fn.Pow(fn.Clamp(age, -1, 10.5), 0.5), kernel.If[float64](kernel.If[float64](false, x2, kernel.Missing) != fn.Coalesce(kernel.Missing, authorAge), number2, objectClicks)))
+		rest1 := float64(w[2] * compute.If[float64](compute.Coalesce(k.Tables[0].Number(n2), compute.Max(y, objectRate)) <= number0, compute.Pow(compute.Clamp(age, -1, 10.5), 0.5), compute.If[float64](compute.If[float64](false, x2, compute.Missing) != compute.Coalesce(compute.Missing, authorAge), number2, objectClicks)))
 
 		// f2: abs(size(coalesce(record.verb, cross(record.u, record.n))))
 		t1 := k.Arena.Text(n2)
 		t2 := k.Arena.Cross(u, t1)
-		own0 := float64(w[3] * fn.Abs(kernel.Size(kernel.If[string](verbColumn[r] != 0, verb, t2))))
+		own0 := float64(w[3] * compute.Abs(compute.Size(compute.If[string](verbColumn[r] != 0, verb, t2))))
 
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * kernel.If[float64]((number3 == fn.Max(fn.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, kernel.If[float64](slices.Contains(vec, -(authorAge)), fn.Coalesce(number4, kernel.If[float64](true, y, y)), fn.Max(fn.Max(fn.Coalesce(number5, objectClicks), y), kernel.Missing))))
+		rest2 := float64(w[4] * compute.If[float64]((number3 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(number4, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number5, objectClicks), y), compute.Missing))))
 
 		// f4: pow(record.m, 0.5)
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		own1 := float64(w[5] * fn.Pow(m, 0.5))
+		own1 := float64(w[5] * compute.Pow(m, 0.5))
 
 		// f5: exp(coalesce(age(record.time), max((object.hot ? 0.005133 : object.clicks), clamp(-1e300, -1, 10.5))))
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[6] * fn.Exp(fn.Coalesce(age, fn.Max(kernel.If[float64](objectHot, 0.005133, objectClicks), -1))))
+		rest3 := float64(w[6] * compute.Exp(compute.Coalesce(age, compute.Max(compute.If[float64](objectHot, 0.005133, objectClicks), -1))))
 
 		// f6: bucketize(record.author.age, [0, 1, 10, 100])
-		own2 := k.Tables[3].Number(float64(kernel.One(authorAge >= 0) + kernel.One(authorAge >= 1) + kernel.One(authorAge >= 10) + kernel.One(authorAge >= 100)))
+		own2 := k.Tables[3].Number(float64(compute.One(authorAge >= 0) + compute.One(authorAge >= 1) + compute.One(authorAge >= 10) + compute.One(authorAge >= 100)))
 
 		// f7: record.n
 		own3 := float64(w[7] * n2)
 		t3 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((t3 + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }
 
 // scoreRandom30AloneFolded scores with that part given.
-func scoreRandom30AloneFolded(k *kernel.Args) {
+func scoreRandom30AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -368,37 +371,37 @@ func scoreRandom30AloneFolded(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[2], int(r))
 		u := rows.StringAt(k.Columns[1], int(r))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
-		rest0 := float64(w[1] * fn.Clamp(kernel.If[float64](verb == kernel.If[string](!(yNulls[r]&yNull == 0), u, verb), fn.Dot(objectPlace, list0), fn.Dot(list0, objectPlace)), -1, 1))
+		rest0 := float64(w[1] * compute.Clamp(compute.If[float64](verb == compute.If[string](!(yNulls[r]&yNull == 0), u, verb), compute.Dot(objectPlace, list0), compute.Dot(list0, objectPlace)), -1, 1))
 
 		// f1: ((lookup(steps, coalesce(record.n, object.rate), max(record.y, object.rate)) <= viewer.age) ? pow(clamp(age(record.time), -1, 10.5), 0.5) : (((entity.vip ? record.x : entity.posts) != coalesce(entity.posts, record.author.age)) ? coalesce(pow(viewer.age, 2), 1) : object.clicks))
 		n2 := float64(int64(nColumn[r]))
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
 		time := float64(int64(timeColumn[r]))
-		age := fn.Age(time, number1)
+		age := compute.Age(time, number1)
 		x2 := math.Float64frombits(xColumn[r])
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest1 := float64(w[2] * kernel.If[float64](fn.Coalesce(k.Tables[0].Number(n2), fn.Max(y, objectRate)) <= number0, fn.Pow(fn.Clamp(age, -1, 10.5), 0.5), kernel.If[float64](kernel.If[float64](false, x2, kernel.Missing) != fn.Coalesce(kernel.Missing, authorAge), number2, objectClicks)))
+		rest1 := float64(w[2] * compute.If[float64](compute.Coalesce(k.Tables[0].Number(n2), compute.Max(y, objectRate)) <= number0, compute.Pow(compute.Clamp(age, -1, 10.5), 0.5), compute.If[float64](compute.If[float64](false, x2, compute.Missing) != compute.Coalesce(compute.Missing, authorAge), number2, objectClicks)))
 
 		// f3: (((cosine(entity.embedding, viewer.vec) == max(record.x, 0.6421, -1e300)) == ("a long string of words" in object.words)) ? exp(1) : ((-(record.author.age) in record.vec) ? coalesce(dot(viewer.bins, entity.embedding), (has(record.n) ? record.y : record.y)) : max(lookup({"post": 2, "en": 3}, "post", object.clicks), record.y, pow(entity.followers, 2))))
 		objectWords := k.Arena.Strings(k.Objects, 3, int(r))
 		vec := k.Arena.Numbers(rows, k.Columns[7], int(r))
-		rest2 := float64(w[4] * kernel.If[float64]((number3 == fn.Max(fn.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, kernel.If[float64](slices.Contains(vec, -(authorAge)), fn.Coalesce(number4, kernel.If[float64](true, y, y)), fn.Max(fn.Max(fn.Coalesce(number5, objectClicks), y), kernel.Missing))))
+		rest2 := float64(w[4] * compute.If[float64]((number3 == compute.Max(compute.Max(x2, 0.6421), -1e+300)) == (slices.Contains(objectWords, "a long string of words")), 2.7182818284590455, compute.If[float64](slices.Contains(vec, -(authorAge)), compute.Coalesce(number4, compute.If[float64](true, y, y)), compute.Max(compute.Max(compute.Coalesce(number5, objectClicks), y), compute.Missing))))
 
 		// f5: exp(coalesce(age(record.time), max((object.hot ? 0.005133 : object.clicks), clamp(-1e300, -1, 10.5))))
 		objectHot := objectHotColumn[r] != 0
-		rest3 := float64(w[6] * fn.Exp(fn.Coalesce(age, fn.Max(kernel.If[float64](objectHot, 0.005133, objectClicks), -1))))
+		rest3 := float64(w[6] * compute.Exp(compute.Coalesce(age, compute.Max(compute.If[float64](objectHot, 0.005133, objectClicks), -1))))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + (rest2 + rest3)))
 	}
 }

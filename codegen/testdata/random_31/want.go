@@ -5,25 +5,28 @@ package random_31
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-31", Shape: "5d880a7f85f681d6", Score: scoreRandom31})
-	kernel.Register(kernel.Generated{Model: "random-31", Shape: "5e6fb1cdd03da281", Score: scoreRandom31Alone})
+	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "5d880a7f85f681d6", Score: scoreRandom31})
+	compute.RegisterModel(compute.Model{Name: "random-31", Shape: "5e6fb1cdd03da281", Score: scoreRandom31Alone})
 }
 
 var random31List1 = []float64{0, 1, 10, 100}
 
 // scoreRandom31 scores test.Every and features test.Member: logistic over 2 features.
-func scoreRandom31(k *kernel.Args) {
+func scoreRandom31(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
 	entity := k.Entity
 	t1 := (entity != nil && !entity.Null(k.EntCols[0], 0))
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
@@ -35,18 +38,18 @@ func scoreRandom31(k *kernel.Args) {
 
 		// f0: bucketize((has(object.rate) ? dot(object.place, object.place) : (has(entity.posts) ? entity.posts : object.rate)), [0, 1, 10, 100])
 		objectPlace := k.Arena.Numbers(k.Objects, 1, int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](objectRateNulls[r]&objectRateNull == 0, fn.Dot(objectPlace, objectPlace), kernel.If[float64](t1, posts, objectRate)), random31List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, compute.Dot(objectPlace, objectPlace), compute.If[float64](t1, posts, objectRate)), random31List1))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + (rest0 + t2)))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + (rest0 + t2)))
 	}
 }
 
 // scoreRandom31Alone scores test.Every of entities without features: logistic over 2 features.
-func scoreRandom31Alone(k *kernel.Args) {
+func scoreRandom31Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	w := (*[2]float64)(k.Weights)
@@ -58,12 +61,12 @@ func scoreRandom31Alone(k *kernel.Args) {
 
 		// f0: bucketize((has(object.rate) ? dot(object.place, object.place) : (has(entity.posts) ? entity.posts : object.rate)), [0, 1, 10, 100])
 		objectPlace := k.Arena.Numbers(k.Objects, 1, int(r))
-		objectRate := kernel.Missing
+		objectRate := compute.Missing
 		if objectRateNulls[r]&objectRateNull == 0 {
 			objectRate = math.Float64frombits(objectRateColumn[r])
 		}
-		rest0 := k.Tables[2].Number(fn.Bucketize(kernel.If[float64](objectRateNulls[r]&objectRateNull == 0, fn.Dot(objectPlace, objectPlace), kernel.If[float64](false, kernel.Missing, objectRate)), random31List1))
+		rest0 := k.Tables[2].Number(compute.Bucketize(compute.If[float64](objectRateNulls[r]&objectRateNull == 0, compute.Dot(objectPlace, objectPlace), compute.If[float64](false, compute.Missing, objectRate)), random31List1))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + (rest0 + number0)))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + (rest0 + number0)))
 	}
 }

@@ -6,29 +6,33 @@ import (
 	"math"
 	"strings"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-32", Shape: "005afa8f6330d98f", Score: scoreRandom32})
-	kernel.Register(kernel.Generated{Model: "random-32", Shape: "1996a8b67c099c2a", Score: foldRandom32})
-	kernel.Register(kernel.Generated{Model: "random-32", Shape: "348f8cdac4e744c8", Score: scoreRandom32Folded})
-	kernel.Register(kernel.Generated{Model: "random-32", Shape: "54ade2f0948f1807", Score: scoreRandom32Alone})
-	kernel.Register(kernel.Generated{Model: "random-32", Shape: "2e91ea78d2d3dcb7", Score: scoreRandom32AloneFolded})
+	compute.RegisterModel(compute.Model{Name: "random-32", Shape: "005afa8f6330d98f", Score: scoreRandom32})
+	compute.RegisterModel(compute.Model{Name: "random-32", Shape: "1996a8b67c099c2a", Score: foldRandom32})
+	compute.RegisterModel(compute.Model{Name: "random-32", Shape: "348f8cdac4e744c8", Score: scoreRandom32Folded})
+	compute.RegisterModel(compute.Model{Name: "random-32", Shape: "54ade2f0948f1807", Score: scoreRandom32Alone})
+	compute.RegisterModel(compute.Model{Name: "random-32", Shape: "2e91ea78d2d3dcb7", Score: scoreRandom32AloneFolded})
 }
 
 // scoreRandom32 scores test.Every and features test.Member: logistic over 7 features.
-func scoreRandom32(k *kernel.Args) {
+func scoreRandom32(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
 	t1 := float64(w[2] * followers)
-	t2 := float64(w[4] * kernel.Bool((entity != nil && !entity.Null(k.EntCols[0], 0))))
+	t2 := float64(w[4] * compute.Bool((entity != nil && !entity.Null(k.EntCols[0], 0))))
 	cColumn := rows.Column(k.Columns[1])
 	flag0 := k.Bools[0]
 	number0 := k.Numbers[0]
@@ -42,10 +46,10 @@ func scoreRandom32(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[0], int(r))
 		objectKind := k.Objects.StringAt(0, int(r))
 		c := cColumn[r] != 0
-		rest0 := float64(w[1] * kernel.If[float64]((verb == objectKind) && flag0, -(kernel.If[float64](strings.Contains("post", objectKind), kernel.If[float64](c, number0, number0), 0.09282)), -62.19))
+		rest0 := float64(w[1] * compute.If[float64]((verb == objectKind) && flag0, -(compute.If[float64](strings.Contains("post", objectKind), compute.If[float64](c, number0, number0), 0.09282)), -62.19))
 
 		// f2: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -53,9 +57,9 @@ func scoreRandom32(k *kernel.Args) {
 
 		// f3: coalesce((viewer.vip ? object.kind : record.u), record.type)
 		u := rows.StringAt(k.Columns[3], int(r))
-		t3 := kernel.If[string](flag1, objectKind, u)
+		t3 := compute.If[string](flag1, objectKind, u)
 		type2 := rows.StringAt(k.Columns[4], int(r))
-		rest2 := k.Tables[2].String(kernel.If[string](t3 != "", t3, type2))
+		rest2 := k.Tables[2].String(compute.If[string](t3 != "", t3, type2))
 
 		// f4: object.kind
 		rest3 := k.Tables[3].String(objectKind)
@@ -63,12 +67,12 @@ func scoreRandom32(k *kernel.Args) {
 		// f6: has(entity.followers)
 		rest0 += t2
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + number1) + ((rest0 + t1) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((own0 + number1) + ((rest0 + t1) + (rest2 + rest3))))
 	}
 }
 
 // foldRandom32 adds up what depends on the record alone, once, when it enters a cache.
-func foldRandom32(k *kernel.Args) {
+func foldRandom32(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -77,29 +81,29 @@ func foldRandom32(k *kernel.Args) {
 	for i, r := range sel {
 
 		// f2: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
 		own0 := float64(w[3] * m)
 
-		out[i] = kernel.Score(own0)
+		out[i] = compute.Score(own0)
 	}
 }
 
 // scoreRandom32Folded scores with that part given.
-func scoreRandom32Folded(k *kernel.Args) {
+func scoreRandom32Folded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
 	t1 := float64(w[2] * followers)
-	t2 := float64(w[4] * kernel.Bool((entity != nil && !entity.Null(k.EntCols[0], 0))))
+	t2 := float64(w[4] * compute.Bool((entity != nil && !entity.Null(k.EntCols[0], 0))))
 	cColumn := rows.Column(k.Columns[1])
 	flag0 := k.Bools[0]
 	number0 := k.Numbers[0]
@@ -111,13 +115,13 @@ func scoreRandom32Folded(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[0], int(r))
 		objectKind := k.Objects.StringAt(0, int(r))
 		c := cColumn[r] != 0
-		rest0 := float64(w[1] * kernel.If[float64]((verb == objectKind) && flag0, -(kernel.If[float64](strings.Contains("post", objectKind), kernel.If[float64](c, number0, number0), 0.09282)), -62.19))
+		rest0 := float64(w[1] * compute.If[float64]((verb == objectKind) && flag0, -(compute.If[float64](strings.Contains("post", objectKind), compute.If[float64](c, number0, number0), 0.09282)), -62.19))
 
 		// f3: coalesce((viewer.vip ? object.kind : record.u), record.type)
 		u := rows.StringAt(k.Columns[2], int(r))
-		t3 := kernel.If[string](flag1, objectKind, u)
+		t3 := compute.If[string](flag1, objectKind, u)
 		type2 := rows.StringAt(k.Columns[3], int(r))
-		rest2 := k.Tables[2].String(kernel.If[string](t3 != "", t3, type2))
+		rest2 := k.Tables[2].String(compute.If[string](t3 != "", t3, type2))
 
 		// f4: object.kind
 		rest3 := k.Tables[3].String(objectKind)
@@ -125,12 +129,12 @@ func scoreRandom32Folded(k *kernel.Args) {
 		// f6: has(entity.followers)
 		rest0 += t2
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number1) + ((rest0 + t1) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + number1) + ((rest0 + t1) + (rest2 + rest3))))
 	}
 }
 
 // scoreRandom32Alone scores test.Every of entities without features: logistic over 7 features.
-func scoreRandom32Alone(k *kernel.Args) {
+func scoreRandom32Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -149,10 +153,10 @@ func scoreRandom32Alone(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[0], int(r))
 		objectKind := k.Objects.StringAt(0, int(r))
 		c := cColumn[r] != 0
-		rest0 := float64(w[1] * kernel.If[float64]((verb == objectKind) && flag0, -(kernel.If[float64](strings.Contains("post", objectKind), kernel.If[float64](c, number0, number0), 0.09282)), -62.19))
+		rest0 := float64(w[1] * compute.If[float64]((verb == objectKind) && flag0, -(compute.If[float64](strings.Contains("post", objectKind), compute.If[float64](c, number0, number0), 0.09282)), -62.19))
 
 		// f2: record.m
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
@@ -160,9 +164,9 @@ func scoreRandom32Alone(k *kernel.Args) {
 
 		// f3: coalesce((viewer.vip ? object.kind : record.u), record.type)
 		u := rows.StringAt(k.Columns[3], int(r))
-		t1 := kernel.If[string](flag1, objectKind, u)
+		t1 := compute.If[string](flag1, objectKind, u)
 		type2 := rows.StringAt(k.Columns[4], int(r))
-		rest2 := k.Tables[2].String(kernel.If[string](t1 != "", t1, type2))
+		rest2 := k.Tables[2].String(compute.If[string](t1 != "", t1, type2))
 
 		// f4: object.kind
 		rest3 := k.Tables[3].String(objectKind)
@@ -170,12 +174,12 @@ func scoreRandom32Alone(k *kernel.Args) {
 		// f6: has(entity.followers)
 		rest0 += number1
 
-		out[i] = kernel.Score(kernel.Sigmoid((own0 + number3) + ((rest0 + number2) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((own0 + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }
 
 // scoreRandom32AloneFolded scores with that part given.
-func scoreRandom32AloneFolded(k *kernel.Args) {
+func scoreRandom32AloneFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -193,13 +197,13 @@ func scoreRandom32AloneFolded(k *kernel.Args) {
 		verb := rows.StringAt(k.Columns[0], int(r))
 		objectKind := k.Objects.StringAt(0, int(r))
 		c := cColumn[r] != 0
-		rest0 := float64(w[1] * kernel.If[float64]((verb == objectKind) && flag0, -(kernel.If[float64](strings.Contains("post", objectKind), kernel.If[float64](c, number0, number0), 0.09282)), -62.19))
+		rest0 := float64(w[1] * compute.If[float64]((verb == objectKind) && flag0, -(compute.If[float64](strings.Contains("post", objectKind), compute.If[float64](c, number0, number0), 0.09282)), -62.19))
 
 		// f3: coalesce((viewer.vip ? object.kind : record.u), record.type)
 		u := rows.StringAt(k.Columns[2], int(r))
-		t1 := kernel.If[string](flag1, objectKind, u)
+		t1 := compute.If[string](flag1, objectKind, u)
 		type2 := rows.StringAt(k.Columns[3], int(r))
-		rest2 := k.Tables[2].String(kernel.If[string](t1 != "", t1, type2))
+		rest2 := k.Tables[2].String(compute.If[string](t1 != "", t1, type2))
 
 		// f4: object.kind
 		rest3 := k.Tables[3].String(objectKind)
@@ -207,6 +211,6 @@ func scoreRandom32AloneFolded(k *kernel.Args) {
 		// f6: has(entity.followers)
 		rest0 += number1
 
-		out[i] = kernel.Score(kernel.Sigmoid((folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
+		out[i] = compute.Score(compute.Sigmoid((folded[r] + number3) + ((rest0 + number2) + (rest2 + rest3))))
 	}
 }

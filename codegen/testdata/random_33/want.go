@@ -5,22 +5,25 @@ package random_33
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "random-33", Shape: "d131fd94b4975c7d", Score: scoreRandom33})
-	kernel.Register(kernel.Generated{Model: "random-33", Shape: "d9f40b09c4010089", Score: scoreRandom33Alone})
+	compute.RegisterModel(compute.Model{Name: "random-33", Shape: "d131fd94b4975c7d", Score: scoreRandom33})
+	compute.RegisterModel(compute.Model{Name: "random-33", Shape: "d9f40b09c4010089", Score: scoreRandom33Alone})
 }
 
 // scoreRandom33 scores test.Every and features test.Member: logistic over 5 features.
-func scoreRandom33(k *kernel.Args) {
+func scoreRandom33(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
 	entity := k.Entity
-	posts := kernel.Missing
+	posts := compute.Missing
 	if entity != nil && !entity.Null(k.EntCols[0], 0) {
 		posts = float64(int64(entity.Word(k.EntCols[0], 0)))
 	}
@@ -35,7 +38,7 @@ func scoreRandom33(k *kernel.Args) {
 		lang = entity.StringAt(k.EntCols[2], 0)
 	}
 	t2 := float64(w[1] * posts)
-	t3 := float64(w[4] * kernel.Bool((entity != nil && !entity.Null(k.EntCols[3], 0))))
+	t3 := float64(w[4] * compute.Bool((entity != nil && !entity.Null(k.EntCols[3], 0))))
 	number1 := k.Numbers[1]
 	mNulls, mNull := rows.Nulls(k.Columns[0])
 	atColumn := rows.Column(k.Columns[1])
@@ -53,31 +56,31 @@ func scoreRandom33(k *kernel.Args) {
 		// f1: (entity.vip ? (size(object.place) - (cosine(viewer.bins, viewer.vec) * (entity.posts * -0.1618))) : age(timestamp("2026-01-31T00:00:00Z")))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
 		t4 := float64(len(objectPlace))
-		rest1 := float64(w[2] * kernel.If[float64](vip, t4-t1, number1))
+		rest1 := float64(w[2] * compute.If[float64](vip, t4-t1, number1))
 
 		// f2: (((!(has(record.m)) ? entity.lang : coalesce("", "")) in viewer.langs) ? decay(record.at, record.x) : lookup({"post": 2, "en": 3}, viewer.id, size(object.words)))
 		t5 := mNulls[r]&mNull == 0
 		at := float64(int64(atColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
 		objectWords := k.Arena.Strings(k.Objects, 1, int(r))
-		rest2 := float64(w[3] * kernel.If[float64](k.Sets[0].String(kernel.If[string](!(t5), lang, "")) != 0, fn.Decay(fn.Age(at, number2), x2), fn.Coalesce(number3, float64(len(objectWords)))))
+		rest2 := float64(w[3] * compute.If[float64](k.Sets[0].String(compute.If[string](!(t5), lang, "")) != 0, compute.Decay(compute.Age(at, number2), x2), compute.Coalesce(number3, float64(len(objectWords)))))
 
 		// f4: (has(record.m) ? -(max((record.n + entity.posts), size(object.place), lookup(verbs, object.kind, record.author.age))) : clamp(pow((has(record.u) ? object.clicks : -54.05), 2), 0, 1))
 		n2 := float64(int64(nColumn[r]))
 		objectKind := k.Objects.StringAt(2, int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := t2 + float64(w[5]*kernel.If[float64](t5, -(fn.Max(fn.Max(n2+posts, t4), fn.Coalesce(k.Tables[1].String(objectKind), authorAge))), fn.Clamp(fn.Pow(kernel.If[float64](uNulls[r]&uNull == 0, objectClicks, -54.05), 2), 0, 1)))
+		rest0 := t2 + float64(w[5]*compute.If[float64](t5, -(compute.Max(compute.Max(n2+posts, t4), compute.Coalesce(k.Tables[1].String(objectKind), authorAge))), compute.Clamp(compute.Pow(compute.If[float64](uNulls[r]&uNull == 0, objectClicks, -54.05), 2), 0, 1)))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + ((rest0 + rest1) + (rest2 + t3))))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + ((rest0 + rest1) + (rest2 + t3))))
 	}
 }
 
 // scoreRandom33Alone scores test.Every of entities without features: logistic over 5 features.
-func scoreRandom33Alone(k *kernel.Args) {
+func scoreRandom33Alone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -101,25 +104,25 @@ func scoreRandom33Alone(k *kernel.Args) {
 		// f1: (entity.vip ? (size(object.place) - (cosine(viewer.bins, viewer.vec) * (entity.posts * -0.1618))) : age(timestamp("2026-01-31T00:00:00Z")))
 		objectPlace := k.Arena.Numbers(k.Objects, 0, int(r))
 		t1 := float64(len(objectPlace))
-		rest1 := float64(w[2] * kernel.If[float64](false, t1-number0, number1))
+		rest1 := float64(w[2] * compute.If[float64](false, t1-number0, number1))
 
 		// f2: (((!(has(record.m)) ? entity.lang : coalesce("", "")) in viewer.langs) ? decay(record.at, record.x) : lookup({"post": 2, "en": 3}, viewer.id, size(object.words)))
 		t2 := mNulls[r]&mNull == 0
 		at := float64(int64(atColumn[r]))
 		x2 := math.Float64frombits(xColumn[r])
 		objectWords := k.Arena.Strings(k.Objects, 1, int(r))
-		rest2 := float64(w[3] * kernel.If[float64](k.Sets[0].String(kernel.If[string](!(t2), "", "")) != 0, fn.Decay(fn.Age(at, number2), x2), fn.Coalesce(number3, float64(len(objectWords)))))
+		rest2 := float64(w[3] * compute.If[float64](k.Sets[0].String(compute.If[string](!(t2), "", "")) != 0, compute.Decay(compute.Age(at, number2), x2), compute.Coalesce(number3, float64(len(objectWords)))))
 
 		// f4: (has(record.m) ? -(max((record.n + entity.posts), size(object.place), lookup(verbs, object.kind, record.author.age))) : clamp(pow((has(record.u) ? object.clicks : -54.05), 2), 0, 1))
 		n2 := float64(int64(nColumn[r]))
 		objectKind := k.Objects.StringAt(2, int(r))
 		authorAge := float64(int64(authorAgeColumn[r]))
-		objectClicks := kernel.Missing
+		objectClicks := compute.Missing
 		if objectClicksNulls[r]&objectClicksNull == 0 {
 			objectClicks = math.Float64frombits(objectClicksColumn[r])
 		}
-		rest0 := number4 + float64(w[5]*kernel.If[float64](t2, -(fn.Max(fn.Max(n2+kernel.Missing, t1), fn.Coalesce(k.Tables[1].String(objectKind), authorAge))), fn.Clamp(fn.Pow(kernel.If[float64](uNulls[r]&uNull == 0, objectClicks, -54.05), 2), 0, 1)))
+		rest0 := number4 + float64(w[5]*compute.If[float64](t2, -(compute.Max(compute.Max(n2+compute.Missing, t1), compute.Coalesce(k.Tables[1].String(objectKind), authorAge))), compute.Clamp(compute.Pow(compute.If[float64](uNulls[r]&uNull == 0, objectClicks, -54.05), 2), 0, 1)))
 
-		out[i] = kernel.Score(kernel.Sigmoid(w[0] + ((rest0 + rest1) + (rest2 + number5))))
+		out[i] = compute.Score(compute.Sigmoid(w[0] + ((rest0 + rest1) + (rest2 + number5))))
 	}
 }

@@ -2,21 +2,23 @@
 
 package requests_only
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "requests-only", Shape: "274d1a85111bf90f", Score: scoreRequestsOnly})
+	compute.RegisterModel(compute.Model{Name: "requests-only", Shape: "274d1a85111bf90f", Score: scoreRequestsOnly})
 }
 
 // scoreRequestsOnly scores millrace.Activity: linear over 3 features.
-func scoreRequestsOnly(k *kernel.Args) {
+func scoreRequestsOnly(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	number0 := k.Numbers[0]
 	for i := range sel {
 
-		out[i] = kernel.Score(number0)
+		out[i] = compute.Score(number0)
 	}
 }

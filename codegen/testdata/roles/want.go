@@ -2,19 +2,20 @@
 
 package roles
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "b98e3c3fcce4a6d5", Score: scoreRoles})
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "f1d760e91474e8ff", Score: foldRoles})
-	kernel.Register(kernel.Generated{Model: "roles", Shape: "5e696daf3b70afe9", Score: scoreRolesFolded})
+	compute.RegisterModel(compute.Model{Name: "roles", Shape: "b98e3c3fcce4a6d5", Score: scoreRoles})
+	compute.RegisterModel(compute.Model{Name: "roles", Shape: "f1d760e91474e8ff", Score: foldRoles})
+	compute.RegisterModel(compute.Model{Name: "roles", Shape: "5e696daf3b70afe9", Score: scoreRolesFolded})
 }
 
 // scoreRoles scores test.Every: linear over 5 features.
-func scoreRoles(k *kernel.Args) {
+func scoreRoles(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -28,29 +29,29 @@ func scoreRoles(k *kernel.Args) {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * (fn.Age(time, number0) / 1000))
+		rest0 := float64(w[1] * (compute.Age(time, number0) / 1000))
 
 		// type: record.type == "post"
-		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[2] * compute.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
 
 		// mine: record.entity == viewer.id
-		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], text0)))
+		rest1 := float64(w[3] * compute.Bool(rows.EqualString(entityColumn[r], text0)))
 
 		// id: size(record.id)
 		id := rows.StringAt(k.Columns[3], int(r))
-		own1 := float64(w[4] * kernel.Size(id))
+		own1 := float64(w[4] * compute.Size(id))
 
 		// age: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own2 := float64(w[5] * authorAge)
 		t1 := (own0 + own1) + own2
 
-		out[i] = kernel.Score((t1 + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((t1 + w[0]) + (rest0 + rest1))
 	}
 }
 
 // foldRoles adds up what depends on the record alone, once, when it enters a cache.
-func foldRoles(k *kernel.Args) {
+func foldRoles(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -59,22 +60,22 @@ func foldRoles(k *kernel.Args) {
 	for i, r := range sel {
 
 		// type: record.type == "post"
-		own0 := float64(w[2] * kernel.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[2] * compute.Bool(typeColumn[r] == 0x74736f7004 /* "post" */))
 
 		// id: size(record.id)
 		id := rows.StringAt(k.Columns[1], int(r))
-		own1 := float64(w[4] * kernel.Size(id))
+		own1 := float64(w[4] * compute.Size(id))
 
 		// age: record.author.age
 		authorAge := float64(int64(authorAgeColumn[r]))
 		own2 := float64(w[5] * authorAge)
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreRolesFolded scores with that part given.
-func scoreRolesFolded(k *kernel.Args) {
+func scoreRolesFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -87,11 +88,11 @@ func scoreRolesFolded(k *kernel.Args) {
 
 		// time: age(record.time) / 1000
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * (fn.Age(time, number0) / 1000))
+		rest0 := float64(w[1] * (compute.Age(time, number0) / 1000))
 
 		// mine: record.entity == viewer.id
-		rest1 := float64(w[3] * kernel.Bool(rows.EqualString(entityColumn[r], text0)))
+		rest1 := float64(w[3] * compute.Bool(rows.EqualString(entityColumn[r], text0)))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + (rest0 + rest1))
+		out[i] = compute.Score((folded[r] + w[0]) + (rest0 + rest1))
 	}
 }

@@ -2,19 +2,20 @@
 
 package shared
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "6c9c1b958e020a32", Score: scoreShared})
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "5cff5c2676a357be", Score: foldShared})
-	kernel.Register(kernel.Generated{Model: "shared", Shape: "fca2e2db9cdf222b", Score: scoreSharedFolded})
+	compute.RegisterModel(compute.Model{Name: "shared", Shape: "6c9c1b958e020a32", Score: scoreShared})
+	compute.RegisterModel(compute.Model{Name: "shared", Shape: "5cff5c2676a357be", Score: foldShared})
+	compute.RegisterModel(compute.Model{Name: "shared", Shape: "fca2e2db9cdf222b", Score: scoreSharedFolded})
 }
 
 // scoreShared scores millrace.Activity: linear over 3 features.
-func scoreShared(k *kernel.Args) {
+func scoreShared(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -27,7 +28,7 @@ func scoreShared(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
-		a := kernel.Log1p(t1)
+		a := compute.Log1p(t1)
 		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments
@@ -35,15 +36,15 @@ func scoreShared(k *kernel.Args) {
 		own1 := float64(w[2] * float64(a*comments))
 
 		// c: sqrt(record.likes + record.shares)
-		own2 := float64(w[3] * fn.Sqrt(t1))
+		own2 := float64(w[3] * compute.Sqrt(t1))
 		t2 := (own0 + own1) + own2
 
-		out[i] = kernel.Score(t2 + w[0])
+		out[i] = compute.Score(t2 + w[0])
 	}
 }
 
 // foldShared adds up what depends on the record alone, once, when it enters a cache.
-func foldShared(k *kernel.Args) {
+func foldShared(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -56,7 +57,7 @@ func foldShared(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		shares := float64(int64(sharesColumn[r]))
 		t1 := likes + shares
-		a := kernel.Log1p(t1)
+		a := compute.Log1p(t1)
 		own0 := float64(w[1] * a)
 
 		// b: log1p(record.likes + record.shares) * record.comments
@@ -64,20 +65,20 @@ func foldShared(k *kernel.Args) {
 		own1 := float64(w[2] * float64(a*comments))
 
 		// c: sqrt(record.likes + record.shares)
-		own2 := float64(w[3] * fn.Sqrt(t1))
+		own2 := float64(w[3] * compute.Sqrt(t1))
 
-		out[i] = kernel.Score((own0 + own1) + own2)
+		out[i] = compute.Score((own0 + own1) + own2)
 	}
 }
 
 // scoreSharedFolded scores with that part given.
-func scoreSharedFolded(k *kernel.Args) {
+func scoreSharedFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[4]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

@@ -5,17 +5,21 @@ package strings
 import (
 	"strings"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "375bf720cdbd1d9d", Score: scoreStrings})
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "33727796da6f576c", Score: foldStrings})
-	kernel.Register(kernel.Generated{Model: "strings", Shape: "0ef6096d9d5e8e8c", Score: scoreStringsFolded})
+	compute.RegisterModel(compute.Model{Name: "strings", Shape: "375bf720cdbd1d9d", Score: scoreStrings})
+	compute.RegisterModel(compute.Model{Name: "strings", Shape: "33727796da6f576c", Score: foldStrings})
+	compute.RegisterModel(compute.Model{Name: "strings", Shape: "0ef6096d9d5e8e8c", Score: scoreStringsFolded})
 }
 
 // scoreStrings scores millrace.Activity: linear over 8 features.
-func scoreStrings(k *kernel.Args) {
+func scoreStrings(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -27,39 +31,39 @@ func scoreStrings(k *kernel.Args) {
 	for i, r := range sel {
 
 		// eq: record.verb == "post"
-		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[1] * compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		// long: record.visibility == "everyone in the world"
-		own1 := float64(w[2] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		own1 := float64(w[2] * compute.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// ne: record.country != viewer.country
-		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
+		rest0 := float64(w[3] * compute.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// has: record.text.contains("go")
 		text := rows.StringAt(k.Columns[3], int(r))
-		own2 := float64(w[4] * kernel.Bool(strings.Contains(text, "go")))
+		own2 := float64(w[4] * compute.Bool(strings.Contains(text, "go")))
 
 		// pre: record.text.startsWith(viewer.country)
-		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, text0)))
+		rest1 := float64(w[5] * compute.Bool(strings.HasPrefix(text, text0)))
 
 		// order: record.country < "m"
 		country := rows.StringAt(k.Columns[2], int(r))
-		own3 := float64(w[6] * kernel.Bool(country < "m"))
+		own3 := float64(w[6] * compute.Bool(country < "m"))
 
 		// size: size(record.text)
-		own0 += float64(w[7] * kernel.Size(text))
+		own0 += float64(w[7] * compute.Size(text))
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[4], int(r))
-		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
+		rest2 := float64(w[8] * compute.Bool(compute.If[string](languageColumn[r] != 0, language, "en") == text0))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // foldStrings adds up what depends on the record alone, once, when it enters a cache.
-func foldStrings(k *kernel.Args) {
+func foldStrings(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[9]float64)(k.Weights)
@@ -68,28 +72,28 @@ func foldStrings(k *kernel.Args) {
 	for i, r := range sel {
 
 		// eq: record.verb == "post"
-		own0 := float64(w[1] * kernel.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
+		own0 := float64(w[1] * compute.Bool(verbColumn[r] == 0x74736f7004 /* "post" */))
 
 		// long: record.visibility == "everyone in the world"
-		own1 := float64(w[2] * kernel.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
+		own1 := float64(w[2] * compute.Bool(rows.EqualString(visibilityColumn[r], "everyone in the world")))
 
 		// has: record.text.contains("go")
 		text := rows.StringAt(k.Columns[3], int(r))
-		own2 := float64(w[4] * kernel.Bool(strings.Contains(text, "go")))
+		own2 := float64(w[4] * compute.Bool(strings.Contains(text, "go")))
 
 		// order: record.country < "m"
 		country := rows.StringAt(k.Columns[2], int(r))
-		own3 := float64(w[6] * kernel.Bool(country < "m"))
+		own3 := float64(w[6] * compute.Bool(country < "m"))
 
 		// size: size(record.text)
-		own0 += float64(w[7] * kernel.Size(text))
+		own0 += float64(w[7] * compute.Size(text))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreStringsFolded scores with that part given.
-func scoreStringsFolded(k *kernel.Args) {
+func scoreStringsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -100,16 +104,16 @@ func scoreStringsFolded(k *kernel.Args) {
 	for i, r := range sel {
 
 		// ne: record.country != viewer.country
-		rest0 := float64(w[3] * kernel.Bool(!rows.EqualString(countryColumn[r], text0)))
+		rest0 := float64(w[3] * compute.Bool(!rows.EqualString(countryColumn[r], text0)))
 
 		// pre: record.text.startsWith(viewer.country)
 		text := rows.StringAt(k.Columns[1], int(r))
-		rest1 := float64(w[5] * kernel.Bool(strings.HasPrefix(text, text0)))
+		rest1 := float64(w[5] * compute.Bool(strings.HasPrefix(text, text0)))
 
 		// any: coalesce(record.language, "en") == viewer.country
 		language := rows.StringAt(k.Columns[2], int(r))
-		rest2 := float64(w[8] * kernel.Bool(kernel.If[string](languageColumn[r] != 0, language, "en") == text0))
+		rest2 := float64(w[8] * compute.Bool(compute.If[string](languageColumn[r] != 0, language, "en") == text0))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

@@ -2,19 +2,20 @@
 
 package tables
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "f09d1e62c3a48ae7", Score: scoreTables})
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "764a0deda4b1f31e", Score: foldTables})
-	kernel.Register(kernel.Generated{Model: "tables", Shape: "b98a0b365d7b2ba2", Score: scoreTablesFolded})
+	compute.RegisterModel(compute.Model{Name: "tables", Shape: "f09d1e62c3a48ae7", Score: scoreTables})
+	compute.RegisterModel(compute.Model{Name: "tables", Shape: "764a0deda4b1f31e", Score: foldTables})
+	compute.RegisterModel(compute.Model{Name: "tables", Shape: "b98a0b365d7b2ba2", Score: scoreTablesFolded})
 }
 
 // scoreTables scores millrace.Activity: linear over 4 features.
-func scoreTables(k *kernel.Args) {
+func scoreTables(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -27,25 +28,25 @@ func scoreTables(k *kernel.Args) {
 	for i, r := range sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
+		own0 := float64(w[1] * compute.Coalesce(verbValue[i], 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own1 := float64(w[2] * fn.Coalesce(languageValue[i], -1))
+		own1 := float64(w[2] * compute.Coalesce(languageValue[i], -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own2 := float64(w[3] * fn.Coalesce(languageValue2[i], 0))
+		own2 := float64(w[3] * compute.Coalesce(languageValue2[i], 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own3 := float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		own3 := float64(w[4] * compute.Coalesce(k.Tables[1].Number(likes), 0))
 		t1 := (own0 + own1) + (own2 + own3)
 
-		out[i] = kernel.Score(t1 + w[0])
+		out[i] = compute.Score(t1 + w[0])
 	}
 }
 
 // foldTables adds up what depends on the record alone, once, when it enters a cache.
-func foldTables(k *kernel.Args) {
+func foldTables(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -58,30 +59,30 @@ func foldTables(k *kernel.Args) {
 	for i, r := range sel {
 
 		// v: lookup(verbs, record.verb, 0.1)
-		own0 := float64(w[1] * fn.Coalesce(verbValue[i], 0.1))
+		own0 := float64(w[1] * compute.Coalesce(verbValue[i], 0.1))
 
 		// l: lookup(langs, record.language, -1)
-		own1 := float64(w[2] * fn.Coalesce(languageValue[i], -1))
+		own1 := float64(w[2] * compute.Coalesce(languageValue[i], -1))
 
 		// w: lookup({"en": 1, "de": 2}, record.language, 0)
-		own2 := float64(w[3] * fn.Coalesce(languageValue2[i], 0))
+		own2 := float64(w[3] * compute.Coalesce(languageValue2[i], 0))
 
 		// n: lookup(steps, record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
-		own3 := float64(w[4] * fn.Coalesce(k.Tables[1].Number(likes), 0))
+		own3 := float64(w[4] * compute.Coalesce(k.Tables[1].Number(likes), 0))
 
-		out[i] = kernel.Score((own0 + own1) + (own2 + own3))
+		out[i] = compute.Score((own0 + own1) + (own2 + own3))
 	}
 }
 
 // scoreTablesFolded scores with that part given.
-func scoreTablesFolded(k *kernel.Args) {
+func scoreTablesFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	out := k.Out[:len(sel)]
 	folded := k.Folded
 	w := (*[5]float64)(k.Weights)
 	for i, r := range sel {
 
-		out[i] = kernel.Score(folded[r] + w[0])
+		out[i] = compute.Score(folded[r] + w[0])
 	}
 }

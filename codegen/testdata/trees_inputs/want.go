@@ -5,21 +5,24 @@ package trees_inputs
 import (
 	"math"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "e54a752ae20da14b", Score: scoreTreesInputs})
-	kernel.Register(kernel.Generated{Model: "trees-inputs", Shape: "28898022814efd51", Score: scoreTreesInputsAlone})
+	compute.RegisterModel(compute.Model{Name: "trees-inputs", Shape: "e54a752ae20da14b", Score: scoreTreesInputs})
+	compute.RegisterModel(compute.Model{Name: "trees-inputs", Shape: "28898022814efd51", Score: scoreTreesInputsAlone})
 }
 
 // scoreTreesInputs scores test.Every and features test.Member: trees over 30 features.
-func scoreTreesInputs(k *kernel.Args) {
+func scoreTreesInputs(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	entity := k.Entity
-	followers := kernel.Missing
+	followers := compute.Missing
 	if entity != nil {
 		followers = math.Float64frombits(entity.Word(k.EntCols[0], 0))
 	}
@@ -42,120 +45,120 @@ func scoreTreesInputs(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// f0: record.n * 1
 		n2 := float64(int64(nColumn[r]))
-		x[0*kernel.Block] = float64(n2 * 1)
+		x[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x[1*kernel.Block] = float64(m * 2)
+		x[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2: record.x * 3
 		x2 := math.Float64frombits(xColumn[r])
-		x[2*kernel.Block] = float64(x2 * 3)
+		x[2*compute.MatrixBlock] = float64(x2 * 3)
 
 		// f3: record.y * 4
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[3*kernel.Block] = float64(y * 4)
+		x[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x[4*kernel.Block] = float64(authorAge * 5)
+		x[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5: decay(record.at, 3600) * 6
-		x[5*kernel.Block] = float64(decay[i] * 6)
+		x[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
-		x[6*kernel.Block] = number1
+		x[6*compute.MatrixBlock] = number1
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x[7*compute.MatrixBlock] = f7
 
 		// f8: entity.followers * 9
-		x[8*kernel.Block] = f8
+		x[8*compute.MatrixBlock] = f8
 
 		// f9: log1p(abs(record.n)) * 10
-		t1 := kernel.Log1p(fn.Abs(n2))
-		x[9*kernel.Block] = float64(t1 * 10)
+		t1 := compute.Log1p(compute.Abs(n2))
+		x[9*compute.MatrixBlock] = float64(t1 * 10)
 
 		// f10: record.n * 11
-		x[10*kernel.Block] = float64(n2 * 11)
+		x[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11: record.m * 12
-		x[11*kernel.Block] = float64(m * 12)
+		x[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12: record.x * 13
-		x[12*kernel.Block] = float64(x2 * 13)
+		x[12*compute.MatrixBlock] = float64(x2 * 13)
 
 		// f13: record.y * 14
-		x[13*kernel.Block] = float64(y * 14)
+		x[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14: record.author.age * 15
-		x[14*kernel.Block] = float64(authorAge * 15)
+		x[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15: decay(record.at, 3600) * 16
-		x[15*kernel.Block] = float64(decay[i] * 16)
+		x[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
-		x[16*kernel.Block] = number2
+		x[16*compute.MatrixBlock] = number2
 
 		// f17: record.c
-		x[17*kernel.Block] = f7
+		x[17*compute.MatrixBlock] = f7
 
 		// f18: entity.followers * 19
-		x[18*kernel.Block] = f18
+		x[18*compute.MatrixBlock] = f18
 
 		// f19: log1p(abs(record.n)) * 20
-		x[19*kernel.Block] = float64(t1 * 20)
+		x[19*compute.MatrixBlock] = float64(t1 * 20)
 
 		// f20: record.n * 21
-		x[20*kernel.Block] = float64(n2 * 21)
+		x[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21: record.m * 22
-		x[21*kernel.Block] = float64(m * 22)
+		x[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22: record.x * 23
-		x[22*kernel.Block] = float64(x2 * 23)
+		x[22*compute.MatrixBlock] = float64(x2 * 23)
 
 		// f23: record.y * 24
-		x[23*kernel.Block] = float64(y * 24)
+		x[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24: record.author.age * 25
-		x[24*kernel.Block] = float64(authorAge * 25)
+		x[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25: decay(record.at, 3600) * 26
-		x[25*kernel.Block] = float64(decay[i] * 26)
+		x[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
-		x[26*kernel.Block] = number3
+		x[26*compute.MatrixBlock] = number3
 
 		// f27: record.c
-		x[27*kernel.Block] = f7
+		x[27*compute.MatrixBlock] = f7
 
 		// f28: entity.followers * 29
-		x[28*kernel.Block] = f28
+		x[28*compute.MatrixBlock] = f28
 
 		// f29: log1p(abs(record.n)) * 30
-		x[29*kernel.Block] = float64(t1 * 30)
+		x[29*compute.MatrixBlock] = float64(t1 * 30)
 	}
 }
 
 // scoreTreesInputsAlone scores test.Every of entities without features: trees over 30 features.
-func scoreTreesInputsAlone(k *kernel.Args) {
+func scoreTreesInputsAlone(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	atColumn := rows.Column(k.Columns[5])
@@ -174,114 +177,114 @@ func scoreTreesInputsAlone(k *kernel.Args) {
 	age := k.Vector(0)[:len(sel)]
 	for i, r := range sel {
 		at := float64(int64(atColumn[r]))
-		age[i] = fn.Age(at, number0)
+		age[i] = compute.Age(at, number0)
 	}
 	decay := k.Decays(1, age, 3600)[:len(sel)]
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// f0: record.n * 1
 		n2 := float64(int64(nColumn[r]))
-		x[0*kernel.Block] = float64(n2 * 1)
+		x[0*compute.MatrixBlock] = float64(n2 * 1)
 
 		// f1: record.m * 2
-		m := kernel.Missing
+		m := compute.Missing
 		if mNulls[r]&mNull == 0 {
 			m = float64(int64(mColumn[r]))
 		}
-		x[1*kernel.Block] = float64(m * 2)
+		x[1*compute.MatrixBlock] = float64(m * 2)
 
 		// f2: record.x * 3
 		x2 := math.Float64frombits(xColumn[r])
-		x[2*kernel.Block] = float64(x2 * 3)
+		x[2*compute.MatrixBlock] = float64(x2 * 3)
 
 		// f3: record.y * 4
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[3*kernel.Block] = float64(y * 4)
+		x[3*compute.MatrixBlock] = float64(y * 4)
 
 		// f4: record.author.age * 5
 		authorAge := float64(int64(authorAgeColumn[r]))
-		x[4*kernel.Block] = float64(authorAge * 5)
+		x[4*compute.MatrixBlock] = float64(authorAge * 5)
 
 		// f5: decay(record.at, 3600) * 6
-		x[5*kernel.Block] = float64(decay[i] * 6)
+		x[5*compute.MatrixBlock] = float64(decay[i] * 6)
 
 		// f6: viewer.age * 7
-		x[6*kernel.Block] = number1
+		x[6*compute.MatrixBlock] = number1
 
 		// f7: record.c
 		c := cColumn[r] != 0
-		f7 := kernel.Bool(c)
-		x[7*kernel.Block] = f7
+		f7 := compute.Bool(c)
+		x[7*compute.MatrixBlock] = f7
 
 		// f8: entity.followers * 9
-		x[8*kernel.Block] = kernel.Missing
+		x[8*compute.MatrixBlock] = compute.Missing
 
 		// f9: log1p(abs(record.n)) * 10
-		t1 := kernel.Log1p(fn.Abs(n2))
-		x[9*kernel.Block] = float64(t1 * 10)
+		t1 := compute.Log1p(compute.Abs(n2))
+		x[9*compute.MatrixBlock] = float64(t1 * 10)
 
 		// f10: record.n * 11
-		x[10*kernel.Block] = float64(n2 * 11)
+		x[10*compute.MatrixBlock] = float64(n2 * 11)
 
 		// f11: record.m * 12
-		x[11*kernel.Block] = float64(m * 12)
+		x[11*compute.MatrixBlock] = float64(m * 12)
 
 		// f12: record.x * 13
-		x[12*kernel.Block] = float64(x2 * 13)
+		x[12*compute.MatrixBlock] = float64(x2 * 13)
 
 		// f13: record.y * 14
-		x[13*kernel.Block] = float64(y * 14)
+		x[13*compute.MatrixBlock] = float64(y * 14)
 
 		// f14: record.author.age * 15
-		x[14*kernel.Block] = float64(authorAge * 15)
+		x[14*compute.MatrixBlock] = float64(authorAge * 15)
 
 		// f15: decay(record.at, 3600) * 16
-		x[15*kernel.Block] = float64(decay[i] * 16)
+		x[15*compute.MatrixBlock] = float64(decay[i] * 16)
 
 		// f16: viewer.age * 17
-		x[16*kernel.Block] = number2
+		x[16*compute.MatrixBlock] = number2
 
 		// f17: record.c
-		x[17*kernel.Block] = f7
+		x[17*compute.MatrixBlock] = f7
 
 		// f18: entity.followers * 19
-		x[18*kernel.Block] = kernel.Missing
+		x[18*compute.MatrixBlock] = compute.Missing
 
 		// f19: log1p(abs(record.n)) * 20
-		x[19*kernel.Block] = float64(t1 * 20)
+		x[19*compute.MatrixBlock] = float64(t1 * 20)
 
 		// f20: record.n * 21
-		x[20*kernel.Block] = float64(n2 * 21)
+		x[20*compute.MatrixBlock] = float64(n2 * 21)
 
 		// f21: record.m * 22
-		x[21*kernel.Block] = float64(m * 22)
+		x[21*compute.MatrixBlock] = float64(m * 22)
 
 		// f22: record.x * 23
-		x[22*kernel.Block] = float64(x2 * 23)
+		x[22*compute.MatrixBlock] = float64(x2 * 23)
 
 		// f23: record.y * 24
-		x[23*kernel.Block] = float64(y * 24)
+		x[23*compute.MatrixBlock] = float64(y * 24)
 
 		// f24: record.author.age * 25
-		x[24*kernel.Block] = float64(authorAge * 25)
+		x[24*compute.MatrixBlock] = float64(authorAge * 25)
 
 		// f25: decay(record.at, 3600) * 26
-		x[25*kernel.Block] = float64(decay[i] * 26)
+		x[25*compute.MatrixBlock] = float64(decay[i] * 26)
 
 		// f26: viewer.age * 27
-		x[26*kernel.Block] = number3
+		x[26*compute.MatrixBlock] = number3
 
 		// f27: record.c
-		x[27*kernel.Block] = f7
+		x[27*compute.MatrixBlock] = f7
 
 		// f28: entity.followers * 29
-		x[28*kernel.Block] = kernel.Missing
+		x[28*compute.MatrixBlock] = compute.Missing
 
 		// f29: log1p(abs(record.n)) * 30
-		x[29*kernel.Block] = float64(t1 * 30)
+		x[29*compute.MatrixBlock] = float64(t1 * 30)
 	}
 }

@@ -2,17 +2,18 @@
 
 package trees_lightgbm
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-lightgbm", Shape: "e443964d0adea3d3", Score: scoreTreesLightgbm})
+	compute.RegisterModel(compute.Model{Name: "trees-lightgbm", Shape: "e443964d0adea3d3", Score: scoreTreesLightgbm})
 }
 
 // scoreTreesLightgbm scores millrace.Activity: trees over 2 features.
-func scoreTreesLightgbm(k *kernel.Args) {
+func scoreTreesLightgbm(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	verbColumn := rows.Column(k.Columns[1])
@@ -20,13 +21,13 @@ func scoreTreesLightgbm(k *kernel.Args) {
 	number0 := k.Numbers[0]
 	verbValue := k.Lookup(0, k.Tables[0], verbColumn)[:len(sel)]
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// X1: log1p(record.likes) * coalesce(viewer.taste, 1)
 		likes := float64(int64(likesColumn[r]))
-		x[0*kernel.Block] = float64(kernel.Log1pWhole(likes) * number0)
+		x[0*compute.MatrixBlock] = float64(compute.Log1pWhole(likes) * number0)
 
 		// X2: lookup(codes, record.verb, -1)
-		x[1*kernel.Block] = fn.Coalesce(verbValue[i], -1)
+		x[1*compute.MatrixBlock] = compute.Coalesce(verbValue[i], -1)
 	}
 }

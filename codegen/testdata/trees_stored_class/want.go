@@ -5,15 +5,19 @@ package trees_stored_class
 import (
 	"math"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-stored-class", Shape: "d0de85ba51e95b2f", Score: scoreTreesStoredClass})
+	compute.RegisterModel(compute.Model{Name: "trees-stored-class", Shape: "d0de85ba51e95b2f", Score: scoreTreesStoredClass})
 }
 
 // scoreTreesStoredClass scores test.Columns: trees over 28 features.
-func scoreTreesStoredClass(k *kernel.Args) {
+func scoreTreesStoredClass(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	column0Column := rows.Column(k.Columns[0])
@@ -45,118 +49,118 @@ func scoreTreesStoredClass(k *kernel.Args) {
 	column26Column := rows.Column(k.Columns[26])
 	column27Column := rows.Column(k.Columns[27])
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// Column_0: record.Column_0
 		column0 := math.Float64frombits(column0Column[r])
-		x[0*kernel.Block] = column0
+		x[0*compute.MatrixBlock] = column0
 
 		// Column_1: record.Column_1
 		column1 := math.Float64frombits(column1Column[r])
-		x[1*kernel.Block] = column1
+		x[1*compute.MatrixBlock] = column1
 
 		// Column_2: record.Column_2
 		column2 := math.Float64frombits(column2Column[r])
-		x[2*kernel.Block] = column2
+		x[2*compute.MatrixBlock] = column2
 
 		// Column_3: record.Column_3
 		column3 := math.Float64frombits(column3Column[r])
-		x[3*kernel.Block] = column3
+		x[3*compute.MatrixBlock] = column3
 
 		// Column_4: record.Column_4
 		column4 := math.Float64frombits(column4Column[r])
-		x[4*kernel.Block] = column4
+		x[4*compute.MatrixBlock] = column4
 
 		// Column_5: record.Column_5
 		column5 := math.Float64frombits(column5Column[r])
-		x[5*kernel.Block] = column5
+		x[5*compute.MatrixBlock] = column5
 
 		// Column_6: record.Column_6
 		column6 := math.Float64frombits(column6Column[r])
-		x[6*kernel.Block] = column6
+		x[6*compute.MatrixBlock] = column6
 
 		// Column_7: record.Column_7
 		column7 := math.Float64frombits(column7Column[r])
-		x[7*kernel.Block] = column7
+		x[7*compute.MatrixBlock] = column7
 
 		// Column_8: record.Column_8
 		column8 := math.Float64frombits(column8Column[r])
-		x[8*kernel.Block] = column8
+		x[8*compute.MatrixBlock] = column8
 
 		// Column_9: record.Column_9
 		column9 := math.Float64frombits(column9Column[r])
-		x[9*kernel.Block] = column9
+		x[9*compute.MatrixBlock] = column9
 
 		// Column_10: record.Column_10
 		column10 := math.Float64frombits(column10Column[r])
-		x[10*kernel.Block] = column10
+		x[10*compute.MatrixBlock] = column10
 
 		// Column_11: record.Column_11
 		column11 := math.Float64frombits(column11Column[r])
-		x[11*kernel.Block] = column11
+		x[11*compute.MatrixBlock] = column11
 
 		// Column_12: record.Column_12
 		column12 := math.Float64frombits(column12Column[r])
-		x[12*kernel.Block] = column12
+		x[12*compute.MatrixBlock] = column12
 
 		// Column_13: record.Column_13
 		column13 := math.Float64frombits(column13Column[r])
-		x[13*kernel.Block] = column13
+		x[13*compute.MatrixBlock] = column13
 
 		// Column_14: record.Column_14
 		column14 := math.Float64frombits(column14Column[r])
-		x[14*kernel.Block] = column14
+		x[14*compute.MatrixBlock] = column14
 
 		// Column_15: record.Column_15
 		column15 := math.Float64frombits(column15Column[r])
-		x[15*kernel.Block] = column15
+		x[15*compute.MatrixBlock] = column15
 
 		// Column_16: record.Column_16
 		column16 := math.Float64frombits(column16Column[r])
-		x[16*kernel.Block] = column16
+		x[16*compute.MatrixBlock] = column16
 
 		// Column_17: record.Column_17
 		column17 := math.Float64frombits(column17Column[r])
-		x[17*kernel.Block] = column17
+		x[17*compute.MatrixBlock] = column17
 
 		// Column_18: record.Column_18
 		column18 := math.Float64frombits(column18Column[r])
-		x[18*kernel.Block] = column18
+		x[18*compute.MatrixBlock] = column18
 
 		// Column_19: record.Column_19
 		column19 := math.Float64frombits(column19Column[r])
-		x[19*kernel.Block] = column19
+		x[19*compute.MatrixBlock] = column19
 
 		// Column_20: record.Column_20
 		column20 := math.Float64frombits(column20Column[r])
-		x[20*kernel.Block] = column20
+		x[20*compute.MatrixBlock] = column20
 
 		// Column_21: record.Column_21
 		column21 := math.Float64frombits(column21Column[r])
-		x[21*kernel.Block] = column21
+		x[21*compute.MatrixBlock] = column21
 
 		// Column_22: record.Column_22
 		column22 := math.Float64frombits(column22Column[r])
-		x[22*kernel.Block] = column22
+		x[22*compute.MatrixBlock] = column22
 
 		// Column_23: record.Column_23
 		column23 := math.Float64frombits(column23Column[r])
-		x[23*kernel.Block] = column23
+		x[23*compute.MatrixBlock] = column23
 
 		// Column_24: record.Column_24
 		column24 := math.Float64frombits(column24Column[r])
-		x[24*kernel.Block] = column24
+		x[24*compute.MatrixBlock] = column24
 
 		// Column_25: record.Column_25
 		column25 := math.Float64frombits(column25Column[r])
-		x[25*kernel.Block] = column25
+		x[25*compute.MatrixBlock] = column25
 
 		// Column_26: record.Column_26
 		column26 := math.Float64frombits(column26Column[r])
-		x[26*kernel.Block] = column26
+		x[26*compute.MatrixBlock] = column26
 
 		// Column_27: record.Column_27
 		column27 := math.Float64frombits(column27Column[r])
-		x[27*kernel.Block] = column27
+		x[27*compute.MatrixBlock] = column27
 	}
 }

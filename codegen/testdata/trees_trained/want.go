@@ -5,15 +5,19 @@ package trees_trained
 import (
 	"math"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-trained", Shape: "4fab4ea8d172b584", Score: scoreTreesTrained})
+	compute.RegisterModel(compute.Model{Name: "trees-trained", Shape: "4fab4ea8d172b584", Score: scoreTreesTrained})
 }
 
 // scoreTreesTrained scores test.Columns: trees over 6 features.
-func scoreTreesTrained(k *kernel.Args) {
+func scoreTreesTrained(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	column0Column := rows.Column(k.Columns[0])
@@ -23,30 +27,30 @@ func scoreTreesTrained(k *kernel.Args) {
 	column4Column := rows.Column(k.Columns[4])
 	column5Column := rows.Column(k.Columns[5])
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// Column_0: record.Column_0
 		column0 := math.Float64frombits(column0Column[r])
-		x[0*kernel.Block] = column0
+		x[0*compute.MatrixBlock] = column0
 
 		// Column_1: record.Column_1
 		column1 := math.Float64frombits(column1Column[r])
-		x[1*kernel.Block] = column1
+		x[1*compute.MatrixBlock] = column1
 
 		// Column_2: record.Column_2
 		column2 := math.Float64frombits(column2Column[r])
-		x[2*kernel.Block] = column2
+		x[2*compute.MatrixBlock] = column2
 
 		// Column_3: record.Column_3
 		column3 := math.Float64frombits(column3Column[r])
-		x[3*kernel.Block] = column3
+		x[3*compute.MatrixBlock] = column3
 
 		// Column_4: record.Column_4
 		column4 := math.Float64frombits(column4Column[r])
-		x[4*kernel.Block] = column4
+		x[4*compute.MatrixBlock] = column4
 
 		// Column_5: record.Column_5
 		column5 := math.Float64frombits(column5Column[r])
-		x[5*kernel.Block] = column5
+		x[5*compute.MatrixBlock] = column5
 	}
 }

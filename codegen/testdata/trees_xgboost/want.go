@@ -5,32 +5,36 @@ package trees_xgboost
 import (
 	"math"
 
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "trees-xgboost", Shape: "01694f22dc41fceb", Score: scoreTreesXgboost})
+	compute.RegisterModel(compute.Model{Name: "trees-xgboost", Shape: "01694f22dc41fceb", Score: scoreTreesXgboost})
 }
 
 // scoreTreesXgboost scores test.Every: trees over 2 features.
-func scoreTreesXgboost(k *kernel.Args) {
+func scoreTreesXgboost(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows := k.Rows
 	nColumn := rows.Column(k.Columns[0])
 	yColumn := rows.Column(k.Columns[1])
 	yNulls, yNull := rows.Nulls(k.Columns[1])
 	for i, r := range sel {
-		x := k.Matrix[i/kernel.Block*k.Stride+i%kernel.Block:]
+		x := k.Matrix[i/compute.MatrixBlock*k.Stride+i%compute.MatrixBlock:]
 
 		// b: bucketize(record.n, [0, 1, 2, 3])
 		n2 := float64(int64(nColumn[r]))
-		x[0*kernel.Block] = float64(kernel.One(n2 >= 0) + kernel.One(n2 >= 1) + kernel.One(n2 >= 2) + kernel.One(n2 >= 3))
+		x[0*compute.MatrixBlock] = float64(compute.One(n2 >= 0) + compute.One(n2 >= 1) + compute.One(n2 >= 2) + compute.One(n2 >= 3))
 
 		// a: record.y
-		y := kernel.Missing
+		y := compute.Missing
 		if yNulls[r]&yNull == 0 {
 			y = math.Float64frombits(yColumn[r])
 		}
-		x[1*kernel.Block] = y
+		x[1*compute.MatrixBlock] = y
 	}
 }

@@ -2,21 +2,22 @@
 
 package two_schemas
 
-import (
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "2cb35c0531c7ec88", Score: scoreTwoSchemasActivity})
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "b09d2db338379c67", Score: foldTwoSchemasActivity})
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "bfac208e796c95b2", Score: scoreTwoSchemasActivityFolded})
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "0964f57ebf3fce2f", Score: scoreTwoSchemasNote})
-	kernel.Register(kernel.Generated{Model: "two-schemas", Shape: "43dbffe52513d5b1", Score: foldTwoSchemasNote})
+	compute.RegisterModel(compute.Model{Name: "two-schemas", Shape: "2cb35c0531c7ec88", Score: scoreTwoSchemasActivity})
+	compute.RegisterModel(compute.Model{Name: "two-schemas", Shape: "b09d2db338379c67", Score: foldTwoSchemasActivity})
+	compute.RegisterModel(compute.Model{Name: "two-schemas", Shape: "bfac208e796c95b2", Score: scoreTwoSchemasActivityFolded})
+	compute.RegisterModel(compute.Model{Name: "two-schemas", Shape: "0964f57ebf3fce2f", Score: scoreTwoSchemasNote})
+	compute.RegisterModel(compute.Model{Name: "two-schemas", Shape: "43dbffe52513d5b1", Score: foldTwoSchemasNote})
 }
 
 // scoreTwoSchemasActivity scores millrace.Activity: linear over 3 features.
-func scoreTwoSchemasActivity(k *kernel.Args) {
+func scoreTwoSchemasActivity(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -28,19 +29,19 @@ func scoreTwoSchemasActivity(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, number0))
+		rest0 := float64(w[1] * compute.Age(time, number0))
 
 		// likes: coalesce(record.likes, 0)
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[2] * likes)
 		t1 := own0 + number1
 
-		out[i] = kernel.Score((t1 + w[0]) + rest0)
+		out[i] = compute.Score((t1 + w[0]) + rest0)
 	}
 }
 
 // foldTwoSchemasActivity adds up what depends on the record alone, once, when it enters a cache.
-func foldTwoSchemasActivity(k *kernel.Args) {
+func foldTwoSchemasActivity(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -52,12 +53,12 @@ func foldTwoSchemasActivity(k *kernel.Args) {
 		likes := float64(int64(likesColumn[r]))
 		own0 := float64(w[2] * likes)
 
-		out[i] = kernel.Score(own0 + number0)
+		out[i] = compute.Score(own0 + number0)
 	}
 }
 
 // scoreTwoSchemasActivityFolded scores with that part given.
-func scoreTwoSchemasActivityFolded(k *kernel.Args) {
+func scoreTwoSchemasActivityFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -68,14 +69,14 @@ func scoreTwoSchemasActivityFolded(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, number0))
+		rest0 := float64(w[1] * compute.Age(time, number0))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + rest0)
+		out[i] = compute.Score((folded[r] + w[0]) + rest0)
 	}
 }
 
 // scoreTwoSchemasNote scores millrace.Note: linear over 3 features.
-func scoreTwoSchemasNote(k *kernel.Args) {
+func scoreTwoSchemasNote(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -87,19 +88,19 @@ func scoreTwoSchemasNote(k *kernel.Args) {
 
 		// time: age(record.time)
 		time := float64(int64(timeColumn[r]))
-		rest0 := float64(w[1] * fn.Age(time, number0))
+		rest0 := float64(w[1] * compute.Age(time, number0))
 
 		// stars: coalesce(record.stars, 0)
 		stars := float64(int64(starsColumn[r]))
 		own1 := float64(w[3] * stars)
 		t1 := number1 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + rest0)
+		out[i] = compute.Score((t1 + w[0]) + rest0)
 	}
 }
 
 // foldTwoSchemasNote adds up what depends on the record alone, once, when it enters a cache.
-func foldTwoSchemasNote(k *kernel.Args) {
+func foldTwoSchemasNote(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[4]float64)(k.Weights)
@@ -111,6 +112,6 @@ func foldTwoSchemasNote(k *kernel.Args) {
 		stars := float64(int64(starsColumn[r]))
 		own1 := float64(w[3] * stars)
 
-		out[i] = kernel.Score(number0 + own1)
+		out[i] = compute.Score(number0 + own1)
 	}
 }

@@ -5,18 +5,21 @@ package vectors
 import (
 	"slices"
 
-	"github.com/millrace/millrace/internal/expr/fn"
-	"github.com/millrace/millrace/relevance/kernel"
+	"github.com/millrace/millrace/compute"
 )
 
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
+
 func init() {
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "ead2638896f48592", Score: scoreVectors})
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "196ba4d9456feaea", Score: foldVectors})
-	kernel.Register(kernel.Generated{Model: "vectors", Shape: "01e283517987c2eb", Score: scoreVectorsFolded})
+	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "ead2638896f48592", Score: scoreVectors})
+	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "196ba4d9456feaea", Score: foldVectors})
+	compute.RegisterModel(compute.Model{Name: "vectors", Shape: "01e283517987c2eb", Score: scoreVectorsFolded})
 }
 
 // scoreVectors scores millrace.Activity: linear over 5 features.
-func scoreVectors(k *kernel.Args) {
+func scoreVectors(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -27,28 +30,28 @@ func scoreVectors(k *kernel.Args) {
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(features, list0))
+		rest0 := float64(w[1] * compute.Dot(features, list0))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * fn.Cosine(features, list0))
+		rest1 := float64(w[2] * compute.Cosine(features, list0))
 
 		// n: size(record.features)
 		own0 := float64(w[3] * float64(len(features)))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, text0)))
+		rest2 := float64(w[4] * compute.Bool(slices.Contains(about, text0)))
 
 		// has: contains(record.features, 2)
-		own1 := float64(w[5] * kernel.Bool(slices.Contains(features, 2)))
+		own1 := float64(w[5] * compute.Bool(slices.Contains(features, 2)))
 		t1 := own0 + own1
 
-		out[i] = kernel.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((t1 + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }
 
 // foldVectors adds up what depends on the record alone, once, when it enters a cache.
-func foldVectors(k *kernel.Args) {
+func foldVectors(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[6]float64)(k.Weights)
@@ -60,14 +63,14 @@ func foldVectors(k *kernel.Args) {
 		own0 := float64(w[3] * float64(len(features)))
 
 		// has: contains(record.features, 2)
-		own1 := float64(w[5] * kernel.Bool(slices.Contains(features, 2)))
+		own1 := float64(w[5] * compute.Bool(slices.Contains(features, 2)))
 
-		out[i] = kernel.Score(own0 + own1)
+		out[i] = compute.Score(own0 + own1)
 	}
 }
 
 // scoreVectorsFolded scores with that part given.
-func scoreVectorsFolded(k *kernel.Args) {
+func scoreVectorsFolded(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	folded := k.Folded
@@ -79,15 +82,15 @@ func scoreVectorsFolded(k *kernel.Args) {
 
 		// dot: dot(record.features, viewer.taste)
 		features := k.Arena.Numbers(rows, k.Columns[0], int(r))
-		rest0 := float64(w[1] * fn.Dot(features, list0))
+		rest0 := float64(w[1] * compute.Dot(features, list0))
 
 		// cos: cosine(record.features, viewer.taste)
-		rest1 := float64(w[2] * fn.Cosine(features, list0))
+		rest1 := float64(w[2] * compute.Cosine(features, list0))
 
 		// in: contains(record.about, viewer.id)
 		about := k.Arena.Strings(rows, k.Columns[1], int(r))
-		rest2 := float64(w[4] * kernel.Bool(slices.Contains(about, text0)))
+		rest2 := float64(w[4] * compute.Bool(slices.Contains(about, text0)))
 
-		out[i] = kernel.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
+		out[i] = compute.Score((folded[r] + w[0]) + ((rest0 + rest1) + rest2))
 	}
 }

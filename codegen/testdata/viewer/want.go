@@ -2,16 +2,18 @@
 
 package viewer
 
-import (
-	"github.com/millrace/millrace/relevance/kernel"
-)
+import "github.com/millrace/millrace/compute"
+
+// If this does not compile, the code is of another release of Millrace than go.mod
+// names: run millrace generate of that release.
+const _ = compute.RunsVersion1
 
 func init() {
-	kernel.Register(kernel.Generated{Model: "viewer", Shape: "81651a9a59d48d93", Score: scoreViewer})
+	compute.RegisterModel(compute.Model{Name: "viewer", Shape: "81651a9a59d48d93", Score: scoreViewer})
 }
 
 // scoreViewer scores millrace.Activity: linear over 4 features.
-func scoreViewer(k *kernel.Args) {
+func scoreViewer(k *compute.ModelArgs) {
 	sel := k.Sel
 	rows, out := k.Rows, k.Out[:len(sel)]
 	w := (*[5]float64)(k.Weights)
@@ -27,8 +29,8 @@ func scoreViewer(k *kernel.Args) {
 		rest0 := float64(w[1] * float64(number0*likes))
 
 		// reader: record.language in viewer.langs
-		rest1 := float64(w[2] * kernel.Bool(languageIn[i]))
+		rest1 := float64(w[2] * compute.Bool(languageIn[i]))
 
-		out[i] = kernel.Score(number1 + (rest0 + rest1))
+		out[i] = compute.Score(number1 + (rest0 + rest1))
 	}
 }

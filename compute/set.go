@@ -1,0 +1,115 @@
+package compute
+
+import (
+	"math/bits"
+
+	"github.com/millrace/millrace/internal/column"
+)
+
+// Set is words in a table. Of a small set no two words share a slot, so that a
+// look-up has no branch, which would be mispredicted for every other row.
+type Set struct {
+	table      []uint64
+	empty      uint64 // what stands in the free slots
+	multiplier uint64
+	shift      uint8
+	apart      bool // no word is elsewhere than in the slot of its own
+}
+
+// fewWords is how many words are kept apart: the room for that grows with their
+// square.
+const fewWords = 32
+
+// NewSet returns a set of words.
+func NewSet(words ...uint64) *Set {
+	in := map[uint64]bool{}
+	for _, w := range words {
+		in[w] = true
+	}
+	s := &Set{multiplier: 0x9e3779b97f4a7c15, apart: len(in) <= fewWords}
+	for in[s.empty] {
+		s.empty++
+	}
+	slots := 2 * len(in)
+	if s.apart {
+		slots = len(in) * len(in) / 2
+	}
+	s.grow(max(slots, 16))
+	for tries := 1; !s.put(in); tries++ {
+		if s.multiplier += 0x3c6ef372fe94f82a; tries%16 == 0 { // still odd
+			s.grow(2 * len(s.table))
+		}
+	}
+	return s
+}
+
+// grow makes a table of at least n slots.
+func (s *Set) grow(n int) {
+	width := bits.Len(uint(n - 1))
+	s.table, s.shift = make([]uint64, 1<<width), uint8(64-width)
+}
+
+// put fills the table. It reports whether the words are where they must be.
+func (s *Set) put(in map[uint64]bool) bool {
+	for i := range s.table {
+		s.table[i] = s.empty
+	}
+	for w := range in {
+		at := s.slot(w)
+		if s.apart && at != w*s.multiplier>>s.shift {
+			return false
+		}
+		s.table[at] = w
+	}
+	return true
+}
+
+// slot is where w stands in the table, or would.
+func (s *Set) slot(w uint64) uint64 {
+	at := w * s.multiplier >> s.shift
+	for s.table[at] != s.empty && s.table[at] != w {
+		at = (at + 1) & uint64(len(s.table)-1)
+	}
+	return at
+}
+
+// In has a bit for each word of a block that is in the set.
+func (s *Set) In(block []uint64) (m uint64) {
+	if !s.apart {
+		for i := len(block) - 1; i >= 0; i-- {
+			w := block[i]
+			m = m<<1 | Bit(s.table[s.slot(w)] == w)&Bit(w != s.empty)
+		}
+		return m
+	}
+	table, multiplier, shift := s.table, s.multiplier, s.shift&63
+	for i := len(block) - 1; i >= 0; i-- {
+		w := block[i]
+		m = m<<1 | Bit(table[w*multiplier>>shift] == w)&Bit(w != s.empty)
+	}
+	return m
+}
+
+// Texts are strings too long for a word.
+type Texts map[string]struct{}
+
+// NewTexts returns a set of strings.
+func NewTexts(texts ...string) Texts {
+	t := Texts{}
+	for _, s := range texts {
+		t[s] = struct{}{}
+	}
+	return t
+}
+
+// In has a bit for each string of a block of s that is one of the texts.
+func (t Texts) In(s *column.Slab, block []uint64) (m uint64) {
+	for i := len(block) - 1; i >= 0; i-- {
+		m <<= 1
+		if w := block[i]; !column.IsInline(w) {
+			_, ok := t[s.String(w)]
+			m |= Bit(ok)
+		}
+	}
+	return m
+}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/millrace/millrace/internal/door"
 )
 
 // Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
@@ -60,8 +62,12 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 }
 
 // ServeBy has s serve on l until ctx is done, and then lets requests under way
-// finish for some time at most.
+// finish for some time at most. Where l is a door, it is told of what fails.
 func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Duration) error {
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return door.With(ctx, door.Of(c)) }
+	if d, ok := l.(*door.Door); ok {
+		s.ErrorLog = d.ErrorLog()
+	}
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
 		defer cancel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -159,6 +160,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
+	r.metrics.MustRegister(admin.FileFaults())
 	r.told = door.NewRefusals(slog.Default(), r.metrics)
 	told := ctx
 	last, end := context.WithCancel(context.WithoutCancel(told))
@@ -672,7 +674,22 @@ func (c *brokerConfig) validate() error {
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
 	}
-	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), b.Validate())
+	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
+}
+
+// checkQuotas refuses the quota of a name that nobody has, where a token or the
+// subject of one is called so: it would count for nobody.
+func (c *brokerConfig) checkQuotas() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Quotas)) {
+		for _, kind := range []string{"token:", "jwt:"} {
+			_, certificate := c.Authorization.Identities[name]
+			if _, other := c.Authorization.Identities[kind+name]; other && !certificate {
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + name, Detail: "authorization.identities has no certificate of this name, but " + kind + name, WayOut: "write the quota of " + kind + name})
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *brokerConfig) grpcPort() port {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
@@ -49,6 +50,13 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
 		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
 	}
+}
+
+// FileFaults counts the files of the process that cannot be used.
+func FileFaults() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_file_faults", Help: "Keys of the configuration whose files of certificates, passwords or tokens have changed and cannot be used: what they held before stays, and the log names them.",
+	}, func() float64 { return float64(len(secure.Faults())) })
 }
 
 // maxBodyBytes is more than any tool sends: the symbols of a profile, which the

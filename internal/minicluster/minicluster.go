@@ -32,6 +32,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
@@ -348,6 +349,8 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 
+	var everybody *permit.Policy // may do everything
+	metrics.MustRegister(admin.FileFaults())
 	told := door.NewRefusals(c.cfg.Log, metrics)
 	serve := func(port string, addr *string, listen, refusal string, f func(net.Listener) error) error {
 		l, err := grpctune.Listen(listen)
@@ -361,7 +364,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	return errors.Join(
 		serve("http", &c.HTTP, c.cfg.HTTPAddr, door.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer(), 2*time.Second) }),
 		serve("admin", &c.Admin, c.cfg.AdminAddr, door.RefusalHTTP, func(l net.Listener) error {
-			return admin.Serve(run, l, admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler())))
+			return admin.Serve(run, l, everybody.Handler(admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler()))))
 		}),
 		serve("grpc", &c.GRPC, c.cfg.GRPCAddr, "", func(l net.Listener) error {
 			defer context.AfterFunc(run, server.Stop)()

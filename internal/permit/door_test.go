@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -195,4 +196,36 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// What a browser sends for a page of another site is refused, with whatever
+// certificate, and where nobody needs one; looking is not.
+func TestBrowsersSendNothingForOthers(t *testing.T) {
+	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, p := range map[string]*Policy{"with a policy": opened(t, everybody), "without": nil} {
+		h := p.Handler(served)
+		for _, c := range []struct {
+			method, header, value string
+			refused               bool
+		}{
+			{"POST", "", "", false},
+			{"POST", "Sec-Fetch-Site", "cross-site", true},
+			{"POST", "Sec-Fetch-Site", "same-site", true},
+			{"POST", "Sec-Fetch-Site", "same-origin", false},
+			{"POST", "Origin", "https://evil.example", true},
+			{"POST", "Origin", "null", true},
+			{"POST", "Origin", "http://admin:6060", false},
+			{"GET", "Sec-Fetch-Site", "cross-site", false},
+		} {
+			r := httptest.NewRequest(c.method, "http://admin:6060/readyz", nil)
+			if c.header != "" {
+				r.Header.Set(c.header, c.value)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if refused := w.Code == http.StatusForbidden; refused != c.refused || refused && !strings.Contains(w.Body.String(), "way_out") {
+				t.Errorf("%s: %s with %s: %s is answered %d %s", name, c.method, c.header, c.value, w.Code, w.Body)
+			}
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -68,9 +69,20 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 	return With(ctx, who), nil
 }
 
-// Handler refuses who may not, before next. Without a policy everybody may.
+// origins tells what a browser sends because a page of another site says so: with
+// the certificate of whoever looks at the page, or from its machine.
+var origins = http.NewCrossOriginProtection()
+
+// Handler refuses who may not, before next, and what browsers send for other
+// sites. Without a policy everybody may.
 func (p *Policy) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if origins.Check(r) != nil {
+			err := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "origin", Detail: "a browser sends this for a page of another site", WayOut: "send it by something else than a browser"}
+			door.From(r.Context()).Refused(door.Origin, err)
+			rpcerr.WriteProblem(w, err)
+			return
+		}
 		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path)
 		if err != nil {
 			rpcerr.WriteProblem(w, err)

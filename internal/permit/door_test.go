@@ -136,18 +136,20 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}
 		for _, c := range []struct {
 			name, token string
+			http2       bool
 			ends        int
 			counted     string
 		}{
-			{"app", "", 0, ""},
-			{"node", "", 1, "grpc forbidden, http forbidden"},
-			{"", "", 2, "grpc unknown, http unknown"},
-			{"app", "Bearer not-a-token-at-all", 3, ""},
+			{"app", "", false, 0, ""},
+			{"app", "", true, 0, ""},
+			{"node", "", false, 1, "grpc forbidden, http forbidden"},
+			{"", "", true, 2, "grpc unknown, http unknown"},
+			{"app", "Bearer not-a-token-at-all", false, 3, ""},
 		} {
 			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as(c.name))), grpc.WithIdleTimeout(0),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dial(), nil }))
 			must(t, err)
-			transport := &http.Transport{TLSClientConfig: as(c.name), DialContext: func(context.Context, string, string) (net.Conn, error) { return web.dial(), nil }}
+			transport := &http.Transport{TLSClientConfig: as(c.name), ForceAttemptHTTP2: c.http2, DialContext: func(context.Context, string, string) (net.Conn, error) { return web.dial(), nil }}
 			ask := func() {
 				ctx := t.Context()
 				req, _ := http.NewRequest("GET", "https://x/v1/feed", nil)
@@ -158,6 +160,9 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 				_ = conn.Invoke(ctx, "/millrace.feed.v1.FeedService/GetFeed", &emptypb.Empty{}, &emptypb.Empty{})
 				resp, err := transport.RoundTrip(req)
 				must(t, err)
+				if (resp.ProtoMajor == 2) != c.http2 {
+					t.Errorf("it is HTTP/%d", resp.ProtoMajor)
+				}
 				_, _ = io.Copy(io.Discard, resp.Body)
 				resp.Body.Close()
 			}

@@ -19,9 +19,14 @@ import (
 // says otherwise: each may take 32 KiB before it has said anything.
 const DefaultConns = 4096
 
-// Within is how long a connection may take until a request of it is let in: for
-// the handshake of TLS, and for the headers of the request.
-const Within = 15 * time.Second
+const (
+	// Within is how long a connection may take until it is let in, or until it has
+	// shown by a handshake that it speaks the port's protocol.
+	Within = 15 * time.Second
+	// Patience is how long one may go on of which more is known only by a request,
+	// and that sends none: a client opens its connections before it has questions.
+	Patience = 2 * time.Minute
+)
 
 const refusalBody = `{"type":"urn:millrace:overloaded","title":"overloaded","status":503,"detail":"too many connections","reason":"OVERLOADED","way_out":"use connections again, and try again after a second"}`
 
@@ -155,6 +160,14 @@ func (c *Conn) Let() {
 	defer c.of.mu.Unlock()
 	if !c.let.Swap(true) && !c.closed {
 		c.of.mu.peers[c.peer].waiting--
+	}
+}
+
+// Speaks notes that the connection has shown that it speaks the port's protocol:
+// it has more time until a request of it is let in. A nil Conn is as of [Conn.Let].
+func (c *Conn) Speaks() {
+	if c != nil && !c.let.Load() && c.late.Stop() {
+		c.late.Reset(Patience)
 	}
 }
 

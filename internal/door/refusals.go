@@ -56,7 +56,7 @@ type line struct {
 // NewRefusals registers how often ports turned something away.
 func NewRefusals(log *slog.Logger, metrics prometheus.Registerer) *Refusals {
 	r := &Refusals{log: log, lines: map[line]*int{}, count: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "millrace_refused_total", Help: "Connections and requests that a port turned away, by reason: full, peer (an address has its share), late (nothing was let in within 15 s), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site).",
+		Name: "millrace_refused_total", Help: "Connections and requests that a port turned away, by reason: full, peer (an address has its share), late (nothing was let in in time), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site).",
 	}, []string{"port", "reason"})}
 	metrics.MustRegister(r.count)
 	return r

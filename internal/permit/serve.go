@@ -20,7 +20,7 @@ import (
 // of a call alone who may not. next judges what is let in; nil: nobody does.
 // Without a policy everybody may.
 func (p *Policy) ServerOptions(next tap.ServerInHandle) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.Creds(handshaken{}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+	return []grpc.ServerOption{grpc.Creds(handshaken{open: p == nil}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		ctx, err := p.admit(ctx, info)
 		if err != nil || next == nil {
 			return ctx, err
@@ -94,13 +94,16 @@ func (p *Policy) Handler(next http.Handler) http.Handler {
 
 // handshaken are the credentials of a server whose listener has TLS already:
 // they find it below what else wraps a connection.
-type handshaken struct{}
+type handshaken struct {
+	open bool // everybody may
+}
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h := handshake{conn: door.Of(c)}
 	t := tlsOf(c)
 	if t == nil {
+		s.shown(h)
 		return c, h, nil
 	}
 	if err := t.Handshake(); err != nil { // within the deadline that the server has set
@@ -109,7 +112,19 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	}
 	state := t.ConnectionState()
 	h.tls, h.SecurityLevel = &state, credentials.PrivacyAndIntegrity
+	s.shown(h)
 	return c, h, nil
+}
+
+// shown lets a connection in that needs no request to be known: everybody may, or
+// it has a certificate. One that sends requests with tokens has not sent any yet.
+func (s handshaken) shown(h handshake) {
+	switch {
+	case s.open || h.tls != nil && len(h.tls.VerifiedChains) > 0:
+		h.conn.Let()
+	case h.tls != nil:
+		h.conn.Speaks()
+	}
 }
 
 // tlsOf returns the connection with TLS that c wraps, or nil.
@@ -152,7 +167,7 @@ func (handshaken) Info() credentials.ProtocolInfo {
 }
 
 // Clone implements credentials.TransportCredentials.
-func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
+func (s handshaken) Clone() credentials.TransportCredentials { return s }
 
 // OverrideServerName implements credentials.TransportCredentials.
 func (handshaken) OverrideServerName(string) error { return nil }

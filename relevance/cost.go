@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/expr"
@@ -35,6 +36,30 @@ func (m *Model) Cost() int {
 		cost += f.Steps()
 	}
 	return cost
+}
+
+// Readings counts the operations that read a text or a list of a record from end to
+// end: what these take depends on its length. Texts that are compared are not among
+// them, since those of other lengths differ.
+func (m *Model) Readings() int { return m.readings }
+
+func readings(s *Spec) (n int) {
+	var ofRecord func(*expr.Node) bool
+	ofRecord = func(e *expr.Node) bool { return e.Op == expr.Record || slices.ContainsFunc(e.Args, ofRecord) }
+	var walk func(*expr.Node)
+	walk = func(e *expr.Node) {
+		for i, a := range e.Args {
+			long := a.Type == expr.String || a.Type == expr.Strings || a.Type == expr.Doubles
+			if long && (e.Op == expr.Call && e.Name != "item" || e.Op == expr.In && i == 1) && ofRecord(a) {
+				n++
+			}
+			walk(a)
+		}
+	}
+	for _, f := range s.Features {
+		walk(f.Tree)
+	}
+	return n
 }
 
 // exprCost counts an expression's operations.

@@ -40,6 +40,25 @@ func TestCostIsOfTheSpecAlone(t *testing.T) {
 	}
 }
 
+// What a model reads of a record from end to end is counted, and nothing else.
+func TestReadings(t *testing.T) {
+	for feature, want := range map[string]int{
+		`record.likes + record.comments`:                             0,
+		`record.verb == "post" && record.verb in ["like", "post"]`:   0,
+		`record.verb in viewer.verbs`:                                0,
+		`record.text.contains("a") && !record.text.startsWith("b")`:  2,
+		`"a" in record.about`:                                        1,
+		`size(record.text) + size(record.about) + size(record.verb)`: 3,
+	} {
+		m, err := Parse("spec.yaml", fmt.Appendf(nil, "name: reads\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {verbs: list(string)}\nfeatures: {f: '%s'}\nscorer: linear\nparameters: {weights: {f: 1}}\n", feature), ShippedSchemas())
+		if err != nil {
+			t.Errorf("%s: %v", feature, err)
+		} else if m.Readings() != want {
+			t.Errorf("%s reads %d times, not %d", feature, m.Readings(), want)
+		}
+	}
+}
+
 // TestFiftyTimesSlower: it is told of a version that costs so much more than
 // the one before.
 func TestFiftyTimesSlower(t *testing.T) {

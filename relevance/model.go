@@ -24,6 +24,8 @@ type Model struct {
 	plans   *sync.Map // of layouts to planned; those of models with other weights are the same
 	slow    bool      // never uses generated code
 	own     *Model    // whose weights others replace; nil of one with its own
+
+	readings int // see Readings
 }
 
 // layouts is what a plan is for.
@@ -76,7 +78,7 @@ func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, 
 	if err := r.err(); err != nil {
 		return nil, err
 	}
-	m := &Model{spec: r.spec, params: params, plans: &sync.Map{}}
+	m := &Model{spec: r.spec, params: params, plans: &sync.Map{}, readings: readings(r.spec)}
 	m.weights, m.tables = r.spec.compile(&params)
 	return m, nil
 }
@@ -100,7 +102,7 @@ func (m *Model) Parameters() *Parameters { return &m.params }
 // Interpreted returns the model as it serves without generated code: the
 // reference to compare with.
 func (m *Model) Interpreted() *Model {
-	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, plans: &sync.Map{}, slow: true}
+	return &Model{spec: m.spec, params: m.params, weights: m.weights, tables: m.tables, plans: &sync.Map{}, slow: true, readings: m.readings}
 }
 
 // Bind prepares a scorer for records of one layout and the question of one

@@ -29,7 +29,7 @@ func (m *Model) Weighted(set map[string]float64) (*Model, error) {
 	if err := p.setAll(ID{Name: m.Name(), Version: m.Version()}, m.spec.source.Scorer, set); err != nil {
 		return nil, err
 	}
-	next := &Model{spec: m.spec, params: p, slow: m.slow, plans: m.plans, own: m.Own()}
+	next := &Model{spec: m.spec, params: p, slow: m.slow, plans: m.plans, own: m.Own(), readings: m.readings}
 	next.weights, next.tables = m.spec.compile(&p)
 	next.share(m)
 	return next, nil

@@ -35,6 +35,7 @@ type batch struct {
 	features column.Packed
 	row      *column.Slab       // of features, widened
 	objects  *relevance.Objects // of each row; nil if the scan reads none
+	lengthy  lengthy
 
 	oldest, newest int64 // no time of a row is before or after
 }
@@ -62,6 +63,7 @@ func (b *batch) ready(p *plan, k kind) {
 	var objects *column.Layout
 	if k != passed {
 		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
+		b.lengthy.bind(p.model.Readings(), p.rows, b.columns)
 		objects = p.scorer.ObjectLayout()
 	}
 	b.reads(p, objects)
@@ -139,7 +141,7 @@ func (q *Query) gather(ctx context.Context, i int32, s *segment) error {
 	}
 	if s.lo < lo {
 		if q.folds(p, s) && !q.again {
-			if err := q.owe(p, s, s.lo, lo); err != nil {
+			if err := q.owe(ctx, p, s, s.lo, lo); err != nil {
 				return err
 			}
 		}
@@ -255,19 +257,22 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	if b.objects != nil {
 		p.scorer.SetObjects(b.objects.Slab())
 	}
-	q.score(len(sel), func() {
+	if err := q.pieces(ctx, &q.spent, &b.lengthy, rows, sel, func(lo, hi int) {
 		if b.kind == folded {
-			p.scorer.ScoreFolded(b.own, rows, sel, features, scores)
+			p.scorer.ScoreFolded(b.own, rows, sel[lo:hi], features, scores[lo:hi])
 		} else {
-			p.scorer.Score(rows, sel, features, scores)
+			p.scorer.Score(rows, sel[lo:hi], features, scores[lo:hi])
 		}
-	})
+	}); err != nil {
+		return err
+	}
 	q.prefetch(q.prefetched + whileScanned)
 	q.take(b.spans, sel, rows.Column(p.time), scores)
 	return nil
 }
 
-// watch counts rows, and looks at the deadline every few thousand of them.
+// watch counts rows, and looks at the deadline every few thousand of them: where a
+// row may take long, pieces and the filter look more often.
 func (q *Query) watch(ctx context.Context, rows int) error {
 	if q.unwatched += rows; q.unwatched <= watchRows {
 		return nil

@@ -60,6 +60,7 @@ type besidePass struct {
 	plans  []*besidePlan // as the query's
 	open   []*Query      // by model: who ranks; nil when it has its items
 	out    [][]float64   // by model: scores of a batch
+	piece  [][]float64   // the part of out that is scored
 	scored int64
 }
 
@@ -144,6 +145,11 @@ func (p *besidePass) plan(i int32) (*besidePlan, error) {
 	b := &pl.batch
 	b.full = batchRows
 	b.columns, b.entity = pl.scorer.Reads(append(b.columns, pl.time))
+	all := 0
+	for _, m := range p.joint.Models() {
+		all += m.Readings()
+	}
+	b.lengthy.bind(all, pl.rows, b.columns)
 	b.reads(pl.plan, pl.scorer.ObjectLayout())
 	p.plans[i] = pl
 	return pl, nil
@@ -173,7 +179,15 @@ func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	if b.objects != nil {
 		pl.scorer.SetObjects(b.objects.Slab())
 	}
-	p.q.count(&p.q.besideSpent, len(sel), func() { pl.scorer.Score(rows, sel, features, p.out) })
+	if err := p.q.pieces(ctx, &p.q.besideSpent, &b.lengthy, rows, sel, func(lo, hi int) {
+		p.piece = p.piece[:0]
+		for _, out := range p.out {
+			p.piece = append(p.piece, out[lo:hi])
+		}
+		pl.scorer.Score(rows, sel[lo:hi], features, p.piece)
+	}); err != nil {
+		return err
+	}
 	for i, r := range p.open {
 		if r != nil {
 			r.take(b.spans, sel, rows.Column(pl.time), p.out[i])

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"math"
 	"slices"
 
@@ -24,6 +25,7 @@ type folder struct {
 	batch      column.Batch
 	wanted     []wanted
 	own        []float64 // of the rows of wanted that were computed
+	lengthy    lengthy
 }
 
 // wanted is a timeline of which the last rows of the only part are folded.
@@ -40,7 +42,7 @@ func (q *Query) folds(p *plan, s *segment) bool {
 
 // owe is told that rows [lo, hi) of a segment are scored whole, since nothing is
 // folded for them. It has the rows from lo on folded when that has paid for it.
-func (q *Query) owe(p *plan, s *segment, lo, hi int32) error {
+func (q *Query) owe(ctx context.Context, p *plan, s *segment, lo, hi int32) error {
 	cost := p.share(hi - lo)
 	rows := s.rows.Len() - int(lo)
 	if owed := s.of.Owe(cost); int(owed)-int(cost) < rows {
@@ -50,7 +52,7 @@ func (q *Query) owe(p *plan, s *segment, lo, hi int32) error {
 	if !ok {
 		return nil
 	}
-	return q.fold(p, wanted{s.of, place, rows})
+	return q.fold(ctx, p, wanted{s.of, place, rows})
 }
 
 // share returns how many of so many rows are scored, as the filter went so far,
@@ -70,7 +72,7 @@ func (p *plan) tally(rows, kept int) {
 }
 
 // fold has rows computed, with those of other timelines.
-func (q *Query) fold(p *plan, w wanted) error {
+func (q *Query) fold(ctx context.Context, p *plan, w wanted) error {
 	f := &p.folder
 	if f.scorer == nil {
 		if err := f.bind(p); f.unfoldable || err != nil {
@@ -78,13 +80,17 @@ func (q *Query) fold(p *plan, w wanted) error {
 		}
 	}
 	if f.batch.Room() < w.rows {
-		q.keepFolded(p)
+		if err := q.keepFolded(ctx, p); err != nil {
+			return err
+		}
 	}
 	f.wanted = append(f.wanted, w)
 	rows := w.timeline.First()
 	for lo := rows.Len() - w.rows; lo < rows.Len(); {
 		if f.batch.Room() == 0 {
-			f.score(q)
+			if err := f.score(ctx, q); err != nil {
+				return err
+			}
 		}
 		n := min(rows.Len()-lo, f.batch.Room())
 		f.batch.Add(rows, lo, lo+n)
@@ -99,26 +105,32 @@ func (f *folder) bind(p *plan) (err error) {
 		return err
 	}
 	columns, _ := f.scorer.Reads(nil, false)
+	f.lengthy.bind(p.model.Readings(), p.rows, columns)
 	f.batch.Reset(p.rows, slices.Compact(slices.Sorted(slices.Values(columns))), batchRows)
 	return nil
 }
 
 // score computes what is in the batch, and empties it.
-func (f *folder) score(q *Query) {
+func (f *folder) score(ctx context.Context, q *Query) error {
 	n, at := f.batch.Len(), len(f.own)
 	f.own = slices.Grow(f.own, n)[:at+n]
-	q.score(n, func() { f.scorer.Score(f.batch.Slab(), q.upTo(n), nil, f.own[at:]) })
+	rows, sel := f.batch.Slab(), q.upTo(n)
+	err := q.pieces(ctx, &q.spent, &f.lengthy, rows, sel, func(lo, hi int) { f.scorer.Score(rows, sel[lo:hi], nil, f.own[at+lo:]) })
 	f.batch.Clear()
+	return err
 }
 
 // keepFolded computes what is wanted, and keeps it. Queries that do so at once
 // compute the same, and one of them is kept.
-func (q *Query) keepFolded(p *plan) {
+func (q *Query) keepFolded(ctx context.Context, p *plan) error {
 	f := &p.folder
 	if len(f.wanted) == 0 {
-		return
+		return nil
 	}
-	f.score(q)
+	if err := f.score(ctx, q); err != nil {
+		f.forget()
+		return err
+	}
 	own := f.own
 	for _, w := range f.wanted {
 		most := slices.Max(own[:w.rows])
@@ -129,6 +141,7 @@ func (q *Query) keepFolded(p *plan) {
 		own = own[w.rows:]
 	}
 	f.forget()
+	return nil
 }
 
 // forget lets go of what is wanted.

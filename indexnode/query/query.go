@@ -131,9 +131,6 @@ func (q *Query) Scoring() bool {
 	return is
 }
 
-// score has the question's model score so many rows.
-func (q *Query) score(rows int, by func()) { q.count(&q.spent, rows, by) }
-
 // count has models score so many rows, and counts what that takes.
 func (q *Query) count(s *spent, rows int, by func()) {
 	q.scoring = true
@@ -302,14 +299,16 @@ func (q *Query) window(rows column.Packed, from millrace.Time) (lo, hi int32) {
 // that reads them: parts in which subjects ascend.
 func (q *Query) AddObjects(e millrace.Entity, tl *cache.Timeline) { q.objects[e] = tl }
 
-// Scan filters, scores and ranks what was added. It stops within a few
-// thousand rows of the end of ctx.
+// Scan filters, scores and ranks what was added. It stops within a few thousand
+// rows of the end of ctx, and within some megabytes of what models and filters read.
 func (q *Query) Scan(ctx context.Context) error {
 	if err := q.gatherAsked(ctx); err != nil {
 		return err
 	}
 	for _, p := range q.plans {
-		q.keepFolded(p)
+		if err := q.keepFolded(ctx, p); err != nil {
+			return err
+		}
 	}
 	if err := q.scanGathered(ctx); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -195,22 +196,67 @@ func TestExpiredWorkStops(t *testing.T) {
 	}
 }
 
-// A pattern that takes long ends with its question, within a batch.
-func TestExpiredPatternsStop(t *testing.T) {
+// A filter that takes long ends with its question, within a batch.
+func TestExpiredFiltersStop(t *testing.T) {
 	keys, all := activities(t, 1, batchRows)
-	s := question(t)
-	var err error
-	s.Filter, err = filter.Compile(`record.text.matches("([a-z ]?[a-z ]?){20}!")`, expr.Env{Mode: expr.Filter, Record: []*column.Layout{schemas.Activity().Layout()}})
+	many := strings.Repeat(`record.text.contains("x") || `, 30) + "false"
+	for _, src := range []string{`record.text.matches("([a-z ]?[a-z ]?){20}!") || record.text.matches("x")`, many} {
+		s := question(t)
+		var err error
+		s.Filter, err = filter.Compile(src, expr.Env{Mode: expr.Filter, Record: []*column.Layout{schemas.Activity().Layout()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := New(s)
+		q.Add(keys[0], all[0], column.Packed{})
+		if err := q.Scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%.40s: %v", src, err)
+		}
+		q.Release()
+	}
+}
+
+// So does a model that reads much of each record, within a batch: whether it scores
+// the whole or what is kept of it, and beside another.
+func TestExpiredScoringStops(t *testing.T) {
+	keys, all := activities(t, 1, batchRows)
+	var features, weights []string
+	for i := range 2000 {
+		features = append(features, fmt.Sprintf("f%d: record.text.contains(\"x%d\")", i, i))
+		weights = append(weights, fmt.Sprintf("f%d: 1", i))
+	}
+	m, err := relevance.Parse("spec.yaml", fmt.Appendf(nil, "name: reads\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {%s}\nscorer: linear\nparameters: {weights: {%s}}\n", strings.Join(features, ", "), strings.Join(weights, ", ")), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := New(s)
-	defer q.Release()
-	q.Add(keys[0], all[0], column.Packed{})
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := q.Scan(over); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+	s := question(t)
+	s.Filter, s.Model, s.Folds = nil, m, nil
+	scan := func(ctx context.Context) (*Query, error) {
+		q := New(s)
+		t.Cleanup(q.Release)
+		q.Add(keys[0], all[0], column.Packed{})
+		return q, q.Scan(ctx)
+	}
+	if q, err := scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || q.Measured().Rows == 0 || q.Measured().Rows >= batchRows {
+		t.Errorf("whole: after %d rows: %v", q.Measured().Rows, err)
+	}
+	s.Model, s.Folds = question(t).Model, nil
+	q, err := scan(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Beside(&endsAtSecondLook{Context: t.Context(), looks: 1}, relevance.Join(m)); !errors.Is(err, context.Canceled) {
+		t.Errorf("beside: %v", err)
+	}
+	s.Model, s.Folds = m, held.Cache
+	kept := func() bool { return all[0].Folded(cache.IDOf(m)) != nil }
+	for range 8 { // until it has paid to keep something
+		if _, err := scan(&endsAtSecondLook{Context: t.Context(), looks: 1}); err == nil || kept() {
+			t.Fatalf("kept: %v, though nobody waited: %v", kept(), err)
+		}
+	}
+	if _, err := scan(t.Context()); err != nil || !kept() {
+		t.Errorf("nothing was to be kept: %v", err)
 	}
 }
 

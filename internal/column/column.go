@@ -254,6 +254,24 @@ func (s *Slab) stringLen(w uint64) int {
 	return int(w >> 8 & maxRefLen)
 }
 
+// Size returns how many bytes the text or list of a value has, where long texts and
+// lists stand; it does not read them.
+func (s *Slab) Size(field, row int) int {
+	w := s.Word(field, row)
+	switch {
+	case IsInline(w): // of a list, 0
+		return int(w & 0xff)
+	case len(s.sources) == 0:
+		return int(w >> 8 & maxRefLen)
+	}
+	from := s.sourceOf(w)
+	n := int(from.p.reference(s.layout, from.field, int(w>>32)).n)
+	if s.layout.fields[field].Kind == Doubles {
+		return 8 * n // which is counted in items there
+	}
+	return n
+}
+
 // AppendString appends the string of a word to dst.
 func (s *Slab) AppendString(dst []byte, w uint64) []byte {
 	if IsInline(w) {

@@ -148,7 +148,7 @@ func (bd *binder) call(n *expr.Node, args []kernel) kernel {
 	if a.kind() != expr.String || args[1].kind() != expr.String {
 		return misfits(expr.Bool, args...)
 	}
-	return &text{o, a, args[1], textTests[n.Name]}
+	return &text{o, a, args[1], textTests[n.Name], bd.watch}
 }
 
 func (bd *binder) size(n *expr.Node, a kernel) kernel {

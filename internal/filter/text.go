@@ -10,9 +10,14 @@ import (
 // text is startsWith, endsWith, contains.
 type text struct {
 	out
-	a, b kernel
-	test func(s, part string) bool
+	a, b  kernel
+	test  func(s, part string) bool
+	watch *watch
 }
+
+// searched is how many bytes are looked through in the time that a pattern takes
+// for one.
+const searched = 16
 
 var textTests = map[string]func(s, part string) bool{
 	"startsWith": strings.HasPrefix,
@@ -26,6 +31,10 @@ func (k *text) eval(b *batch) *vector {
 	for i := range b.sel {
 		if ls, rs := l.states[i], r.states[i]; ls|rs != present {
 			k.states[i] = firstError(ls, rs)
+			continue
+		}
+		if k.watch.over(1 + len(l.strings[i])/searched) {
+			k.states[i] = failed
 			continue
 		}
 		k.words[i] = compute.Bit(k.test(l.strings[i], r.strings[i]))

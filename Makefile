@@ -105,6 +105,9 @@ simulate: ## the roles in one process and in virtual time, through random histor
 	@MILLRACE_SIMULATE=$(or $(DURATION),10m) MILLRACE_SEED=$(SEED) go test -tags synctests -count=1 -timeout 0 -v -run TestHistories ./internal/simulation | tee .simulate
 	@! grep -q '^FAIL' .simulate
 
+# Figures are of a Kafka that compiles as in production.
+faults rollouts: export KAFKA_COMPILER = $(if $(filter short,$(DURATION)),quick,full)
+
 faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
 	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
@@ -121,11 +124,13 @@ exact: ## random questions, random clusters, nodes down and slow, against the or
 	MILLRACE_EXACT=$(or $(N),10000) go test -count=1 -timeout 0 -v -run 'TestRandomClustersEqualTheOracle' ./internal/minicluster
 	GOGC=400 go test -count=1 -timeout 0 -v -run 'TestAnswersEqualOneMachine' ./broker -rounds $$(( $(or $(N),10000) / 4 ))
 
-plans: ## random clusters, planned and simulated step by step; N=10000
+plans: ## random clusters, planned and simulated step by step, and a leader that is frozen at each step; N=10000
 	go test -count=1 -timeout 0 -v -run 'TestRandomClusters|TestForcedPlacements' ./coordinator/plan -clusters $(or $(N),10000)
+	go test -count=1 -timeout 0 -v -run 'TestAFrozenLeader' ./coordinator -steps
 
-stats: ## simulated experiments, each looked at a hundred times; N=20000
+stats: ## simulated experiments, each looked at a hundred times, and a twentieth as many ramps; N=20000
 	go test -count=1 -timeout 0 -v -run 'Look|Alarms|Often|Found|Mismatch' ./internal/stats -runs $(or $(N),20000)
+	go test -count=1 -timeout 0 -v -run 'TestRampsAtRandom' ./relevance/experiment/compare -ramps $$(( $(or $(N),20000) / 20 ))
 
 chance: ## a million viewers over ten layers: slots, splits and pairs of layers by χ²; N=1000000
 	go test -count=1 -timeout 0 -v -run 'TestChance' ./relevance/experiment -viewers $(or $(N),1000000)

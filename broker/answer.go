@@ -152,7 +152,10 @@ func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
 	for i := range parts {
 		r.Applied = append(r.Applied, applied(&parts[i], f.q.fullReceipt, &digest))
 	}
-	r.AppliedDigest = digest.String()
+	if r.AppliedDigest = digest.String(); f.q.feed.Private {
+		// Where nothing new is shown and the log has gone on, something was dropped.
+		r.Applied, r.AppliedDigest = nil, ""
+	}
 	r.Schemas = schemasOf(entries)
 	f.q.variants.receipt(r)
 	r.Unapplied = f.b.unapplied(f.q)

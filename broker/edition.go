@@ -56,7 +56,7 @@ func (e *editions) find(v cluster.Version) (Feed, bool) {
 // show what it drops.
 func (b *feedBook) edition(now Feed, c *cursor) (Feed, error) {
 	v := cluster.Version{Name: now.Name, Version: c.feed, Sum: c.feedSum}
-	if now.edition == v {
+	if now.edition.Version == c.feed && c.keys.definition(&now) == c.feedSum {
 		return now, nil
 	}
 	if now.Private {

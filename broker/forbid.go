@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
 )
 
@@ -48,11 +49,16 @@ func permitted(no Forbid, feed *Feed, req *feedv1.GetFeedRequest) error {
 }
 
 // entitled refuses what who calls has no right to ask.
-func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) error {
+func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err error) {
 	who := permit.Who(ctx)
 	if who.Rights == nil {
 		return nil
 	}
+	defer func() {
+		if err != nil {
+			door.From(ctx).Refused(door.Forbidden, err)
+		}
+	}()
 	name := req.GetFeed()
 	if err := who.Feed(name, b.feeds.current()[name].builtIn); err != nil {
 		return err

@@ -29,7 +29,9 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -120,16 +122,16 @@ func serveDoors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return intake.Cap(l, doorsConns, refusal)
+		return door.New(l, door.Config{Conns: doorsConns, Refusal: refusal})
 	}
 	go func() { // the end of who started it is its own
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	byHTTP, byGRPC := listen(intake.RefusalHTTP), listen("")
+	byHTTP, byGRPC := listen(door.RefusalHTTP), listen("")
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
-	go func() { _ = b.HTTPServer().Serve(byHTTP) }()
+	go func() { _ = admin.ServeBy(context.Background(), byHTTP, b.HTTPServer(), 0) }()
 	fmt.Printf("doors %s %s\n", byHTTP.Addr(), byGRPC.Addr())
 	_ = server.Serve(b.Guard(byGRPC))
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -51,7 +52,7 @@ type cursor struct {
 	version  string                // and its version; empty of what every node has
 	sum      string                // and its checksum, as [sumOf] writes it
 	feed     string                // the version of the feed's definition, of every page likewise; empty of one that came with the broker
-	feedSum  string                // and its checksum
+	feedSum  string                // and its checksum, as [pageKeys.definition] writes it
 	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
 	heldOut  []string              // layers, of every page likewise
 	draft    *draft                // of every page likewise; nil without one
@@ -244,6 +245,16 @@ func (k *pageKeys) identify(req *feedv1.GetFeedRequest, q *question) (id identit
 	return id
 }
 
+// definition returns by what a token names the definition of a feed. That of a
+// private one is told to nobody, and its checksum would show a good guess to be
+// one.
+func (k *pageKeys) definition(f *Feed) string {
+	if !f.Private {
+		return f.edition.Sum
+	}
+	return hex.EncodeToString(mac(k.token, append([]byte("definition "), f.edition.Sum...)))
+}
+
 // setSum stands for a set of different things, whatever their order: the sum of
 // 128 bits of SipHash-2-4 of each. Nobody can make two sets of one sum who knows
 // neither the key nor a sum: so a sum goes nowhere but into a MAC.
@@ -307,7 +318,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	slices.Sort(served)
 	c := cursor{
 		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
-		feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
+		feed: q.feed.edition.Version, feedSum: q.keys.definition(&q.feed), variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
 		divided: q.variants.division.Dealt(), models: q.models(),
 	}
 	return c.encode(q.keys.token)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -165,5 +166,47 @@ func TestRefusalsAreShort(t *testing.T) {
 	p := rpcerr.ProblemOf(&millrace.Error{Reason: millrace.ReasonInvalid, Field: "viewer.attributes." + long, Detail: long, WayOut: long})
 	if n := len(p.Field) + len(p.Detail) + len(p.WayOut); n > 4<<10 {
 		t.Errorf("%d bytes", n)
+	}
+}
+
+// What a private feed's answer is made from tells nothing that goes on with what
+// the feed drops, and its page tokens nothing by which a definition is guessed.
+func TestAPrivateFeedsAnswersTellNoOffsets(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	for i := range 9 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	d := newDefinitions()
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	d.serve("open", 1, "name: open\nmodel: recency\n")
+	d.serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
+	settled(b.feeds)
+	for _, feed := range []string{"open", "staff"} {
+		for _, form := range []string{"", "full"} {
+			req := recentRequest(9)
+			req.Feed, req.Limit, req.Receipt = feed, new(int64(1)), form
+			for range 3 {
+				resp, err := b.GetFeed(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, private := resp.Receipt, feed == "staff"
+				if (len(r.Applied) == 0) != private || (r.AppliedDigest == "") != private {
+					t.Errorf("%s, %q: %v", feed, form, r)
+				}
+				signed, _, err := splitToken(resp.NextPageToken)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sum := b.feeds.current()[feed].edition.Sum; sum == "" || bytes.Contains(signed, []byte(sum)) == private {
+					t.Errorf("%s: the token has the checksum %q of its definition: %v", feed, sum, !private)
+				}
+				req.PageToken = resp.NextPageToken
+			}
+		}
 	}
 }

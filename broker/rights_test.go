@@ -2,10 +2,17 @@ package broker
 
 import (
 	"errors"
+	"log/slog"
+	"net"
+	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
 )
 
@@ -63,6 +70,44 @@ func TestCallersAskWhatTheyHaveARightTo(t *testing.T) {
 	ctx := permit.With(t.Context(), permit.Identity{Name: "app", Rights: &permit.Rights{}})
 	if e := refusal(t, errorOf(b.Why(ctx, &feedv1.WhyRequest{Record: "r", Request: of(func(*feedv1.GetFeedRequest) {})}))); e.Reason != millrace.ReasonForbidden || e.Field != "request" {
 		t.Errorf("why, without the right: %v", e)
+	}
+}
+
+// Whoever asks for more than its rights is told by the port that it came through.
+func TestWhoAsksForMoreIsTold(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	all := prometheus.NewRegistry()
+	conn, err := door.New(l, door.Config{Port: "grpc", Told: door.NewRefusals(slog.New(slog.DiscardHandler), all)}).Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx := door.With(permit.With(t.Context(), permit.Identity{Name: "app", Rights: &permit.Rights{}}), door.Of(conn))
+	refusal(t, errorOf(b.GetFeed(ctx, recentRequest(1))))
+	refusal(t, errorOf(b.Why(ctx, &feedv1.WhyRequest{Record: "r", Request: recentRequest(1)})))
+	const want = `
+# HELP millrace_refused_total Connections and requests that a port turned away, by reason: full, peer (an address has its share), late (nothing was let in within 15 s), handshake, unknown (no name, or a token that is not believed), forbidden, origin (of another site).
+# TYPE millrace_refused_total counter
+millrace_refused_total{port="grpc",reason="forbidden"} 2
+millrace_refused_total{port="grpc",reason="full"} 0
+millrace_refused_total{port="grpc",reason="handshake"} 0
+millrace_refused_total{port="grpc",reason="late"} 0
+millrace_refused_total{port="grpc",reason="origin"} 0
+millrace_refused_total{port="grpc",reason="peer"} 0
+millrace_refused_total{port="grpc",reason="unknown"} 0
+`
+	if err := testutil.GatherAndCompare(all, strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
 )
@@ -81,6 +82,7 @@ type candidateKey struct {
 
 func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
 	if err := permit.Who(ctx).Right(permit.Why, "request"); err != nil {
+		door.From(ctx).Refused(door.Forbidden, err)
 		return nil, err
 	}
 	if err := b.entitled(ctx, req.GetRequest()); err != nil {

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -127,7 +128,7 @@ func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed boo
 		for i := range p.Moves {
 			m := &p.Moves[i]
 			free := m.To == "" || building[m.To] < max(1, limits.PerNode)
-			if m.State == Waiting && p.urgent(m, e) == urgent && free && p.mayBegin(m, a, e, coming[m.To]) && c.may(e.now, m.Bytes, urgent, limits) {
+			if m.State == Waiting && p.urgent(m, e) == urgent && free && p.waitsFor(m, a, e, coming[m.To]) == "" && c.may(e.now, m.Bytes, urgent, limits) {
 				p.begin(m, a, e.now)
 				building[m.To]++
 				coming[m.To] += m.Bytes
@@ -164,17 +165,19 @@ func (s Status) end() Status {
 	return Done
 }
 
-// mayBegin reports whether the new replica of a move may be assigned now: its
+// waitsFor is why the new replica of a move may not be assigned now, or "": its
 // node lives and has room. A move without one begins at once.
-func (p *Plan) mayBegin(m *Move, a *cluster.Assignment, e *evidence, coming int64) bool {
+func (p *Plan) waitsFor(m *Move, a *cluster.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
-		return true
+		return ""
 	}
 	if !e.nodes.Alive(m.To) {
-		return false
+		return fmt.Sprintf("%s is not there", m.To)
 	}
-	s, known := e.stats[m.To]
-	return !known || s.DiskBytes == 0 || s.FreeBytes-coming >= m.Bytes
+	if s, known := e.stats[m.To]; known && s.DiskBytes > 0 && s.FreeBytes-coming < m.Bytes {
+		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, coming>>20, m.Bytes>>20)
+	}
+	return ""
 }
 
 func (p *Plan) begin(m *Move, a *cluster.Assignment, now time.Time) {

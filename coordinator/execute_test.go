@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -208,6 +209,57 @@ func TestPlansEnd(t *testing.T) {
 	}
 }
 
+// A resize that is rolled back at any step, and after its end, returns to who
+// hosted what before, also where what moved away has been deleted meanwhile.
+func TestRollsBackFromEveryStep(t *testing.T) {
+	every := 1
+	if testing.Short() {
+		every = 7
+	}
+	ended := false
+	for at := 0; !ended; at += every {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+		p.Limits.PerNode = 120
+		c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
+		second := func() {
+			w.live()
+			w.step(t, p)
+			e := w.evidence()
+			s := &Steered{Steering: &cluster.Steering{Map: e.nodes, Assignment: w.a}, Plan: p}
+			c.drop(s, e)
+			w.a = s.Assignment
+		}
+		for range at {
+			second()
+		}
+		if ended = p.Status.Ended(); ended {
+			for range 10 { // until what moved away is deleted
+				second()
+			}
+		}
+		s := &Steered{Steering: &cluster.Steering{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+		if err := s.order(Rollback, w.evidence(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 1000 {
+				t.Fatalf("from step %d: %s, %d moves are left", at, p.Status, p.left())
+			}
+			second()
+		}
+		if got := Layout(w.a.Replicas); got.differs(&p.Base) || p.Status != RolledBack || w.a.Wanted != p.BaseWanted {
+			t.Fatalf("from step %d: %s, and something else is hosted", at, p.Status)
+		}
+		for q, ready := range w.counts() {
+			if ready < 2 {
+				t.Fatalf("from step %d: partition %d has %d ready replicas", at, q, ready)
+			}
+		}
+	}
+}
+
 // A plan that gets another end keeps what is under way and leads there: a
 // replica that is being built is waited for, though nothing goes for it.
 func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
@@ -345,5 +397,77 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 	pr := s.Progress(p.Since.Add(10 * time.Second))
 	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
 		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
+	}
+}
+
+// Explain says of each move of a partition where it is, for how long, and what it
+// waits for.
+func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Since: w.now}
+	for q := range millrace.Partition(20) {
+		p.Moves = append(p.Moves, Move{Partition: q, From: w.a.Replicas[q][0], To: "n3", State: Waiting})
+	}
+	w.now = w.now.Add(time.Minute)
+	p.begin(&p.Moves[0], &w.a, w.now)
+	p.begin(&p.Moves[1], &w.a, w.now)
+	p.end(&p.Moves[1], &w.a, w.now)
+	p.Moves[3].Bytes = 5 << 20
+	w.now = w.now.Add(time.Second)
+	for name, c := range map[string]struct {
+		move    int
+		change  func(*evidence, *Plan)
+		replica string
+		detail  string
+		seconds float64
+	}{
+		"it is begun":         {0, nil, "assigned", "", 1},
+		"its node is gone":    {0, func(e *evidence, _ *Plan) { delete(w.alive, "n3") }, "gone", "n3 is not there", 1},
+		"it is ready":         {0, func(*evidence, *Plan) { w.ready["n3"] = cluster.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
+		"it is ready, paused": {0, func(_ *evidence, p *Plan) { w.ready["n3"], p.Status = cluster.All(), Paused }, "ready", string(p.Moves[0].From) + " stays while the plan is paused", 1},
+		"it is done":          {1, nil, "done", "", 1},
+		"its turn":            {2, nil, "waiting", "its turn: 1 moves to n3 are under way, and 0 others wait before it", 61},
+		"its turn, later":     {12, nil, "waiting", "its turn: 1 moves to n3 are under way, and 10 others wait before it", 61},
+		"the plan is paused":  {2, func(_ *evidence, p *Plan) { p.Status = Paused }, "waiting", "the plan is paused", 61},
+		"nobody is there":     {2, func(*evidence, *Plan) { delete(w.alive, "n3") }, "waiting", "n3 is not there", 61},
+		"no room": {3, func(e *evidence, p *Plan) {
+			e.stats["n3"] = cluster.NodeStats{DiskBytes: 100 << 20, FreeBytes: 7 << 20}
+			p.Moves[0].Bytes = 3 << 20
+		}, "waiting", "n3 has no room: 7 MiB are free, of which 3 are for moves under way, and it takes 5", 61},
+	} {
+		plan := *p
+		plan.Moves = slices.Clone(p.Moves)
+		w.alive["n3"], w.ready["n3"] = true, cluster.Set{}
+		e := w.evidence()
+		if c.change != nil {
+			c.change(e, &plan)
+		}
+		s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: w.evidence().nodes}, Plan: &plan}
+		x, err := s.Explain(e.stats, plan.Moves[c.move].Partition, "n3", w.now)
+		if err != nil || len(x.Moves) != 1 || x.Moves[0].Replica != c.replica || x.Moves[0].Detail != c.detail || x.Moves[0].Seconds != c.seconds {
+			t.Errorf("%s: %+v, %v; want %s for %.0f s: %s", name, x.Moves, err, c.replica, c.seconds, c.detail)
+		}
+	}
+}
+
+// Explain knows nodes that back up and nodes that are gone, by the rules of the
+// planner.
+func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	alive := []cluster.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "keeper", Addr: "a:1", Keeps: "0-719"}}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, alive, nil)}}
+	p := millrace.Partition(0)
+	for slices.Contains(w.a.Replicas[p], "n2") {
+		p++
+	}
+	for node, want := range map[millrace.NodeID]string{"keeper": "backup_only: keeper reads and backs up", "n2": "it is not there, and gets nothing until it is back"} {
+		x, err := s.Explain(nil, p, node, w.now)
+		if err != nil || len(x.Elsewhere) != 1 || !strings.Contains(x.Elsewhere[0].Rule+": "+x.Elsewhere[0].Detail, want) {
+			t.Errorf("%s: %+v, %v; want %q", node, x.Elsewhere, err, want)
+		}
+	}
+	if made, err := s.solve(&evidence{now: w.now, nodes: s.Map}, 2, Layout(w.a.Replicas), everybody); err != nil || (*Layout)(&made.Goal).names("keeper") {
+		t.Errorf("a node that backs up is given replicas: %v", err)
 	}
 }

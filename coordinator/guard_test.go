@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
 // shownLog is a log of exposures, in memory.
@@ -183,10 +184,16 @@ func (t *trial) now() experiment.Experiment {
 	return d.Experiment
 }
 
-// becomes waits until the experiment is so, showing more meanwhile.
+// becomes waits until the experiment is so.
 func (t *trial) becomes(state experiment.State, share int) {
 	t.Helper()
-	for began := time.Now(); ; {
+	t.becoming(state, share, func() {})
+}
+
+// becoming is becomes, while something goes on.
+func (t *trial) becoming(state experiment.State, share int, meanwhile func()) {
+	t.Helper()
+	for began := time.Now(); ; meanwhile() {
 		e := t.now()
 		if e.State == state && e.Share == share {
 			return
@@ -255,6 +262,34 @@ func TestRampsByItself(t *testing.T) {
 	st, err := tr.store.Read(t.Context())
 	if err != nil || !strings.HasPrefix(string(st.Texts["d"]), "# a comment\n") {
 		t.Errorf("%v\n%s", err, st.Texts["d"])
+	}
+}
+
+// Two coordinators that run take each step once. One that believes to lead, and
+// decides by what was so before the other's step, changes nothing.
+func TestTwoCoordinatorsDecideOnce(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	before := tr.now()
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.coordinate("one")
+	tr.coordinate("two")
+	tr.becoming(experiment.Running, 1000, func() { tr.show(10, nil) })
+	tr.becoming(experiment.Running, 10_000, func() { tr.show(10, nil) })
+	want := tr.decisions()
+	for _, v := range []compare.Verdict{{Share: 1000, Why: "no guard"}, {Share: 10_000, Why: "no guard"}, {Pause: true, Why: "a guard"}} {
+		if err := coordinator.Decide(t.Context(), "late", tr.store, trails, before, v); err != nil {
+			t.Errorf("%+v: %v", v, err)
+		}
+	}
+	if e := tr.now(); e.State != experiment.Running || e.Share != 10_000 {
+		t.Errorf("it is %s with %d", e.State, e.Share)
+	}
+	trail, err := trails.Of("e")
+	if did := tr.decisions(); err != nil || len(did) != 2 || len(want) != 2 || len(trail.Decisions) != 2 {
+		t.Errorf("%q, %+v, %v", did, trail.Decisions, err)
 	}
 }
 

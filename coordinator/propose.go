@@ -383,12 +383,12 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	seen := map[millrace.NodeID]bool{}
 	for _, n := range s.Map.Nodes() {
 		m := s.Intent.Nodes[n.ID]
-		if n.Keeps != "" || who != everybody && !m.Added && !now.names(n.ID) {
+		if who != everybody && !m.Added && !now.names(n.ID) {
 			continue
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Gone: e.givenUp[n.ID], Draining: m.Draining, Disk: st.DiskBytes, Free: st.FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {

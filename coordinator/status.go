@@ -26,7 +26,7 @@ type Progress struct {
 // MoveProgress is a move that is under way, as the node says that builds it.
 type MoveProgress struct {
 	Move
-	Replica string  `json:"replica"` // its state there
+	Replica string  `json:"replica"` // its state there; waiting while nobody has begun it, done in the end
 	Reason  string  `json:"reason,omitempty"`
 	Detail  string  `json:"detail,omitempty"`
 	Seconds float64 `json:"seconds"` // in its state
@@ -112,12 +112,11 @@ func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
 	ready := s.Map.Ready(m.To)
 	switch {
 	case m.To == "":
-		mp.Replica = "waits"
-		mp.Detail = fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
+		mp.Replica, mp.Detail = "waits", s.goes(m)
 	case !s.Map.Alive(m.To):
 		mp.Replica, mp.Detail = "gone", fmt.Sprintf("%s is not there", m.To)
 	case ready.Has(m.Partition):
-		mp.Replica = "ready"
+		mp.Replica, mp.Detail = "ready", s.goes(m)
 	}
 	for _, r := range s.Map.Reports(m.To) {
 		if r.Partitions.Has(m.Partition) && !r.Warning {
@@ -125,6 +124,46 @@ func (s *Steered) underWay(m Move, now time.Time) MoveProgress {
 		}
 	}
 	return mp
+}
+
+// goes says when the old replica of a move goes.
+func (s *Steered) goes(m Move) string {
+	switch {
+	case m.From == "":
+		return ""
+	case s.Plan.Status == Paused:
+		return fmt.Sprintf("%s stays while the plan is paused", m.From)
+	}
+	return fmt.Sprintf("%s goes when as many serve as are wanted", m.From)
+}
+
+// moved is where one of the plan's moves is, also one that nobody has begun or
+// that is done.
+func (s *Steered) moved(i int, e *evidence) MoveProgress {
+	p, m := s.Plan, s.Plan.Moves[i]
+	switch m.State {
+	case Moved:
+		return MoveProgress{Move: m, Replica: string(Moved), Seconds: e.now.Sub(m.Since).Seconds()}
+	case Building:
+		return s.underWay(m, e.now)
+	}
+	building, before, coming := 0, 0, int64(0)
+	for j, other := range p.Moves {
+		switch {
+		case other.State == Building && other.To == m.To:
+			building, coming = building+1, coming+other.Bytes
+		case other.State == Waiting && j < i:
+			before++
+		}
+	}
+	why := p.waitsFor(&m, &s.Assignment, e, coming)
+	switch {
+	case p.Status == Paused:
+		why = "the plan is paused"
+	case why == "":
+		why = fmt.Sprintf("its turn: %d moves to %s are under way, and %d others wait before it", building, m.To, before)
+	}
+	return MoveProgress{Move: m, Replica: string(Waiting), Detail: why, Seconds: e.now.Sub(p.Since).Seconds()}
 }
 
 // Explanation says why a partition is where it is, and where else it might be.
@@ -180,12 +219,15 @@ func (s *Steered) Explain(stats map[millrace.NodeID]cluster.NodeStats, p millrac
 		if err != nil {
 			return x, err
 		}
+		if v.OK && !s.Map.Alive(n.ID) {
+			v.Detail += "; it is not there, and gets nothing until it is back"
+		}
 		x.Elsewhere = append(x.Elsewhere, Verdict{n.ID, v.OK, string(v.Rule), v.Detail})
 	}
 	if s.Plan != nil {
-		for _, m := range s.Plan.Moves {
+		for i, m := range s.Plan.Moves {
 			if m.Partition == p && (only == "" || m.From == only || m.To == only) {
-				x.Moves = append(x.Moves, s.underWay(m, now))
+				x.Moves = append(x.Moves, s.moved(i, e))
 			}
 		}
 	}

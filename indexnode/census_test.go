@@ -19,8 +19,12 @@ func TestWhatRecordsLack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m, err := n.models.Find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f := newModelFollower(n, newPublished(), nil)
-	lacks := f.lacksOf(t.Context(), id)
+	lacks := f.lacksOf(t.Context(), id, m)
 	if len(lacks) != 2 || lacks[0].Type != "like" || lacks[0].Records != 1 || lacks[1].Type != "post" || lacks[1].Records != 2 {
 		t.Fatalf("%+v", lacks)
 	}

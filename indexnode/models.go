@@ -41,11 +41,14 @@ type modelFollower struct {
 	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
 	census  *census                       // nil until a version is admitted
 	linger  time.Duration                 // lingers, but in tests
+
+	admitted []relevance.ID // in the last pass
 }
 
 // trial is how the admission of a version ended.
 type trial struct {
 	refused error             // nil: it is admitted
+	cost    int               // of one that is, in operations a record
 	lacks   []cluster.Lack    // of one that is
 	unread  bool              // its bytes could not be read
 	known   *schemas.Snapshot // what it was held against
@@ -78,6 +81,10 @@ func (f *modelFollower) run(ctx context.Context, tell func([]cluster.Admission))
 		changed, schemas := f.packs.Changed(), f.schemas()
 		again := f.admit(ctx)
 		tell(f.admissions())
+		for _, id := range f.admitted { // who pushed it need not wait for a warning
+			f.node.tellUncovered(ctx, id)
+		}
+		f.admitted = nil
 		var retry <-chan time.Time
 		if again || len(f.gone) > 0 {
 			retry = time.After(readAgain)
@@ -159,8 +166,10 @@ func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schem
 	}
 	if t.refused = err; err == nil {
 		n.log.Info("model admitted", "model", v.Name, "version", v.Version, "sum", v.Sum)
-		t.lacks = f.lacksOf(ctx, relevance.ID(v))
-		n.tellUncovered(ctx, relevance.ID(v))
+		if m, err := n.models.Find(relevance.ID(v)); err == nil {
+			t.cost, t.lacks = m.Cost(), f.lacksOf(ctx, relevance.ID(v), m)
+		}
+		f.admitted = append(f.admitted, relevance.ID(v))
 		return t
 	}
 	if !again {
@@ -171,11 +180,7 @@ func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schem
 }
 
 // lacksOf returns what records lack that a version reads.
-func (f *modelFollower) lacksOf(ctx context.Context, id relevance.ID) []cluster.Lack {
-	m, err := f.node.models.Find(id)
-	if err != nil {
-		return nil
-	}
+func (f *modelFollower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Model) []cluster.Lack {
 	if f.census == nil || time.Since(f.census.taken) > censusLife {
 		f.census = f.node.takeCensus(ctx)
 	}
@@ -217,7 +222,7 @@ func (f *modelFollower) admissions() []cluster.Admission {
 		if _, dropped := f.gone[v]; dropped {
 			continue
 		}
-		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Lacks: t.lacks}
+		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Cost: t.cost, Lacks: t.lacks}
 		if t.refused != nil {
 			a.Refused = cmp.Or(t.refused.Error(), "refused")
 		}

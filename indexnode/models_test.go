@@ -198,8 +198,12 @@ func TestOlderVersionPushed(t *testing.T) {
 		t.Fatalf("told %v", all)
 	}
 	first := p.put(t, likesPack(t))
-	if all := <-told; len(all) != 2 || all[0].Refused != "" || !all[0].Of(first) {
+	all := <-told
+	if len(all) != 2 || all[0].Refused != "" || !all[0].Of(first) {
 		t.Fatalf("told %v", all)
+	}
+	if m, err := n.models.Find(relevance.ID(first)); err != nil || all[0].Cost == 0 || all[0].Cost != m.Cost() {
+		t.Errorf("told a cost of %d: %v", all[0].Cost, err)
 	}
 	for _, v := range []cluster.Version{first, second} {
 		req := &nodev1.QueryRequest{Entities: pack("member:1"), ToMs: math.MaxInt64, Model: v.Name, ModelVersion: v.Version, ModelSum: v.Sum, Limit: 5}

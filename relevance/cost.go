@@ -150,12 +150,11 @@ func (m *Model) CostLimit() time.Duration {
 	return max(maxSlower*time.Duration(m.Cost())*time.Nanosecond/operationsANanosecond, leastLimit)
 }
 
-// MuchSlower reports a model that costs far more than the one it is to
-// replace. Nodes admit it; who lets it serve should know.
-func (m *Model) MuchSlower(than *Model) error {
-	now, before := m.Cost(), than.Cost()
+// MuchSlower reports a model that costs far more, in operations a record, than
+// the one it is to replace. Nodes admit it; who lets it serve should know.
+func MuchSlower(now, before int) error {
 	if now <= minSlow || now <= maxSlower*before {
 		return nil
 	}
-	return fmt.Errorf("a record costs %d operations, more than %d times the %d of version %s", now, maxSlower, before, than.Version())
+	return fmt.Errorf("a record costs %d operations, more than %d times the %d of the version that serves", now, maxSlower, before)
 }

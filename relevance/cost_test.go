@@ -43,14 +43,14 @@ func TestCostIsOfTheSpecAlone(t *testing.T) {
 // TestFiftyTimesSlower: it is told of a version that costs so much more than
 // the one before.
 func TestFiftyTimesSlower(t *testing.T) {
-	quick, slow := builtinModel(t, "recency"), dots(t, 600)
-	if err := slow.MuchSlower(quick); err == nil || !strings.Contains(err.Error(), "more than 50 times") {
+	quick, slow := builtinModel(t, "recency").Cost(), dots(t, 600).Cost()
+	if err := MuchSlower(slow, quick); err == nil || !strings.Contains(err.Error(), "more than 50 times") {
 		t.Errorf("600 products after none: %v", err)
 	}
-	if err := slow.MuchSlower(dots(t, 400)); err != nil {
+	if err := MuchSlower(slow, dots(t, 400).Cost()); err != nil {
 		t.Errorf("600 products after 400: %v", err)
 	}
-	if err := quick.MuchSlower(slow); err != nil {
+	if err := MuchSlower(quick, slow); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,9 +1,8 @@
 // Package intake bounds what callers can make a server hold and do before
-// their requests are trusted, and after they are answered: the number of
-// connections ([Cap]), the time that a call may take to arrive and its answer
-// to be read ([Watch]), and the shape of a message, which is found before it is
-// parsed ([JSON], [Message]). It knows the messages of the feed API by their
-// fields only.
+// their requests are parsed, and after they are answered: the time that a call
+// may take to arrive and its answer to be read ([Watch]), and the shape of a
+// message, which is found before it is parsed ([JSON], [Message]). It knows the
+// messages of the feed API by their fields only.
 package intake
 
 import (

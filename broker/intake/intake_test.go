@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,56 +72,6 @@ func (p pipes) Accept() (net.Conn, error) {
 }
 func (pipes) Close() error   { return nil }
 func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-func untilTaken(conns chan net.Conn, n int) {
-	for len(conns) < n {
-		runtime.Gosched()
-	}
-}
-
-// Input 56: of 10,000 connections as many are taken as may be, the others are
-// told, and one that ends makes room for another.
-func TestConnectionsAreCapped(t *testing.T) {
-	const most = 100
-	l := pipes{make(chan net.Conn)}
-	c := Cap(l, most, RefusalHTTP)
-	taken := make(chan net.Conn, 20_000)
-	go func() {
-		defer close(taken)
-		for {
-			conn, err := c.Accept()
-			if err != nil {
-				return
-			}
-			taken <- conn
-		}
-	}()
-	refused := 0
-	dial := func() net.Conn {
-		ours, theirs := net.Pipe()
-		l.accepted <- theirs
-		return ours
-	}
-	for range most {
-		dial()
-	}
-	untilTaken(taken, most)
-	for range 10_000 - most {
-		told, _ := io.ReadAll(dial())
-		if len(told) == 0 || strings.HasPrefix(string(told), "HTTP/1.1 503") {
-			refused++ // a busy machine may not tell in time
-		}
-	}
-	if refused != 10_000-most || len(taken) != most {
-		t.Errorf("%d were refused, %d taken", refused, len(taken))
-	}
-	one := <-taken
-	_ = one.Close()
-	_ = one.Close()
-	dial()
-	untilTaken(taken, most)
-	close(l.accepted)
-}
 
 // The look at a message takes little beside parsing it.
 // Who takes back more calls in a second than anyone would who wants answers is

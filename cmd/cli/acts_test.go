@@ -427,7 +427,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 		"node add": "node-1", "node drain": "node-1", "node remove": "node-1", "node replace": "node-1 node-2", "node restart": "node-1" + touch,
 		"schema refuse": "0123456789abcdef" + log, "schema retire": r.retired.String() + log,
 		"topics adopt": "--group moved" + log, "topics forget": "--group stuck" + log, "topics skip": "--group stuck --topic posts --partition 0 --offset 5" + log,
-		"feed drop": "news", "feed rollback": "news", "model drop": "likes 1", "model rollback": "likes", "experiment drop": "ranking",
+		"feed drop": "news", "feed rollback": "news", "model drop": "likes 1 --override millrace", "model rollback": "likes", "experiment drop": "ranking",
 		"backup adopt": "lost" + bucket, "backup cut-remove": "torn" + bucket, "backup expire": "--keep 1" + bucket,
 	}
 	refused := map[string]string{ // what cannot be done to this cluster

@@ -74,10 +74,14 @@ func contextsFile() string {
 	return cmp.Or(os.Getenv("MILLRACE_CONTEXTS"), filepath.Join(dir, "millrace", "contexts.yaml"))
 }
 
-// readContexts reads the file; without one there are no contexts.
+// readContexts reads the file; without one there are no contexts, unless the
+// environment names it.
 func readContexts() (file string, all Contexts, err error) {
 	file = contextsFile()
 	if _, err := os.Stat(file); os.IsNotExist(err) {
+		if os.Getenv("MILLRACE_CONTEXTS") != "" {
+			return file, all, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "MILLRACE_CONTEXTS", Detail: fmt.Sprintf("there is no file %s", file), WayOut: "name the file of contexts, or unset the variable for the one below the home directory"}
+		}
 		return file, all, nil
 	}
 	all.file = file

@@ -165,7 +165,15 @@ func TestContextCommands(t *testing.T) {
 	if _, err := said(t, "context", "show"); err == nil || !strings.Contains(err.Error(), "no current context") {
 		t.Errorf("no current context: %v", err)
 	}
-	t.Setenv("MILLRACE_CONTEXTS", filepath.Join(t.TempDir(), "none"))
+	none := filepath.Join(t.TempDir(), "none")
+	t.Setenv("MILLRACE_CONTEXTS", none)
+	for _, line := range [][]string{{"context", "list"}, {"doctor"}, {"feed", "--viewer", "a", "--addr", "127.0.0.1:1"}} {
+		if _, err := said(t, line...); err == nil || !strings.Contains(err.Error(), "MILLRACE_CONTEXTS: there is no file "+none) || !strings.Contains(err.Error(), "unset") {
+			t.Errorf("%v, with a file named that is not there: %v", line, err)
+		}
+	}
+	t.Setenv("MILLRACE_CONTEXTS", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	if text, err := said(t, "context", "list"); err != nil || !strings.HasPrefix(text, "There are no contexts") {
 		t.Errorf("no file: %q, %v", text, err)
 	}

@@ -427,3 +427,26 @@ func TestDeployPage(t *testing.T) {
 		t.Error("the README does not lead to the page")
 	}
 }
+
+// Who says who may do what has it written down.
+func TestSecuredDeploymentsAreAudited(t *testing.T) {
+	secured := 0
+	for _, dir := range configurations {
+		files, err := filepath.Glob(filepath.Join(deploy, dir, "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			c := readDeployed(t, file).common
+			if !c.Authorization.On() {
+				continue
+			}
+			if secured++; !strings.HasPrefix(c.Audit, "/var/") {
+				t.Errorf("%s: the audit log is %q", file, c.Audit)
+			}
+		}
+	}
+	if secured != 8 {
+		t.Errorf("%d configurations are secured", secured)
+	}
+}

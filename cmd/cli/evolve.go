@@ -161,6 +161,9 @@ func (c *Common) readers(ctx context.Context, known *schemas.Snapshot) (all []re
 	return all, nil
 }
 
+// builtIn is how readers are named that are part of every binary.
+const builtIn = "built-in model "
+
 func anySchema(string, string) bool { return true }
 
 func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
@@ -203,7 +206,11 @@ func (c *Common) keepsReaders(ctx context.Context, known, after *schemas.Snapsho
 	if len(lost) == 0 {
 		return nil
 	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: "what no schema would have then is read by " + strings.Join(lost, "; "), WayOut: "change, stop or drop these first"}
+	way := "change, stop or drop these first"
+	if slices.ContainsFunc(lost, func(s string) bool { return strings.HasPrefix(s, builtIn) }) {
+		way = "keep the schema, or have one with these fields first: built-in models stay"
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: "what no schema would have then is read by " + strings.Join(lost, "; "), WayOut: way}
 }
 
 // lostReaders says who can be read for by the schemas that are known, and not after
@@ -294,7 +301,7 @@ func builtInReaders() (all []reader) {
 	builtin := relevance.Builtin()
 	for _, name := range builtin.Names() {
 		if m, err := builtin.Get(name); err == nil {
-			all = append(all, readerOf("built-in model "+name, m))
+			all = append(all, readerOf(builtIn+name, m))
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment/compare"
+	"github.com/millrace/millrace/relevance/shadow"
 )
 
 // statusQuery is what `experiment status` is asked.
@@ -43,7 +46,8 @@ compares how many viewers did each with something that they were shown, and, of
 rankings that draft a page together, whose items they did it with first.
 
 An experiment with guards is looked at by the coordinator that leads: what it
-waits for, and each step that it took with what it was decided by, comes last.`,
+waits for, and each step that it took with what it was decided by, comes next.
+Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
@@ -79,8 +83,13 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if of.Rule.Unit == "entity" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
 	}
-	tally := compare.New(of)
-	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, tally.Add)
+	tally, shadows := compare.New(of), shadow.Tally{}
+	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		tally.Add(r)
+		if slices.Contains(of.Experiment.Feeds, r.Feed) {
+			shadows.Add(r)
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -102,7 +111,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	shown := statusShown{experimentShown: experimentOf(st, &of), Unapplied: why, reportShown: reportOf(&r, q.alpha), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	shown := statusShown{experimentShown: experimentOf(st, &of), Unapplied: why, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
@@ -118,6 +127,12 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 			return err
 		}
 		printTrail(w, &of.Experiment, trail, time.Now())
+		if len(shown.Shadows) > 0 {
+			fmt.Fprintln(w)
+			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
+				return err
+			}
+		}
 		if others > 0 {
 			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
 		}
@@ -140,10 +155,11 @@ type statusShown struct {
 	Unapplied string `json:"unapplied,omitempty"` // why answers count for no variant
 	reportShown
 	experiments.Trail
-	Foreign      int    `json:"no_exposures"` // entries of the topic that this version does not read
-	Strange      int    `json:"no_outcomes"`
-	FirstStrange string `json:"first_no_outcome,omitempty"`
-	Unread       string `json:"outcomes_unread,omitempty"` // why the report is without outcomes
+	Shadows      []shadow.Report `json:"shadows"`      // of its feeds
+	Foreign      int             `json:"no_exposures"` // entries of the topic that this version does not read
+	Strange      int             `json:"no_outcomes"`
+	FirstStrange string          `json:"first_no_outcome,omitempty"`
+	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
 }
 
 // reportShown is a report, in which null is a number that is not known.

@@ -128,7 +128,7 @@ func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	}
 	_, err = s.run("experiment", "stop", "fresher")
 	s.check(err)
-	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1"}} {
+	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1", "--override", "test"}} {
 		if _, err := s.run(append(args, "--apply", "--yes")...); err != nil {
 			t.Errorf("%v: %v", args, err)
 		}

@@ -67,7 +67,7 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 	}); err != nil {
 		return err
 	}
-	reports := tally.Reports()
+	reports := shadowsOf(&tally)
 	if q.model != "" {
 		kept := reports[:0]
 		for _, r := range reports {
@@ -76,10 +76,6 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 			}
 		}
 		reports = kept
-	}
-	for i := range reports {
-		r := &reports[i]
-		r.Scores, r.Types, r.Authors, r.Lacking = list(r.Scores), list(r.Types), list(r.Authors), list(r.Lacking)
 	}
 	if len(reports) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
@@ -99,6 +95,16 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 	return err
 }
 
+// shadowsOf is the reports of a tally, as JSON has them.
+func shadowsOf(t *shadow.Tally) []shadow.Report {
+	reports := t.Reports()
+	for i := range reports {
+		r := &reports[i]
+		r.Scores, r.Types, r.Authors, r.Lacking = list(r.Scores), list(r.Types), list(r.Authors), list(r.Lacking)
+	}
+	return reports
+}
+
 func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 	for i := range reports {
 		if i > 0 {
@@ -115,7 +121,7 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 }
 
 func writeShadow(w io.Writer, r *shadow.Report) error {
-	fmt.Fprintf(w, "%s %s as a shadow of %s, in %d answers\n", r.Shadow, r.Version, r.Model, r.Answers)
+	fmt.Fprintf(w, "%s %s as a shadow of %s, in %d answers of feed %s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "  overlap at 10\t%.3g\n  overlap at limit\t%.3g\n  RBO\t%.3g\n  Kendall tau-b\t%s\n  items of other authors\t%s\n", r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift))
 	fmt.Fprintf(t, "  ns a candidate\t%.4g\tserved %.4g\n", r.ShadowCost.Nanos, r.ServedCost.Nanos)

@@ -219,6 +219,34 @@ func TestRetireKeepsReaders(t *testing.T) {
 	}
 }
 
+// What a built-in model reads is a reader's like any other: the last schema that has
+// a field of it is not taken back.
+func TestRetireKeepsBuiltInModels(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	registry, err := schemas.NewRegistry(nil, nil)
+	s.check(err)
+	shorter, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `{"name": "likes", "type": "long", "default": 0},`, "", 1)))
+	s.check(err)
+	for _, one := range []*schemas.Schema{shorter, schemas.Activity()} {
+		_, err = registry.Admit(one)
+		s.check(err)
+	}
+	known := registry.Snapshot()
+	keeps := func(retired *schemas.Schema) error {
+		after, err := known.Without(retired.Fingerprint())
+		s.check(err)
+		return (&Common{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+	}
+	err = keeps(schemas.Activity())
+	if err == nil || !strings.Contains(err.Error(), "what no schema would have then is read by built-in model home: record.likes; keep the schema, or have one with these fields first: built-in models stay") {
+		t.Errorf("of the one that alone has likes: %v", err)
+	}
+	if err := keeps(shorter); err != nil {
+		t.Errorf("the other has all fields: %v", err)
+	}
+}
+
 func cancelled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/secure"
 )
@@ -45,11 +45,12 @@ func (s *Security) server(auth tls.ClientAuthType) (*tls.Config, error) {
 
 // port is where a role listens.
 type port struct {
-	field   string // of the configuration
-	addr    string // host:port
-	conns   int    // at a time; 0: any number
-	refusal string // that others are told by, if they speak plainly
-	open    bool   // who shows no certificate is let in, and judged by what it asks
+	field   string         // of the configuration
+	addr    string         // host:port
+	conns   int            // at a time; 0: the usual number
+	refusal string         // that others are told by, if they speak plainly
+	open    bool           // who shows no certificate is let in, and judged by what it asks
+	told    *door.Refusals // of what is turned away
 }
 
 // listen takes a port: with mutual TLS if there are certificates, else on
@@ -64,17 +65,7 @@ func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	conns, refusal := p.conns, p.refusal
-	if c != nil {
-		refusal = "" // it would have to be encrypted
-	}
-	if conns > 0 {
-		l = intake.Cap(l, conns, refusal) // below TLS, whose handshake it bounds too
-	}
-	if c == nil {
-		return l, nil
-	}
-	return tls.NewListener(l, c), nil
+	return door.New(l, door.Config{Port: p.field, Conns: p.conns, Refusal: p.refusal, TLS: c, Told: p.told}), nil
 }
 
 // guard is how a port is served; nil: by plain text, which stays on loopback or
@@ -110,7 +101,7 @@ func (p port) take(ctx context.Context) (net.Listener, error) {
 		l, err := grpctune.Listen(p.addr)
 		switch {
 		case err == nil:
-			return newDoor(l), nil
+			return newClosed(l), nil
 		case !errors.Is(err, syscall.EADDRINUSE):
 			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: err.Error(), WayOut: "name an address of this machine, host:port"}
 		case !told:
@@ -124,26 +115,26 @@ func (p port) take(ctx context.Context) (net.Listener, error) {
 	}
 }
 
-// door is a listener that hangs up on who calls until somebody accepts. Who
+// closed is a listener that hangs up on who calls until somebody accepts. Who
 // calls too early hears so at once and asks elsewhere, as if nobody listened.
-type door struct {
+type closed struct {
 	net.Listener
 	deadline func(time.Time) error
 	open     sync.Once
 	closed   chan struct{} // when nothing is hung up on any more
 }
 
-func newDoor(l net.Listener) net.Listener {
+func newClosed(l net.Listener) net.Listener {
 	tcp, ok := l.(interface{ SetDeadline(time.Time) error })
 	if !ok {
 		return l
 	}
-	d := &door{Listener: l, deadline: tcp.SetDeadline, closed: make(chan struct{})}
+	d := &closed{Listener: l, deadline: tcp.SetDeadline, closed: make(chan struct{})}
 	go d.hangUp()
 	return d
 }
 
-func (d *door) hangUp() {
+func (d *closed) hangUp() {
 	defer close(d.closed)
 	for {
 		c, err := d.Listener.Accept()
@@ -154,8 +145,8 @@ func (d *door) hangUp() {
 	}
 }
 
-// Accept implements net.Listener. The first call opens the door.
-func (d *door) Accept() (net.Conn, error) {
+// Accept implements net.Listener. The first call opens the port.
+func (d *closed) Accept() (net.Conn, error) {
 	d.open.Do(func() {
 		_ = d.deadline(time.Now()) // of a listener that is closed Accept tells
 		<-d.closed

@@ -171,6 +171,7 @@ type restarting struct {
 
 func (r *restarting) restartFlags(c *cobra.Command) {
 	r.flags(c)
+	outputFlag(c, &r.output)
 	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
 	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
 	r.overrideFlag(c, "to go on though partitions have no second ready replica")
@@ -263,7 +264,10 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	for i, id := range ids {
 		n, _ := s.Map.Node(id)
 		hosted := s.Map.Hosted(id)
-		fmt.Fprintf(w, "%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())
+		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "planned"}
+		if err := r.output.write(w, step, step.text("%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())); err != nil {
+			return err
+		}
 	}
 	if ok, err := r.meant(c); !ok {
 		return err
@@ -323,7 +327,11 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
 	n, _ := watch.Current().Node(id)
-	fmt.Fprintf(w, "%s restarts\n", id)
+	hosted := watch.Current().Hosted(id)
+	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
+	if err := r.output.write(w, step, step.text("%s restarts\n", id)); err != nil {
+		return false, err
+	}
 	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
 	return restarted, noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
 		if err := r.command(told, w, n); err != nil {
@@ -337,9 +345,28 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		if err != nil {
 			return fmt.Errorf("%s is not whole again after %s: %w", id, time.Since(begun).Round(time.Second), err)
 		}
-		fmt.Fprintf(w, "%s is whole again after %s\n", id, time.Since(begun).Round(100*time.Millisecond))
-		return nil
+		took := time.Since(begun).Round(100 * time.Millisecond)
+		step.State, step.Seconds = "whole", took.Seconds()
+		return r.output.write(w, step, step.text("%s is whole again after %s\n", id, took))
 	})
+}
+
+// shownRestart is a step of a restart as JSON: each is a line.
+type shownRestart struct {
+	Node       millrace.NodeID `json:"node"`
+	Addr       string          `json:"addr"`
+	Zone       string          `json:"zone"`
+	Partitions int             `json:"partitions"`
+	State      string          `json:"state"`   // planned, restarts, whole
+	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
+}
+
+// text writes a step for people.
+func (shownRestart) text(format string, args ...any) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, format, args...)
+		return err
+	}
 }
 
 // command runs the command that restarts a node. A terminal that interrupts this
@@ -350,6 +377,9 @@ func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) 
 	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
 	c.Env = append(os.Environ(), "NODE="+string(n.ID), "ADDR="+n.Addr, "ZONE="+n.Zone)
 	c.Stdout, c.Stderr = w, os.Stderr
+	if r.output.json() {
+		c.Stdout = os.Stderr
+	}
 	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, stopsWithin
 	err := c.Run()
 	if err != nil && told.Err() != nil {

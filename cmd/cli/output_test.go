@@ -39,8 +39,14 @@ func tells(path string) bool {
 	return said && guard == looks && path != "connections" || slices.Contains(also, path) || tellsByName.MatchString(path)
 }
 
-// Every command that shows something writes JSON with -o json, by the one helper,
-// and refuses a form that it does not have before it asks anybody.
+// steers reports whether a command changes who hosts what, or tells a plan what to
+// do.
+func steers(path string) bool {
+	return strings.HasPrefix(path, "node ") || slices.Contains([]string{"cluster apply", "cluster pause", "cluster resume", "cluster cancel", "cluster rollback", "cluster roll"}, path)
+}
+
+// Every command that shows something, or moves partitions, writes JSON with
+// -o json, by the one helper, and refuses a form that it does not have before it asks anybody.
 func TestEveryLookHasOutput(t *testing.T) {
 	asked := &counted{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,7 +58,7 @@ func TestEveryLookHasOutput(t *testing.T) {
 	commands(root(), func(path string, c *cobra.Command) {
 		f := c.Flags().Lookup("output")
 		if f == nil {
-			if tells(path) {
+			if tells(path) || steers(path) {
 				t.Errorf("%q has no -o", path)
 			}
 			return
@@ -149,7 +155,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"experiment diff": {line: other, facts: []string{"experiment another: it is new", `"changes":[`}}, "experiment explain": {line: "--feed home --viewer member:9", facts: []string{"fresher", "longer", `"cause":"`}},
 		"experiment history": {line: "ranking", facts: []string{who, "put", `"version":"2"`}}, "experiment list": {facts: []string{"fresher", "stopped", "ranking", "treatment", `"share_percent":50`, `"left_out":[]`}},
 		"experiment rule": {line: "longer", facts: []string{"treatment"}}, "experiment show": {line: "longer", facts: []string{"more-2026", `"slots_assigning":2000`, `"slots":10000`, `"set":{"limit":30}`, `"share":5000`}},
-		"experiment status": {line: "longer" + log, facts: []string{"longer", `"share_percent":50`, `"says":"unknown"`, `"no_exposures":0`}},
+		"experiment status": {line: "longer" + log, facts: []string{"longer", "next", `"share_percent":50`, `"says":"unknown"`, `"no_exposures":0`}},
 		"feed":              {line: "--viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"items":[{`}},
 		"feed diff":         {line: news, facts: []string{"limit: 30", "filter: record.stars > 3", `"removed":["limit: 20`}}, "feed history": {line: "news", facts: []string{who, "serve", `{"serving":"2"`}},
 		"feed shadows": {line: "home" + log, facts: []string{"next", "member:9", `"tau":null`, `"overlap_10":0.5`}},

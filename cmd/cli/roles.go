@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,7 +28,6 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
-	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -36,6 +36,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/permit"
@@ -143,7 +144,8 @@ type role struct {
 	parts   sync.WaitGroup
 	end     context.CancelFunc // of the admin port
 	permit  *permit.Policy
-	acts    *audit.Log // nil: in the log alone
+	told    *door.Refusals // of what the ports turn away
+	acts    *audit.Log     // nil: in the log alone
 }
 
 // errStopping is why a role is not ready that was told to stop.
@@ -158,6 +160,8 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
+	r.metrics.MustRegister(admin.FileFaults())
+	r.told = door.NewRefusals(slog.Default(), r.metrics)
 	told := ctx
 	last, end := context.WithCancel(context.WithoutCancel(told))
 	r.end = end
@@ -180,7 +184,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 		}
 	}
 	if c.Admin != "" {
-		l, err := c.listen(ctx, c.adminPort())
+		l, err := r.listen(ctx, c, c.adminPort())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -214,7 +218,13 @@ func (r *role) wait() error {
 }
 
 func (c *Common) adminPort() port {
-	return port{"admin", c.Admin, intake.DefaultConns, intake.RefusalHTTP, c.Authorization.Probes || c.Authorization.ByToken()}
+	return port{field: "admin", addr: c.Admin, refusal: door.RefusalHTTP, open: c.Authorization.Probes || c.Authorization.ByToken()}
+}
+
+// listen takes a port of the role.
+func (r *role) listen(ctx context.Context, c *Common, p port) (net.Listener, error) {
+	p.told = r.told
+	return c.listen(ctx, p)
 }
 
 // listen takes a port.
@@ -406,7 +416,12 @@ func (c *indexnodeConfig) validate() error {
 	return errors.Join(c.Common.validate("indexnode", c.port()), err, c.inEtcd("").Validate(), n.Validate())
 }
 
-func (c *indexnodeConfig) port() port { return port{field: "listen", addr: c.Listen} }
+// maxNodeConns are a node's: a few of each broker and each other node.
+const maxNodeConns = 1024
+
+func (c *indexnodeConfig) port() port {
+	return port{field: "listen", addr: c.Listen, conns: maxNodeConns}
+}
 
 func (c *indexnodeConfig) serves() bool { return c.Serves == nil || *c.Serves }
 
@@ -550,7 +565,7 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		l, err := c.listen(ctx, c.port())
+		l, err := r.listen(ctx, &c.Common, c.port())
 		if err != nil {
 			return err
 		}
@@ -627,7 +642,7 @@ type brokerConfig struct {
 	Feeds         string                  `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
 	Zone          string                  `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
 	Quotas        map[string]broker.Quota `yaml:"quotas" name:"CALLER"`
-	Connections   int                     `yaml:"connections" range:"0.." doc:"connections to each port at a time"`
+	Connections   int                     `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
 	RequestMemory int64                   `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
 	Forbid        broker.Forbid           `yaml:"forbid"` // what no caller may ask of this broker
 	Exposures     string                  `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
@@ -638,7 +653,7 @@ func (c *brokerConfig) settings() []setting { return append(c.Common.settings(),
 
 func (c *brokerConfig) complete() {
 	c.Common.complete()
-	c.Connections = cmp.Or(c.Connections, intake.DefaultConns)
+	c.Connections = cmp.Or(c.Connections, door.DefaultConns)
 	c.RequestMemory = cmp.Or(c.RequestMemory, broker.DefaultRequestMemory>>20)
 	drain := c.drain()
 	c.Drain = &drain
@@ -659,7 +674,22 @@ func (c *brokerConfig) validate() error {
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
 	}
-	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), b.Validate())
+	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
+}
+
+// checkQuotas refuses the quota of a name that nobody has, where a token or the
+// subject of one is called so: it would count for nobody.
+func (c *brokerConfig) checkQuotas() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Quotas)) {
+		for _, kind := range []string{"token:", "jwt:"} {
+			_, certificate := c.Authorization.Identities[name]
+			if _, other := c.Authorization.Identities[kind+name]; other && !certificate {
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + name, Detail: "authorization.identities has no certificate of this name, but " + kind + name, WayOut: "write the quota of " + kind + name})
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *brokerConfig) grpcPort() port {
@@ -667,7 +697,7 @@ func (c *brokerConfig) grpcPort() port {
 }
 
 func (c *brokerConfig) httpPort() port {
-	return port{"http", c.HTTP, c.Connections, intake.RefusalHTTP, c.Authorization.ByToken()}
+	return port{field: "http", addr: c.HTTP, conns: c.Connections, refusal: door.RefusalHTTP, open: c.Authorization.ByToken()}
 }
 
 // broker is what the broker works with, as far as the configuration says it.
@@ -748,14 +778,14 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		grpcs, err := c.listen(ctx, c.grpcPort())
+		grpcs, err := r.listen(ctx, &c.Common, c.grpcPort())
 		if err != nil {
 			return err
 		}
 		defer grpcs.Close()
 		var https net.Listener
 		if c.HTTP != "" {
-			if https, err = c.listen(ctx, c.httpPort()); err != nil {
+			if https, err = r.listen(ctx, &c.Common, c.httpPort()); err != nil {
 				return err
 			}
 			defer https.Close()

@@ -71,7 +71,13 @@ func whoami() string {
 
 // rolloutCommand makes a command that runs on a cluster.
 func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
-	onCluster(c, func(ctx context.Context, _ *Common, cl *cluster.Client, args []string) error {
+	onRollout(c, run)
+	return c
+}
+
+// onRollout is rolloutCommand, and returns which cluster it runs on.
+func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *Common {
+	return onCluster(c, func(ctx context.Context, _ *Common, cl *cluster.Client, args []string) error {
 		r, err := openRollout(ctx, cl, c.OutOrStdout())
 		if err != nil {
 			return err
@@ -79,7 +85,6 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 		note(c, r.models, r.maps, r.heard, r.feeds.versions)
 		return withWay(run(ctx, r, args), modelWays)
 	})
-	return c
 }
 
 // rolloutLook is rolloutCommand of one that shows something.
@@ -126,12 +131,28 @@ else by recency; pages that it drafts second are their first model's alone; and
 requests that name the model are refused. To push the same version again
 releases it too.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
-		rolloutAct(&cobra.Command{
-			Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
-		}, func(ctx context.Context, r *rollout, args []string, meant meant) error {
-			return r.drop(ctx, args[0], args[1], meant)
-		}),
+		dropModel(),
 	}
+}
+
+func dropModel() *cobra.Command {
+	var a act
+	c := &cobra.Command{
+		Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
+		Long: `Removes a version. What a feed or an experiment names is refused, and so is a
+version that ranked within the last day: later pages of who has begun by it are
+ranked by it. --override drops it all the same, and such pages begin anew.`,
+	}
+	a.cm = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
+		over, err := a.overrides()
+		if err != nil {
+			return err
+		}
+		return r.drop(ctx, args[0], args[1], over, a.of(c))
+	})
+	a.flags(c)
+	a.overrideFlag(c, "to drop what pages that viewers have begun are ranked by")
+	return c
 }
 
 func pushModel(avsc *[]string) *cobra.Command {
@@ -148,11 +169,11 @@ serves, or costs over fifty times as much, is published but serves only with
 serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
-		m, pack, err := packToPush(args[0], *avsc)
+		pack, err := packToPush(args[0], *avsc)
 		if err != nil {
 			return err
 		}
-		return r.push(ctx, m, pack, p)
+		return r.push(ctx, pack, p)
 	})
 	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, or costs far more")
 	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
@@ -162,28 +183,26 @@ serve while there is that experiment.`,
 }
 
 // packToPush opens a pack and checks it here where its schemas are known. Where
-// they are not, the model is nil: the index nodes know them, and check it.
-func packToPush(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+// they are not, the index nodes know them, and check it.
+func packToPush(name string, avsc []string) (*relevance.Pack, error) {
 	if info, err := os.Stat(name); err == nil && info.IsDir() && !exists(filepath.Join(name, relevance.ManifestFile)) {
-		return nil, nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
+		return nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
 	}
 	pack, err := relevance.OpenPack(name)
 	if err == nil {
 		err = relevance.CheckName(pack.Manifest.Name)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	snapshot, err := schemasOf(avsc)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	known := relevance.SchemasOf(snapshot)
-	if !known.Knows(pack) {
-		return nil, pack, nil
+	if known := relevance.SchemasOf(snapshot); known.Knows(pack) {
+		_, err = relevance.Validate(pack, known)
 	}
-	m, err := relevance.Validate(pack, known)
-	return m, pack, err
+	return pack, err
 }
 
 // push is how a pack is pushed.
@@ -192,17 +211,13 @@ type push struct {
 	timeout     time.Duration
 }
 
-func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.Pack, p push) error {
+func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error {
 	before, _ := r.models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
 		return err
 	}
-	held := make(chan string, 1)
-	go func() { held <- r.hold(ctx, m, before, v) }() // while the nodes look at the pack
-	err = r.await(ctx, v, p.timeout)
-	hold := <-held
-	if err != nil {
+	if err := r.await(ctx, v, p.timeout); err != nil {
 		if before.Version != "" && before != v {
 			err = fmt.Errorf("%w; %s serves on", err, before)
 		}
@@ -214,6 +229,7 @@ func (r *rollout) push(ctx context.Context, m *relevance.Model, pack *relevance.
 	if err := r.absolve(ctx, v); err != nil {
 		return err
 	}
+	hold := r.hold(before, v)
 	switch {
 	case p.only:
 		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
@@ -295,26 +311,36 @@ func (r *rollout) version(name, version string) (cluster.Version, error) {
 	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
 }
 
-// hold says why a version should not simply replace the one that serves; "" if
-// it may.
-func (r *rollout) hold(ctx context.Context, m *relevance.Model, serving, next cluster.Version) string {
+// hold says why a version that nodes have admitted should not simply replace the
+// one that serves; "" if it may.
+func (r *rollout) hold(serving, next cluster.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
 	}
 	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
 		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
 	}
-	if m == nil {
-		return "" // what it costs is known to the nodes alone, which bound it
+	now, before := r.cost(next), r.cost(serving)
+	if before == 0 {
+		return "" // no node has it or tells: whatever version is better
 	}
-	if pack, err := r.pack(ctx, serving); err == nil {
-		if now, err := relevance.Validate(pack, relevance.ShippedSchemas()); err == nil {
-			if err := m.MuchSlower(now); err != nil {
-				return err.Error()
+	if err := relevance.MuchSlower(now, before); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// cost returns what a record costs by a version, in operations, as nodes reckon
+// it, which all come to the same; 0 if none has told.
+func (r *rollout) cost(v cluster.Version) int {
+	for _, all := range r.heard.Current() {
+		for _, a := range all {
+			if a.Of(v) && a.Cost > 0 {
+				return a.Cost
 			}
 		}
 	}
-	return ""
+	return 0
 }
 
 // nodeAnswer is what one node made of a version.
@@ -649,7 +675,7 @@ func (r *rollout) showUses(ctx context.Context, name string) error {
 	return err
 }
 
-func (r *rollout) drop(ctx context.Context, name, version string, meant meant) error {
+func (r *rollout) drop(ctx context.Context, name, version string, over bool, meant meant) error {
 	v, err := r.version(name, version)
 	if err != nil {
 		return err
@@ -669,6 +695,9 @@ func (r *rollout) drop(ctx context.Context, name, version string, meant meant) e
 	}
 	bytes, err := r.models.MayDrop(ctx, v, uses)
 	if err != nil {
+		return err
+	}
+	if err := r.ranksNoPages(ctx, v); err != nil && !over {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s would be dropped, %d bytes; nobody could go back to it\n", v, bytes)
@@ -695,6 +724,50 @@ func (r *rollout) ranksNowhere(v cluster.Version) error {
 		Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s ranks in the place of %s, which serves and is condemned", v, serves),
 		WayOut: fmt.Sprintf("push a version that is mended, or let %s be asked for again with millrace model release, first", serves),
 	}
+}
+
+// ranksNoPages refuses a version that a page token may name: those of who asked for
+// a first page while it ranked.
+func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
+	events, err := r.models.History(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if until := lastRanked(events, v, now).Add(broker.TokenLife); now.Before(until) {
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
+			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",
+		}
+	}
+	return nil
+}
+
+// lastRanked returns when a version ranked last by a model's history: it served, or
+// had served before another that was condemned. The zero time: never.
+func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last time.Time) {
+	ranks, served, serves := false, false, "" // the sum of what serves
+	for _, e := range events {                // oldest first
+		was := ranks
+		switch {
+		case e.What == cluster.Served || e.What == cluster.RolledBack:
+			serves, ranks = e.Sum, e.Sum == v.Sum
+			served = served || ranks
+		case e.What == cluster.Dropped && e.Sum == v.Sum:
+			ranks, served = false, false
+		case e.What == cluster.Failed && e.Sum == serves:
+			ranks = served && e.Sum != v.Sum
+		case e.What == cluster.Released && e.Sum == serves:
+			ranks = e.Sum == v.Sum
+		}
+		if was && !ranks {
+			last = e.When
+		}
+	}
+	if ranks {
+		last = now
+	}
+	return last
 }
 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a

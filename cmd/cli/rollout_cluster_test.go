@@ -136,18 +136,26 @@ func rollingRequests(feed string, follows int) (reqs []*feedv1.GetFeedRequest) {
 // another.
 func (c *rollingCluster) spoken(req *feedv1.GetFeedRequest, version, inPlaceOf string) time.Time {
 	c.t.Helper()
+	return c.told(req, "by version "+version, func(r *feedv1.GetFeedResponse) bool {
+		return r.Receipt.ModelVersion == version && r.Receipt.InPlaceOf == inPlaceOf
+	})
+}
+
+// told returns when both brokers have answered as they should.
+func (c *rollingCluster) told(req *feedv1.GetFeedRequest, how string, should func(*feedv1.GetFeedResponse) bool) time.Time {
+	c.t.Helper()
 	var at [2]time.Time
 	var askers sync.WaitGroup
 	for i, cl := range c.clients {
 		askers.Go(func() {
 			for end := time.Now().Add(patience); time.Now().Before(end) && c.ctx.Err() == nil; {
 				resp, err := cl.GetFeed(c.ctx, req)
-				if err == nil && resp.Receipt.ModelVersion == version && resp.Receipt.InPlaceOf == inPlaceOf {
+				if err == nil && should(resp) {
 					at[i] = time.Now()
 					return
 				}
 			}
-			c.t.Errorf("broker %d does not answer by version %s", i+1, version)
+			c.t.Errorf("broker %d does not answer %s", i+1, how)
 		})
 	}
 	if askers.Wait(); c.t.Failed() {

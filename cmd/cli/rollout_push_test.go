@@ -119,6 +119,50 @@ func TestRolloutOfALargePack(t *testing.T) {
 	}
 }
 
+// TestRolloutOfDefinitions defines a feed anew, and pauses and starts an experiment,
+// by the commands, and waits until both brokers answer so.
+func TestRolloutOfDefinitions(t *testing.T) {
+	_, measured := faultTime(t, time.Second)
+	rounds := 2
+	if measured {
+		rounds = 20
+	}
+	c := startRollingCluster(t)
+	c.define("defined", "model: recency\nlimit: 9\n")
+	req := rollingRequests("defined", 5)[0]
+	items := func(want int) time.Time {
+		return c.told(req, fmt.Sprintf("with %d items", want), func(r *feedv1.GetFeedResponse) bool { return len(r.Items) == want })
+	}
+	const experiment = `layers: [{name: lengths, salt: lengths-2026, unit: viewer}]
+experiments:
+  - {name: length, layer: lengths, feeds: [defined], state: running, slots: [0-9999], share: 10000, forced: {%q: set},
+     variants: [{name: control, weight: 5000}, {name: set, weight: 5000, set: {limit: 7}}]}
+`
+	var feeds, experiments []time.Duration
+	for i := range rounds {
+		began := time.Now()
+		run(t, "feed", "define", "--etcd", c.etcd.Addr(), writeConfig(t, "defined", "name: defined\nmodel: recency\nlimit: %d\n", 5+i%2))
+		feeds = append(feeds, items(5+i%2).Sub(began))
+	}
+	run(t, "experiment", "define", "--etcd", c.etcd.Addr(), writeConfig(t, "length", experiment, req.Viewer.Id))
+	items(7)
+	for range rounds / 2 {
+		began := time.Now()
+		run(t, "experiment", "pause", "length", "--etcd", c.etcd.Addr())
+		experiments = append(experiments, items(5+(rounds-1)%2).Sub(began))
+		began = time.Now()
+		run(t, "experiment", "start", "length", "--etcd", c.etcd.Addr())
+		experiments = append(experiments, items(7).Sub(began))
+	}
+	if measured {
+		for name, took := range map[string][]time.Duration{"feed_live": feeds, "experiment_live": experiments} {
+			slices.Sort(took)
+			figure.Print(name, took[len(took)/2].Seconds(), "s", 1)
+			figure.Tell(name+"_slowest", took[len(took)-1].Seconds(), "s")
+		}
+	}
+}
+
 // TestRolloutOfManyVersions asks for pages and the ones after them while versions
 // of a model are pushed and rolled back, by the commands. No answer has two
 // versions, and later pages have that of the first. With MILLRACE_FAULTS

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,11 +68,11 @@ func (s *stage) check(err error) {
 
 // answers lets a node answer every version as it comes, until the test ends.
 func (s *stage) answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
-	s.answerLacking(id, refuse, nil)
+	s.answerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
 }
 
-// answerLacking is answer of a node that tells what its records lack.
-func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version) string, lacks []cluster.Lack) {
+// answerAs is answer of a node that tells more.
+func (s *stage) answerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -80,7 +82,9 @@ func (s *stage) answerLacking(id millrace.NodeID, refuse func(v cluster.Version)
 			var all []cluster.Admission
 			for _, versions := range s.models.All() {
 				for _, v := range versions {
-					all = append(all, cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: refuse(v), Lacks: lacks})
+					a := of(v)
+					a.Name, a.Version, a.Sum = v.Name, v.Version, v.Sum
+					all = append(all, a)
 				}
 			}
 			s.members[id].SetModels(all)
@@ -118,11 +122,33 @@ func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
 	}
 	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
 	s.check(err)
-	m, pack, err := packToPush(dir, nil)
+	pack, err := packToPush(dir, nil)
 	s.check(err)
 	s.out.Reset()
-	err = s.push(s.Context(), m, pack, p)
+	err = s.push(s.Context(), pack, p)
 	return s.out.String(), err
+}
+
+// pushedOnceHeard pushes a version again once these nodes have answered it: a
+// push that has little time then prints their answers, on a busy machine too.
+func (s *stage) pushedOnceHeard(version, weight string, nodes ...millrace.NodeID) (string, error) {
+	s.Helper()
+	little := push{timeout: 200 * time.Millisecond}
+	_, _ = s.pushedWithin(version, weight, little)
+	heard := func(a nodeAnswer) bool { return a.State != stateUnheard || !slices.Contains(nodes, a.Node) }
+	for end := time.After(time.Minute); ; {
+		changed := s.heard.Changed()
+		v, err := s.version("likes", version)
+		s.check(err)
+		if all := s.answers(v); len(all) > 0 && !slices.ContainsFunc(all, func(a nodeAnswer) bool { return !heard(a) }) {
+			return s.pushedWithin(version, weight, little)
+		}
+		select {
+		case <-changed:
+		case <-end:
+			s.Fatalf("%v have not answered version %s", nodes, version)
+		}
+	}
 }
 
 func (s *stage) serves(version string) {
@@ -151,7 +177,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	}
 	s.serves("1")
 
-	out, err = s.pushedWithin("2", "2", push{timeout: 200 * time.Millisecond}) // a node that refuses may change its mind that long
+	out, err = s.pushedOnceHeard("2", "2", "n1", "n2", "n3")
 	if err == nil || !strings.Contains(err.Error(), "1 refused") || !strings.Contains(err.Error(), "likes 1 serves on") {
 		t.Errorf("refused by one: %v", err)
 	}
@@ -167,12 +193,40 @@ func TestPushReportsEachNode(t *testing.T) {
 	}
 }
 
+// TestPushOfADearVersion: a version that costs far more than the one that serves,
+// as nodes reckon it, serves only if asked.
+func TestPushOfADearVersion(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1", "n2")
+	s.answer("n1", admits) // as older nodes, which do not tell
+	s.answerAs("n2", func(v cluster.Version) cluster.Admission {
+		return cluster.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
+	})
+	for _, c := range []struct {
+		version, serves, says string
+	}{
+		{"1", "1", "likes 1 serves"},
+		{"3", "1", "10001 operations, more than 50 times the 200 of the version that serves; add --serve"},
+		{"2", "2", "likes 2 serves"},
+		{"3", "3", "likes 3 serves"},
+	} {
+		out, err := s.pushed(c.version, c.version, push{})
+		if err != nil || !strings.Contains(out, c.says) {
+			t.Errorf("version %s: %v:\n%s", c.version, err, out)
+		}
+		s.serves(c.serves)
+	}
+	if out, err := s.pushed("4", "1", push{}); err != nil || !strings.Contains(out, "likes 4 serves") {
+		t.Errorf("a version whose cost nobody tells: %v:\n%s", err, out)
+	}
+}
+
 // TestPushToASilentNode: a node that is not heard fails the push by name.
 func TestPushToASilentNode(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1", "n2")
 	s.answer("n1", admits)
-	out, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond})
+	out, err := s.pushedOnceHeard("1", "1", "n1")
 	if err == nil || !strings.Contains(err.Error(), "1 were not heard") || !strings.Contains(out, "n2  not heard") {
 		t.Fatalf("%v:\n%s", err, out)
 	}
@@ -214,12 +268,37 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 	}
 	var told bytes.Buffer
 	s.check(sealModel(&told, dir, []string{file}))
-	m, pack, err := packToPush(dir, nil)
+	pack, err := packToPush(dir, nil)
 	s.check(err)
-	s.check(s.push(t.Context(), m, pack, push{timeout: time.Minute}))
+	s.check(s.push(t.Context(), pack, push{timeout: time.Minute}))
 	v, _ := s.models.Served("claps")
 	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
 		t.Errorf("serves %+v; seal said %s", v, told.String())
+	}
+}
+
+// TestPushOfABuiltInName: a pack that has the name of a model that is built in, as
+// when its manifest was written by hand, is refused before anything is published.
+func TestPushOfABuiltInName(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	for _, name := range []string{"recency", "home"} {
+		dir := s.ratePack("9", "likes")
+		pack, err := relevance.OpenPack(dir)
+		s.check(err)
+		spec, err := os.ReadFile(filepath.Join(dir, relevance.SpecFile))
+		s.check(err)
+		spec = bytes.Replace(spec, []byte("name: rate"), []byte("name: "+name), 1)
+		pack.Manifest.Name, pack.Manifest.Files[relevance.SpecFile] = name, fmt.Sprintf("%x", sha256.Sum256(spec))
+		manifest, err := json.Marshal(pack.Manifest)
+		s.check(err)
+		s.check(os.WriteFile(filepath.Join(dir, relevance.SpecFile), spec, 0o644))
+		s.check(os.WriteFile(filepath.Join(dir, relevance.ManifestFile), manifest, 0o644))
+		_, err = s.run("model", "push", dir)
+		e, ok := errors.AsType[*millrace.Error](err)
+		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.models.Names()) > 0 {
+			t.Errorf("%s: %v; there are %v", name, err, s.models.Names())
+		}
 	}
 }
 
@@ -287,22 +366,101 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
-	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the version that serves: %v", err)
 	}
-	s.check(s.drop(t.Context(), "likes", "1", isMeant))
-	if err := s.drop(t.Context(), "likes", "2", isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	s.check(s.drop(t.Context(), "likes", "1", true, isMeant))
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
 	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
-	s.check(s.drop(t.Context(), "likes", "2", isMeant))
+	s.check(s.drop(t.Context(), "likes", "2", true, isMeant))
 	s.serves("")
-	if err := s.drop(t.Context(), "likes", "2", isMeant); err == nil {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); err == nil {
 		t.Error("dropped twice")
 	}
+}
+
+// TestLastRanked: a version ranks while it serves and, if it served before, while
+// what serves is condemned.
+func TestLastRanked(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
+	for _, c := range []struct {
+		history string // an event a minute: what happens to which version
+		want    map[string]int
+	}{
+		{"put 1, put 2", map[string]int{}},
+		{"serve 1", map[string]int{"1": 9}},
+		{"serve 1, serve 2, put 3", map[string]int{"1": 1, "2": 9}},
+		{"serve 1, serve 2, rollback 1", map[string]int{"1": 9, "2": 2}},
+		{"serve 1, serve 2, condemn 2", map[string]int{"1": 9, "2": 2}},
+		{"serve 1, serve 2, condemn 2, put 3, serve 3", map[string]int{"1": 4, "2": 2, "3": 9}},
+		{"serve 1, serve 2, condemn 2, release 2", map[string]int{"1": 3, "2": 9}},
+		{"serve 1, serve 2, condemn 1, release 1", map[string]int{"1": 1, "2": 9}}, // which serves no more
+		{"serve 1, drop 1, put 1", map[string]int{"1": 1}},
+		{"serve 1, serve 2, drop 1, put 1, condemn 2", map[string]int{"1": 1, "2": 4}},
+	} {
+		var events []cluster.Event
+		for i, event := range strings.Split(c.history, ", ") {
+			what, version, _ := strings.Cut(event, " ")
+			events = append(events, cluster.Event{What: cluster.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
+		}
+		for _, version := range []string{"1", "2", "3"} {
+			want := time.Time{}
+			if minute, ok := c.want[version]; ok {
+				want = at(minute)
+			}
+			if got := lastRanked(events, cluster.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
+				t.Errorf("%s: version %s ranked last at %v, want %v", c.history, version, got, want)
+			}
+		}
+	}
+}
+
+// TestDropOfWhatPagesAreRankedBy: a version stays while a page token may name it,
+// which is a day after it served last, unless the cluster's name is said.
+func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	for _, p := range []struct {
+		version string
+		only    bool
+	}{{"1", false}, {"2", false}, {"3", true}} {
+		_, err := s.pushed(p.version, p.version, push{only: p.only})
+		s.check(err)
+	}
+	drop := func(version string, more ...string) error {
+		_, err := s.run(append([]string{"model", "drop", "likes", version, "--apply", "--yes"}, more...)...)
+		return err
+	}
+	refused := func(version string) {
+		t.Helper()
+		events, err := s.models.History(t.Context(), "likes")
+		s.check(err)
+		until := time.Now() // it serves
+		if version == "1" {
+			i := slices.IndexFunc(events, func(e cluster.Event) bool { return e.What == cluster.Served && e.Version == "2" })
+			until = events[i].When
+		}
+		err = drop(version)
+		e, ok := errors.AsType[*millrace.Error](err)
+		if !ok || !strings.Contains(e.Detail, "likes "+version+" is in use by pages: who began while it ranked may ask for more until "+until.Add(24*time.Hour).UTC().Format("2006-01-02 15:")) || !strings.Contains(e.WayOut, "--override") {
+			t.Errorf("version %s: %v", version, err)
+		}
+	}
+	refused("1")
+	if err := drop("1", "--override", "another"); err == nil || !strings.Contains(err.Error(), "is not the name of this cluster") {
+		t.Errorf("of another cluster: %v", err)
+	}
+	s.check(drop("3")) // it never served
+	s.check(drop("1", "--override", "test"))
+	refused("2") // the last one, which no feed names by now
+	s.check(drop("2", "--override", "test"))
 }
 
 // TestCondemnedVersions: list says which version is condemned, why, and what
@@ -364,7 +522,7 @@ func TestCondemnedVersions(t *testing.T) {
 	}
 	condemn()
 	good := s.models.Before("likes")[0]
-	err = s.drop(t.Context(), "likes", "1", func() (bool, error) {
+	err = s.drop(t.Context(), "likes", "1", true, func() (bool, error) {
 		t.Error("the version that ranks in its place would be dropped")
 		return false, nil
 	})
@@ -406,7 +564,7 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 }
 
 // TestPushTellsWhatRecordsLack: of each content type, the fields in which no node
-// has found anything.
+// has found anything, and the feeds that show it and name the model.
 func TestPushTellsWhatRecordsLack(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1", "n2")
@@ -415,10 +573,12 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
 	}
 	for id := range s.members {
-		s.answerLacking(id, admits, lacks[id])
+		s.answerAs(id, func(cluster.Version) cluster.Admission { return cluster.Admission{Lacks: lacks[id]} })
 	}
+	s.newsAt("model: likes\ntypes: [post]\n")
+	s.check(s.feeds.versions.Settle(t.Context())) // whose watcher is another
 	out, err := s.pushed("1", "1", push{})
-	if err != nil || !strings.Contains(out, "note: no post of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
+	if err != nil || !strings.Contains(out, "note: no post (feed news) of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

@@ -265,31 +265,51 @@ func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command 
 				return err
 			}
 			defer cl.Close()
+			w, shown := c.OutOrStdout(), shownOrder{Order: o}
 			p, err := coordinator.Command(c.Context(), cl, o, whoami(), func(s *coordinator.Steered) error {
+				pr := s.Progress(time.Now())
+				shown.Plan, shown.Kind, shown.Status, shown.Moves = s.Plan.ID, s.Plan.Kind, s.Plan.Status, pr.Moves
 				if atOnce {
 					return nil
 				}
-				pr := s.Progress(time.Now())
-				fmt.Fprintf(c.OutOrStdout(), "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
+				if !a.output.json() {
+					fmt.Fprintf(w, "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
+				}
 				if ok, err := a.meant(c); !ok {
 					return cmp.Or(err, errDry)
 				}
 				return nil
 			})
-			if errors.Is(err, errDry) {
-				return nil
-			}
-			if err != nil {
+			if err == nil {
+				shown.Status, shown.Applied = p.Status, true
+			} else if !errors.Is(err, errDry) {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "plan %s (%s) is %s\n", p.ID, p.Kind, p.Status)
-			return nil
+			return a.output.write(w, shown, shown.write)
 		},
 	}
 	if !atOnce {
 		a.flags(c)
 	}
+	outputFlag(c, &a.output)
 	return c
+}
+
+// shownOrder is an order to a plan as JSON.
+type shownOrder struct {
+	Order   coordinator.Order             `json:"order"`
+	Plan    string                        `json:"plan_id"`
+	Kind    coordinator.Kind              `json:"kind"`
+	Status  coordinator.Status            `json:"status"` // after it, where it is applied
+	Moves   map[coordinator.MoveState]int `json:"moves"`  // before it
+	Applied bool                          `json:"applied"`
+}
+
+func (s *shownOrder) write(w io.Writer) (err error) {
+	if s.Applied {
+		_, err = fmt.Fprintf(w, "plan %s (%s) is %s\n", s.Plan, s.Kind, s.Status)
+	}
+	return err
 }
 
 // takenBack says what an order takes back of a plan.

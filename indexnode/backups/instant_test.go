@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -49,6 +50,18 @@ func newLog(ctx context.Context, t *testing.T, real string) (brokers kafka.Broke
 	}
 	topics = kafka.Prefixed(crand.Text() + "-")
 	must(t, kafka.EnsureTopics(ctx, brokers, topics, nil))
+	t.Cleanup(func() { // a real Kafka keeps thousands of files of them open
+		cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...))
+		if err != nil {
+			return
+		}
+		defer cl.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := kadm.NewClient(cl).DeleteTopics(ctx, topics.All()...); err != nil {
+			t.Logf("topics stay behind: %v", err)
+		}
+	})
 	log, err := logOf(ctx, brokers, topics)
 	must(t, err)
 	return brokers, topics, log

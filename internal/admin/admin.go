@@ -12,6 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/secure"
 )
 
 // Handler serves /livez, /readyz, /metrics, /log and /debug/pprof. Ready returns
@@ -49,6 +52,13 @@ func routes(metrics prometheus.Gatherer, ready func() error, log http.Handler) m
 	}
 }
 
+// FileFaults counts the files of the process that cannot be used.
+func FileFaults() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_file_faults", Help: "Keys of the configuration whose files of certificates, passwords or tokens have changed and cannot be used: what they held before stays, and the log names them.",
+	}, func() float64 { return float64(len(secure.Faults())) })
+}
+
 // maxBodyBytes is more than any tool sends: the symbols of a profile, which the
 // handler of /debug/pprof/symbol answers from memory.
 const maxBodyBytes = 64 << 10
@@ -60,8 +70,12 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 }
 
 // ServeBy has s serve on l until ctx is done, and then lets requests under way
-// finish for some time at most.
+// finish for some time at most. Where l is a door, it is told of what fails.
 func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Duration) error {
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return door.With(ctx, door.Of(c)) }
+	if d, ok := l.(*door.Door); ok {
+		s.ErrorLog = d.ErrorLog()
+	}
 	stop := context.AfterFunc(ctx, func() {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
 		defer cancel()

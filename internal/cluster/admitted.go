@@ -19,6 +19,7 @@ type Admission struct {
 	Version string `json:"version"`
 	Sum     string `json:"sum"`
 	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+	Cost    int    `json:"cost,omitempty"`    // of a record, in operations; 0: not told
 	// Lacks is what records that the node looked at lack, by content type: all
 	// types that it has met, those that lack nothing too.
 	Lacks []Lack `json:"lacks,omitempty"`

@@ -18,7 +18,7 @@ func TestAdmittedModels(t *testing.T) {
 	check(t, err)
 	m, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "a:1"})
 	check(t, err)
-	likes := cluster.Admission{Name: "likes", Version: "2", Sum: "ab"}
+	likes := cluster.Admission{Name: "likes", Version: "2", Sum: "ab", Cost: 12}
 	m.SetModels([]cluster.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}})
 	await(t, "n1 is heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) == 2 })
 	got := heard.Current()["n1"]

@@ -15,6 +15,23 @@ import (
 
 func TestActs(t *testing.T) { testActs(t, fake(t)) }
 
+// Whose schemas are not there, as under a mistyped prefix, is told so.
+func TestActsWithoutSchemas(t *testing.T) {
+	k := fake(t)
+	ctx := deadline(t)
+	shown := k.content + "-shown"
+	must(t, EnsureContentTopic(ctx, k.brokers, shown, 3, nil))
+	p, err := NewProducer(k.brokers, "", nil)
+	must(t, err)
+	defer p.Close()
+	p.Produce(ctx, Outgoing{Topic: k.content, Value: []byte("x")})
+	must(t, p.Flush(ctx))
+	err = NewActs(ActsConfig{Brokers: k.brokers, Exposures: shown, Outcomes: k.content, Schemas: "typo-schemas", Window: time.Hour}).Read(ctx, func(*outcome.Act) {})
+	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "topic_prefix" || e.Detail != "there is no topic typo-schemas" {
+		t.Errorf("%v", err)
+	}
+}
+
 // testActs: each reading goes on where the one before ended, and finds an answer
 // that comes after its outcome; what is no outcome is told; nothing is passed
 // over by a reading that fails.

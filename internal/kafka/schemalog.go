@@ -234,8 +234,14 @@ func ParseFingerprint(s string) (millrace.Fingerprint, error) {
 }
 
 // readSchemaLog opens the topic with a registry of its own, and reads it to its
-// end.
+// end. A topic that is not there is an error; Refresh would wait for it.
 func readSchemaLog(ctx context.Context, brokers Brokers, topic string) (*SchemaLog, error) {
+	if _, err := OpenTopic(ctx, brokers, topic, 0); err != nil {
+		if e, ok := errors.AsType[*millrace.Error](err); ok {
+			e.Field, e.WayOut = "topic_prefix", "name what Millrace's own topics begin with, as roles have it in their configuration"
+		}
+		return nil, err
+	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return nil, err

@@ -19,19 +19,20 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
-	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
@@ -348,22 +349,24 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	server := grpc.NewServer(b.ServerOptions()...)
 	b.RegisterGRPC(server)
 
-	serve := func(addr *string, listen, refusal string, f func(net.Listener) error) error {
+	var everybody *permit.Policy // may do everything
+	metrics.MustRegister(admin.FileFaults())
+	told := door.NewRefusals(c.cfg.Log, metrics)
+	serve := func(port string, addr *string, listen, refusal string, f func(net.Listener) error) error {
 		l, err := grpctune.Listen(listen)
 		if err != nil {
 			return err
 		}
-		l = intake.Cap(l, intake.DefaultConns, refusal)
 		*addr = l.Addr().String()
-		c.group.Go(func() error { return f(l) })
+		c.group.Go(func() error { return f(door.New(l, door.Config{Port: port, Refusal: refusal, Told: told})) })
 		return nil
 	}
 	return errors.Join(
-		serve(&c.HTTP, c.cfg.HTTPAddr, intake.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer(), 2*time.Second) }),
-		serve(&c.Admin, c.cfg.AdminAddr, intake.RefusalHTTP, func(l net.Listener) error {
-			return admin.Serve(run, l, admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler())))
+		serve("http", &c.HTTP, c.cfg.HTTPAddr, door.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer(), 2*time.Second) }),
+		serve("admin", &c.Admin, c.cfg.AdminAddr, door.RefusalHTTP, func(l net.Listener) error {
+			return admin.Serve(run, l, everybody.Handler(admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler()))))
 		}),
-		serve(&c.GRPC, c.cfg.GRPCAddr, "", func(l net.Listener) error {
+		serve("grpc", &c.GRPC, c.cfg.GRPCAddr, "", func(l net.Listener) error {
 			defer context.AfterFunc(run, server.Stop)()
 			return server.Serve(b.Guard(l))
 		}),

@@ -31,6 +31,15 @@ const (
 
 var roles = []Role{Caller, Node, Broker, Partitioner, Operator}
 
+// A name says by what somebody is known, so that no token speaks for a
+// certificate: these begin the names of tokens, of the subjects of signed
+// tokens, and of SPIFFE ids. All others are the common names of certificates.
+const (
+	tokenName   = "token:"
+	subjectName = "jwt:"
+	spiffeName  = "spiffe:"
+)
+
 // anybody is in place of roles: also who has no identity.
 var anybody = []Role{"anybody"}
 
@@ -39,9 +48,9 @@ var known = roles
 
 // Config says who has which roles, and by what they are known.
 type Config struct {
-	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name, or a token of this name"`
+	Identities map[string][]Role `yaml:"identities,omitempty" name:"NAME" choices:"caller, node, broker, partitioner, operator" doc:"the roles of who shows a certificate with this SPIFFE id, or else this common name; token:NAME is who has the token of that name, and jwt:SUBJECT who has a signed token of that subject"`
 	Callers    map[string]Rights `yaml:"callers,omitempty" name:"NAME"`
-	Tokens     string            `yaml:"tokens,omitempty" form:"file" secret:"file" doc:"bearer tokens, a line each: a name, a space, and the token; read again when it changes"`
+	Tokens     string            `yaml:"tokens,omitempty" form:"file" secret:"file" doc:"bearer tokens, a line each: a name, a space, and the token; read again when it changes; an empty file knows nobody"`
 	JWT        JWT               `yaml:"jwt,omitempty"`
 	Probes     bool              `yaml:"probes,omitempty" doc:"true: livez, readyz and metrics of the admin port need no certificate"`
 }
@@ -72,8 +81,11 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 		errs = append(errs, invalid("identities", "nobody has a role", "name identities and their roles, such as broker-1: [broker]"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Identities)) {
-		if name == "" || name == others {
-			errs = append(errs, invalid("identities", fmt.Sprintf("%q names nobody", name), "name an identity by its SPIFFE id, its common name or that of its token: roles are given to nobody else"))
+		if name == "" || name == others || name == tokenName || name == subjectName {
+			errs = append(errs, invalid("identities", fmt.Sprintf("%q names nobody", name), "name an identity by its SPIFFE id, its common name, token:NAME or jwt:SUBJECT: roles are given to nobody else"))
+		}
+		if strings.HasPrefix(name, tokenName) && c.Tokens == "" {
+			errs = append(errs, invalid("identities."+name, "there is no file of tokens that could name it", "name the file in "+field+".tokens, or take the identity out"))
 		}
 		for _, r := range c.Identities[name] {
 			if !slices.Contains(roles, r) {
@@ -86,7 +98,14 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 	var err error
 	if c.Tokens != "" {
 		p.tokens, err = openTokens(c.Tokens, log)
-		errs = append(errs, err)
+		errs = append(errs, err, c.checkTokens(p.tokens))
+	}
+	named := slices.ContainsFunc(slices.Collect(maps.Keys(c.Identities)), func(name string) bool { return strings.HasPrefix(name, subjectName) })
+	switch {
+	case named && c.JWT == (JWT{}):
+		errs = append(errs, invalid("identities", "subjects of signed tokens have roles, and nothing says which keys sign tokens", "say it in "+field+".jwt, or take the names that begin with jwt: out"))
+	case !named && c.JWT != (JWT{}):
+		errs = append(errs, invalid("identities", "signed tokens are taken, and no subject of one has a role", "name subjects as jwt:SUBJECT: a name without jwt: is that of a certificate"))
 	}
 	if c.JWT != (JWT{}) {
 		p.jwt, err = c.JWT.open(log)
@@ -139,16 +158,37 @@ func cutBearer(header string) (string, bool) {
 // nameOf returns the name of a token.
 func (p *Policy) nameOf(token string) (string, error) {
 	if name, ok := p.tokens.name(token); ok {
-		return name, nil
+		return tokenName + name, nil
 	}
 	if p.jwt != nil {
-		return p.jwt.name(token)
+		subject, err := p.jwt.name(token)
+		if err != nil {
+			return "", err
+		}
+		return subjectName + subject, nil
 	}
 	return "", refused("the bearer token is not known", "send one that the file of tokens has")
 }
 
+// checkTokens refuses roles of a name that a token has, where only certificates
+// have such names.
+func (c Config) checkTokens(t *tokens) error {
+	if t == nil {
+		return nil // it has been refused
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Values(t.current())) {
+		_, certificate := c.Identities[name]
+		if _, token := c.Identities[tokenName+name]; certificate && !token {
+			errs = append(errs, invalid("identities."+name, "the file of tokens has this name, and the roles here are those of a certificate", fmt.Sprintf("write %s%s for the token ([]: it has no roles), or take it out of %s", tokenName, name, c.Tokens)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // shownBy returns the name that a certificate gives: its SPIFFE id, or else its
-// common name. It has been verified.
+// common name. It has been verified. A common name that looks like one of
+// another kind is nobody's.
 func shownBy(conn *tls.ConnectionState) string {
 	if conn == nil || len(conn.VerifiedChains) == 0 {
 		return ""
@@ -159,7 +199,13 @@ func shownBy(conn *tls.ConnectionState) string {
 			return u.String()
 		}
 	}
-	return cert.Subject.CommonName
+	name := cert.Subject.CommonName
+	for _, kind := range []string{tokenName, subjectName, spiffeName} {
+		if strings.HasPrefix(name, kind) {
+			return ""
+		}
+	}
+	return name
 }
 
 // Allow refuses an identity what its roles may not call: a method of gRPC, or a

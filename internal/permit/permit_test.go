@@ -7,6 +7,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -225,7 +228,7 @@ func TestTokens(t *testing.T) {
 	}
 	first, second := newSigner(t, "1"), newSigner(t, "2")
 	var log bytes.Buffer
-	c := Config{Identities: map[string][]Role{"app": {Caller}, "ops": {Operator}}}
+	c := Config{Identities: map[string][]Role{"token:app": {Caller}, "jwt:ops": {Operator}}}
 	c.Tokens = write("tokens", []byte("# mine\napp 0123456789abcdef\n"))
 	c.JWT = JWT{JWKS: write("keys", keySet(t, first)), Issuer: "https://login", Audience: "millrace"}
 	p, err := c.Open(slog.New(slog.NewTextHandler(&log, nil)))
@@ -239,13 +242,13 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%.40s is %q, %v; want %q", header, who.Name, err, want)
 		}
 	}
-	is("Bearer 0123456789abcdef", "app")
-	is("bearer  0123456789abcdef", "app")
+	is("Bearer 0123456789abcdef", "token:app")
+	is("bearer  0123456789abcdef", "token:app")
 	is("Bearer 0123456789abcdeF", "")
 	is("Basic 0123456789abcdef", "")
 	is("Bearer ", "")
 	good := "Bearer " + first.sign(claims)
-	is(good, "ops")
+	is(good, "jwt:ops")
 	is(good[:len(good)-4]+"AAAA", "")
 	is("Bearer "+second.sign(claims), "")
 	is("Bearer "+signer{t, second.key, "1"}.sign(claims), "")
@@ -266,18 +269,112 @@ func TestTokens(t *testing.T) {
 
 	// Keys and tokens are read again; what is no key set changes nothing.
 	write("keys", keySet(t, first, second))
-	is("Bearer "+second.sign(claims), "ops")
+	is("Bearer "+second.sign(claims), "jwt:ops")
 	write("keys", []byte("{"))
-	is("Bearer "+second.sign(claims), "ops")
+	is("Bearer "+second.sign(claims), "jwt:ops")
 	if !strings.Contains(log.String(), "jwt.jwks") {
 		t.Errorf("it is not told: %s", &log)
 	}
 	write("keys", keySet(t, second))
 	is(good, "")
 	write("tokens", []byte("app 0123456789abcdef\nops fedcba9876543210fedc\n"))
-	is("Bearer fedcba9876543210fedc", "ops")
+	is("Bearer fedcba9876543210fedc", "token:ops")
 	write("tokens", []byte("ops fedcba9876543210fedc\n"))
 	is("Bearer 0123456789abcdef", "")
+	is("Bearer fedcba9876543210fedc", "token:ops")
+
+	// What is malformed or gone changes nothing, and is told until it is mended; what
+	// is empty is nobody's.
+	fault := func(key string) string { return secure.Faults()["authorization."+key] }
+	for _, spoil := range []func(){
+		func() { write("tokens", []byte("ops")) },
+		func() { must(t, os.Remove(c.Tokens)) },
+	} {
+		spoil()
+		is("Bearer fedcba9876543210fedc", "token:ops")
+		is("Bearer fedcba9876543210fedc", "token:ops")
+		if fault("tokens") == "" {
+			t.Error("a file of tokens that cannot be used is no fault")
+		}
+	}
+	for _, empty := range []string{"", "\n", "# nobody\n"} {
+		write("tokens", []byte("ops fedcba9876543210fedc\n"))
+		is("Bearer fedcba9876543210fedc", "token:ops")
+		write("tokens", []byte(empty))
+		is("Bearer fedcba9876543210fedc", "")
+		if f := fault("tokens"); f != "" {
+			t.Errorf("an empty file of tokens is a fault: %s", f)
+		}
+	}
+	for _, empty := range []string{"", `{"keys":[]}`} {
+		write("keys", keySet(t, second))
+		is("Bearer "+second.sign(claims), "jwt:ops")
+		for _, bad := range []string{"{}", `{"keys":`, "[]"} {
+			write("keys", []byte(bad))
+			is("Bearer "+second.sign(claims), "jwt:ops")
+			if fault("jwt.jwks") == "" {
+				t.Errorf("%s is no fault", bad)
+			}
+		}
+		write("keys", []byte(empty))
+		is("Bearer "+second.sign(claims), "")
+		if f := fault("jwt.jwks"); f != "" {
+			t.Errorf("an empty key set is a fault: %s", f)
+		}
+	}
+	if n := strings.Count(log.String(), "nobody is known by it"); n < 3 {
+		t.Errorf("it is told %d times that nobody is known: %s", n, &log)
+	}
+	if p, err := c.Open(slog.New(slog.DiscardHandler)); err != nil {
+		t.Errorf("a role does not start with empty files: %v, %v", p, err)
+	}
+}
+
+// A name is of one kind: neither a token nor the subject of one is who has a
+// certificate of the same name, and no certificate is either of them, or has a
+// SPIFFE id by its common name.
+func TestNamesAreOfOneKind(t *testing.T) {
+	file := func(text []byte) string {
+		name := filepath.Join(t.TempDir(), "file")
+		must(t, os.WriteFile(name, text, 0o600))
+		return name
+	}
+	s := newSigner(t, "1")
+	p := opened(t, Config{
+		Identities: map[string][]Role{"sre": {Operator}, "token:sre": {Caller}, "jwt:sre": {}, "spiffe://example/sre": {Node}},
+		Tokens:     file([]byte("sre 0123456789abcdef\n")),
+		JWT:        JWT{file(keySet(t, s)), "i", "a"},
+	})
+	signed := "Bearer " + s.sign(jwt.Claims{Subject: "sre", Issuer: "i", Audience: jwt.Audience{"a"}, Expiry: jwt.NewNumericDate(time.Now().Add(time.Hour))})
+	shown := func(name string, ids ...string) *tls.ConnectionState {
+		c := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
+		for _, id := range ids {
+			u, err := url.Parse(id)
+			must(t, err)
+			c.URIs = append(c.URIs, u)
+		}
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}, VerifiedChains: [][]*x509.Certificate{{c}}}
+	}
+	for _, c := range []struct {
+		by     *tls.ConnectionState
+		header string
+		want   string
+		roles  []Role
+	}{
+		{shown("sre"), "", "sre", []Role{Operator}},
+		{nil, "Bearer 0123456789abcdef", "token:sre", []Role{Caller}},
+		{nil, signed, "jwt:sre", []Role{}},
+		{shown("x", "spiffe://example/sre"), "", "spiffe://example/sre", []Role{Node}},
+		{shown("spiffe://example/sre"), "", "", nil},
+		{shown("token:sre"), "", "", nil},
+		{shown("jwt:sre"), "", "", nil},
+		{shown("sre", "https://example/sre"), "", "sre", []Role{Operator}},
+	} {
+		who, err := p.Identify(c.by, c.header)
+		if err != nil || who.Name != c.want || !slices.Equal(who.Roles, c.roles) {
+			t.Errorf("%v %.20q is %q with %v, %v; want %q with %v", c.by, c.header, who.Name, who.Roles, err, c.want, c.roles)
+		}
+	}
 }
 
 // A token goes before the certificate, over the wire, too; one that is not known
@@ -285,7 +382,10 @@ func TestTokens(t *testing.T) {
 func TestATokenGoesBeforeTheCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	must(t, os.WriteFile(file, []byte("app 0123456789abcdef\n"), 0o600))
-	p := opened(t, Config{Identities: everybody.Identities, Tokens: file})
+	who := maps.Clone(everybody.Identities)
+	delete(who, "app")
+	who["token:app"] = []Role{Caller}
+	p := opened(t, Config{Identities: who, Tokens: file})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	a := authority.New(t)
@@ -350,6 +450,7 @@ func TestConfigurationsAreRefused(t *testing.T) {
 		return file
 	}
 	some := everybody.Identities
+	signs := map[string][]Role{"jwt:x": {Caller}}
 	s := newSigner(t, "1")
 	secret, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key, KeyID: "1"}}})
 	must(t, err)
@@ -360,21 +461,27 @@ func TestConfigurationsAreRefused(t *testing.T) {
 	}{
 		"a name of nobody":        {Config{Identities: map[string][]Role{"": {Operator}}}, "authorization.identities"},
 		"a name of everybody":     {Config{Identities: map[string][]Role{"*": {Operator}}}, "authorization.identities"},
+		"a token of no name":      {Config{Identities: map[string][]Role{"token:": {Caller}}, Tokens: write("")}, "authorization.identities"},
+		"a subject of nobody":     {Config{Identities: map[string][]Role{"jwt:": {Caller}}, JWT: JWT{keys, "i", "a"}}, "authorization.identities"},
+		"a token, and no file":    {Config{Identities: map[string][]Role{"token:x": {Caller}}}, "authorization.identities.token:x"},
+		"a subject, and no keys":  {Config{Identities: map[string][]Role{"jwt:x": {Caller}}}, "authorization.identities"},
+		"no subject that may":     {Config{Identities: some, JWT: JWT{keys, "i", "a"}}, "authorization.identities"},
+		"a token like a name":     {Config{Identities: some, Tokens: write("app 0123456789abcdef")}, "authorization.identities.app"},
 		"an unknown role":         {Config{Identities: map[string][]Role{"x": {"king"}}}, "authorization.identities.x"},
-		"tokens without roles":    {Config{Tokens: write("app 0123456789abcdef")}, "authorization.identities"},
+		"tokens without roles":    {Config{Tokens: write("x 0123456789abcdef")}, "authorization.identities"},
 		"rights of no caller":     {Config{Identities: some, Callers: map[string]Rights{"nobody": {}}}, "authorization.callers.nobody"},
 		"an unknown right":        {Config{Identities: everybody.Identities, Callers: map[string]Rights{"app": {May: []Right{"all"}}}}, "authorization.callers.app.may"},
 		"a caller without rights": {Config{Identities: map[string][]Role{"a": {Caller}, "b": {Caller}}, Callers: map[string]Rights{"a": {}}}, "authorization.identities.b"},
 		"no file of tokens":       {Config{Identities: some, Tokens: dir + "/none"}, "authorization.tokens"},
-		"a token that is short":   {Config{Identities: some, Tokens: write("app short")}, "authorization.tokens"},
+		"a token that is short":   {Config{Identities: some, Tokens: write("x short")}, "authorization.tokens"},
 		"a token without a name":  {Config{Identities: some, Tokens: write("0123456789abcdef")}, "authorization.tokens"},
 		"two of the same token":   {Config{Identities: some, Tokens: write("a 0123456789abcdef\nb 0123456789abcdef")}, "authorization.tokens"},
-		"no key set":              {Config{Identities: some, JWT: JWT{Issuer: "i", Audience: "a"}}, "authorization.jwt.jwks"},
-		"no issuer":               {Config{Identities: some, JWT: JWT{JWKS: keys, Audience: "a"}}, "authorization.jwt.issuer"},
-		"no audience":             {Config{Identities: some, JWT: JWT{JWKS: keys, Issuer: "i"}}, "authorization.jwt.audience"},
-		"what is no key set":      {Config{Identities: some, JWT: JWT{write("{"), "i", "a"}}, "authorization.jwt.jwks"},
-		"an empty key set":        {Config{Identities: some, JWT: JWT{write("{}"), "i", "a"}}, "authorization.jwt.jwks"},
-		"a key set that can sign": {Config{Identities: some, JWT: JWT{write(string(secret)), "i", "a"}}, "authorization.jwt.jwks"},
+		"no key set":              {Config{Identities: signs, JWT: JWT{Issuer: "i", Audience: "a"}}, "authorization.jwt.jwks"},
+		"no issuer":               {Config{Identities: signs, JWT: JWT{JWKS: keys, Audience: "a"}}, "authorization.jwt.issuer"},
+		"no audience":             {Config{Identities: signs, JWT: JWT{JWKS: keys, Issuer: "i"}}, "authorization.jwt.audience"},
+		"what is no key set":      {Config{Identities: signs, JWT: JWT{write("{"), "i", "a"}}, "authorization.jwt.jwks"},
+		"no keys and no list":     {Config{Identities: signs, JWT: JWT{write("{}"), "i", "a"}}, "authorization.jwt.jwks"},
+		"a key set that can sign": {Config{Identities: signs, JWT: JWT{write(string(secret)), "i", "a"}}, "authorization.jwt.jwks"},
 	} {
 		_, err := c.of.Open(nil)
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.field || e.WayOut == "" {

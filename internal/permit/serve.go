@@ -11,20 +11,16 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // ServerOptions let a server of gRPC know who calls, and refuse by the headers
 // of a call alone who may not. next judges what is let in; nil: nobody does.
-// Without a policy they are next alone.
+// Without a policy everybody may.
 func (p *Policy) ServerOptions(next tap.ServerInHandle) []grpc.ServerOption {
-	if p == nil && next == nil {
-		return nil
-	}
-	if p == nil {
-		return []grpc.ServerOption{grpc.InTapHandle(next)}
-	}
-	return []grpc.ServerOption{grpc.Creds(handshaken{}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
+	return []grpc.ServerOption{grpc.Creds(handshaken{open: p == nil}), grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		ctx, err := p.admit(ctx, info)
 		if err != nil || next == nil {
 			return ctx, err
@@ -34,58 +30,101 @@ func (p *Policy) ServerOptions(next tap.ServerInHandle) []grpc.ServerOption {
 }
 
 func (p *Policy) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	var conn *tls.ConnectionState
+	var by handshake
 	if from, ok := peer.FromContext(ctx); ok {
-		if t, ok := from.AuthInfo.(credentials.TLSInfo); ok {
-			conn = &t.State
-		}
+		by, _ = from.AuthInfo.(handshake)
 	}
 	authorization := ""
 	if values := info.Header.Get("authorization"); len(values) > 0 {
 		authorization = values[0]
 	}
-	who, err := p.Identify(conn, authorization)
-	if err == nil {
-		err = p.Allow(who, info.FullMethodName)
-	}
+	ctx, err := p.enter(door.With(ctx, by.conn), by.tls, authorization, info.FullMethodName)
 	if err != nil {
 		return nil, rpcerr.Status(err)
 	}
+	return ctx, nil
+}
+
+// enter returns ctx with who calls, or refuses the call, and tells the door by
+// which it came.
+func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authorization, call string) (context.Context, error) {
+	through := door.From(ctx)
+	if p == nil {
+		through.Let()
+		return ctx, nil
+	}
+	who, err := p.Identify(conn, authorization)
+	if err == nil {
+		err = p.Allow(who, call)
+	}
+	if err != nil {
+		reason := door.Forbidden
+		if who.Name == "" {
+			reason = door.Unknown
+		}
+		through.Refused(reason, err)
+		return nil, err
+	}
+	through.Let()
 	return With(ctx, who), nil
 }
 
-// Handler refuses who may not, before next. Without a policy it is next.
+// origins tells what a browser sends because a page of another site says so: with
+// the certificate of whoever looks at the page, or from its machine.
+var origins = http.NewCrossOriginProtection()
+
+// Handler refuses who may not, before next, and what browsers send for other
+// sites. Without a policy everybody may.
 func (p *Policy) Handler(next http.Handler) http.Handler {
-	if p == nil {
-		return next
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := p.Identify(r.TLS, r.Header.Get("authorization"))
-		if err == nil {
-			err = p.Allow(who, r.URL.Path)
+		if origins.Check(r) != nil {
+			err := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "origin", Detail: "a browser sends this for a page of another site", WayOut: "send it by something else than a browser"}
+			door.From(r.Context()).Refused(door.Origin, err)
+			rpcerr.WriteProblem(w, err)
+			return
 		}
+		ctx, err := p.enter(r.Context(), r.TLS, r.Header.Get("authorization"), r.URL.Path)
 		if err != nil {
 			rpcerr.WriteProblem(w, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(With(r.Context(), who)))
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
 // handshaken are the credentials of a server whose listener has TLS already:
 // they find it below what else wraps a connection.
-type handshaken struct{}
+type handshaken struct {
+	open bool // everybody may
+}
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	h := handshake{conn: door.Of(c)}
 	t := tlsOf(c)
 	if t == nil {
-		return c, plain{}, nil
+		s.shown(h)
+		return c, h, nil
 	}
 	if err := t.Handshake(); err != nil { // within the deadline that the server has set
+		h.conn.Failed(err)
 		return nil, nil, err
 	}
-	return c, credentials.TLSInfo{State: t.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	state := t.ConnectionState()
+	h.tls, h.SecurityLevel = &state, credentials.PrivacyAndIntegrity
+	s.shown(h)
+	return c, h, nil
+}
+
+// shown lets a connection in that needs no request to be known: everybody may, or
+// it has a certificate. One that sends requests with tokens has not sent any yet.
+func (s handshaken) shown(h handshake) {
+	switch {
+	case s.open || h.tls != nil && len(h.tls.VerifiedChains) > 0:
+		h.conn.Let()
+	case h.tls != nil:
+		h.conn.Speaks()
+	}
 }
 
 // tlsOf returns the connection with TLS that c wraps, or nil.
@@ -102,11 +141,20 @@ func tlsOf(c net.Conn) *tls.Conn {
 	}
 }
 
-// plain is of a connection without TLS.
-type plain struct{ credentials.CommonAuthInfo }
+// handshake is what a connection has shown.
+type handshake struct {
+	credentials.CommonAuthInfo
+	tls  *tls.ConnectionState // nil: plain text
+	conn *door.Conn           // nil: it came through no door
+}
 
 // AuthType implements credentials.AuthInfo.
-func (plain) AuthType() string { return "plain" }
+func (h handshake) AuthType() string {
+	if h.tls == nil {
+		return "plain"
+	}
+	return "tls"
+}
 
 // ClientHandshake implements credentials.TransportCredentials; nobody calls it.
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -119,7 +167,7 @@ func (handshaken) Info() credentials.ProtocolInfo {
 }
 
 // Clone implements credentials.TransportCredentials.
-func (handshaken) Clone() credentials.TransportCredentials { return handshaken{} }
+func (s handshaken) Clone() credentials.TransportCredentials { return s }
 
 // OverrideServerName implements credentials.TransportCredentials.
 func (handshaken) OverrideServerName(string) error { return nil }

@@ -15,60 +15,53 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// parsed is what a file holds, parsed once for each of its contents; one that
-// does not parse changes nothing, and is told.
+// parsed is what a file holds, parsed once for each of its contents. An empty
+// file holds nobody; one that does not parse, or cannot be read, changes nothing,
+// and is told.
 type parsed[T any] struct {
+	mu     sync.Mutex
 	source *secure.Source
-	field  string
-	log    *slog.Logger
-	parse  func(string) (T, error)
-
-	mu   sync.Mutex
-	text string // that was last looked at
-	good T
+	good   T
 }
 
 func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	source, err := secure.OpenSource(file, field+"."+key, log)
-	if err != nil {
-		return nil, err
-	}
-	p := &parsed[T]{source: source, field: field + "." + key, log: log, parse: parse, text: source.Current()}
-	if p.good, err = parse(p.text); err != nil {
-		return nil, invalid(key, file+": "+err.Error(), "mend the file")
-	}
-	return p, nil
+	p := &parsed[T]{}
+	var err error
+	p.source, err = secure.OpenText(file, field+"."+key, log, func(text string) error {
+		next, err := parse(text)
+		if err != nil {
+			return err
+		}
+		if p.good = next; text == "" {
+			log.Warn("a file is empty: nobody is known by it", "field", field+"."+key)
+		}
+		return nil
+	})
+	return p, err
 }
 
 func (p *parsed[T]) current() T {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text := p.source.Current()
-	if text == p.text {
-		return p.good
-	}
-	p.text = text
-	next, err := p.parse(text)
-	if err != nil {
-		p.log.Error("a file has changed and cannot be used; what it held stays", "field", p.field, "err", err)
-		return p.good
-	}
-	p.good = next
-	return next
+	p.source.Current()
+	return p.good
 }
 
 // tokens are names by the hashes of tokens, so that a look-up takes as long
 // whatever it is asked for.
 type tokens struct {
-	names *parsed[map[[sha256.Size]byte]string]
+	*parsed[map[[sha256.Size]byte]string]
 }
 
 func openTokens(file string, log *slog.Logger) (*tokens, error) {
 	names, err := open(file, "tokens", log, parseTokens)
-	return &tokens{names}, err
+	if err != nil {
+		return nil, err
+	}
+	return &tokens{names}, nil
 }
 
 // minTokenBytes is the length below which a token can be guessed.
@@ -101,13 +94,13 @@ func (t *tokens) name(token string) (string, bool) {
 	if t == nil {
 		return "", false
 	}
-	name, ok := t.names.current()[sha256.Sum256([]byte(token))]
+	name, ok := t.current()[sha256.Sum256([]byte(token))]
 	return name, ok
 }
 
 // JWT says which signed tokens are believed.
 type JWT struct {
-	JWKS     string `yaml:"jwks,omitempty" form:"file" doc:"a JSON Web Key Set of the public keys that sign tokens, read again when it changes; the subject of a token is the name of who calls"`
+	JWKS     string `yaml:"jwks,omitempty" form:"file" doc:"a JSON Web Key Set of the public keys that sign tokens, read again when it changes; an empty file knows nobody; who calls is jwt: and the subject of the token"`
 	Issuer   string `yaml:"issuer,omitempty" doc:"the issuer that a token must have"`
 	Audience string `yaml:"audience,omitempty" doc:"whom a token must be for"`
 }
@@ -134,13 +127,18 @@ func (j JWT) open(log *slog.Logger) (*verifier, error) {
 	return &verifier{j, keys}, err
 }
 
+// parseKeys takes an empty file and an empty set for the keys of nobody, and
+// refuses what has no keys because it is something else.
 func parseKeys(text string) (*jose.JSONWebKeySet, error) {
 	var keys jose.JSONWebKeySet
+	if text == "" {
+		return &keys, nil
+	}
 	if err := json.Unmarshal([]byte(text), &keys); err != nil {
 		return nil, err
 	}
-	if len(keys.Keys) == 0 {
-		return nil, errors.New("it holds no keys")
+	if keys.Keys == nil {
+		return nil, errors.New("it is no key set: it has no keys, and not an empty list of them")
 	}
 	for _, k := range keys.Keys {
 		if !k.IsPublic() {

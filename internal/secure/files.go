@@ -109,14 +109,15 @@ func (f *Files) current() *material {
 	if err == nil {
 		next, err = f.tls.read(f.field)
 	}
+	was := f.mu.fault
+	f.mu.fault = tell(f.field, was, err)
 	if err != nil {
-		if fault := err.Error(); fault != f.mu.fault {
-			f.mu.fault = fault
+		if f.mu.fault != was {
 			f.log.Error("certificates have changed and cannot be used; the last good ones stay", "field", f.field, "err", err)
 		}
 		return f.mu.good
 	}
-	f.mu.good, f.mu.stamps, f.mu.fault = next, stamps, ""
+	f.mu.good, f.mu.stamps = next, stamps
 	f.log.Info("certificates were read again", "field", f.field)
 	return next
 }

@@ -61,11 +61,14 @@ type Source struct {
 	file  string // empty: it is fixed
 	field string
 	log   *slog.Logger
+	check func(text string) error // nil: any but an empty one is good
 
 	mu    sync.Mutex
 	stamp []os.FileInfo
 	good  string
-	fault string
+	fault string // of the last reading; "" if it was good
+	bad   string // what check last found at fault
+	wrong error  // what it found
 }
 
 // maxSecretBytes bounds a file of a secret: a token may be some kilobytes.
@@ -77,9 +80,18 @@ func OpenSource(file, field string, log *slog.Logger) (*Source, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	s := &Source{file: file, field: field, log: log}
+	return (&Source{file: file, field: field, log: log}).open("name a file that this process can read, with the secret alone in it")
+}
+
+// OpenText is OpenSource of a file whose text is good if check says so, also an
+// empty one. It is not good before it was checked.
+func OpenText(file, field string, log *slog.Logger, check func(text string) error) (*Source, error) {
+	return (&Source{file: file, field: field, log: log, check: check}).open("name a file that this process can read, and mend it")
+}
+
+func (s *Source) open(wayOut string) (*Source, error) {
 	if err := s.read(); err != nil {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: err.Error(), WayOut: "name a file that this process can read, with the secret alone in it"}
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: s.field, Detail: err.Error(), WayOut: wayOut}
 	}
 	return s, nil
 }
@@ -101,8 +113,18 @@ func (s *Source) read() error {
 		return err
 	}
 	secret := strings.TrimSpace(string(text))
-	if secret == "" {
+	switch {
+	case s.check == nil && secret == "":
 		return fmt.Errorf("%s is empty", s.file)
+	case s.check == nil:
+	case s.wrong != nil && secret == s.bad:
+		return s.wrong
+	default:
+		if err := s.check(secret); err != nil {
+			s.bad, s.wrong = secret, fmt.Errorf("%s: %w", s.file, err)
+			return s.wrong
+		}
+		s.bad, s.wrong = "", nil
 	}
 	s.good, s.stamp = secret, stamp
 	return nil
@@ -115,13 +137,10 @@ func (s *Source) Current() string {
 	if s.file == "" {
 		return s.good
 	}
-	err := s.read()
-	switch {
-	case err == nil:
-		s.fault = ""
-	case err.Error() != s.fault:
-		s.fault = err.Error()
-		s.log.Error("a secret has changed and cannot be used; the last good one stays", "field", s.field, "err", err)
+	if now := tell(s.field, s.fault, s.read()); now != s.fault {
+		if s.fault = now; now != "" {
+			s.log.Error("a secret has changed and cannot be used; the last good one stays", "field", s.field, "err", now)
+		}
 	}
 	return s.good
 }

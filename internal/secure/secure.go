@@ -7,10 +7,48 @@ package secure
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
+	"sync"
 
 	"github.com/millrace/millrace"
 )
+
+// faults are the files of the process that cannot be used as they are, by the
+// keys of the configuration that name them.
+var faults struct {
+	sync.Mutex
+	of map[string]string
+}
+
+// Faults returns what is wrong with files that have changed and cannot be used,
+// so that what they held before stays: by the keys of the configuration that name
+// them.
+func Faults() map[string]string {
+	faults.Lock()
+	defer faults.Unlock()
+	return maps.Clone(faults.of)
+}
+
+// tell notes what is wrong now with the files of a key, where was was, and
+// returns it: "" if nothing is.
+func tell(field, was string, err error) (now string) {
+	if err != nil {
+		now = err.Error()
+	}
+	if now == was {
+		return now
+	}
+	faults.Lock()
+	defer faults.Unlock()
+	if faults.of == nil {
+		faults.of = map[string]string{}
+	}
+	if faults.of[field] = now; now == "" {
+		delete(faults.of, field)
+	}
+	return now
+}
 
 // SystemCA stands for the authorities that the machine trusts, where a CA file
 // is expected.

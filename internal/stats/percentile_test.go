@@ -59,6 +59,33 @@ func TestQuantileByItsDefinition(t *testing.T) {
 	}
 }
 
+// scipy 1.17.1: the counts at which betabinom.logpmf of 0.5 and 0.5 less
+// binom.logpmf is below log(1/alpha). The ends are the values at their places, of
+// which each is 5 % above the one before, so that no other is within the widening.
+func TestQuantileByCountsOfScipy(t *testing.T) {
+	for _, c := range []struct {
+		n           int
+		part, alpha float64
+		least, most int
+	}{
+		{40, 0.5, 0.05, 11, 29}, {300, 0.9, 0.05, 251, 286}, {1000, 0.99, 0.05, 977, 998}, {1000, 0.5, 0.01, 436, 564}, {300, 0.05, 0.1, 5, 28},
+	} {
+		s, err := NewSequence(c.alpha, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var q Quantiles
+		value := func(place int) float64 { return math.Pow(1.05, float64(place)) } // from 0
+		for i := range c.n {
+			q.Add(value(i))
+		}
+		got := s.Quantile(q, c.part)
+		if math.Abs(got.Low/value(c.least-1)-1) > 2.1*QuantileError || math.Abs(got.High/value(c.most)-1) > 2.1*QuantileError {
+			t.Errorf("%v of %d: %v to %v, want about %v to %v", c.part, c.n, got.Low, got.High, value(c.least-1), value(c.most))
+		}
+	}
+}
+
 // Looked at after every 100 values, it misses the quantile in no more runs than
 // alpha says, and two of one distribution are told apart in no more.
 func TestQuantileKeepsItsPromise(t *testing.T) {

@@ -1,6 +1,9 @@
 package trees
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // splitWords is the size of a split.
 const splitWords = 2
@@ -8,8 +11,9 @@ const splitWords = 2
 // compile makes the splits of every tree that the fast walk can take, and the
 // columns of keys that they read. It begins anew each time.
 func (f *Forest) compile() {
-	f.keys, f.splits, f.origins, f.values = nil, nil, nil, nil
-	f.trees = append([]tree(nil), f.trees...)
+	f.trees = slices.Clone(f.trees)
+	n := len(f.nodes) // at most, and of most forests exactly
+	f.keys, f.splits, f.origins, f.values = nil, make([]split, 0, n), make([]int32, 0, n), make([]float64, 0, n)
 	seen := map[keyColumn]int32{}
 	for i := range f.trees {
 		t := &f.trees[i]

@@ -238,6 +238,9 @@ func (f *Forest) add(nodes []node, class int) error {
 		}
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
 	}
+	if need := len(f.nodes) + len(nodes); need > cap(f.nodes) { // by twice: append grows large slices by a quarter
+		f.nodes = slices.Grow(f.nodes, max(len(nodes), len(f.nodes)))
+	}
 	f.nodes = append(f.nodes, nodes...)
 	f.trees = append(f.trees, t)
 	return nil

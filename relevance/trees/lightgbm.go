@@ -1,11 +1,8 @@
 package trees
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -16,41 +13,37 @@ import (
 // the float 1e-35.
 const zeroThreshold = float64(float32(1e-35))
 
-// maxLine bounds a line of a text model: a tree's nodes stand in one.
-const maxLine = 64 << 20
-
 // LightGBM reads a text model, as Booster.save_model writes it (format
 // versions v2 to v4).
 func LightGBM(src []byte) (*Forest, error) {
-	r := lightgbm{lines: bufio.NewScanner(bytes.NewReader(src)), f: &Forest{average: 1, scale: 1}}
-	r.lines.Buffer(nil, maxLine)
+	r := lightgbm{rest: string(src), f: &Forest{average: 1, scale: 1}}
 	if err := r.read(); err != nil {
 		return nil, fmt.Errorf("trees: LightGBM model: line %d: %w", r.line, err)
 	}
 	return r.f, nil
 }
 
+// lightgbm is a reader. What it reads are parts of one string, which the forest
+// does not keep.
 type lightgbm struct {
-	lines *bufio.Scanner
-	line  int
-	f     *Forest
-	head  map[string]string
+	rest string
+	line int
+	f    *Forest
+	head map[string]string
 }
 
-func (r *lightgbm) next() (string, error) {
-	if !r.lines.Scan() {
-		if err := r.lines.Err(); err != nil {
-			return "", err
-		}
-		return "", io.EOF
+func (r *lightgbm) next() (line string, ok bool) {
+	if r.rest == "" {
+		return "", false
 	}
 	r.line++
-	return strings.TrimRight(r.lines.Text(), "\r"), nil
+	line, r.rest, _ = strings.Cut(r.rest, "\n")
+	return strings.TrimRight(line, "\r"), true
 }
 
 func (r *lightgbm) read() error {
-	first, err := r.next()
-	if err != nil {
+	first, ok := r.next()
+	if !ok {
 		return errors.New("the file is empty")
 	}
 	if first != "tree" {
@@ -87,12 +80,9 @@ func clip(s string) string {
 func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 	fields = map[string]string{}
 	for {
-		line, err := r.next()
-		if err == io.EOF {
+		line, ok := r.next()
+		if !ok {
 			return nil, false, errors.New("ends before \"end of trees\"")
-		}
-		if err != nil {
-			return nil, false, err
 		}
 		switch {
 		case line == "":
@@ -129,7 +119,7 @@ func (r *lightgbm) header() error {
 		}
 	}
 	f.base = make([]float64, f.Classes)
-	f.Names = strings.Fields(r.head["feature_names"])
+	f.Names = strings.Fields(strings.Clone(r.head["feature_names"]))
 	if len(f.Names) != f.Inputs {
 		return fmt.Errorf("feature_names has %d names, and max_feature_idx says %d", len(f.Names), f.Inputs)
 	}
@@ -144,7 +134,7 @@ var identities = []string{
 
 func (r *lightgbm) objective() error {
 	f := r.f
-	f.Objective = r.head["objective"]
+	f.Objective = strings.Clone(r.head["objective"])
 	words := strings.Fields(f.Objective)
 	name := ""
 	if len(words) > 0 {
@@ -405,22 +395,21 @@ func (r *lightgbm) linear(t *lgbTree, leaves []node) error {
 
 // floats parses a field of n numbers, or of any number of them with -1.
 func floats(fields map[string]string, key string, n int, must bool, note func(error)) []float64 {
-	words := strings.Fields(fields[key])
 	if fields[key] == "" && !must {
 		return make([]float64, max(n, 0))
 	}
-	if n >= 0 && len(words) != n {
-		note(fmt.Errorf("%s has %d values, not %d", key, len(words), n))
-		return make([]float64, n)
-	}
-	out := make([]float64, len(words))
-	for i, w := range words {
+	out := make([]float64, 0, max(n, 0))
+	for w := range strings.FieldsSeq(fields[key]) {
 		x, err := strconv.ParseFloat(w, 64)
 		if math.IsNaN(x) || math.IsInf(x, 0) && key != "threshold" || err != nil && !errors.Is(err, strconv.ErrRange) {
 			note(fmt.Errorf("%s has %q", key, clip(w)))
-			break
+			return make([]float64, max(n, 0))
 		}
-		out[i] = x
+		out = append(out, x)
+	}
+	if n >= 0 && len(out) != n {
+		note(fmt.Errorf("%s has %d values, not %d", key, len(out), n))
+		return make([]float64, n)
 	}
 	return out
 }
@@ -429,12 +418,12 @@ func ints(fields map[string]string, key string, n int, must bool, note func(erro
 	if fields[key] == "" && !must {
 		return make([]int32, n)
 	}
+	out := make([]int32, n)
 	x := ints64(fields, key, note)
 	if len(x) != n {
 		note(fmt.Errorf("%s has %d values, not %d", key, len(x), n))
-		return make([]int32, n)
+		return out
 	}
-	out := make([]int32, n)
 	for i, v := range x {
 		if v != int64(int32(v)) {
 			note(fmt.Errorf("%s has %d", key, v))
@@ -446,15 +435,15 @@ func ints(fields map[string]string, key string, n int, must bool, note func(erro
 }
 
 func ints64(fields map[string]string, key string, note func(error)) []int64 {
-	words := strings.Fields(fields[key])
-	out := make([]int64, len(words))
-	for i, w := range words {
+	text := fields[key]
+	out := make([]int64, 0, (len(text)+1)/2)
+	for w := range strings.FieldsSeq(text) {
 		x, err := strconv.ParseInt(w, 10, 64)
 		if err != nil {
 			note(fmt.Errorf("%s has %q", key, clip(w)))
 			break
 		}
-		out[i] = x
+		out = append(out, x)
 	}
 	return out
 }

@@ -27,6 +27,8 @@ const (
 	dropAfter    = 5 * time.Second
 	resizeRate   = 60               // questions a second, about a third of what the whole of it answers on two cores
 	restFor      = 20 * time.Second // at most, between two changes
+	// resizeAnswers are how many answers the tours have at least.
+	resizeAnswers = 200_000
 	// repairRate is about half of the questions a second that the whole of this
 	// answers on two cores with two million records in it: one reads ten times as
 	// many as where nodes come and go.
@@ -86,7 +88,8 @@ func startResizing(t *testing.T, s settings, name string) *resizing {
 // do runs a command that changes the cluster, to the end of what it begins.
 func (w *resizing) do(args ...string) {
 	w.t.Helper()
-	w.still = append(w.still, w.asker.latencies()...)
+	still := w.asker.latencies()
+	w.still = append(w.still, still...)
 	began := time.Now()
 	out, err := w.command(append(args, "--etcd", local(w.etcdAt), "--yes")...)
 	if err != nil {
@@ -98,7 +101,9 @@ func (w *resizing) do(args ...string) {
 	w.t.Logf("%s: %.1fs: %s", strings.Join(args, " "), took.Seconds(), lines[len(lines)-1])
 	if w.rests {
 		w.pause(2 * dropAfter) // what is dropped is part of it
-		w.moving = append(w.moving, w.asker.latencies()...)
+		moving := w.asker.latencies()
+		w.t.Logf("%s: %d questions meanwhile, p50 %v, p99 %v; %v at rest before", strings.Join(args, " "), len(moving), quantile(moving, 0.5), quantile(moving, 0.99), quantile(still, 0.99))
+		w.moving = append(w.moving, moving...)
 		w.pause(min(took, restFor))
 	}
 }
@@ -269,7 +274,7 @@ func TestResize(t *testing.T) {
 	if s.short {
 		w.shortTour()
 	} else {
-		for range 3 {
+		for n := 0; n < 3 || w.asker.judged() < resizeAnswers; n++ {
 			w.tour()
 		}
 	}

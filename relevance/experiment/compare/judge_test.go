@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -185,8 +186,9 @@ func TestGuardsOfAnswers(t *testing.T) {
 }
 
 // Few ramps of variants that are the same are paused, though they are looked at
-// after every hundred viewers; nearly all are whose empty answers double from
-// one in a hundred, before there are 10,000 of each variant.
+// after every hundred viewers, and the others come to their last step; nearly all
+// are paused whose empty answers double from one in a hundred, before there are
+// 10,000 of each variant.
 func TestRampsAtRandom(t *testing.T) {
 	runs := *ramps
 	if testing.Short() {
@@ -201,6 +203,7 @@ func TestRampsAtRandom(t *testing.T) {
 		for range runs {
 			d := guarded(t)
 			tally := New(d)
+			at := paused
 			for unit := range 20_000 {
 				variant, rate := "old", 0.01
 				if r.IntN(2) == 0 {
@@ -210,13 +213,24 @@ func TestRampsAtRandom(t *testing.T) {
 				if r.Float64() < rate {
 					items = 0
 				}
-				x := shown(fmt.Sprint(unit), variant, items, 1)
+				x := shown(fmt.Sprint(unit), variant, items, millrace.Time(unit))
 				x.Millis = r.ExpFloat64()
 				tally.Add(x)
-				if unit%100 == 99 && verdict(t, &d, tally, 0).Pause {
+				if unit%100 != 99 {
+					continue
+				}
+				v := verdict(t, &d, tally, time.Hour)
+				if v.Pause {
 					paused++
 					break
 				}
+				if v.Share > 0 {
+					d.Experiment.Share = v.Share
+					tally.CountSince(millrace.Time(unit + 1))
+				}
+			}
+			if paused == at && d.Experiment.Share != 10_000 {
+				t.Errorf("a ramp that nothing pauses is at %d", d.Experiment.Share)
 			}
 		}
 		if paused < c.least || paused > c.most {

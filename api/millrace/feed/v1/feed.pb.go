@@ -956,7 +956,8 @@ type Receipt struct {
 	// Of the assignment of partitions that the request was routed by.
 	MapEpoch int64 `protobuf:"varint,5,opt,name=map_epoch,json=mapEpoch,proto3" json:"map_epoch,omitempty"`
 	// One for each node that answered. Where a layer divides entities, groups of them
-	// are asked for by themselves: it has what all of these answers include.
+	// are asked for by themselves: it has what all of these answers include. None of a
+	// private feed: it would tell when the feed drops a record.
 	Applied []*Applied `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
 	// The instant the scores were computed for.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
@@ -972,7 +973,7 @@ type Receipt struct {
 	AnswerId string `protobuf:"bytes,11,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
 	// The draft, where a variant interleaves two models' rankings.
 	Draft *Draft `protobuf:"bytes,12,opt,name=draft,proto3" json:"draft,omitempty"`
-	// A sum of all that is in applied: two answers with the same one include the
+	// A sum of all that is in applied, and empty as that is: two answers with the same one include the
 	// same part of the log. 16 hexadecimal digits: modulo 2^64 the XXH64 of each
 	// partition's number in 4 bytes and its two offsets in 8 each, little-endian.
 	AppliedDigest string `protobuf:"bytes,30,opt,name=applied_digest,json=appliedDigest,proto3" json:"applied_digest,omitempty"`

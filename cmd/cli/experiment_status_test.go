@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
+)
+
+// ramped is an experiment that a coordinator would ramp, by weights of a version.
+var ramped = strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 100", "limit: 30", "weights: {clicks: 3}").Replace(fresher) +
+	"    ramp: {steps: [100, 10000], viewers: 50}\n    guards: {refused: 2}\n"
+
+// A coordinator, as its command starts it and as dev does, waits with the next step
+// while the weights of a variant do not rank, and status says so.
+func TestCoordinatorsWaitForWeights(t *testing.T) {
+	startsProcesses(t)
+	t.Parallel()
+	for name, begin := range map[string]func(ctx context.Context, s *stage, k string) error{
+		"coordinator": func(ctx context.Context, s *stage, k string) error {
+			c := root()
+			c.SetArgs([]string{"coordinator", "--config", writeConfig(s.T, "coordinator", "etcd: [%q]\ncluster: test\nname: coordinator-1\nexposures: exposures\nbrokers: [%q]\nadmin: %q\n", s.etcd[0], k, freeAddr(s.T))})
+			return c.ExecuteContext(ctx)
+		},
+		"dev": func(ctx context.Context, s *stage, k string) error {
+			any := "127.0.0.1:0"
+			return runCluster(ctx, minicluster.Config{
+				Dir: s.TempDir(), Name: "test", Nodes: 1, Etcd: s.etcd[0], Kafka: k, Exposures: "exposures", KafkaAddr: any, EtcdAddr: any, HTTPAddr: any, GRPCAddr: any, AdminAddr: any,
+			}, func(*minicluster.Cluster) error { <-ctx.Done(); return nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, "n1")
+			s.answer("n1", admits)
+			k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+			s.check(err)
+			t.Cleanup(k.Close)
+			must := func(args ...string) string {
+				t.Helper()
+				out, err := s.run(args...)
+				if err != nil {
+					t.Fatalf("%v: %v\n%s", args, err, out)
+				}
+				return out
+			}
+			must("model", "push", s.ratePack("1", "likes"), "--timeout", "1m")
+			must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+			must("model", "push", s.ratePack("2", "clicks"), "--timeout", "1m")
+			must("experiment", "define", s.file("ranking.yaml", ramped))
+			bad, _ := s.models.Served("rate")
+			s.check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked", "n1"))
+			s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- begin(ctx, s, k.Addr()) }()
+			defer func() {
+				cancel()
+				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}()
+			const why = "variant treatment is not applied: rate 2, whose weights it sets, is condemned, and rate 1, which ranks in its place, lacks them"
+			waitFor(t.Context(), t, "the coordinator to say what it waits for", func() bool {
+				return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), " ago: "+why+"\n")
+			})
+			if out := must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\n"+why+"; its answers count for no variant\n") {
+				t.Errorf("status says\n%s", out)
+			}
+		})
+	}
+}
+
+// What speaks against the numbers of a report is told beside them, with who holds
+// the ramp.
+func TestStatusTellsWhatIsOdd(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(k.Close)
+	garbage := func(topic string) {
+		t.Helper()
+		s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), topic, 1, nil))
+		p, err := kafka.NewExposures(kafka.At(k.Addr()), topic, nil)
+		s.check(err)
+		defer p.Close()
+		s.check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte("no record")}})...))
+	}
+	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	garbage("exposures")
+	garbage("clicks")
+	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(fresher)
+	drafted += "    guards: {refused: 2}\n    outcomes: {topic: clicks, actions: [click]}\n"
+	out, err := s.run("experiment", "define", s.file("ranking.yaml", drafted))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var all []*exposure.Record
+	shown := func(unit, variant string, forced bool) {
+		r := shownAt(fmt.Sprint("q", len(all)), unit, time.Now(), "a")
+		r.Interleaving, r.HeldOut = nil, nil
+		r.Items[0].Team = -1
+		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: variant, Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5, Forced: forced}}
+		if forced {
+			r.Experiments[0].Probability, r.Experiments[0].ProbabilityInside = 0, 0
+		}
+		all = append(all, r)
+	}
+	for i := range 60 {
+		shown(fmt.Sprint("viewer:", i), "control", false)
+	}
+	shown("viewer:0", "treatment", false)
+	shown("ann", "treatment", true)
+	shown("bob", "gone", false)
+	writeExposures(t.Context(), t, k.Addr(), all...)
+	if out, err := s.run("experiment", "hold", "fresher", "--why", "a sale"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err = s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"experiment fresher is running, with 100% of its slots; document ranking, version 1\n",
+		"\ncontrol    50%     60       60       0 ", "\ntreatment  50%     0        1        1 ",
+		"\n1 answers of treatment were not drafted: only the first model ranked them; their receipts say why\n",
+		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
+		"\n1 viewers met two variants, and stay with their first\n", "\n1 answers are of variants that the definition does not have\n",
+		"\nno coordinator has looked at it: is one running, with exposures in its configuration?\n",
+		"\nHELD by " + whoami() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
+		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status does not say %q:\n%s", want, out)
+		}
+	}
+}

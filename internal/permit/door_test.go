@@ -1,0 +1,237 @@
+package permit
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/internal/secure/authority"
+)
+
+// pipes is a listener of connections in memory, and counts them.
+type pipes struct {
+	of   chan net.Conn
+	done chan struct{}
+	once *sync.Once
+	ends *int // that the other side has seen, under mu
+	mu   *sync.Mutex
+}
+
+func newPipes() pipes {
+	return pipes{make(chan net.Conn), make(chan struct{}), new(sync.Once), new(int), new(sync.Mutex)}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.of:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p pipes) Close() error { p.once.Do(func() { close(p.done) }); return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.of <- at{theirs}
+	return &ending{Conn: ours, of: p}
+}
+
+func (p pipes) ended() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *p.ends
+}
+
+// at is a connection from an address.
+type at struct{ net.Conn }
+
+func (at) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 7} }
+
+// ending counts that the other side ended it.
+type ending struct {
+	net.Conn
+	of   pipes
+	once sync.Once
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	n, err := e.Conn.Read(p)
+	if err == io.EOF {
+		e.once.Do(func() {
+			e.of.mu.Lock()
+			*e.of.ends++
+			e.of.mu.Unlock()
+		})
+	}
+	return n, err
+}
+
+// A connection stays if a call of it was let in, and by gRPC if it has a good
+// certificate, whatever it asks; one that has only been refused ends, and what was
+// refused is counted with its reason.
+func TestOnlyWhoIsLetInStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := authority.New(t)
+		how := a.Server(a.Issue("server", "10.0.0.9"), true)
+		how.ClientAuth, how.NextProtos = tls.VerifyClientCertIfGiven, []string{"h2", "http/1.1"}
+		all := prometheus.NewRegistry()
+		refusals := door.NewRefusals(slog.New(slog.DiscardHandler), all)
+		counted := func() string {
+			families, err := all.Gather()
+			must(t, err)
+			var text []string
+			for _, m := range families[0].Metric {
+				if m.Counter.GetValue() > 0 {
+					text = append(text, m.Label[0].GetValue()+" "+m.Label[1].GetValue())
+				}
+			}
+			return strings.Join(text, ", ")
+		}
+		through := func(p pipes, port string) net.Listener {
+			return door.New(p, door.Config{Port: port, TLS: how, Told: refusals})
+		}
+		policy := opened(t, Config{Identities: everybody.Identities})
+		server := grpc.NewServer(append(policy.ServerOptions(nil), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			return s.SendMsg(&emptypb.Empty{})
+		}))...)
+		rpc, web := newPipes(), newPipes()
+		go func() { _ = server.Serve(through(rpc, "grpc")) }()
+		defer server.Stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = admin.ServeBy(ctx, through(web, "http"), &http.Server{Handler: policy.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}, 0)
+		}()
+		defer func() { cancel(); <-served }()
+		as := func(name string) *tls.Config {
+			of := secure.TLS{CA: a.CA}
+			if name != "" {
+				of = a.Issue(name)
+			}
+			files, err := secure.Open(of, "tls", nil)
+			must(t, err)
+			c := files.Client()
+			c.ServerName = "10.0.0.9"
+			return c
+		}
+		for _, c := range []struct {
+			name, token string
+			http2       bool
+			rpcs, webs  int // that have ended
+			counted     string
+		}{
+			{"app", "", false, 0, 0, ""},
+			{"app", "", true, 0, 0, ""},
+			{"node", "", false, 0, 1, "grpc forbidden, http forbidden"},
+			{"", "", true, 1, 2, "grpc unknown, http unknown"},
+			{"app", "Bearer not-a-token-at-all", false, 1, 3, ""},
+		} {
+			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as(c.name))), grpc.WithIdleTimeout(0),
+				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dial(), nil }))
+			must(t, err)
+			transport := &http.Transport{TLSClientConfig: as(c.name), ForceAttemptHTTP2: c.http2, DialContext: func(context.Context, string, string) (net.Conn, error) { return web.dial(), nil }}
+			ask := func() {
+				ctx := t.Context()
+				req, _ := http.NewRequest("GET", "https://x/v1/feed", nil)
+				if c.token != "" {
+					ctx = metadata.AppendToOutgoingContext(ctx, "authorization", c.token)
+					req.Header.Set("authorization", c.token)
+				}
+				_ = conn.Invoke(ctx, "/millrace.feed.v1.FeedService/GetFeed", &emptypb.Empty{}, &emptypb.Empty{})
+				resp, err := transport.RoundTrip(req)
+				must(t, err)
+				if (resp.ProtoMajor == 2) != c.http2 {
+					t.Errorf("it is HTTP/%d", resp.ProtoMajor)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			ask()
+			time.Sleep(door.Within / 2)
+			ask()
+			time.Sleep(door.Patience)
+			if rpc.ended() != c.rpcs || web.ended() != c.webs {
+				t.Errorf("%q %q: %d and %d have ended, not %d and %d", c.name, c.token, rpc.ended(), web.ended(), c.rpcs, c.webs)
+			}
+			for want := range strings.SplitSeq(c.counted, ", ") {
+				if !strings.Contains(counted(), want) {
+					t.Errorf("%q: %s are counted, not %s", c.name, counted(), want)
+				}
+			}
+			_ = conn.Close()
+			transport.CloseIdleConnections()
+		}
+		// Who shows a certificate of another authority is told, too.
+		other := authority.New(t)
+		stranger, err := secure.Open(other.Issue("app"), "tls", nil)
+		must(t, err)
+		config := stranger.Client()
+		config.InsecureSkipVerify = true
+		for _, p := range []pipes{rpc, web} {
+			c := tls.Client(p.dial(), config)
+			_, err = c.Read(make([]byte, 100))
+			for err == nil {
+				_, err = c.Read(make([]byte, 100))
+			}
+			_ = c.Close()
+		}
+		synctest.Wait()
+		if got := counted(); !strings.Contains(got, "grpc handshake") || !strings.Contains(got, "http handshake") {
+			t.Errorf("of a stranger's certificate: %s", got)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// What a browser sends for a page of another site is refused, with whatever
+// certificate, and where nobody needs one; looking is not.
+func TestBrowsersSendNothingForOthers(t *testing.T) {
+	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, p := range map[string]*Policy{"with a policy": opened(t, everybody), "without": nil} {
+		h := p.Handler(served)
+		for _, c := range []struct {
+			method, header, value string
+			refused               bool
+		}{
+			{"POST", "", "", false},
+			{"POST", "Sec-Fetch-Site", "cross-site", true},
+			{"POST", "Sec-Fetch-Site", "same-site", true},
+			{"POST", "Sec-Fetch-Site", "same-origin", false},
+			{"POST", "Origin", "https://evil.example", true},
+			{"POST", "Origin", "null", true},
+			{"POST", "Origin", "http://admin:6060", false},
+			{"GET", "Sec-Fetch-Site", "cross-site", false},
+		} {
+			r := httptest.NewRequest(c.method, "http://admin:6060/readyz", nil)
+			if c.header != "" {
+				r.Header.Set(c.header, c.value)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if refused := w.Code == http.StatusForbidden; refused != c.refused || refused && !strings.Contains(w.Body.String(), "way_out") {
+				t.Errorf("%s: %s with %s: %s is answered %d %s", name, c.method, c.header, c.value, w.Code, w.Body)
+			}
+		}
+	}
+}

@@ -32,6 +32,26 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 		}
 	}
 
+	// Code of a version that the release does not run does not compile, and is
+	// written again by a millrace that does not have it.
+	file := filepath.Join(dir, "gen", "helpful.go")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, bytes.Replace(text, []byte("RunsVersion1"), []byte("RunsVersion99"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := command("go", "build", "./gen").CombinedOutput(); err == nil || !strings.Contains(string(out), "undefined: compute.RunsVersion99") {
+		t.Errorf("code of another release compiles, or is refused otherwise: %v\n%s", err, out)
+	}
+	if out, err := command("make", "generate").CombinedOutput(); err != nil {
+		t.Fatalf("make generate: %v\n%s", err, out)
+	}
+	if again, err := os.ReadFile(file); err != nil || !bytes.Equal(text, again) {
+		t.Errorf("it was not written again, %v:\n%s", err, again)
+	}
+
 	// serve starts a cluster, asks it for the feed and ends it. It has a process
 	// group of its own, as a terminal would give it.
 	serve := func(start func(flags string) *exec.Cmd) (a answer) {

@@ -240,6 +240,7 @@ func (p *page) run(c command) {
 	case "make build": // the test itself is the binary
 		return
 	case "make dev":
+		p.stop()
 		p.start(c, "bin/millrace dev")
 		return
 	case "make -C ranking build":

@@ -218,7 +218,7 @@ var (
 	// named are those in which names are people's own choice, or numbers.
 	named = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
 	// maybe are what may be null: what there is not.
-	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
+	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
 	snake = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 )
 

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment/compare"
+	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
@@ -43,7 +44,11 @@ that there is none: the interval says what there may be.
 
 If the definition has outcomes, such as {topic: clicks, actions: [click]}, it also
 compares how many viewers did each with something that they were shown, and, of
-rankings that draft a page together, whose items they did it with first.
+two models that draft pages together, whose items they did it with: how many
+answers (impressions) each wins by more of them, how many viewers by more answers,
+with Δ of both, from -0.5 to 0.5 (the second wins all), and how many viewers by
+their first item, of which the interval is. Impressions of one viewer depend on
+each other and have none; what a viewer prefers in all may change.
 
 An experiment with guards is looked at by the coordinator that leads: what it
 waits for, and each step that it took with what it was decided by, comes next.
@@ -84,6 +89,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
+	tally.CreditDrafts()
 	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		tally.Add(r)
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
@@ -175,6 +181,10 @@ type reportShown struct {
 	Crossed int64         `json:"met_two_variants"`        // viewers
 	Unknown int64         `json:"of_unknown_variants"`     // answers
 	Beyond  int64         `json:"beyond_those_told_apart"` // answers
+	// Acts of units, or with items of drafts, beyond those that are told apart, and
+	// with drafts of other models.
+	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
+	OtherTeams int64 `json:"acts_with_other_drafts"`
 }
 
 type shownArm struct {
@@ -210,11 +220,25 @@ type estimate struct {
 }
 
 type draftShown struct {
-	Variant string   `json:"variant"`
-	Action  string   `json:"action"`
-	Teams   []string `json:"teams"`
-	Viewers [2]int64 `json:"viewers"` // that did it first with an item of each
-	estimate
+	Variant     string     `json:"variant"`
+	Action      string     `json:"action"`
+	Teams       []string   `json:"teams"`
+	Impressions tallyShown `json:"impressions"`
+	Viewers     tallyShown `json:"viewers"`
+	First       [2]int64   `json:"first"` // viewers, by the team that has their first item
+	estimate               // of these
+}
+
+// tallyShown is what the second of two teams has won.
+type tallyShown struct {
+	Wins   int      `json:"wins"`
+	Losses int      `json:"losses"`
+	Ties   int      `json:"ties"`
+	Delta  *float64 `json:"delta"`
+}
+
+func tallyOf(t interleave.Tally) tallyShown {
+	return tallyShown{t.Wins, t.Losses, t.Ties, known(t.Delta())}
 }
 
 func estimateOf(e *compare.Effect) estimate {
@@ -230,7 +254,7 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond}
+	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -248,7 +272,7 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
 	}
 	for _, d := range r.Drafts {
-		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, list(d.Teams), d.Units, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
+		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, list(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), d.First, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
 	}
 	return out
 }
@@ -293,9 +317,8 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, d := range r.Drafts {
-		fmt.Fprintf(w, "\n%s, drafted: of viewers who did %s, %d did so first with what %s ranked, and %d with what %s did:\n", d.Variant, d.Action, d.Units[0], d.Teams[0], d.Units[1], d.Teams[1])
-		fmt.Fprintf(w, "  %s beside %s  %s\n", d.Teams[1], d.Teams[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
+	if err := printDrafts(w, r); err != nil {
+		return err
 	}
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {
@@ -312,12 +335,34 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		{r.Crossed, "viewers met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
 		{r.Beyond, "answers are of viewers beyond those that are told apart"},
+		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
+		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
 	} {
 		if n.count > 0 {
 			fmt.Fprintf(w, "%d %s\n", n.count, n.what)
 		}
 	}
 	return nil
+}
+
+// printDrafts prints what viewers prefer of two models that draft pages.
+func printDrafts(w io.Writer, r *compare.Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	last := ""
+	for _, d := range r.Drafts {
+		if d.Variant != last {
+			last = d.Variant
+			fmt.Fprintf(t, "\n%s, drafted by %s and %s; %s wins by more of its items:\n", d.Variant, d.Teams[0], d.Teams[1], d.Teams[1])
+			fmt.Fprint(t, "ACTION\tBY\tWINS\tLOSSES\tTIES\tΔ\n")
+		}
+		row := func(by string, x interleave.Tally) {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", d.Action, by, x.Wins, x.Losses, x.Ties, text(x.Delta(), "%+.3g"))
+		}
+		row("impression", d.Impressions)
+		row("viewer", d.Units)
+		fmt.Fprintf(t, "%s\tfirst item\t%d\t%d\t\t%s\n", d.Action, d.First[1], d.First[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
+	}
+	return t.Flush()
 }
 
 // text renders a number, and - for none.

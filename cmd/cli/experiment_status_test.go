@@ -142,3 +142,48 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		}
 	}
 }
+
+// Clicks on pages that two models drafted, of which one is in the log before its
+// answer and one twice, credit what was shown: by impression, by viewer, and by
+// first item.
+func TestStatusCreditsDrafts(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(k.Close)
+	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(fresher)
+	out, err := s.run("experiment", "define", s.file("ranking.yaml", drafted+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	began := time.Now().Add(-10 * time.Minute)
+	shown := func(id, viewer string, second int) *exposure.Record {
+		r := shownAt(id, viewer, began.Add(time.Duration(second)*time.Second), id+" nobody's", id+" recency's", id+" home's")
+		r.HeldOut = nil
+		r.Interleaving.Experiment, r.Interleaving.Teams = "fresher", []string{"recency", "home"}
+		r.Experiments[0].Experiment, r.Experiments[0].Variant = "fresher", "treatment"
+		return r
+	}
+	n := 0
+	click := func(viewer, record string, second int, answer string) [6]string {
+		n++
+		return [6]string{fmt.Sprint(n), viewer, record, "click", began.Add(time.Duration(second) * time.Second).UTC().Format(time.RFC3339), answer}
+	}
+	twice := click("ann", "a1 home's", 20, "")
+	loadClicks(t.Context(), t, k.Addr(),
+		click("ann", "a2 recency's", 40, "a2"), twice, twice, click("ann", "a1 home's", 25, "a1"),
+		click("bob", "b1 recency's", 20, ""), click("bob", "b1 nobody's", 10, "b1"), click("cid", "c1 nobody's", 20, ""))
+	writeExposures(t.Context(), t, k.Addr(), shown("a1", "ann", 1), shown("a2", "ann", 30), shown("b1", "bob", 1), shown("c1", "cid", 1), shown("d1", "dan", 1))
+	out, err = s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+	if want := `
+treatment, drafted by recency and home; home wins by more of its items:
+ACTION  BY          WINS  LOSSES  TIES  Δ
+click   impression  1     2       1     -0.125
+click   viewer      0     1       2     -0.167
+click   first item  1     1             no difference seen: `; err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v; status does not say %q:\n%s", err, want, out)
+	}
+}

@@ -11,11 +11,13 @@ import (
 
 // Act is an action that a viewer did with an item of an answer, at least once.
 type Act struct {
+	Item        Place
 	Action      string
 	At          millrace.Time         // first
 	Experiments []exposure.Experiment // of the answer
 	Drafted     string                // the experiment whose draft the answer is; empty: none
-	Team        string                // the model that drafted the item; empty: nobody
+	Teams       []string              // models that drafted the answer
+	Team        int                   // that drafted the item, of these; -1: nobody
 }
 
 // owner is what an act has of its answer.
@@ -23,16 +25,17 @@ type owner struct {
 	at          millrace.Time
 	experiments []exposure.Experiment
 	drafted     string
-	teams       map[int]string // by place
+	teams       []string
+	team        map[int]int // by place; none: nobody
 }
 
 func ownerOf(r *exposure.Record) *owner {
 	o := &owner{at: r.Time, experiments: slices.Clone(r.Experiments)}
 	if d := r.Interleaving; d != nil {
-		o.drafted, o.teams = d.Experiment, map[int]string{}
+		o.drafted, o.teams, o.team = d.Experiment, d.Teams, map[int]int{}
 		for i := range r.Items {
 			if it := &r.Items[i]; it.Team >= 0 {
-				o.teams[it.Place] = d.Teams[it.Team]
+				o.team[it.Place] = it.Team
 			}
 		}
 	}
@@ -53,26 +56,22 @@ func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error) ([]Act, err
 		return nil, err
 	}
 	done, _ := l.Settle()
-	type placed struct {
-		Act
-		Place
-	}
-	var all []placed
+	var all []Act
 	for p, actions := range done {
 		o := owners[p.Answer]
+		team, drafted := o.team[p.Place]
+		if !drafted {
+			team = -1
+		}
 		for _, d := range actions {
 			if time.Duration(d.First-o.at)*time.Millisecond > l.window {
 				continue
 			}
-			all = append(all, placed{Act{d.Action, d.First, o.experiments, o.drafted, o.teams[p.Place]}, p})
+			all = append(all, Act{p, d.Action, d.First, o.experiments, o.drafted, o.teams, team})
 		}
 	}
-	slices.SortFunc(all, func(a, b placed) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Answer, b.Answer), cmp.Compare(a.Place.Place, b.Place.Place), cmp.Compare(a.Action, b.Action))
+	slices.SortFunc(all, func(a, b Act) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Item.Answer, b.Item.Answer), cmp.Compare(a.Item.Place, b.Item.Place), cmp.Compare(a.Action, b.Action))
 	})
-	acts := make([]Act, len(all))
-	for i := range all {
-		acts[i] = all[i].Act
-	}
-	return acts, nil
+	return all, nil
 }

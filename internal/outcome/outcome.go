@@ -51,7 +51,7 @@ type Report struct {
 // Ledger attributes each outcome to at most one item of one answer:
 //
 //   - one that names its answer to the record in it, if the answer was the
-//     viewer's;
+//     viewer's; of a record that is there twice, by two timelines, to the first;
 //   - any other to the latest answer that showed the viewer the record, at most
 //     a window before the outcome. Clocks differ: where there is no such answer
 //     it may be the first that came up to Skew later.
@@ -127,8 +127,11 @@ func (l *Ledger) Offer(r *exposure.Record) (has bool) {
 		it := &r.Items[i]
 		at := Place{r.ID, it.Place}
 		for _, e := range l.named[shown{r.ID, it.ID}] {
-			if e.elsewhere = e.Viewer != r.Viewer; !e.elsewhere {
-				e.place, has = at, true
+			if e.elsewhere = e.Viewer != r.Viewer; e.elsewhere {
+				continue
+			}
+			if has = true; e.place == (Place{}) || at.Place < e.place.Place {
+				e.place = at
 			}
 		}
 		if r.Viewer == "" { // so many may be nobody

@@ -28,6 +28,7 @@ func TestOutcomesAreAttributed(t *testing.T) {
 		answer("second", "ann", 2000, "x"),
 		answer("bob's", "bob", 1000, "x"),
 		answer("nobody's", "", 1000, "x"),
+		answer("twice", "cid", 1000, "x", "y", "x"),
 	}
 	for name, c := range map[string]struct {
 		o    Outcome
@@ -46,6 +47,8 @@ func TestOutcomesAreAttributed(t *testing.T) {
 		"at the window's end":      {Outcome{Viewer: "ann", Record: "y", At: 4_600_000}, Place{"first", 2}, Report{Attributed: 1}},
 		"after the window":         {Outcome{Viewer: "ann", Record: "y", At: 4_600_001}, Place{}, Report{NotShown: 1}},
 		"by nobody":                {Outcome{Record: "x", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"there twice":              {Outcome{Viewer: "cid", Record: "x", At: 1_001_000}, Place{"twice", 1}, Report{Attributed: 1}},
+		"there twice, by answer":   {Outcome{Viewer: "cid", Record: "x", Answer: "twice", At: 1_001_000}, Place{"twice", 1}, Report{Attributed: 1}},
 		"by nobody, of an answer":  {Outcome{Record: "x", Answer: "nobody's", At: 1_001_000}, Place{"nobody's", 1}, Report{Attributed: 1}},
 	} {
 		for _, backwards := range []bool{false, true} {

@@ -83,9 +83,8 @@ func (s Sequence) Mean(m Mean) Interval {
 }
 
 // Bounded returns the confidence sequence of a mean whose values all lie in
-// [low, high], like the credit of an interleaved viewer in [-1, 1]. It is exact
-// from the first unit on, and wider than Mean where the values vary less than
-// they might: Hoeffding's variance factor (high-low)²/4 in the normal mixture
+// [low, high], like a share of a page in [0, 1]. It is exact from the first unit
+// on, and wider than Mean where the values vary less than they might: Hoeffding's variance factor (high-low)²/4 in the normal mixture
 // boundary of Howard et al. 2021. The ends are cut to [low, high].
 func (s Sequence) Bounded(m Mean, low, high float64) (Interval, error) {
 	switch {

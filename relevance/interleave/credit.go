@@ -1,67 +1,67 @@
 package interleave
 
 import (
-	"fmt"
-
-	"github.com/millrace/millrace"
+	"cmp"
+	"math"
+	"slices"
 )
 
-// Credit is the clicks of one impression by team: the answer that was shown once
-// to one viewer.
-type Credit []int
-
-// Count gives each click to the team that drafted what was clicked. Drafted has
-// the teams of an answer's items in their places, clicked the places of the
-// items that were clicked, from 0; one that was clicked twice counts once. The
-// error is a [*millrace.Error] of the field "teams", "drafted" or "clicked".
-func Count(teams int, drafted []Team, clicked []int) (Credit, error) {
-	if teams < 2 || teams > MaxTeams {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "teams", Detail: fmt.Sprintf("%d teams", teams), WayOut: fmt.Sprintf("there are 2 to %d", MaxTeams)}
-	}
-	for place, team := range drafted {
-		if team < Nobody || int(team) >= teams {
-			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "drafted", Detail: fmt.Sprintf("the item in place %d is of team %d of %d", place, team, teams), WayOut: "count with the teams that drafted the answer"}
-		}
-	}
-	c := make(Credit, teams)
-	seen := make(map[int]bool, len(clicked))
-	for _, place := range clicked {
-		if place < 0 || place >= len(drafted) {
-			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "clicked", Detail: fmt.Sprintf("place %d of an answer of %d items", place, len(drafted)), WayOut: "count places from 0, and each answer by itself"}
-		}
-		if team := drafted[place]; team != Nobody && !seen[place] {
-			c[team]++
-		}
-		seen[place] = true
-	}
-	return c, nil
+// Click is an item of an impression that was clicked.
+type Click struct {
+	Place int32 // in the answer
+	Team  Team  // that drafted it, or Nobody
 }
+
+// Impression is what was clicked of an answer that was shown once to one viewer,
+// by place. The zero value has no click.
+type Impression []Click
+
+func (p Impression) find(place int32) (at int, has bool) {
+	return slices.BinarySearchFunc(p, place, func(c Click, place int32) int { return cmp.Compare(c.Place, place) })
+}
+
+// Has reports whether the item of a place was clicked.
+func (p Impression) Has(place int32) bool {
+	_, has := p.find(place)
+	return has
+}
+
+// Add takes a click. An item that is clicked again counts once.
+func (p *Impression) Add(c Click) {
+	if at, has := p.find(c.Place); !has {
+		*p = slices.Insert(*p, at, c)
+	}
+}
+
+// Credit gives each click to the team that drafted what was clicked.
+func (p Impression) Credit() (c Credit) {
+	for _, click := range p {
+		if click.Team != Nobody {
+			c[click.Team]++
+		}
+	}
+	return c
+}
+
+// Credit is the clicks of one impression by team.
+type Credit [MaxTeams]int
 
 // Preference returns 1 if the impression's clicks prefer team a to team b, -1 if
 // they prefer b, and 0 if each has as many, as Radlinski, Kurup and Joachims judge
-// a query. Both are teams of the credit.
-func (c Credit) Preference(a, b Team) int { return sign(c[a] - c[b]) }
+// a query.
+func (c Credit) Preference(a, b Team) int { return cmp.Compare(c[a], c[b]) }
 
-func sign(x int) int {
-	switch {
-	case x > 0:
-		return 1
-	case x < 0:
-		return -1
-	}
-	return 0
-}
-
-// Tally counts preferences between two teams: of the impressions of one viewer,
-// of the viewers of an experiment, or of all impressions.
+// Tally counts preferences between two teams: of the impressions of an
+// experiment, or of its viewers.
 type Tally struct {
 	Wins, Losses, Ties int
 }
 
-// Add counts a preference: 1, 0 or -1, as [Credit.Preference] and
-// [Tally.Preference] return it.
+// Add counts the preference of an impression, as [Credit.Preference] returns it,
+// or the sum of those of a viewer's, which counts each viewer once, however many
+// impressions they have: a win above 0, a loss below, a tie at 0.
 func (t *Tally) Add(preference int) {
-	switch sign(preference) {
+	switch cmp.Compare(preference, 0) {
 	case 1:
 		t.Wins++
 	case -1:
@@ -71,19 +71,14 @@ func (t *Tally) Add(preference int) {
 	}
 }
 
-// Preference returns 1 if there are more wins than losses, -1 if fewer, else 0.
-// That of a viewer's tally counts each viewer once, however many impressions
-// they have.
-func (t Tally) Preference() int { return sign(t.Wins - t.Losses) }
-
-// Mean returns (wins - losses) / (wins + losses + ties), from -1 to 1; 0 of an
-// empty tally. Half of it is the Δ of Chapelle, Joachims, Radlinski and Yue,
-// "Large-Scale Validation and Analysis of Interleaved Search Evaluation", ACM
-// TOIS 30(1), 2012: (wins + ties/2) / (wins + losses + ties) - 1/2.
-func (t Tally) Mean() float64 {
+// Delta returns Δ of Chapelle, Joachims, Radlinski and Yue, "Large-Scale
+// Validation and Analysis of Interleaved Search Evaluation", ACM TOIS 30(1),
+// 2012: (wins + ties/2) / (wins + losses + ties) - 1/2, from -1/2 to 1/2; NaN of
+// an empty tally.
+func (t Tally) Delta() float64 {
 	n := t.Wins + t.Losses + t.Ties
 	if n == 0 {
-		return 0
+		return math.NaN()
 	}
-	return float64(t.Wins-t.Losses) / float64(n)
+	return float64(t.Wins-t.Losses) / float64(2*n)
 }

@@ -1,22 +1,21 @@
 package interleave
 
 import (
-	"errors"
+	"cmp"
 	"math"
 	"math/rand/v2"
-	"reflect"
+	"slices"
 	"testing"
-
-	"github.com/millrace/millrace"
 )
 
-func mustCount(t testing.TB, teams int, drafted []Team, clicked []int) Credit {
-	t.Helper()
-	c, err := Count(teams, drafted, clicked)
-	if err != nil {
-		t.Fatal(err)
+// creditOf is the credit of an answer by who drafted its items, and the places
+// that were clicked.
+func creditOf(drafted []Team, clicked []int) Credit {
+	var p Impression
+	for _, place := range clicked {
+		p.Add(Click{Place: int32(place), Team: drafted[place]})
 	}
-	return c
+	return p.Credit()
 }
 
 // The preferences are those of mpkato/interleaving, tests/test_team_draft.py,
@@ -46,30 +45,25 @@ func TestCredit(t *testing.T) {
 		{[]Team{Nobody, 0, 1, Nobody}, []int{0, 3, 2}, Credit{0, 1}, -1},
 		{nil, nil, Credit{0, 0}, 0},
 	} {
-		got := mustCount(t, 2, c.drafted, c.clicked)
-		if !reflect.DeepEqual(got, c.want) || got.Preference(0, 1) != c.preference || got.Preference(1, 0) != -c.preference {
+		got := creditOf(c.drafted, c.clicked)
+		if got != c.want || got.Preference(0, 1) != c.preference || got.Preference(1, 0) != -c.preference {
 			t.Errorf("drafted %v, clicked %v: %v, %d; want %v, %d", c.drafted, c.clicked, got, got.Preference(0, 1), c.want, c.preference)
 		}
 	}
 }
 
-func TestCountRefuses(t *testing.T) {
-	for _, c := range []struct {
-		field   string
-		teams   int
-		drafted []Team
-		clicked []int
-	}{
-		{"teams", 1, nil, nil},
-		{"teams", MaxTeams + 1, nil, nil},
-		{"drafted", 2, []Team{0, 2}, nil},
-		{"drafted", 2, []Team{-2}, nil},
-		{"clicked", 2, []Team{0, 1}, []int{2}},
-		{"clicked", 2, []Team{0, 1}, []int{-1}},
-	} {
-		var e *millrace.Error
-		if _, err := Count(c.teams, c.drafted, c.clicked); !errors.As(err, &e) || e.Field != c.field || e.WayOut == "" {
-			t.Errorf("%+v: %v", c, err)
+// Which places were clicked is known, in whatever order they were.
+func TestImpressionHasItsClicks(t *testing.T) {
+	var p Impression
+	for _, place := range []int32{7, 2, 9, 2, 7} {
+		p.Add(Click{Place: place, Team: Team(place % 2)})
+	}
+	if want := (Impression{{2, 0}, {7, 1}, {9, 1}}); !slices.Equal(p, want) {
+		t.Errorf("%v, want %v", p, want)
+	}
+	for place := range int32(12) {
+		if want := place == 2 || place == 7 || place == 9; p.Has(place) != want {
+			t.Errorf("place %d: %v", place, !want)
 		}
 	}
 }
@@ -78,27 +72,21 @@ func TestTally(t *testing.T) {
 	for _, c := range []struct {
 		preferences []int
 		want        Tally
-		preference  int
-		mean        float64 // twice Δ of Chapelle et al. 2012
+		delta       float64 // (wins + ties/2) / all - 1/2
 	}{
-		{nil, Tally{}, 0, 0},
-		{[]int{1}, Tally{Wins: 1}, 1, 1},
-		{[]int{-1, -1}, Tally{Losses: 2}, -1, -1},
-		{[]int{1, -1, 0, 0}, Tally{1, 1, 2}, 0, 0},
-		{[]int{1, 1, -1, 0}, Tally{2, 1, 1}, 1, 0.25}, // Δ = 2.5/4 - 1/2
-		{[]int{-1, 0, 0, 0, 0}, Tally{0, 1, 4}, -1, -0.2},
+		{nil, Tally{}, math.NaN()},
+		{[]int{1}, Tally{Wins: 1}, 0.5},
+		{[]int{-1, -3}, Tally{Losses: 2}, -0.5},
+		{[]int{1, -1, 0, 0}, Tally{1, 1, 2}, 0},
+		{[]int{1, 2, -1, 0}, Tally{2, 1, 1}, 2.5/4 - 0.5},
+		{[]int{-1, 0, 0, 0, 0}, Tally{0, 1, 4}, 2./5 - 0.5},
 	} {
 		var got Tally
 		for _, p := range c.preferences {
 			got.Add(p)
 		}
-		if got != c.want || got.Preference() != c.preference || got.Mean() != c.mean {
-			t.Errorf("%v: %+v, %d, %v", c.preferences, got, got.Preference(), got.Mean())
-		}
-		if n := len(c.preferences); n > 0 {
-			if delta := (float64(got.Wins)+float64(got.Ties)/2)/float64(n) - 0.5; math.Abs(got.Mean()-2*delta) > 1e-15 {
-				t.Errorf("%v: the mean is %v, Δ %v", c.preferences, got.Mean(), delta)
-			}
+		if off := math.Abs(got.Delta() - c.delta); got != c.want || off > 1e-15 || math.IsNaN(got.Delta()) != math.IsNaN(c.delta) {
+			t.Errorf("%v: %+v, Δ %v", c.preferences, got, got.Delta())
 		}
 	}
 }
@@ -111,8 +99,7 @@ func TestCreditEqualsTheDrafts(t *testing.T) {
 	var byItem, byCredit [3]int // clicks by team; the last is nobody's
 	var viewers, wantViewers Tally
 	for clicks := 0; clicks < wanted; {
-		var viewer Tally
-		wins := 0
+		viewer, wins := 0, 0
 		for range 1 + rng.IntN(3) { // impressions of a viewer
 			teams := 2
 			rankings := someRankings(rng, teams, 40)
@@ -144,17 +131,17 @@ func TestCreditEqualsTheDrafts(t *testing.T) {
 				}
 			}
 			rng.Shuffle(len(clicked), func(i, j int) { clicked[i], clicked[j] = clicked[j], clicked[i] })
-			c := mustCount(t, teams, drafted, clicked)
+			c := creditOf(drafted, clicked)
 			byCredit[0] += c[0]
 			byCredit[1] += c[1]
 			byCredit[2] += len(clicked) - c[0] - c[1]
 			if c[0]-c[1] != difference {
 				t.Fatalf("drafted %v, clicked %v: %v", drafted, clicked, c)
 			}
-			viewer.Add(c.Preference(0, 1))
-			wins += sign(difference)
+			viewer += c.Preference(0, 1)
+			wins += cmp.Compare(difference, 0)
 		}
-		viewers.Add(viewer.Preference())
+		viewers.Add(viewer)
 		wantViewers.Add(wins)
 	}
 	if byItem != byCredit || byItem[0] < wanted/10 || byItem[1] < wanted/10 {

@@ -11,7 +11,7 @@ import (
 const MaxTeams = 8
 
 // Team is the number of a ranking, from 0, as the rankings are given to [Draft].
-type Team int
+type Team int8
 
 // Nobody is the team of an item whose clicks count for no ranking.
 const Nobody Team = -1

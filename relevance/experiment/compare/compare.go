@@ -8,9 +8,8 @@
 // variants stays with its first, and is told: more than a few say that
 // something else than the hash assigns.
 //
-// A unit counts once for an action too, by the first item that it was done with,
-// and so for the model that drafted the item: of two rankings on one page that
-// are liked equally, either is as likely to have it, whatever came before.
+// A unit counts once for an action too. Of two models that draft one page,
+// [Draft] says how often what the one drafted is preferred.
 package compare
 
 import (
@@ -41,14 +40,18 @@ type Tally struct {
 	control int // of arms
 	units   map[string]int32
 	actions []string
-	did     map[string]didBits // by unit
+	did     map[string]did // by unit
 	since   millrace.Time
 	report  Report
+
+	credited, most int // items of drafts, by arm.pages
 }
 
-// didBits are what a unit did: a bit for each action, and 16 higher one for each
-// that was done with an item that a model drafted.
-type didBits uint32
+// did is what a unit did.
+type did struct {
+	number  int32  // of the unit
+	actions uint16 // a bit for each
+}
 
 // arm is what the units of a variant have met.
 type arm struct {
@@ -56,21 +59,21 @@ type arm struct {
 	items, millis, share, types, cost, missing stats.Mean
 
 	times  stats.Quantiles
-	drafts []string // the two models, if the variant lets them draft
-	credit [][2]int64
+	drafts []string          // the two models, if the variant lets them draft
+	pages  []map[string]page // what was done with their drafts, by action and answer; nil: is not credited
 }
 
 // New returns the tally of an experiment. The arm that the others are compared
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, units: map[string]int32{}, did: map[string]didBits{}}
+	t := &Tally{name: d.Experiment.Name, units: map[string]int32{}, did: map[string]did{}, most: MaxCredited}
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions = o.Actions
 	}
 	best := -1
 	for i, a := range d.Rule.Arms { // by name
-		made := arm{Arm: Arm{Variant: a.Variant, Weight: float64(a.Weight) / 10_000, Did: make([]int64, len(t.actions))}, credit: make([][2]int64, len(t.actions))}
+		made := arm{Arm: Arm{Variant: a.Variant, Weight: float64(a.Weight) / 10_000, Did: make([]int64, len(t.actions))}}
 		rank := 0
 		if j := slices.IndexFunc(d.Experiment.Variants, func(v experiment.Variant) bool { return v.Name == a.Variant }); j >= 0 {
 			if made.drafts = d.Experiment.Variants[j].Set.Interleave; d.Experiment.Variants[j].Set.Nothing() {
@@ -158,22 +161,26 @@ func (t *Tally) Did(a *outcome.Act) {
 	}
 	e := &a.Experiments[i]
 	at, known := t.arm(e.Variant)
-	did, again := t.did[e.Unit]
-	if !known || !again && len(t.did) >= MaxUnits {
+	if !known {
 		return
 	}
-	arm := &t.arms[at]
-	if bit := didBits(1) << action; did&bit == 0 {
-		did |= bit
-		arm.Did[action]++
-	}
-	if bit := didBits(1) << (16 + action); did&bit == 0 && a.Drafted == t.name {
-		if team := slices.Index(arm.drafts, a.Team); team >= 0 {
-			did |= bit
-			arm.credit[action][team]++
+	did, again := t.did[e.Unit]
+	if !again {
+		if len(t.did) >= MaxUnits {
+			t.report.BeyondActs++
+			return
 		}
+		did.number = int32(len(t.did))
 	}
-	t.did[e.Unit] = did
+	arm := &t.arms[at]
+	if bit := uint16(1) << action; did.actions&bit == 0 {
+		did.actions |= bit
+		arm.Did[action]++
+		t.did[e.Unit] = did
+	}
+	if arm.pages != nil && a.Drafted == t.name {
+		t.credit(arm, action, did.number, a)
+	}
 }
 
 // first counts what a unit met first.
@@ -266,17 +273,11 @@ type Report struct {
 	Crossed     int64         // units that met two variants
 	Beyond      int64         // answers of units that are not told apart
 	Unknown     int64         // answers of variants that the definition does not have
+	BeyondActs  int64         // acts of units, or with items of drafts, that are not told apart
+	OtherTeams  int64         // acts with drafts of other models than the definition's
 	Actions     []string      // of the definition's outcomes
 	Effects     []Effect
-	Drafts      []Draft
-}
-
-// Draft is how two models do that draft the pages of a variant.
-type Draft struct {
-	Variant, Action string
-	Teams           []string
-	Units           [2]int64 // that did it first with an item of the one, and of the other
-	stats.Effect             // of the second, as a multiple of the first
+	Drafts      []Draft // if they are credited
 }
 
 // Effect is how a variant differs from the control.
@@ -357,7 +358,7 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	}
 	others, drafts := len(t.arms)-1, 0
 	for i := range t.arms {
-		if len(t.arms[i].drafts) == 2 {
+		if t.arms[i].pages != nil {
 			drafts++
 		}
 	}
@@ -410,21 +411,5 @@ func (t *Tally) beside(r *Report, s stats.Sequence, i int) (err error) {
 		r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant)})
 	}
 	r.Effects = append(r.Effects, Effect{v.Variant, P99, s.QuantileDifference(c.times, v.times, 0.99)}, Effect{v.Variant, Cost, s.MeanRatio(c.cost, v.cost)})
-	return nil
-}
-
-// drafted tells how the models do that draft an arm's pages.
-func (t *Tally) drafted(r *Report, s stats.Sequence, a *arm) error {
-	if len(a.drafts) != 2 {
-		return nil
-	}
-	for k, action := range t.actions {
-		units := a.credit[k]
-		e, err := s.RateRatio(units[0], units[1], 0.5)
-		if err != nil {
-			return err
-		}
-		r.Drafts = append(r.Drafts, Draft{a.Variant, action, a.drafts, units, e})
-	}
 	return nil
 }

@@ -5,12 +5,15 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/interleave"
 )
 
 func defined(t *testing.T, variants string) experiment.Defined {
@@ -159,31 +162,33 @@ func TestTalliesAtRandom(t *testing.T) {
 
 const drafting = "[{name: both, weight: 5000, set: {interleave: [home, next]}}, {name: old, weight: 5000}], outcomes: {topic: t, actions: [hide, click]}"
 
-// act is something that a unit did, with an item that a team drafted.
+// act is something that a unit did, with an item of its only answer, that a team
+// drafted.
 func act(unit, variant, action, team string) *outcome.Act {
-	a := &outcome.Act{Action: action, Experiments: []exposure.Experiment{{Experiment: "another", Variant: "old", Unit: unit}, {Experiment: "e", Variant: variant, Unit: unit}}}
+	a := &outcome.Act{Item: outcome.Place{Answer: "of " + unit, Place: 1 + len(team)}, Action: action, Experiments: []exposure.Experiment{{Experiment: "another", Variant: "old", Unit: unit}, {Experiment: "e", Variant: variant, Unit: unit}}}
 	if variant == "both" {
-		a.Drafted, a.Team = "e", team
+		a.Drafted, a.Teams = "e", []string{"home", "next"}
+		a.Team = slices.Index(a.Teams, team)
 	}
 	return a
 }
 
-// A unit counts once for each action, and once for the team whose item it did it
-// with first.
+// A unit counts once for each action, also of those whose acts credit no team; who
+// was forced, who is of no variant, and what is of another experiment, do not.
 func TestUnitsActOnce(t *testing.T) {
 	tally := New(defined(t, drafting))
-	forced, stranger, other := act("z", "both", "click", "home"), act("z", "both", "click", "home"), act("z", "both", "click", "home")
+	tally.CreditDrafts()
+	forced, stranger, other, redefined := act("z", "both", "click", "home"), act("z", "both", "click", "home"), act("c", "both", "click", "home"), act("c", "both", "click", "home")
 	forced.Experiments[1].Forced = true
 	stranger.Experiments = stranger.Experiments[:1]
 	other.Drafted = "another"
+	redefined.Teams = []string{"home", "before"}
 	for range 2 {
 		for _, a := range []*outcome.Act{
 			act("a", "both", "click", ""), // nobody's item
-			act("a", "both", "click", "next"),
-			act("a", "both", "click", "home"),
-			act("a", "both", "hide", "home"),
 			act("b", "both", "click", "next"),
-			act("c", "both", "click", "home"),
+			act("b", "both", "hide", "home"),
+			other, redefined,
 			act("d", "old", "click", ""),
 			act("d", "gone", "hide", ""),
 			act("d", "old", "read", ""), // is not compared
@@ -192,7 +197,6 @@ func TestUnitsActOnce(t *testing.T) {
 			tally.Did(a)
 		}
 	}
-	tally.Did(other)
 	for i, r := range []*exposure.Record{shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("d", "old", 1, 1), shown("b", "both", 0, 1)} {
 		switch i {
 		case 0:
@@ -206,11 +210,18 @@ func TestUnitsActOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both, old := got.Arms[0].Did, got.Arms[1].Did; !reflect.DeepEqual(both, []int64{1, 4}) || !reflect.DeepEqual(old, []int64{0, 1}) {
+	if both, old := got.Arms[0].Did, got.Arms[1].Did; !reflect.DeepEqual(both, []int64{1, 3}) || !reflect.DeepEqual(old, []int64{0, 1}) {
 		t.Errorf("%d of both, %d of old", both, old)
 	}
-	if len(got.Drafts) != 2 || got.Drafts[0].Units != [2]int64{1, 0} || got.Drafts[1].Units != [2]int64{1, 2} || got.Drafts[1].Action != "click" || got.Drafts[1].Teams[1] != "next" {
-		t.Errorf("%+v", got.Drafts)
+	want := []Draft{
+		{Variant: "both", Action: "hide", Teams: []string{"home", "next"}, Impressions: interleave.Tally{Losses: 1}, Units: interleave.Tally{Losses: 1}, First: [2]int64{1, 0}},
+		{Variant: "both", Action: "click", Teams: []string{"home", "next"}, Impressions: interleave.Tally{Wins: 1, Ties: 1}, Units: interleave.Tally{Wins: 1, Ties: 1}, First: [2]int64{0, 1}},
+	}
+	for i := range got.Drafts {
+		got.Drafts[i].Effect = stats.Effect{}
+	}
+	if !reflect.DeepEqual(got.Drafts, want) || got.OtherTeams != 2 || got.BeyondActs != 0 {
+		t.Errorf("%+v, %d of other teams, want %+v", got.Drafts, got.OtherTeams, want)
 	}
 	if len(got.Effects) != effects+2 || got.Arms[0].Undrafted != 2 || got.Arms[1].Undrafted != 0 {
 		t.Errorf("%d effects, %+v", len(got.Effects), got.Arms)
@@ -233,6 +244,7 @@ func TestDraftsAtRandom(t *testing.T) {
 		found := 0
 		for range runs {
 			tally, says := New(defined(t, drafting)), false
+			tally.CreditDrafts()
 			for unit := range 2_000 {
 				team := "home"
 				if r.Float64() < c.next {

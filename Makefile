@@ -108,8 +108,8 @@ simulate: ## the roles in one process and in virtual time, through random histor
 # Figures are of a Kafka that compiles as in production.
 faults rollouts: export KAFKA_COMPILER = $(if $(filter short,$(DURATION)),quick,full)
 
-faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests (needs root, nftables, Java)
-	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
+faults: ## processes on a real Kafka and etcd, broken on a schedule; DURATION=100m or short, SEED= repeats one, RUN= picks tests, STEPS='rollback|etcd killed' the steps of plans to break (needs root, nftables, Java)
+	@MILLRACE_CAMPAIGN=$(or $(DURATION),100m) MILLRACE_SEED=$(SEED) MILLRACE_STEPS='$(STEPS)' go test -count=1 -timeout 0 -v -run '$(or $(RUN),.)' ./cmd/millrace/campaign | tee .faults
 	@echo; grep '^{"figure"' .faults; ! grep -q '^FAIL' .faults
 
 outages: ## a cluster of processes, frozen, killed, overloaded, without etcd, and its figures; DURATION=30s (needs 2 processors and taskset)

@@ -451,6 +451,71 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	}
 }
 
+// Explain says since when a replica is where it is, as far as the last plan knows.
+func TestExplainSaysSinceWhen(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: w.evidence().nodes}}
+	why := func(p millrace.Partition, id millrace.NodeID) string {
+		t.Helper()
+		x, err := s.Explain(nil, p, id, w.now)
+		if err != nil || len(x.Replicas) != 1 {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		return x.Replicas[0].Why
+	}
+	stays, goes := w.a.Replicas[0][0], w.a.Replicas[0][1]
+	if got := why(0, stays); got != fmt.Sprintf("assigned by epoch %d", w.a.Epoch) {
+		t.Errorf("without a plan: %s", got)
+	}
+	p := &Plan{ID: "p", Kind: Add, Why: "n3 is to host its share", Status: Running, Wanted: 2, Base: Layout(w.a.Replicas), Created: w.now.UTC()}
+	p.Moves = []Move{{From: goes, To: "n3", State: Waiting}}
+	w.now = w.now.Add(time.Minute)
+	p.begin(&p.Moves[0], &w.a, w.now)
+	p.end(&p.Moves[0], &w.a, w.now)
+	s.Plan, s.Assignment = p, w.a
+	if got, want := why(0, stays), "it was here before 2001-09-09T01:46:40Z, when plan p (add) began"; got != want {
+		t.Errorf("what stays: %s, want %s", got, want)
+	}
+	if got, want := why(0, "n3"), "plan p (add) brought it 2001-09-09T01:47:40Z: n3 is to host its share"; got != want {
+		t.Errorf("what came: %s, want %s", got, want)
+	}
+}
+
+// A node's weight, as it is registered, is its share of what is planned, and
+// nothing moves for less than the gain that is wanted.
+func TestWeightsAndGains(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	alive := []cluster.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "n2", Addr: "a:1", Weight: 1.1}}
+	ready := map[millrace.NodeID]cluster.Set{}
+	for _, n := range alive {
+		ready[n.ID] = w.a.Hosted(n.ID)
+	}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, alive, ready)}}
+	for _, c := range []struct {
+		gain  float64
+		moves int
+		says  string
+	}{
+		{0, 31, ""}, // 1440 by 1, 1 and 1.1 are 465, 464 and 511, and it has 480
+		{0.05, 31, ""},
+		{0.1, 0, "it would bring the fullest and the emptiest node nearer by 9."},
+	} {
+		pr, err := Propose(s, nil, Request{Kind: Rebalance, By: "me", Gain: c.gain}, w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := slices.ContainsFunc(pr.Checks, func(k Check) bool { return c.says != "" && strings.Contains(k.What, c.says) })
+		if len(pr.Plan.Moves) != c.moves || said != (c.says != "") {
+			t.Errorf("for a gain of %v: %d moves, want %d; %+v", c.gain, len(pr.Plan.Moves), c.moves, pr.Checks)
+		}
+	}
+	first, err := First(s, nil, []millrace.NodeID{"n0", "n1", "n2"}, 2)
+	if n := first.Hosted("n2"); err != nil || n.Len() != 511 {
+		t.Errorf("the first assignment gives n2 %d, %v", n.Len(), err)
+	}
+}
+
 // Explain knows nodes that back up and nodes that are gone, by the rules of the
 // planner.
 func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
@@ -467,7 +532,7 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", node, x.Elsewhere, err, want)
 		}
 	}
-	if made, err := s.solve(&evidence{now: w.now, nodes: s.Map}, 2, Layout(w.a.Replicas), everybody); err != nil || (*Layout)(&made.Goal).names("keeper") {
+	if made, err := s.solve(&evidence{now: w.now, nodes: s.Map}, 2, Layout(w.a.Replicas), everybody, 0); err != nil || (*Layout)(&made.Goal).names("keeper") {
 		t.Errorf("a node that backs up is given replicas: %v", err)
 	}
 }

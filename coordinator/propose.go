@@ -25,7 +25,10 @@ type Request struct {
 	Replicas int               // of each partition; 0: as many as now
 	Nodes    []millrace.NodeID // to drain; or the one to replace and the one that replaces it
 	Limits   Limits            // zero: the coordinator's
-	By       string            // who wants it
+	// Gain is the least gain for which a plan moves what need not move, as
+	// [plan.Limits] has it. Of [Rebalance] and [Resize].
+	Gain float64
+	By   string // who wants it
 	// Lossy lets a plan go on though it leaves partitions with fewer replicas
 	// than are wanted, or though many nodes are gone.
 	Lossy bool
@@ -185,20 +188,20 @@ func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request,
 				e.givenUp[id] = true
 			}
 		}
-		made, err = marked.solve(e, wanted, from, mendOnly)
+		made, err = marked.solve(e, wanted, from, assignedOrAdded, noGain)
 	case Add:
 		if err := pr.mark(s, r, now); err != nil {
 			return nil, err
 		}
 		marked := *s
 		marked.Intent = pr.intent
-		made, err = marked.solve(e, wanted, Layout(s.Assignment.Replicas), assignedOrAdded)
+		made, err = marked.solve(e, wanted, Layout(s.Assignment.Replicas), assignedOrAdded, 0)
 	case Replace:
 		if made, err = s.replaced(e, wanted, r.Nodes); err == nil {
 			err = pr.mark(s, r, now)
 		}
 	default:
-		made, err = s.solve(e, wanted, Layout(s.Assignment.Replicas), everybody)
+		made, err = s.solve(e, wanted, Layout(s.Assignment.Replicas), everybody, r.Gain)
 	}
 	if err != nil {
 		return nil, err
@@ -217,7 +220,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request,
 			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
 		}
 	}
-	pr.check(s, e, r, made.Warnings)
+	pr.check(s, e, r, &made)
 	return pr, nil
 }
 
@@ -273,7 +276,7 @@ func unknownNode(s *Steered, id millrace.NodeID) error {
 }
 
 // check looks at what speaks against a plan.
-func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string) {
+func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	say := func(gravity, format string, args ...any) {
 		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
 	}
@@ -330,6 +333,9 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 			say(Fault, "no other node may take all that %s hosts: add one, or want fewer replicas (millrace cluster apply --replicas)", id)
 		}
 	}
+	if made.Spared > 0 && r.Gain > 0 {
+		say(Pass, "nothing moves for balance alone: it would bring the fullest and the emptiest node nearer by %.1f%% of the mean, and %.1f%% are wanted", 100*made.Spared, 100*r.Gain)
+	}
 	unknown := 0
 	for _, n := range s.Map.Nodes() {
 		if _, ok := e.stats[n.ID]; !ok && n.Keeps == "" {
@@ -339,7 +345,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, warnings []string)
 	if unknown > 0 {
 		say(Warn, "%d nodes do not tell their room on disk: it is not checked", unknown)
 	}
-	for _, w := range warnings {
+	for _, w := range made.Warnings {
 		say(lossy, "%s", w)
 	}
 }
@@ -360,26 +366,28 @@ func (e *evidence) lost(s *Steered) string {
 	return fmt.Sprintf(", but for those that are given up: %s, with %d replicas", strings.Join(ids, ", "), replicas)
 }
 
-// whom says which nodes may be given replicas, and for how little gain.
+// whom says which nodes may be given replicas.
 type whom int
 
 const (
-	mendOnly        whom = iota // those that host something or were added; nothing moves that need not
-	assignedOrAdded             // the same, and all is spread evenly
+	assignedOrAdded whom = iota // those that host something or were added
 	everybody                   // all that are registered
 )
 
+// noGain is a gain that no plan has: nothing moves that need not. Draining and
+// repairs are such plans, also those that a coordinator makes by itself.
+const noGain = math.MaxFloat64
+
 // solve makes the plan of moves.
-func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom) (plan.Plan, error) {
-	return plan.Make(s.problem(e, wanted, now, who))
+func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain float64) (plan.Plan, error) {
+	pr := s.problem(e, wanted, now, who)
+	pr.Limits.Gain = gain
+	return plan.Make(pr)
 }
 
 // problem is what the planner is asked.
 func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Problem {
 	pr := plan.Problem{Wanted: wanted, Now: plan.Assignment(now)}
-	if who == mendOnly {
-		pr.Limits.Gain = math.MaxFloat64
-	}
 	seen := map[millrace.NodeID]bool{}
 	for _, n := range s.Map.Nodes() {
 		m := s.Intent.Nodes[n.ID]
@@ -388,7 +396,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
@@ -555,7 +563,7 @@ func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []mill
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

@@ -38,7 +38,7 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	if under {
 		wanted = s.Plan.Wanted
 	}
-	made, err := s.solve(e, wanted, now, mendOnly)
+	made, err := s.solve(e, wanted, now, assignedOrAdded, noGain)
 	if err != nil {
 		return err
 	}

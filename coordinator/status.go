@@ -250,6 +250,9 @@ func (s *Steered) replicaOf(id millrace.NodeID, p millrace.Partition) Replica {
 		}
 	}
 	if s.Plan != nil {
+		if slices.Contains(s.Plan.Base[p], id) { // before it all is by the plans before, of which nobody keeps the times
+			r.Why = fmt.Sprintf("it was here before %s, when plan %s (%s) began", s.Plan.Created.Format(time.RFC3339), s.Plan.ID, s.Plan.Kind)
+		}
 		for _, m := range s.Plan.Moves {
 			if m.Partition == p && m.To == id && m.State != Waiting {
 				r.Why = fmt.Sprintf("plan %s (%s) brought it %s: %s", s.Plan.ID, s.Plan.Kind, m.Since.Format(time.RFC3339), s.Plan.Why)

@@ -149,7 +149,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		models = newModelFollower(n, packs, h.schemaLog.Moved)
 		models.admit(ctx)
 	}
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)

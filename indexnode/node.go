@@ -47,6 +47,7 @@ import (
 type Config struct {
 	ID        millrace.NodeID
 	Zone      string           // for the placement of replicas, and near brokers; may be empty
+	Weight    float64          // of [cluster.Node]; 0: 1
 	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // of its store

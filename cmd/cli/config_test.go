@@ -231,6 +231,7 @@ func TestRolesUseTheDefaults(t *testing.T) {
 	}
 	is("indexnode", "question_memory_mib", n.QuestionMemory>>20, want["question_memory_mib"])
 	is("indexnode", "min_free_mib", n.Store.MinFreeBytes>>20, want["min_free_mib"])
+	is("indexnode", "weight", n.Weight, want["weight"])
 	is("indexnode", "drain", n.Drain, want["drain"])
 	is("indexnode", "backup.every", n.Backup.Every, want["backup.every"])
 	is("indexnode", "backup.keep", n.Backup.Keep, want["backup.keep"])

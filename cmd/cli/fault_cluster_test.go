@@ -242,7 +242,11 @@ func metric(ctx context.Context, admin, name string, labels ...string) (sum floa
 	defer resp.Body.Close()
 lines:
 	for s := bufio.NewScanner(resp.Body); s.Scan(); {
-		series, value, _ := strings.Cut(s.Text(), " ")
+		last := strings.LastIndexByte(s.Text(), ' ') // labels may have some
+		if last < 0 {
+			continue
+		}
+		series, value := s.Text()[:last], s.Text()[last+1:]
 		if series != name && !strings.HasPrefix(series, name+"{") {
 			continue
 		}

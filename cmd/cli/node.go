@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ type shownMember struct {
 	ID       millrace.NodeID  `json:"id"`
 	Addr     string           `json:"addr,omitempty"`
 	Zone     string           `json:"zone,omitempty"`
+	Weight   float64          `json:"weight"`
 	State    string           `json:"state"`
 	Hosts    int              `json:"hosts"`
 	Ready    int              `json:"ready"`
@@ -51,6 +53,7 @@ type shownMember struct {
 	Bytes    int64            `json:"bytes"`
 	Free     int64            `json:"free_bytes"`
 	Disk     int64            `json:"disk_bytes"`
+	Memory   int64            `json:"memory_bytes"`
 	Marks    coordinator.Mark `json:"marks"`
 	BacksUp  bool             `json:"backs_up,omitempty"`
 	GoneFrom *time.Time       `json:"gone_since,omitempty"`
@@ -79,7 +82,7 @@ func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
 		n, _ := s.Map.Node(id)
 		hosted, ready, st := s.Assignment.Hosted(id), s.Map.Ready(id), stats[id]
 		ready = ready.And(hosted)
-		m := shownMember{ID: id, Addr: n.Addr, Zone: n.Zone, State: "alive", Hosts: hosted.Len(), Ready: ready.Len(), Held: st.Held.Len(), Free: st.FreeBytes, Disk: st.DiskBytes, Marks: s.Intent.Nodes[id], BacksUp: n.Keeps != ""}
+		m := shownMember{ID: id, Addr: n.Addr, Zone: n.Zone, Weight: cmp.Or(n.Weight, 1), State: "alive", Hosts: hosted.Len(), Ready: ready.Len(), Held: st.Held.Len(), Free: st.FreeBytes, Disk: st.DiskBytes, Memory: st.MemoryBytes, Marks: s.Intent.Nodes[id], BacksUp: n.Keeps != ""}
 		for _, p := range st.Partitions {
 			m.Bytes += p.Bytes
 		}
@@ -96,7 +99,7 @@ func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
 
 func writeMembers(w io.Writer, members []shownMember) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tKEPT\tMIB\tFREE MIB\t")
+	fmt.Fprintln(t, "NODE\tADDRESS\tZONE\tWEIGHT\tSTATE\tHOSTS\tREADY\tKEPT\tMIB\tFREE MIB\tMEMORY MIB\t")
 	for _, m := range members {
 		var marks []string
 		for word, is := range map[string]bool{"draining": m.Marks.Draining, "added": m.Marks.Added, "given up": m.Marks.Lost, "backs up": m.BacksUp} {
@@ -109,7 +112,7 @@ func writeMembers(w io.Writer, members []shownMember) error {
 		if m.GoneFrom != nil {
 			state += " since " + m.GoneFrom.Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.1f\t%d\t%s\n", m.ID, m.Addr, m.Zone, state, m.Hosts, m.Ready, m.Held, float64(m.Bytes)/(1<<20), m.Free>>20, strings.Join(marks, ", "))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\t%d\t%d\t%d\t%.1f\t%d\t%d\t%s\n", m.ID, m.Addr, m.Zone, m.Weight, state, m.Hosts, m.Ready, m.Held, float64(m.Bytes)/(1<<20), m.Free>>20, m.Memory>>20, strings.Join(marks, ", "))
 	}
 	return t.Flush()
 }

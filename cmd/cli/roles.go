@@ -377,6 +377,7 @@ type indexnodeConfig struct {
 	Common    `yaml:",inline"`
 	ID        millrace.NodeID `yaml:"id" doc:"the node's name, kept for life, with its data"`
 	Zone      string          `yaml:"zone" doc:"where it stands: brokers of the zone ask it first, and replicas are in several"`
+	Weight    float64         `yaml:"weight" range:"0.01..100" doc:"its share of the partitions, relative to the other nodes: one of weight 2 is to host twice what one of weight 1 hosts"`
 	Listen    string          `yaml:"listen" form:"host:port" doc:"where it serves brokers and other nodes"`
 	Advertise string          `yaml:"advertise" form:"host:port" default:"listen" doc:"where they reach it"`
 	Data      string          `yaml:"data" form:"directory" doc:"of its own: the store, and the last good map of the cluster"`
@@ -404,6 +405,7 @@ func (c *indexnodeConfig) settings() []setting { return append(c.Common.settings
 func (c *indexnodeConfig) complete() {
 	c.Common.complete()
 	c.MinFree = cmp.Or(c.MinFree, store.DefaultMinFreeBytes>>20)
+	c.Weight = cmp.Or(c.Weight, 1)
 	c.QuestionMemory = cmp.Or(c.QuestionMemory, indexnode.DefaultQuestionMemory>>20)
 	c.Backup = c.Backup.WithDefaults()
 	drain, serves := c.drain(), c.serves()
@@ -430,7 +432,7 @@ func (c *indexnodeConfig) node() (indexnode.Config, error) {
 	keeps, noSet := c.keeps()
 	memory, noSize := c.cacheMemory()
 	return indexnode.Config{
-		ID: c.ID, Zone: c.Zone, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
+		ID: c.ID, Zone: c.Zone, Weight: c.Weight, Advertise: c.Advertise, Dir: c.Data, Brokers: c.kafka(), Topics: kafka.Prefixed(c.TopicPrefix),
 		BackupsReach: c.BackupsReach, Backup: c.Backup, Keeps: keeps, Drain: c.drain(), QuestionMemory: c.QuestionMemory << 20,
 		Store: store.Options{Retention: c.retention(), MinFreeBytes: c.MinFree << 20}, Cache: cache.Config{Memory: memory}, Log: slog.Default(),
 	}, errors.Join(noSet, noSize)

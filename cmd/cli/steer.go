@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -239,8 +241,27 @@ far it is, and pause, resume, cancel and rollback steer it.`,
 }
 
 func replicasFlag(c *cobra.Command, r *coordinator.Request) {
+	c.Flags().Var((*percent)(&r.Gain), "gain", "the least that is moved for, such as 5%: by how much the fullest and the emptiest node come nearer, of the mean")
 	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition, 1 or more (default: as many as now)")
 }
+
+// percent is a flag of percent, and a share in the code.
+type percent float64
+
+func (p *percent) String() string { return fmt.Sprintf("%g%%", 100*float64(*p)) }
+func (p *percent) Type() string   { return "percent" }
+
+func (p *percent) Set(text string) error {
+	x, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !(x >= 0 && x <= maxGain) {
+		return fmt.Errorf("give 0%% to %d%%", maxGain)
+	}
+	*p = percent(x / 100)
+	return nil
+}
+
+// maxGain is in percent: an empty node among full ones is 100 and more.
+const maxGain = 1000
 
 // respread proposes to spread the partitions, with another number of replicas if
 // one is said.

@@ -15,6 +15,15 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
+func TestGainsArePercent(t *testing.T) {
+	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "150%": 1.5, "": -1, "-1%": -1, "NaN": -1, "a": -1, "5000%": -1} {
+		got := percent(-1)
+		if err := got.Set(text); (err != nil) != (want < 0) || want >= 0 && float64(got) != want {
+			t.Errorf("%q is %v, %v", text, got, err)
+		}
+	}
+}
+
 // Who waits for a plan goes on waiting while etcd is away, hears of it once,
 // and gives up in the end; any other fault ends the wait.
 func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {

@@ -97,6 +97,7 @@ type Plan struct {
 	Goal     Assignment
 	Moves    []Move   // in their order; those of one partition one after the other
 	Warnings []string // what the goal lacks, and why
+	Spared   float64  // a gain that is less than [Limits.Gain], for which nothing moves; 0: none
 	Before   Balance
 	After    Balance
 }
@@ -128,8 +129,10 @@ func Make(p Problem) (Plan, error) {
 	if p.Limits.Gain > 0 {
 		calm := newLayout(&p)
 		calm.settle(true)
-		if calm.uneven()-l.uneven() < p.Limits.Gain {
-			l = calm
+		if gain := calm.uneven() - l.uneven(); gain < p.Limits.Gain {
+			pl := calm.plan()
+			pl.Spared = max(gain, 0)
+			return pl, nil
 		}
 	}
 	return l.plan(), nil

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -161,6 +162,14 @@ func TestWeightsShare(t *testing.T) {
 		if n.Replicas != want {
 			t.Errorf("%s has %d, want %d", n.ID, n.Replicas, want)
 		}
+	}
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[1].Draining = true
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[1].Draining = false
+	part := slices.IndexFunc(p.Now[:], func(of []millrace.NodeID) bool { return len(of) == 2 })
+	if v, err := p.Explain(millrace.Partition(part), "n001"); err != nil || !v.OK || !strings.Contains(v.Detail, "hosts 0, and its share is 576.0 by its weight of 2") {
+		t.Errorf("explained as %+v, %v", v, err)
 	}
 }
 

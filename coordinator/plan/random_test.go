@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -239,6 +240,56 @@ func TestRandomClusters(t *testing.T) {
 	if proved < *clusters/10 {
 		t.Errorf("only %d clusters were without limits of room and gain", proved)
 	}
+}
+
+// On random clusters whose nodes all have other weights, each node has what the
+// divisor method of Webster gives it, and only what is above that moves.
+func TestRandomWeights(t *testing.T) {
+	for seed := range uint64(*clusters / 3) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		p := Problem{Nodes: nodes(2+r.IntN(11), 0)}
+		p.Wanted = 1 + r.IntN(min(3, len(p.Nodes)))
+		weigh := func() {
+			for i := range p.Nodes {
+				p.Nodes[i].Weight = 0.25 + 4*r.Float64()
+			}
+		}
+		weigh()
+		before := mustMake(t, p)
+		p.Now = before.Goal
+		weigh()
+		pl := mustMake(t, p)
+		if err := errors.Join(sound(&p, &pl), optimal(&p, &pl.Goal)); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		least := 0
+		for i, want := range webster(p.Nodes, partition.Count*p.Wanted) {
+			is, was := pl.After.Nodes[i].Replicas, before.After.Nodes[i].Replicas
+			if is != want {
+				t.Fatalf("seed %d: %s of weight %v has %d, want %d", seed, p.Nodes[i].ID, p.Nodes[i].Weight, is, want)
+			}
+			least += max(0, was-want)
+		}
+		if len(pl.Moves) != least {
+			t.Errorf("seed %d: %d moves, and %d are above what the nodes are to have", seed, len(pl.Moves), least)
+		}
+	}
+}
+
+// webster gives out replicas one by one, each to the node that has the fewest
+// for its weight, a half more counted; a node takes each partition once.
+func webster(of []Node, replicas int) []int {
+	has := make([]int, len(of))
+	for range replicas {
+		next := -1
+		for i, n := range of {
+			if has[i] < partition.Count && (next < 0 || (float64(has[i])+0.5)/n.Weight < (float64(has[next])+0.5)/of[next].Weight) {
+				next = i
+			}
+		}
+		has[next]++
+	}
+	return has
 }
 
 // sound reports the first rule that a plan breaks, on the way or in the end.

@@ -394,6 +394,9 @@ func (l *layout) usableZones() (n int) {
 // welcome says what else there is to know where no rule refuses.
 func (l *layout) welcome(to int, from millrace.NodeID) string {
 	s := fmt.Sprintf("no rule refuses it: %s hosts %d, and its share is %.1f", l.nodes[to].ID, l.count[to], l.share(to))
+	if w := l.nodes[to].Weight; w != 1 {
+		s += fmt.Sprintf(" by its weight of %v", w)
+	}
 	if from != "" {
 		s += fmt.Sprintf("; it takes the place of %s", from)
 	}

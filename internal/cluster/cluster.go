@@ -128,6 +128,9 @@ type Node struct {
 	ID   millrace.NodeID `json:"id"`
 	Addr string          `json:"addr"` // host:port of its gRPC
 	Zone string          `json:"zone,omitempty"`
+	// Weight is the share of all replicas that it is to host, relative to the
+	// other nodes: [MinWeight] to [MaxWeight]. 0 is 1.
+	Weight float64 `json:"weight,omitempty"`
 	// Instance is a random word that the node's data directory keeps, see
 	// [CheckDir]: by it a process that is restarted is told from a second one
 	// of the same id. Empty: one of this process alone.
@@ -143,6 +146,14 @@ type Node struct {
 	// Dir, if given, says all three when the node joins.
 	Dir Instance `json:"-"`
 }
+
+// The bounds of [Node.Weight].
+const (
+	MinWeight = 0.01
+	MaxWeight = 100
+)
+
+func validWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWeight }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.

@@ -87,6 +87,9 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	if n.Addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}
 	}
+	if !validWeight(n.Weight) {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weight", Detail: fmt.Sprintf("%v is no weight", n.Weight), WayOut: fmt.Sprintf("give %v to %v, or leave it out for 1", MinWeight, MaxWeight)}
+	}
 	if n.Dir.Word != "" {
 		n.Instance, n.Place, n.Start = n.Dir.Word, n.Dir.Place, n.Dir.Start+1
 	}

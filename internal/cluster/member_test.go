@@ -337,7 +337,7 @@ func TestCheckDir(t *testing.T) {
 func TestJoinRefusesWhatIsNoNode(t *testing.T) {
 	t.Parallel()
 	c := startEtcd(t).open("")
-	for _, n := range []cluster.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}} {
+	for _, n := range []cluster.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}, {ID: "n1", Addr: "a:1", Weight: -1}, {ID: "n1", Addr: "a:1", Weight: cluster.MaxWeight + 1}} {
 		if _, err := c.Join(context.Background(), n); err == nil {
 			t.Errorf("%+v joined", n)
 		}

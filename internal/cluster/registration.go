@@ -60,7 +60,7 @@ func decodeRegistration(id millrace.NodeID, body []byte) (r registration, err er
 	if err := json.Unmarshal(body, &r); err != nil {
 		return r, err
 	}
-	if r.ID != id || r.Addr == "" || validID(string(id)) != nil {
+	if r.ID != id || r.Addr == "" || validID(string(id)) != nil || !validWeight(r.Weight) {
 		return r, fmt.Errorf("%.200q is not the registration of this node", body)
 	}
 	return r, nil

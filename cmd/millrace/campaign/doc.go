@@ -19,7 +19,8 @@
 //   - doubled: an input stands in the log twice;
 //   - ended: a process ended that nobody killed;
 //   - unhealed: the cluster is not whole within a generous bound;
-//   - differing: two replicas with equal offsets have different digests.
+//   - differing: two replicas with equal offsets have different digests;
+//   - fewer: a partition has fewer ready replicas than before a plan of moves.
 //
 // These are the promises P5, P7, P8, P9, P17, P18 and P21 of RELIABILITY; the
 // models' test is P19. What cannot be undone, such as a topic that is created

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -175,4 +176,54 @@ func TestTheReaderSkipsWhatIsNoRecord(t *testing.T) {
 	if err := p.truth.reached(context.Background(), content, partition.Of(planter), p.offset+1); err != nil || len(p.found) > 0 {
 		t.Errorf("%v, found %v", err, p.found)
 	}
+}
+
+// TestTheObserver plants what no plan may do in what etcd says of replicas.
+func TestTheObserver(t *testing.T) {
+	was := []millrace.NodeID{"a", "b"}
+	for name, c := range map[string]struct {
+		owners, alive, ready, broken []millrace.NodeID
+		fewer                        bool
+	}{
+		"nothing":                   {was, was, was, nil, false},
+		"one more":                  {[]millrace.NodeID{"a", "b", "c"}, []millrace.NodeID{"a", "b", "c"}, was, nil, false},
+		"another":                   {[]millrace.NodeID{"a", "c"}, []millrace.NodeID{"a", "c"}, []millrace.NodeID{"a", "c"}, nil, false},
+		"another that is not ready": {[]millrace.NodeID{"a", "c"}, []millrace.NodeID{"a", "b", "c"}, was, nil, true},
+		"one is not ready":          {was, was, was[:1], nil, true},
+		"one is gone":               {was, was[:1], was, nil, true},
+		"one is broken by the test": {was, was[:1], was[:1], was[1:], false},
+		"another is broken":         {was, was[:1], was[:1], []millrace.NodeID{"c"}, true},
+		"one is broken, and not assigned any more":        {was[:1], was[:1], was[:1], was[1:], true},
+		"one is broken, and the other goes too early":     {[]millrace.NodeID{"b", "c"}, []millrace.NodeID{"a", "c"}, was[:1], was[1:], true},
+		"one is broken, and the other goes for one ready": {[]millrace.NodeID{"b", "c"}, []millrace.NodeID{"a", "c"}, []millrace.NodeID{"a", "c"}, was[1:], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var found []string
+			o := &observer{told: func(kind, _ string) { found = append(found, kind) }}
+			o.look(mapOf(was, nil, nil)) // before a plan
+			o.begin(mapOf(was, was, was))
+			o.breaks(c.broken...)
+			o.look(mapOf(c.owners, c.alive, c.ready))
+			if slices.Contains(found, "fewer") != c.fewer {
+				t.Errorf("the observer finds %q", found)
+			}
+		})
+	}
+}
+
+// mapOf is a cluster whose partitions are all on the same nodes.
+func mapOf(owners, alive, ready []millrace.NodeID) *cluster.Map {
+	a := cluster.Assignment{Epoch: 1}
+	for p := range a.Replicas {
+		a.Replicas[p] = owners
+	}
+	var members []cluster.Node
+	for _, id := range alive {
+		members = append(members, cluster.Node{ID: id})
+	}
+	sets := map[millrace.NodeID]cluster.Set{}
+	for _, id := range ready {
+		sets[id] = cluster.All()
+	}
+	return cluster.NewMap(a, members, sets)
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"syscall"
 	"testing"
@@ -49,7 +50,8 @@ type settings struct {
 	// rests has each change of who hosts what be followed by a while without one,
 	// so that what drifts is the same for both.
 	rests bool
-	roles string // the binary of roles, but for coordinators; empty: the one that is tested
+	steps *regexp.Regexp // MILLRACE_STEPS: of what TestResizesUnderFaults breaks, only what is like it; nil: all
+	roles string         // the binary of roles, but for coordinators; empty: the one that is tested
 }
 
 // need skips a test that nobody asked for, or that the machine cannot run; in
@@ -83,6 +85,11 @@ func need(t *testing.T) settings {
 	if text := os.Getenv("MILLRACE_SEED"); text != "" {
 		if s.seed, err = strconv.ParseUint(text, 10, 64); err != nil {
 			t.Fatalf("MILLRACE_SEED: %v", err)
+		}
+	}
+	if text := os.Getenv("MILLRACE_STEPS"); text != "" {
+		if s.steps, err = regexp.Compile(text); err != nil {
+			t.Fatalf("MILLRACE_STEPS: %v", err)
 		}
 	}
 	return s

@@ -4,15 +4,20 @@ package campaign
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // moment is when, in the life of a plan, something breaks.
@@ -24,13 +29,18 @@ type moment struct {
 // The moments of a plan. What is done of it is asked of the coordinator, so a
 // moment is met a little late, never early.
 var (
-	begun    = moment{"begun", func(p planned) bool { return p.Plan.Status == "running" }}
-	building = moment{"building", func(p planned) bool { return p.Progress.Moves["building"] > 0 }}
-	quarter  = moment{"a quarter moved", func(p planned) bool { return 4*p.Progress.Moves["done"] >= len(p.Plan.Moves) }}
-	half     = moment{"half moved", func(p planned) bool { return 2*p.Progress.Moves["done"] >= len(p.Plan.Moves) }}
-	last     = moment{"the last moves", func(p planned) bool { return p.Progress.Moves["waiting"] == 0 }}
+	begun    = moment{"begun", planned.under}
+	building = moment{"building", func(p planned) bool { return p.under() && p.Progress.Moves["building"] > 0 }}
+	quarter  = moment{"a quarter moved", func(p planned) bool { return p.under() && 4*p.Progress.Moves["done"] >= len(p.Plan.Moves) }}
+	half     = moment{"half moved", func(p planned) bool { return p.under() && 2*p.Progress.Moves["done"] >= len(p.Plan.Moves) }}
+	last     = moment{"the last moves", func(p planned) bool { return p.under() && 20*p.Progress.Moves["waiting"] <= len(p.Plan.Moves) }}
 	done     = moment{"done", func(p planned) bool { return p.Plan.Status == "done" }}
 )
+
+// under reports whether the plan is under way.
+func (p planned) under() bool {
+	return slices.Contains([]string{"running", "paused", "cancelling", "rolling_back"}, p.Plan.Status)
+}
 
 // What breaks. The leader is whoever leads when the moment has come.
 const (
@@ -42,96 +52,250 @@ const (
 	etcdItself = "etcd"
 )
 
-// Past the lease of a leader and of a node, ten seconds.
-const pastTheLease = 14 * time.Second
+// way is how something breaks.
+type way string
+
+const (
+	wayFrozen way = "frozen" // past its lease, etcd for a minute, and woken
+	wayKilled way = "killed" // and started again after a second
+)
+
+// lasts is how long what breaks stays so. Leases of leaders and of nodes are ten
+// seconds.
+func (h way) lasts(who string) time.Duration {
+	switch {
+	case h == wayKilled:
+		return time.Second
+	case who == etcdItself:
+		return time.Minute
+	}
+	return 14 * time.Second
+}
 
 // planStep is a named place to break a plan at.
 type planStep struct {
-	verb   string // add or drain node-4
-	at     moment
-	order  string // what a person says at that moment, before it breaks
-	who    string
-	frozen time.Duration // 0: it is killed, and started again after a second
+	verb  string // add or drain node-4
+	at    moment
+	order string // what a person says at that moment, before it breaks
+	who   string
+	then  string // what a person says while it is broken
 }
 
-func (s planStep) String() string {
-	how := "killed"
-	if s.frozen > 0 {
-		how = fmt.Sprintf("frozen for %s", s.frozen)
-	}
-	return strings.Join(slices.DeleteFunc([]string{s.verb, s.at.name, s.order, s.who + " " + how}, func(part string) bool { return part == "" }), ", ")
+// breakage is a step, broken in one way.
+type breakage struct {
+	planStep
+	how way
+}
+
+func (b breakage) String() string {
+	return strings.Join(slices.DeleteFunc([]string{b.verb, b.at.name, b.order, b.who + " " + string(b.how), b.then}, func(part string) bool { return part == "" }), ", ")
 }
 
 // stepsToBreak are all named steps. Those of the short list come first.
 var stepsToBreak = []planStep{
-	{"add", half, "", leader, pastTheLease},
-	{"drain", building, "", mover, 0},
-	{"add", half, "rollback", leader, 0},
-	{"add", building, "", leader, 0},
-	{"drain", begun, "", leader, 0},
-	{"add", begun, "", mover, 0},
-	{"drain", half, "", etcdItself, time.Minute},
-	{"add", quarter, "", etcdItself, time.Minute},
-	{"drain", quarter, "", leader, pastTheLease},
-	{"add", half, "", mover, pastTheLease},
-	{"drain", half, "", mover, 0},
-	{"add", half, "", neighbour, 0},
-	{"drain", half, "", neighbour, pastTheLease},
-	{"add", last, "", mover, 0},
-	{"drain", last, "", leader, 0},
-	{"add", quarter, "", follower, pastTheLease},
-	{"drain", half, "", bothLeads, 0},
-	{"add", half, "pause", leader, 0},
-	{"drain", half, "cancel", leader, 0},
-	{"drain", quarter, "rollback", mover, 0},
-	{"drain", half, "rollback", etcdItself, pastTheLease},
-	{"drain", done, "", leader, pastTheLease}, // what moved away is being deleted
-	{"add", done, "rollback", neighbour, 0},
-	{"add", half, "pause", etcdItself, 0},
+	{"add", half, "", leader, ""},
+	{"drain", building, "", mover, ""},
+	{"add", half, "rollback", leader, ""},
+	{"add", building, "", leader, ""},
+	{"drain", begun, "", leader, ""},
+	{"add", begun, "", mover, ""},
+	{"drain", half, "", etcdItself, ""},
+	{"add", quarter, "", etcdItself, ""},
+	{"drain", quarter, "", leader, ""},
+	{"add", half, "", mover, ""},
+	{"drain", half, "", mover, ""},
+	{"add", half, "", neighbour, ""},
+	{"drain", half, "", neighbour, ""},
+	{"add", last, "", mover, ""},
+	{"drain", last, "", leader, ""},
+	{"add", quarter, "", follower, ""},
+	{"drain", half, "", bothLeads, ""},
+	{"add", half, "pause", leader, ""},
+	{"drain", half, "", leader, "cancel"}, // before it breaks, a cancel is over at once
+	{"drain", quarter, "rollback", mover, ""},
+	{"drain", half, "rollback", etcdItself, ""},
+	{"drain", done, "", leader, ""}, // what moved away is being deleted
+	{"add", done, "rollback", neighbour, ""},
+	{"add", half, "pause", etcdItself, ""},
 }
 
+// breakages are the steps that settings ask for, each broken in both ways. The
+// short list has one way of each.
+func breakages(s settings) (all []breakage) {
+	ways := []way{wayFrozen, wayKilled}
+	if s.short && s.steps == nil {
+		for n, st := range stepsToBreak[:3] {
+			all = append(all, breakage{st, ways[n%2]})
+		}
+		return all
+	}
+	for _, st := range stepsToBreak {
+		for _, how := range ways {
+			if b := (breakage{st, how}); s.steps == nil || s.steps.MatchString(b.String()) {
+				all = append(all, b)
+			}
+		}
+	}
+	return all
+}
+
+// Moves begin at so many a second, so that a moment is seen before the plan is
+// over: half as many at each further try.
+const (
+	stepRate  = 40
+	stepTries = 3
+)
+
 // TestResizesUnderFaults kills and freezes coordinators and moving nodes, and
-// takes etcd away, at named steps of plans: each plan ends, with as many ready
-// replicas as are wanted, and no answer meanwhile is wrong.
+// takes etcd away, at named steps of plans: each plan ends, no partition has
+// fewer ready replicas meanwhile than before, and no answer fails, is partial or
+// wrong.
 func TestResizesUnderFaults(t *testing.T) {
 	s := need(t)
+	breaks := breakages(s)
+	if len(breaks) == 0 {
+		t.Fatalf("MILLRACE_STEPS: no step is like %q", s.steps)
+	}
 	w := startResizing(t, s, "moving")
 	w.load.burst(w.ctx, 10*members)
 	w.settle()
+	o := &observer{told: w.told}
+	seen := make(chan struct{})
+	go func() { defer close(seen); o.follow(w.ctx, w.watch) }()
 	stop := w.underLoad()
 	defer stop()
 	w.add(mover)
-	steps := stepsToBreak
-	if s.short {
-		steps = steps[:3]
-	}
-	for n, st := range steps {
-		w.history.chapter(st.String())
-		w.prepare(st.verb)
-		w.do("node", st.verb, mover, "--apply")
-		w.comes(st.at)
-		if st.order != "" {
-			w.steer(st.order)
+	w.asker.drain()
+	w.asker.take()
+	for n, b := range breaks {
+		w.history.chapter(b.String())
+		var hit []string
+		for try := 0; hit == nil && try < stepTries; try++ {
+			hit = w.breakAt(b, o, stepRate>>try)
 		}
-		hit := w.hit(st)
-		if st.order == "pause" {
-			w.steer("resume")
+		if hit == nil {
+			t.Errorf("%s: the plan was over before it broke, %d times", b, stepTries)
 		}
-		w.planEnds()
-		if err := w.wholeBy(2); err != nil {
-			w.told("unhealed", err.Error())
-			t.Fatal(err)
-		}
-		t.Logf("step %d of %d, %s (%s): the plan is %s", n+1, len(steps), st, strings.Join(hit, ", "), w.plan().Plan.Status)
+		t.Logf("step %d of %d, %s (%s): the plan is %s", n+1, len(breaks), b, strings.Join(hit, ", "), w.plan().Plan.Status)
 	}
 	w.prepare("add")
 	w.stop(mover)
-	figure.Tell("moving_faults", float64(len(steps)), "faults")
 	stop()
 	w.asker.drain()
-	t.Log(w.asker.take())
+	sum := w.asker.take()
+	t.Log(sum)
+	figure.Tell("moving_faults", float64(len(breaks)), "faults")
+	figure.Tell("moving_faults_answers", float64(sum.whole+sum.flagged+sum.partial), "answers")
+	figure.Print("moving_faults_failed", float64(sum.refused), "questions", 0)
+	figure.Print("moving_faults_partial", float64(sum.partial), "answers", 0)
+	w.allAnswered(s, sum)
 	w.ends3()
 	w.verdict()
+}
+
+// breakAt begins the plan of a step, breaks it at its moment, and waits until
+// it has ended. It returns who was hit: nobody, if the plan was over before.
+func (w *resizing) breakAt(b breakage, o *observer, perSecond int) (hit []string) {
+	w.t.Helper()
+	w.prepare(b.verb)
+	w.whole2()
+	o.begin(w.watch.Current())
+	w.do("node", b.verb, mover, "--apply", "--moves-per-second", fmt.Sprint(perSecond))
+	if w.comes(b.at) {
+		if b.order != "" {
+			w.steer(b.order)
+		}
+		if b.order == "" && b.at.come(w.plan()) || b.order != "" && w.plan().under() {
+			hit = w.hit(b, o)
+		}
+		if b.order == "pause" {
+			w.steer("resume")
+		}
+	}
+	w.planEnds()
+	w.whole2()
+	return hit
+}
+
+// whole2 waits until every partition has two ready replicas.
+func (w *resizing) whole2() {
+	w.t.Helper()
+	if err := w.wholeBy(2); err != nil {
+		w.told("unhealed", err.Error())
+		w.t.Fatal(err)
+	}
+}
+
+// observer holds what etcd says of the replicas, at every change that a watcher
+// sees, against what it said before a plan.
+//
+// A replica on a node that the test itself killed or froze counts although it is
+// not ready, as long as it is assigned: nobody can have it ready. While etcd is
+// away, and until the nodes have registered again, that is so of all. But a
+// coordinator that takes an assigned replica away for one that is not ready is
+// found in any case.
+type observer struct {
+	told func(kind, detail string)
+	mu   struct {
+		sync.Mutex
+		before *cluster.Map // nil: there is no plan
+		broken map[millrace.NodeID]bool
+	}
+}
+
+func (o *observer) follow(ctx context.Context, watch *cluster.Watcher) {
+	for {
+		changed := watch.Changed()
+		o.look(watch.Current())
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// begin has what follows held against what is now.
+func (o *observer) begin(now *cluster.Map) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mu.before, o.mu.broken = now, map[millrace.NodeID]bool{}
+}
+
+// breaks notes whom the test breaks now.
+func (o *observer) breaks(ids ...millrace.NodeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, id := range ids {
+		o.mu.broken[id] = true
+	}
+}
+
+func (o *observer) look(now *cluster.Map) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.before == nil {
+		return
+	}
+	for p := range partition.All() {
+		had, has := readyOf(o.mu.before, p, nil), readyOf(now, p, o.mu.broken)
+		if has >= had {
+			continue
+		}
+		o.told("fewer", fmt.Sprintf("partition %d has %d ready replicas of %q in epoch %d, those on %q counted, and had %d", p, has, now.Replicas(p), now.Epoch(), slices.Sorted(maps.Keys(o.mu.broken)), had))
+		return // one that lasts is seen again
+	}
+}
+
+// readyOf counts the assigned replicas that are ready, or that are on one of
+// some nodes.
+func readyOf(m *cluster.Map, p millrace.Partition, or map[millrace.NodeID]bool) (n int) {
+	for _, id := range m.Replicas(p) {
+		if ready := m.Ready(id); or[id] || m.Alive(id) && ready.Has(p) {
+			n++
+		}
+	}
+	return n
 }
 
 // prepare brings node-4 to where a verb has something to move.
@@ -148,17 +312,20 @@ func (w *resizing) prepare(verb string) {
 	}
 }
 
-// comes waits until a moment of the plan has come, or the plan has ended.
-func (w *resizing) comes(m moment) {
+// comes waits until a moment of the plan has come, and reports whether it has
+// before the plan ended.
+func (w *resizing) comes(m moment) (came bool) {
 	w.t.Helper()
 	if err := eventually(w.ctx, patience, func(context.Context) error {
-		if p := w.plan(); !m.come(p) && p.Plan.Status == "running" {
+		p := w.plan()
+		if came = m.come(p); !came && p.under() {
 			return fmt.Errorf("%s has not come: %v", m.name, p.Progress.Moves)
 		}
 		return nil
 	}); err != nil {
 		w.t.Fatal(err)
 	}
+	return came
 }
 
 // steer gives the plan an order. One that has ended meanwhile takes none but a
@@ -182,26 +349,39 @@ func (w *resizing) steer(order string) {
 }
 
 // hit breaks what a step says, mends it, and returns who was hit.
-func (w *resizing) hit(s planStep) (names []string) {
+func (w *resizing) hit(b breakage, o *observer) (names []string) {
 	w.t.Helper()
-	for _, p := range w.victims(s.who) {
+	broken := time.Now()
+	for _, p := range w.victims(b.who) {
+		switch {
+		case p == w.etcd:
+			for _, n := range w.nodes {
+				o.breaks(millrace.NodeID(n.name))
+			}
+		case slices.Contains(w.nodes, p):
+			o.breaks(millrace.NodeID(p.name))
+		}
 		names = append(names, p.name)
-		if s.frozen > 0 {
+		if b.how == wayFrozen {
 			p.signal(syscall.SIGSTOP)
 			defer p.signal(syscall.SIGCONT)
-		} else {
-			p.kill(syscall.SIGKILL)
-			defer func() {
-				if err := p.start(); err != nil {
-					w.t.Error(err)
-				}
-			}()
+			continue
 		}
+		p.kill(syscall.SIGKILL)
+		defer func() {
+			if err := p.start(); err != nil {
+				w.t.Error(err)
+			}
+		}()
 	}
-	w.pause(max(s.frozen, time.Second))
+	if b.then != "" {
+		w.steer(b.then)
+	}
+	w.pause(b.how.lasts(b.who) - time.Since(broken))
 	return names
 }
 
+// victims are the processes that break: of a leader nobody, while none leads.
 func (w *resizing) victims(who string) []*process {
 	switch who {
 	case etcdItself:
@@ -210,7 +390,7 @@ func (w *resizing) victims(who string) []*process {
 		return w.coordinators
 	case leader, follower:
 		leads := w.plan().Leader.Name
-		return slices.DeleteFunc(slices.Clone(w.coordinators), func(p *process) bool { return (p.name == leads) != (who == leader) })
+		return slices.DeleteFunc(slices.Clone(w.coordinators), func(p *process) bool { return leads == "" || (p.name == leads) != (who == leader) })
 	}
 	return []*process{w.nodeNamed(who)}
 }
@@ -219,11 +399,13 @@ func (w *resizing) victims(who string) []*process {
 func (w *resizing) planEnds() {
 	w.t.Helper()
 	if err := eventually(w.ctx, patience, func(context.Context) error {
-		out, err := w.command("cluster", "status", "--etcd", local(w.etcdAt))
-		for _, status := range []string{"running", "paused", "cancelling", "rolling_back"} {
-			if strings.Contains(out, "\n"+status+":") {
-				err = errors.Join(err, fmt.Errorf("the plan is %s:\n%s", status, out))
-			}
+		var p planned
+		out, err := w.command("cluster", "status", "-o", "json", "--etcd", local(w.etcdAt))
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &p)
+		}
+		if p.under() {
+			err = fmt.Errorf("the plan is %s: %v", p.Plan.Status, p.Progress.Moves)
 		}
 		return err
 	}); err != nil {

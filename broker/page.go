@@ -200,11 +200,11 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *cursor, no
 	case len(c.served) >= maxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.served)), WayOut: "begin anew with a window further back (to)"}
 	}
+	q.query.Exclude, q.query.ServedKey = c.served, q.keys.served[:] // first: a refusal too is known to be of a later page
 	if err := b.keepModel(q, c); err != nil {
 		return err
 	}
 	q.issued = c.issued
-	q.query.Exclude, q.query.ServedKey = c.served, q.keys.served[:]
 	return readTimes(q, req, c.asOf.Std())
 }
 

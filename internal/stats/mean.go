@@ -35,6 +35,25 @@ func (m *Mean) Add(x float64) {
 	m.M2 += before * (x - m.Mean)
 }
 
+// Remove takes out a value that was added: the others stay, but for rounding.
+func (m *Mean) Remove(x float64) {
+	switch {
+	case math.IsNaN(x):
+		m.NaN--
+		return
+	case math.Abs(x) > largest:
+		m.Inf--
+		return
+	case m.N == 1:
+		m.N, m.Mean, m.M2 = 0, 0, 0
+		return
+	}
+	m.N--
+	after := x - m.Mean
+	m.Mean -= after / float64(m.N)
+	m.M2 = max(0, m.M2-after*(x-m.Mean))
+}
+
 // Merge adds what another has seen, by the update of Chan, Golub and LeVeque
 // ("Updating formulae and a pairwise algorithm for computing sample
 // variances", 1979, equation 2.1). The order of merges changes no more than

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -43,6 +44,33 @@ func (q *Quantiles) Add(x float64) {
 		q.Positive = count(q.Positive, bucketOf(x), 1)
 	default:
 		q.Negative = count(q.Negative, bucketOf(-x), 1)
+	}
+}
+
+// Remove takes out a value that was added.
+func (q *Quantiles) Remove(x float64) {
+	switch {
+	case math.IsNaN(x):
+		q.NaN--
+	case math.IsInf(x, 0):
+		q.Inf--
+	case x == 0:
+		q.Zero--
+	case x > 0:
+		uncount(q.Positive, bucketOf(x))
+	default:
+		uncount(q.Negative, bucketOf(-x))
+	}
+}
+
+// uncount takes one out of a bucket, or out of the lowest, which those that are
+// no longer there were counted as.
+func uncount(side map[int]int64, bucket int) {
+	if side[bucket] == 0 {
+		bucket = slices.Min(slices.Collect(maps.Keys(side)))
+	}
+	if side[bucket]--; side[bucket] == 0 {
+		delete(side, bucket)
 	}
 }
 

@@ -83,3 +83,44 @@ func TestMergedQuantilesEqualOne(t *testing.T) {
 		}
 	}
 }
+
+// What is taken out again leaves what was there before it, also of means, which
+// it leaves to rounding.
+func TestWhatWasAddedIsTakenOut(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		var q, want Quantiles
+		var m, wanted Mean
+		var out []float64
+		for range r.IntN(100) {
+			x := []float64{r.NormFloat64(), 0, math.NaN(), math.Inf(1), math.Exp(20 * r.NormFloat64())}[r.IntN(5)]
+			q.Add(x)
+			m.Add(min(x, 1e6))
+			if r.IntN(2) == 0 {
+				out = append(out, x)
+				continue
+			}
+			want.Add(x)
+			wanted.Add(min(x, 1e6))
+		}
+		for _, x := range out {
+			q.Remove(x)
+			m.Remove(min(x, 1e6))
+		}
+		if !maps.Equal(q.Positive, want.Positive) || !maps.Equal(q.Negative, want.Negative) || q.Zero != want.Zero || q.NaN != want.NaN || q.Inf != want.Inf {
+			t.Errorf("seed %d: %+v, want %+v", seed, q, want)
+		}
+		if m.N != wanted.N || m.NaN != wanted.NaN || !near(m.Mean, wanted.Mean) || m.N > 1 && math.Abs(m.M2-wanted.M2) > 1e-5*(1+wanted.M2) {
+			t.Errorf("seed %d: %+v, want %+v", seed, m, wanted)
+		}
+	}
+	var q Quantiles
+	for b := range 2 * maxBuckets { // more than there is room for
+		q.Add(math.Exp(float64(b) * logGrowth / 2))
+		q.Add(math.Exp(float64(b) * logGrowth))
+	}
+	before := q.N()
+	if q.Remove(1); q.N() != before-1 || len(q.Positive) > maxBuckets {
+		t.Errorf("%d of %d are left, in %d buckets", q.N(), before, len(q.Positive))
+	}
+}

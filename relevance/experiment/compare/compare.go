@@ -2,8 +2,11 @@
 // by the exposures of its viewers. It may be asked at any time: what it says is
 // wrong with a stated chance, over all looks together (package stats).
 //
-// A unit counts once, by its first answer in the order of the topic: viewers
-// are independent of each other, and the answers of one viewer are not. Who was
+// A unit counts once, by the first page that is its earliest by time, of those
+// that have come: viewers are independent of each other, and the answers of one
+// viewer are not. A topic has what several brokers wrote, and each writes what
+// waited with it when Kafka is back: its order is not that of the answers. Later
+// pages, which may rightly be empty, say nothing of a variant. Who was
 // forced into a variant is not chance, and only told. A unit that has met two
 // variants stays with its first, and is told: more than a few say that
 // something else than the hash assigns.
@@ -26,7 +29,7 @@ import (
 )
 
 // MaxUnits bounds the units of an experiment that are told apart; what comes
-// after them is counted as [Report.Beyond]. A unit takes some 100 bytes.
+// after them is counted as [Report.Beyond]. A unit takes some 150 bytes.
 const MaxUnits = 5_000_000
 
 // horizon is at how many units, of two arms together, intervals are narrowest.
@@ -38,10 +41,11 @@ type Tally struct {
 	arms    []arm // by name
 	shares  []float64
 	control int // of arms
-	units   map[string]int32
+	units   map[string]met
 	actions []string
 	did     map[string]did // by unit
 	since   millrace.Time
+	steps   int32 // how often since has changed
 	report  Report
 
 	credited, most int // items of drafts, by arm.pages
@@ -51,6 +55,20 @@ type Tally struct {
 type did struct {
 	number  int32  // of the unit
 	actions uint16 // a bit for each
+}
+
+// met is what a unit met first, and where it is counted.
+type met struct {
+	arm     int32 // ^arm once it has met another
+	step    int32 // of the tally, when it was counted
+	at      millrace.Time
+	refused bool
+	partial bool
+	nan     bool
+	items   int32
+	// What means are of, NaN where it is not known. They are added as they are
+	// kept, so that they can be taken out again.
+	millis, cost, share, types, missing float32
 }
 
 // arm is what the units of a variant have met.
@@ -67,7 +85,7 @@ type arm struct {
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, units: map[string]int32{}, did: map[string]did{}, most: MaxCredited}
+	t := &Tally{name: d.Experiment.Name, units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions = o.Actions
 	}
@@ -99,12 +117,14 @@ func (t *Tally) CountSince(at millrace.Time) {
 		return
 	}
 	t.since = at
+	t.steps++
 	for i := range t.arms {
 		t.arms[i].Fresh = 0
 	}
 }
 
-// Add takes an exposure, whatever experiments it is of, in the topic's order.
+// Add takes an exposure, whatever experiments it is of. Of a unit's first pages
+// the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
 	if i < 0 {
@@ -129,22 +149,38 @@ func (t *Tally) Add(r *exposure.Record) {
 	if len(a.drafts) > 0 && r.Refusal == "" && (r.Interleaving == nil || r.Interleaving.Experiment != t.name) {
 		a.Undrafted++
 	}
-	met, again := t.units[e.Unit]
+	if r.ServedBefore > 0 {
+		return
+	}
+	was, again := t.units[e.Unit]
 	switch {
-	case again && met != int32(at):
-		if met >= 0 { // told once
+	case again && was.arm != int32(at):
+		if was.arm >= 0 { // told once
 			t.report.Crossed++
-			t.units[e.Unit] = ^met
+			was.arm = ^was.arm
+			t.units[e.Unit] = was
 		}
 		return
-	case again:
+	case again && r.Time >= was.at:
 		return
+	case again:
+		a.count(&was, -1)
+		if was.step == t.steps && was.at >= t.since {
+			a.Fresh--
+		}
 	case len(t.units) >= MaxUnits:
 		t.report.Beyond++
 		return
+	default:
+		was.step = t.steps
 	}
-	t.units[e.Unit] = int32(at)
-	a.first(r, t.since)
+	m := metBy(r)
+	m.arm, m.step = int32(at), was.step
+	a.count(&m, 1)
+	if m.step == t.steps && m.at >= t.since {
+		a.Fresh++
+	}
+	t.units[e.Unit] = m
 }
 
 func (t *Tally) arm(variant string) (i int, known bool) {
@@ -183,38 +219,65 @@ func (t *Tally) Did(a *outcome.Act) {
 	}
 }
 
-// first counts what a unit met first.
-func (a *arm) first(r *exposure.Record, since millrace.Time) {
-	a.Units++
-	if r.Time >= since {
-		a.Fresh++
+// metBy is what an answer lets its unit meet.
+func metBy(r *exposure.Record) met {
+	none := float32(math.NaN())
+	m := met{at: r.Time, millis: float32(r.Millis), refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}
+	if m.refused {
+		return m
 	}
-	a.times.Add(r.Millis)
-	a.millis.Add(r.Millis)
-	if r.Refusal != "" {
-		a.Refused++
-		return
-	}
-	if r.TimelinesAnswered < r.TimelinesAsked {
-		a.Partial++
-	}
-	if len(r.Items) == 0 {
-		a.Empty++
-	}
-	if slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return math.IsNaN(it.Score) }) {
-		a.NaN++
-	}
-	a.items.Add(float64(len(r.Items)))
+	m.partial = r.TimelinesAnswered < r.TimelinesAsked
+	m.nan = slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return math.IsNaN(it.Score) })
+	m.items = int32(len(r.Items))
 	if r.ScoringNanos > 0 { // what nodes of before do not tell
-		a.cost.Add(float64(r.ScoringNanos) / 1000)
+		m.cost = float32(r.ScoringNanos) / 1000
 	}
 	if len(r.Items) > 0 {
-		a.share.Add(largest(r.Items, func(it *exposure.Item) string { return it.Entity }))
-		a.types.Add(largest(r.Items, func(it *exposure.Item) string { return it.Type }))
+		m.share = float32(largest(r.Items, func(it *exposure.Item) string { return it.Entity }))
+		m.types = float32(largest(r.Items, func(it *exposure.Item) string { return it.Type }))
 	}
 	if missing, known := lacking(r.Items); known {
-		a.missing.Add(missing)
+		m.missing = float32(missing)
 	}
+	return m
+}
+
+// count counts what a unit met: 1 adds it, and -1 takes it out again.
+func (a *arm) count(m *met, sign int64) {
+	mean := func(of *stats.Mean, x float32) {
+		switch {
+		case x != x: // it is not known
+		case sign > 0:
+			of.Add(float64(x))
+		default:
+			of.Remove(float64(x))
+		}
+	}
+	a.Units += sign
+	if sign > 0 {
+		a.times.Add(float64(m.millis))
+	} else {
+		a.times.Remove(float64(m.millis))
+	}
+	mean(&a.millis, m.millis)
+	if m.refused {
+		a.Refused += sign
+		return
+	}
+	if m.partial {
+		a.Partial += sign
+	}
+	if m.items == 0 {
+		a.Empty += sign
+	}
+	if m.nan {
+		a.NaN += sign
+	}
+	mean(&a.items, float32(m.items))
+	mean(&a.cost, m.cost)
+	mean(&a.share, m.share)
+	mean(&a.types, m.types)
+	mean(&a.missing, m.missing)
 }
 
 // lacking returns the part of the features of items that have no value.
@@ -242,7 +305,7 @@ func largest(items []exposure.Item, name func(*exposure.Item) string) float64 {
 }
 
 // Arm is what the units of a variant have met, each counted once by its first
-// answer.
+// page.
 type Arm struct {
 	Variant string
 	Weight  float64 // its part of the experiment's units, by the definition

@@ -93,6 +93,63 @@ func TestUnitsCountOnce(t *testing.T) {
 	}
 }
 
+// Whatever the order in which brokers' backlogs come, units count as if their
+// answers came by time, and later pages count for none: as after an outage of
+// the log, or where the broker is lost that had the first page.
+func TestUnitsCountByTime(t *testing.T) {
+	var all []*exposure.Record
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		unit, variant := fmt.Sprint(i), []string{"new", "old"}[i%2]
+		add := func(at millrace.Time, items, before int, refusal string) {
+			x := shown(unit, variant, items, at)
+			x.Refusal, x.ServedBefore, x.Millis, x.ScoringNanos = refusal, before, r.ExpFloat64(), int64(r.IntN(5000))
+			all = append(all, x)
+		}
+		at := millrace.Time(1000 + 10*i)
+		add(at, 1+i%3, 0, "")
+		add(at+2, 0, 3, "") // a capped feed has no more
+		if i%5 == 0 {
+			add(at+4000, 0, 0, "UNAVAILABLE")
+			add(at-1, 2, 0, []string{"", "UNAVAILABLE"}[i%10/5])
+		}
+	}
+	report := func() Report {
+		tally := New(defined(t, halves))
+		tally.CountSince(2000)
+		for _, x := range all {
+			tally.Add(x)
+		}
+		got, err := tally.Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got.Arms {
+			a := &got.Arms[i]
+			for _, x := range []*float64{&a.Items, &a.Share, &a.Cost} {
+				*x = math.Round(*x*1e6) / 1e6
+			}
+		}
+		got.Effects = nil // of the same numbers
+		return got
+	}
+	slices.SortFunc(all, func(a, b *exposure.Record) int { return int(a.Time - b.Time) })
+	want := report()
+	if a := want.Arms[0]; a.Units != 150 || a.Empty != 0 || a.Refused == 0 || a.Fresh == 0 || a.Fresh == a.Units {
+		t.Fatalf("%+v", a)
+	}
+	for range 5 {
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		if got := report(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v\nby time\n%+v", got, want)
+		}
+	}
+	all = slices.DeleteFunc(all, func(x *exposure.Record) bool { return x.ServedBefore == 0 })
+	if got := report(); got.Arms[0].Units != 0 || got.Arms[0].Answers != 150 {
+		t.Errorf("%+v", got.Arms[0])
+	}
+}
+
 func TestControl(t *testing.T) {
 	for variants, want := range map[string]string{
 		halves: "old",

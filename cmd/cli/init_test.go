@@ -52,6 +52,13 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 		t.Errorf("it was not written again, %v:\n%s", err, again)
 	}
 
+	// Whoever starts it works on another cluster, as a rule.
+	contexts := filepath.Join(t.TempDir(), "contexts.yaml")
+	if err := os.WriteFile(contexts, []byte("current: prod\ncontexts:\n  prod: {etcd: [\"127.0.0.1:1\"], tls: {ca: none.pem}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := []string{"MILLRACE_CONTEXTS=" + contexts, "MILLRACE_CONTEXT=prod", "MILLRACE_CLUSTER=prod", "MILLRACE_TOPIC_PREFIX=prod-"}
+
 	// serve starts a cluster, asks it for the feed and ends it. It has a process
 	// group of its own, as a terminal would give it.
 	serve := func(start func(flags string) *exec.Cmd) (a answer) {
@@ -65,6 +72,7 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 		}
 		defer log.Close()
 		c.Stdout, c.Stderr, c.SysProcAttr = log, log, &syscall.SysProcAttr{Setpgid: true}
+		c.Env = append(c.Environ(), elsewhere...)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -218,8 +218,7 @@ func (m *module) bring(ctx context.Context, w io.Writer, mc *minicluster.Cluster
 	run := func(args ...string) error {
 		fmt.Fprintf(w, "\n$ millrace %s\n", strings.Join(args, " "))
 		c := exec.CommandContext(ctx, binary, args...)
-		// The cluster is this process's, whatever context the user works in.
-		c.Env = append(os.Environ(), "MILLRACE_CONTEXTS="+filepath.Join(m.dir, "no contexts"))
+		c.Env = inNoContext()
 		c.Stdout, c.Stderr = w, w
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("millrace %s: %w", args[0], err)
@@ -245,4 +244,18 @@ func (m *module) bring(ctx context.Context, w io.Writer, mc *minicluster.Cluster
 		}
 	}
 	return nil
+}
+
+// inNoContext is the environment without what it says of a cluster: the cluster is
+// this process's, whatever the user works on.
+func inNoContext() []string {
+	others := []string{"MILLRACE_CONTEXT", "MILLRACE_CONTEXTS"}
+	for _, a := range new(Context).addresses() {
+		others = append(others, a.env)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(of string) bool {
+		name, _, _ := strings.Cut(of, "=")
+		return slices.Contains(others, name)
+	})
+	return append(env, "MILLRACE_CONTEXTS="+os.DevNull)
 }

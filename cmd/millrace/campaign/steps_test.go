@@ -205,8 +205,8 @@ func (w *resizing) breakAt(b breakage, o *observer, perSecond int) (hit []string
 		if b.order != "" {
 			w.steer(b.order)
 		}
-		if b.order == "" && b.at.come(w.plan()) || b.order != "" && w.plan().under() {
-			hit = w.hit(b, o)
+		if p := w.plan(); b.order == "" && b.at.come(p) || b.order != "" && p.under() {
+			hit = w.hit(b, o, p.Leader.Name)
 		}
 		if b.order == "pause" {
 			w.steer("resume")
@@ -349,10 +349,10 @@ func (w *resizing) steer(order string) {
 }
 
 // hit breaks what a step says, mends it, and returns who was hit.
-func (w *resizing) hit(b breakage, o *observer) (names []string) {
+func (w *resizing) hit(b breakage, o *observer, leads string) (names []string) {
 	w.t.Helper()
 	broken := time.Now()
-	for _, p := range w.victims(b.who) {
+	for _, p := range w.victims(b.who, leads) {
 		switch {
 		case p == w.etcd:
 			for _, n := range w.nodes {
@@ -381,15 +381,14 @@ func (w *resizing) hit(b breakage, o *observer) (names []string) {
 	return names
 }
 
-// victims are the processes that break: of a leader nobody, while none leads.
-func (w *resizing) victims(who string) []*process {
+// victims are the processes that break: of a leader nobody, if none leads.
+func (w *resizing) victims(who, leads string) []*process {
 	switch who {
 	case etcdItself:
 		return []*process{w.etcd}
 	case bothLeads:
 		return w.coordinators
 	case leader, follower:
-		leads := w.plan().Leader.Name
 		return slices.DeleteFunc(slices.Clone(w.coordinators), func(p *process) bool { return leads == "" || (p.name == leads) != (who == leader) })
 	}
 	return []*process{w.nodeNamed(who)}

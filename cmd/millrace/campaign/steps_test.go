@@ -316,7 +316,7 @@ func (w *resizing) prepare(verb string) {
 // before the plan ended.
 func (w *resizing) comes(m moment) (came bool) {
 	w.t.Helper()
-	if err := eventually(w.ctx, patience, func(context.Context) error {
+	if err := eventually(w.ctx, planPatience, func(context.Context) error {
 		p := w.plan()
 		if came = m.come(p); !came && p.under() {
 			return fmt.Errorf("%s has not come: %v", m.name, p.Progress.Moves)
@@ -397,7 +397,7 @@ func (w *resizing) victims(who, leads string) []*process {
 // planEnds waits until the last plan has ended, as etcd says.
 func (w *resizing) planEnds() {
 	w.t.Helper()
-	if err := eventually(w.ctx, patience, func(context.Context) error {
+	if err := eventually(w.ctx, planPatience, func(context.Context) error {
 		var p planned
 		out, err := w.command("cluster", "status", "-o", "json", "--etcd", local(w.etcdAt))
 		if err == nil {

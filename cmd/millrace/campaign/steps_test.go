@@ -205,8 +205,8 @@ func (w *resizing) breakAt(b breakage, o *observer, perSecond int) (hit []string
 		if b.order != "" {
 			w.steer(b.order)
 		}
-		if b.order == "" && b.at.come(w.plan()) || b.order != "" && w.plan().under() {
-			hit = w.hit(b, o)
+		if p := w.plan(); b.order == "" && b.at.come(p) || b.order != "" && p.under() {
+			hit = w.hit(b, o, p.Leader.Name)
 		}
 		if b.order == "pause" {
 			w.steer("resume")
@@ -316,7 +316,7 @@ func (w *resizing) prepare(verb string) {
 // before the plan ended.
 func (w *resizing) comes(m moment) (came bool) {
 	w.t.Helper()
-	if err := eventually(w.ctx, patience, func(context.Context) error {
+	if err := eventually(w.ctx, planPatience, func(context.Context) error {
 		p := w.plan()
 		if came = m.come(p); !came && p.under() {
 			return fmt.Errorf("%s has not come: %v", m.name, p.Progress.Moves)
@@ -349,10 +349,10 @@ func (w *resizing) steer(order string) {
 }
 
 // hit breaks what a step says, mends it, and returns who was hit.
-func (w *resizing) hit(b breakage, o *observer) (names []string) {
+func (w *resizing) hit(b breakage, o *observer, leads string) (names []string) {
 	w.t.Helper()
 	broken := time.Now()
-	for _, p := range w.victims(b.who) {
+	for _, p := range w.victims(b.who, leads) {
 		switch {
 		case p == w.etcd:
 			for _, n := range w.nodes {
@@ -381,15 +381,14 @@ func (w *resizing) hit(b breakage, o *observer) (names []string) {
 	return names
 }
 
-// victims are the processes that break: of a leader nobody, while none leads.
-func (w *resizing) victims(who string) []*process {
+// victims are the processes that break: of a leader nobody, if none leads.
+func (w *resizing) victims(who, leads string) []*process {
 	switch who {
 	case etcdItself:
 		return []*process{w.etcd}
 	case bothLeads:
 		return w.coordinators
 	case leader, follower:
-		leads := w.plan().Leader.Name
 		return slices.DeleteFunc(slices.Clone(w.coordinators), func(p *process) bool { return leads == "" || (p.name == leads) != (who == leader) })
 	}
 	return []*process{w.nodeNamed(who)}
@@ -398,7 +397,7 @@ func (w *resizing) victims(who string) []*process {
 // planEnds waits until the last plan has ended, as etcd says.
 func (w *resizing) planEnds() {
 	w.t.Helper()
-	if err := eventually(w.ctx, patience, func(context.Context) error {
+	if err := eventually(w.ctx, planPatience, func(context.Context) error {
 		var p planned
 		out, err := w.command("cluster", "status", "-o", "json", "--etcd", local(w.etcdAt))
 		if err == nil {

@@ -76,6 +76,20 @@ func (e *Experiment) weighed(s *Sets) []string {
 	return e.Feeds
 }
 
+// ComparesModels reports whether a variant ranks by another model than the feed's
+// own: what the experiment compares is what ranks, then.
+func (e *Experiment) ComparesModels() bool {
+	return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.models()) > 0 })
+}
+
+// Rankings returns the models that a variant ranks by; "" is the feed's own.
+func (s *Sets) Rankings() []string {
+	if models := s.models(); len(models) > 0 {
+		return models
+	}
+	return []string{""}
+}
+
 // models returns the models that rank instead of the feed's.
 func (s *Sets) models() []string {
 	if s.Model != "" {

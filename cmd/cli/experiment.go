@@ -560,6 +560,9 @@ func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
 	if !t.Known.HasFeed(whom.feed) {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", whom.feed), WayOut: "name one of millrace feed list"}
 	}
+	if err := broker.CheckViewerID(whom.viewer); err != nil {
+		return err
+	}
 	sent, err := attributesOf(whom.attributes)
 	if err != nil {
 		return err

@@ -33,6 +33,9 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 			add(fmt.Sprintf(".feeds[%d]", i), "experiment "+e.Name+" is on feed "+name, refuse("define it first", "there is no feed %s", name))
 		}
 	}
+	if t, _ := readTargeting(e.Targeting); t != nil && t.never != "" {
+		add(".targeting", "experiment "+e.Name+" has targeting that is true of nobody", refuse("write a text in quotes and a number without, as callers send it", "%s", t.never))
+	}
 	for i := range e.Variants {
 		v := &e.Variants[i]
 		at, sets := fmt.Sprintf(".variants[%d].set", i), fmt.Sprintf("variant %s of experiment %s sets ", v.Name, e.Name)

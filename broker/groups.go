@@ -365,11 +365,18 @@ func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
 	return of
 }
 
+// shareUnapplied is a bit of a share in a page token, above every share.
+const shareUnapplied = 1 << 16
+
 // appendDivision appends what later pages need to divide as the first did.
-func appendDivision(b []byte, divided []experiment.Dealt, models []rankedFor) []byte {
+func appendDivision(b []byte, divided []experiment.Dealt, models []rankedFor, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(divided)))
 	for _, x := range divided {
-		b = binary.AppendUvarint(appendPrefixed(b, x.Experiment), uint64(x.Share))
+		share := uint64(x.Share)
+		if slices.Contains(unapplied, x.Experiment) {
+			share |= shareUnapplied
+		}
+		b = binary.AppendUvarint(appendPrefixed(b, x.Experiment), share)
 		b = binary.LittleEndian.AppendUint64(b, x.Sum)
 	}
 	b = binary.AppendUvarint(b, uint64(len(models)))
@@ -386,9 +393,13 @@ func appendDivision(b []byte, divided []experiment.Dealt, models []rankedFor) []
 	return b
 }
 
-func readDivision(r *reader) (divided []experiment.Dealt, models []rankedFor) {
+func readDivision(r *reader) (divided []experiment.Dealt, models []rankedFor, unapplied []string) {
 	for n := r.uvarint(); n > 0 && !r.bad; n-- {
 		x := experiment.Dealt{Experiment: string(r.bytes(r.uvarint())), Share: int(r.uvarint())}
+		if x.Share&shareUnapplied != 0 {
+			x.Share &^= shareUnapplied
+			unapplied = append(unapplied, x.Experiment)
+		}
 		if sum := r.bytes(8); !r.bad {
 			x.Sum = binary.LittleEndian.Uint64(sum)
 		}
@@ -403,7 +414,7 @@ func readDivision(r *reader) (divided []experiment.Dealt, models []rankedFor) {
 		m.plain = !r.bad && plain[0] == 1
 		models = append(models, m)
 	}
-	return divided, models
+	return divided, models, unapplied
 }
 
 // rankedFor is the version that ranked for groups.

@@ -86,20 +86,39 @@ func (b *Broker) weigh(q *question) {
 }
 
 // unapplied returns the experiments, by name, that the viewer or the entities are in
-// and whose weights do not rank, since what ranks in the place of a condemned version
-// lacks them. The control of such an experiment is not compared either.
+// and that the answer counts for no variant of: they compare models, and another
+// version ranks in the place of one of these that is condemned; or their weights do
+// not rank, since what ranks in such a place lacks them. So it is for all variants, or
+// the split would tilt; and on later pages as on the first, whatever ranks by then.
 func (b *Broker) unapplied(q *question) (names []string) {
+	none := func(of string) bool { return slices.Contains(q.variants.unapplied, of) || b.replaced(q, of) }
 	for _, x := range q.variants.dealt {
-		if len(x.Sets.Weights) > 0 && q.plain || len(x.Sets.Weights) == 0 && b.lacksOthers(q, x.Experiment) {
+		if none(x.Experiment) || len(x.Sets.Weights) > 0 && q.plain || len(x.Sets.Weights) == 0 && b.lacksOthers(q, x.Experiment) {
 			names = append(names, x.Experiment)
 		}
 	}
 	for _, x := range q.variants.entities {
-		if !slices.Contains(names, x.experiment) && (q.plainly(x.experiment) || b.lacksOthers(q, x.experiment)) {
+		if !slices.Contains(names, x.experiment) && (none(x.experiment) || q.plainly(x.experiment) || b.lacksOthers(q, x.experiment)) {
 			names = append(names, x.experiment)
 		}
 	}
 	return names
+}
+
+// replaced reports whether another version ranks in the place of one that an
+// experiment compares: in this answer, or else in those of its other variants now.
+func (b *Broker) replaced(q *question, of string) bool {
+	if b.models == nil || b.experiments == nil {
+		return false
+	}
+	return slices.ContainsFunc(b.experiments.Current().Compared(of), func(name string) bool {
+		name = cmp.Or(name, q.variants.own)
+		if q.inPlaceOf.Name == name || slices.ContainsFunc(q.groups, func(g *group) bool { return g.inPlaceOf.Name == name }) {
+			return true
+		}
+		v, serves := b.models.Served(name)
+		return serves && b.unfit(q, v) != ""
+	})
 }
 
 // plainly reports whether entities with a variant whose weights an experiment sets

@@ -55,10 +55,13 @@ type cursor struct {
 	feedSum  string                // and its checksum, as [pageKeys.definition] writes it
 	variants []experiment.Assigned // of every page: what deals may have changed; without what they set
 	heldOut  []string              // layers, of every page likewise
-	draft    *draft                // of every page likewise; nil without one
-	divided  []experiment.Dealt    // what divides the entities, of every page likewise
-	models   []rankedFor           // of groups of entities, of every page likewise
-	served   []uint64              // millrace.ServedHash of every item so far, ascending
+	// unapplied are experiments that no page counts for a variant of, since the first
+	// did not.
+	unapplied []string
+	draft     *draft             // of every page likewise; nil without one
+	divided   []experiment.Dealt // what divides the entities, of every page likewise
+	models    []rankedFor        // of groups of entities, of every page likewise
+	served    []uint64           // millrace.ServedHash of every item so far, ascending
 }
 
 // identity is of a request what must be the same on every page, as a MAC.
@@ -83,13 +86,13 @@ func (c *cursor) encode(key []byte) string {
 		b = appendPrefixed(b, s)
 	}
 	if version >= tokenVariants {
-		b = appendVariants(b, c.variants, c.heldOut)
+		b = appendVariants(b, c.variants, c.heldOut, c.unapplied)
 	}
 	switch version {
 	case tokenDraft:
 		b = appendDraft(b, c.draft)
 	case tokenVersion:
-		b = appendDivision(b, c.divided, c.models)
+		b = appendDivision(b, c.divided, c.models, c.unapplied)
 	}
 	b = appendHashes(b, c.served)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(key, b)...))
@@ -125,13 +128,15 @@ func decodeBody(b []byte) (*cursor, error) {
 		*s = string(r.bytes(r.uvarint()))
 	}
 	if v[0] >= tokenVariants {
-		c.variants, c.heldOut = readVariants(&r)
+		c.variants, c.heldOut, c.unapplied = readVariants(&r)
 	}
 	switch v[0] {
 	case tokenDraft:
 		c.draft = readDraft(&r)
 	case tokenVersion:
-		c.divided, c.models = readDivision(&r)
+		var unapplied []string
+		c.divided, c.models, unapplied = readDivision(&r)
+		c.unapplied = append(c.unapplied, unapplied...)
 	}
 	if r.bad {
 		return nil, errors.New("it ends too soon")
@@ -319,7 +324,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 	c := cursor{
 		issued: q.issued, asOf: q.asOf, request: q.request, model: q.query.Model, version: q.query.ModelVersion, sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
 		feed: q.feed.edition.Version, feedSum: q.keys.definition(&q.feed), variants: q.variants.dealt, heldOut: q.variants.heldOut, draft: q.draft, served: slices.Compact(served),
-		divided: q.variants.division.Dealt(), models: q.models(),
+		divided: q.variants.division.Dealt(), models: q.models(), unapplied: b.unapplied(q),
 	}
 	return c.encode(q.keys.token)
 }

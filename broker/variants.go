@@ -21,6 +21,8 @@ type variants struct {
 	overridden []string
 	heldOut    []string           // layers in whose holdout the viewer is
 	weights    map[string]float64 // of the model, in place of its own
+	own        string             // the feed's model, as it is defined
+	unapplied  []string           // experiments that the first page counted for no variant of; of a later one
 
 	division *experiment.Division // of the entities; nil: none
 	entities []dealtEntities      // by variant
@@ -37,9 +39,10 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error 
 		set = b.experiments.Current()
 	}
 	var err error
+	q.variants.own = q.feed.Model
 	if c != nil {
 		q.variants.dealt, err = dealtBefore(set, c, q.feed.Private)
-		q.variants.heldOut = c.heldOut
+		q.variants.heldOut, q.variants.unapplied = c.heldOut, c.unapplied
 	} else {
 		err = q.dealAnew(set, req)
 	}
@@ -159,8 +162,14 @@ func dealtBefore(set *experiment.Set, c *cursor, private bool) ([]experiment.Ass
 	return dealt, nil
 }
 
+// The flags of a variant in a page token.
+const (
+	flagForced    = 1
+	flagUnapplied = 2
+)
+
 // appendVariants appends what later pages need of what was dealt.
-func appendVariants(b []byte, dealt []experiment.Assigned, heldOut []string) []byte {
+func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []string) []byte {
 	b = binary.AppendUvarint(b, uint64(len(heldOut)))
 	for _, layer := range heldOut {
 		b = appendPrefixed(b, layer)
@@ -171,17 +180,20 @@ func appendVariants(b []byte, dealt []experiment.Assigned, heldOut []string) []b
 		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
 			b = appendPrefixed(b, s)
 		}
-		forced := byte(0)
+		flags := byte(0)
 		if x.Forced {
-			forced = 1
+			flags = flagForced
 		}
-		b = binary.AppendUvarint(append(b, forced), uint64(x.Probability.Slots))
+		if slices.Contains(unapplied, x.Experiment) {
+			flags |= flagUnapplied
+		}
+		b = binary.AppendUvarint(append(b, flags), uint64(x.Probability.Slots))
 		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.SetsSum)
 	}
 	return b
 }
 
-func readVariants(r *reader) (dealt []experiment.Assigned, heldOut []string) {
+func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []string) {
 	for n := r.uvarint(); n > 0 && !r.bad; n-- {
 		heldOut = append(heldOut, string(r.bytes(r.uvarint())))
 	}
@@ -191,14 +203,17 @@ func readVariants(r *reader) (dealt []experiment.Assigned, heldOut []string) {
 			*s = string(r.bytes(r.uvarint()))
 		}
 		x.Checksum = hex.EncodeToString([]byte(x.Checksum))
-		forced := r.bytes(1)
+		flags := r.bytes(1)
 		x.Probability = experiment.Probability{Slots: int(r.uvarint()), Weight: int(r.uvarint())}
 		if sum := r.bytes(8); !r.bad {
-			x.Forced, x.SetsSum = forced[0] == 1, binary.LittleEndian.Uint64(sum)
+			x.Forced, x.SetsSum = flags[0]&flagForced != 0, binary.LittleEndian.Uint64(sum)
+			if flags[0]&flagUnapplied != 0 {
+				unapplied = append(unapplied, x.Experiment)
+			}
 		}
 		dealt = append(dealt, x)
 	}
-	return dealt, heldOut
+	return dealt, heldOut, unapplied
 }
 
 // experimentFaults is a metric: what has a fault.

@@ -328,6 +328,66 @@ func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
 	}
 }
 
+// Where another version ranks in the place of one that an experiment compares,
+// answers count for none of its variants: not for the model that a variant sets, nor
+// for the feed's own that its control ranks by, nor for either of two that draft; on
+// further pages neither, whatever ranks by then. What is compared on one model alone
+// counts all the same.
+func TestComparedModelsThatAreCondemned(t *testing.T) {
+	const of = `
+layers: [{name: l, salt: s, unit: %s}]
+experiments:
+  - {name: e, layer: l, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: a, weight: 5000}, {name: b, weight: 5000, set: {%s}}]%s}
+`
+	for _, c := range []struct {
+		unit, own, sets string
+		applied         bool
+	}{
+		{"viewer", "recency", "model: coarse", false},
+		{"viewer", "coarse", "model: recency", false},
+		{"viewer", "recency", "interleave: [recency, coarse]", false},
+		{"viewer", "recency", "interleave: [coarse, recency]", false},
+		{"viewer", "coarse", "limit: 4", true},
+		{"entity", "recency", "model: coarse", false},
+		{"entity", "coarse", "model: recency", false},
+		{"entity", "coarse", "cap_per_entity: 9", true},
+	} {
+		t.Run(c.unit+", "+c.own+", "+c.sets, func(t *testing.T) {
+			w := variantedWorld(t)
+			b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: c.own, Limit: 5})
+			log := &shownLog{}
+			b.exposures = log
+			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+			b.condemned.cluster = verdict
+			forced := ", forced: {alice: b, bob: a}"
+			if c.unit == "entity" {
+				forced = ""
+			}
+			define(t, b, docs, 1, fmt.Sprintf(of, c.unit, c.sets, forced))
+			says := func(when string, resp *feedv1.GetFeedResponse, counts bool) {
+				t.Helper()
+				if got := resp.Receipt.Unapplied; (len(got) == 0) != counts || !counts && !slices.Equal(got, []string{"e"}) {
+					t.Errorf("%s: %v", when, resp.Receipt)
+				}
+				if n := log.count("a") + log.count("b"); (n > 0) != counts {
+					t.Errorf("%s, %d answers count", when, n)
+				}
+				log.all = nil
+			}
+			var first []*feedv1.GetFeedResponse
+			for _, viewer := range []string{"alice", "bob"} {
+				first = append(first, ask(t, b, viewer, nil))
+				says("while it is condemned", first[len(first)-1], c.applied)
+			}
+			verdict.set(coarseVersion(2), "")
+			for i, viewer := range []string{"alice", "bob"} {
+				says("a further page", ask(t, b, viewer, func(r *feedv1.GetFeedRequest) { r.PageToken = first[i].NextPageToken }), c.applied)
+				says("when it is asked for again", ask(t, b, viewer, nil), true)
+			}
+		})
+	}
+}
+
 // shownLog keeps exposures.
 type shownLog struct{ all []*exposure.Record }
 

@@ -21,10 +21,18 @@ const (
 	maxListLen        = 10_000
 )
 
+// CheckViewerID refuses what requests are refused with as the viewer's id.
+func CheckViewerID(id string) error {
+	if len(id) > maxViewerIDBytes || !utf8.ValidString(id) {
+		return invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", maxViewerIDBytes), "%d bytes are not an id", len(id))
+	}
+	return nil
+}
+
 func readViewer(q *question, req *feedv1.GetFeedRequest) error {
 	v := req.GetViewer()
-	if len(v.GetId()) > maxViewerIDBytes || !utf8.ValidString(v.GetId()) {
-		return invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", maxViewerIDBytes), "%d bytes are not an id", len(v.GetId()))
+	if err := CheckViewerID(v.GetId()); err != nil {
+		return err
 	}
 	if n := len(v.GetAttributes()); n > maxAttributes {
 		return tooMany("viewer.attributes", n, maxAttributes)

@@ -307,7 +307,7 @@ func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Ent
 	}
 	fmt.Fprint(w, variantsText(r.GetVariants()))
 	if of := r.GetUnapplied(); len(of) > 0 {
-		fmt.Fprintf(w, " (not applied: what ranks lacks the weights of %s)", strings.Join(of, ", "))
+		fmt.Fprintf(w, " (counts for no variant of %s: a version that it needs is condemned)", strings.Join(of, ", "))
 	}
 	for _, v := range r.GetEntityVariants() {
 		entities := "entities"

@@ -484,8 +484,8 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d serve", len(serving)), nil
 }
 
-// experimentsWhole warns of experiments that give nobody a variant though they may,
-// and of documents that cannot be taken over.
+// experimentsWhole warns of experiments that give nobody a variant though they may, or
+// whose answers count for none, and of documents that cannot be taken over.
 func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	cl, err := d.lookAtCluster(ctx)
 	if err != nil {
@@ -500,7 +500,11 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if lines := faultLines(st); len(lines) > 0 {
+	lines, err := t.notes(ctx, st)
+	if err != nil {
+		return "", err
+	}
+	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}
 	}
 	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)), nil

@@ -137,7 +137,11 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 			func(ctx context.Context, t *trial, args []string) error { return t.resume(ctx, args[0]) }),
 		explain, experimentStatus(),
 		experimentRule(),
-		experimentLook(&cobra.Command{Use: "history DOCUMENT", Short: "Who changed a document, and when", Args: cobra.ExactArgs(1)},
+		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
+			Long: `Tells of each version of a document, by its own name or that of an experiment in
+it: who put it in place, and when. Beside these it tells who held and resumed its
+experiments, and, of the models that these compare or set weights of, when another
+version began to rank, or was condemned.`},
 			func(ctx context.Context, t *trial, output *form, args []string) error {
 				return t.history(ctx, output, args[0])
 			}),
@@ -153,6 +157,7 @@ type trial struct {
 	feeds   *feedStore
 	trails  *experiments.Trails
 	out     io.Writer
+	rolled  *rollout // nil: not read yet
 }
 
 // experimentOn makes a command that runs on a cluster.
@@ -190,7 +195,7 @@ func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Write
 		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, cl)
-	return &trial{&experiments.Store{Documents: documents, Known: known, Who: whoami()}, cl, store, trails, out}, err
+	return &trial{Store: &experiments.Store{Documents: documents, Known: known, Who: whoami()}, cluster: cl, feeds: store, trails: trails, out: out}, err
 }
 
 // steadily has an experiment change by what it leans on, which does not change
@@ -325,8 +330,9 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 	return name, c, err
 }
 
-// tellFaults tells of experiments with a fault once something was changed: schemas
-// are no part of the transaction, and may have changed meanwhile.
+// tellFaults tells of experiments with a fault, or that are not applied, once something
+// was changed: schemas and condemned versions are no part of the transaction, and may
+// have changed meanwhile.
 func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	t, err := openTrial(ctx, nil, cl, w)
 	if err != nil {
@@ -336,10 +342,11 @@ func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range faultLines(st) {
+	lines, err := t.notes(ctx, st)
+	for _, line := range lines {
 		fmt.Fprintf(w, "note: %s\n", line)
 	}
-	return nil
+	return err
 }
 
 func (t *trial) tell(c experiments.Changed) {
@@ -382,7 +389,7 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 		return err
 	}
 	t.tell(c)
-	return nil
+	return tellFaults(ctx, t.out, t.cluster)
 }
 
 // experimentShown is an experiment as list and show tell of it.
@@ -398,7 +405,8 @@ type experimentShown struct {
 	Checksum   string           `json:"checksum"`
 	Assigning  int              `json:"slots_assigning"` // of all slots
 	Slots      int              `json:"slots"`
-	Fault      string           `json:"fault,omitempty"` // so that brokers give nobody a variant
+	Fault      string           `json:"fault,omitempty"`     // so that brokers give nobody a variant
+	Unapplied  string           `json:"unapplied,omitempty"` // why answers count for no variant
 	Definition any              `json:"definition,omitempty"`
 }
 
@@ -407,9 +415,9 @@ type armShown struct {
 	Weight float64 `json:"weight_percent"`
 }
 
-func experimentOf(st *experiments.State, d *experiment.Defined) experimentShown {
+func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.Defined) (x experimentShown, err error) {
 	e := &d.Experiment
-	x := experimentShown{
+	x = experimentShown{
 		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: list(e.Feeds), Variants: []armShown{},
 		Document: d.Document, Version: st.Versions[d.Document].Version, Checksum: d.Checksum, Slots: slot.Count, Fault: d.Unfit,
 	}
@@ -419,7 +427,8 @@ func experimentOf(st *experiments.State, d *experiment.Defined) experimentShown 
 	for _, r := range d.Rule.Slots {
 		x.Assigning += r.To - r.From + 1
 	}
-	return x
+	x.Unapplied, err = t.unapplied(ctx, e)
+	return x, err
 }
 
 // leftOut is a document that brokers take nothing of.
@@ -449,7 +458,15 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		LeftOut     []leftOut         `json:"left_out"`
 	}{[]experimentShown{}, leftOuts(st)}
 	for _, d := range st.Set.Experiments() {
-		shown.Experiments = append(shown.Experiments, experimentOf(st, &d))
+		x, err := t.shown(ctx, st, &d)
+		if err != nil {
+			return err
+		}
+		shown.Experiments = append(shown.Experiments, x)
+	}
+	lines, err := t.notes(ctx, st)
+	if err != nil {
+		return err
 	}
 	return output.write(t.out, shown, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -464,7 +481,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		for _, line := range faultLines(st) {
+		for _, line := range lines {
 			fmt.Fprintln(w, line)
 		}
 		return nil
@@ -498,13 +515,19 @@ func (t *trial) show(ctx context.Context, output *form, name string) error {
 	if err != nil {
 		return err
 	}
-	shown := experimentOf(st, &d)
+	shown, err := t.shown(ctx, st, &d)
+	if err != nil {
+		return err
+	}
 	shown.Definition = objectOf(st.Texts[d.Document])
 	return output.write(t.out, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
 		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		if d.Unfit != "" {
 			fmt.Fprintf(w, "# %s\n", unfitLine(&d))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintf(w, "# %s\n", unappliedLine(&d.Experiment, shown.Unapplied))
 		}
 		_, err := w.Write(st.Texts[d.Document])
 		return err
@@ -536,6 +559,9 @@ func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
 	}
 	if !t.Known.HasFeed(whom.feed) {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", whom.feed), WayOut: "name one of millrace feed list"}
+	}
+	if err := broker.CheckViewerID(whom.viewer); err != nil {
+		return err
 	}
 	sent, err := attributesOf(whom.attributes)
 	if err != nil {
@@ -601,16 +627,27 @@ func (t *trial) rule(ctx context.Context, name string) error {
 	return writeJSON(t.out, d.Rule)
 }
 
+// history tells of a document by its own name, or by that of an experiment in it.
 func (t *trial) history(ctx context.Context, output *form, name string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if len(t.Documents.All()[name]) == 0 {
+		if name = st.DocumentOf(name); name == "" {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: "there is no experiment and no document of this name", WayOut: "millrace experiment list names what there is"}
+		}
+	}
 	events, err := t.Documents.History(ctx, name)
 	if err != nil {
 		return err
 	}
-	said, err := t.said(ctx, name)
+	of := st.Of(name)
+	versions, err := t.versionsOf(ctx, of, events[0])
 	if err != nil {
 		return err
 	}
-	events = append(events, said...)
+	events = append(append(events, t.said(of)...), versions...)
 	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
 	return output.write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
 }

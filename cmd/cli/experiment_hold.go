@@ -61,16 +61,12 @@ func (t *trial) find(ctx context.Context, name string) (experiment.Defined, erro
 	return st.Find(name)
 }
 
-// said is what people said to the ramps of a document's experiments, as its history
-// tells it. A trail that cannot be read tells nothing.
-func (t *trial) said(ctx context.Context, document string) (all []cluster.Event, err error) {
-	st, err := t.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, of := range st.Set.Experiments() {
-		trail, err := t.trails.Of(of.Experiment.Name)
-		if of.Document != document || err != nil {
+// said is what people said to the ramps of experiments, as the history of their
+// document tells it. A trail that cannot be read tells nothing.
+func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
+	for i := range of {
+		trail, err := t.trails.Of(of[i].Name)
+		if err != nil {
 			continue
 		}
 		for _, d := range trail.Decisions {
@@ -84,7 +80,7 @@ func (t *trial) said(ctx context.Context, document string) (all []cluster.Event,
 			all = append(all, cluster.Event{What: cluster.Change(d.What), Version: "-", Who: who, When: d.When})
 		}
 	}
-	return all, nil
+	return all
 }
 
 // printTrail prints why an experiment is where it is.

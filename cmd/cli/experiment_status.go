@@ -36,7 +36,9 @@ func experimentStatus() *cobra.Command {
 		Use: "status NAME", Short: "How the variants of an experiment do, by what its viewers were shown", Args: cobra.ExactArgs(1),
 		Long: `Reads the topic of exposures and compares each variant with the control: the one
 that sets nothing, or is named control. Each viewer counts once, by their first
-answer; who was forced into a variant does not count.
+answer; who was forced into a variant does not count. Which versions of models
+ranked a variant's answers is told, and that it has changed where there are several
+of one model.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -109,7 +111,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	why, err := t.unapplied(ctx, &of.Experiment)
+	as, err := t.shown(ctx, st, &of)
 	if err != nil {
 		return err
 	}
@@ -117,7 +119,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	shown := statusShown{experimentShown: experimentOf(st, &of), Unapplied: why, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	shown := statusShown{experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
@@ -126,8 +128,8 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		if of.Unfit != "" {
 			fmt.Fprintln(w, unfitLine(&of))
 		}
-		if why != "" {
-			fmt.Fprintf(w, "%s; its answers count for no variant\n", why)
+		if shown.Unapplied != "" {
+			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
 		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
@@ -158,7 +160,6 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 // statusShown is what experiment status shows, as JSON.
 type statusShown struct {
 	experimentShown
-	Unapplied string `json:"unapplied,omitempty"` // why answers count for no variant
 	reportShown
 	experiments.Trail
 	Shadows      []shadow.Report `json:"shadows"`      // of its feeds
@@ -201,6 +202,17 @@ type shownArm struct {
 	Items     *float64         `json:"items"`               // mean of an answer
 	Millis    [3]*float64      `json:"millis"`              // quantiles 0.5, 0.95 and 0.99
 	Undrafted int64            `json:"undrafted,omitempty"` // answers
+	Ranked    []rankedShown    `json:"ranked_by"`           // all answers, by version
+}
+
+// rankedShown is a version that has ranked answers of a variant. Several of one model
+// are pooled in what is compared.
+type rankedShown struct {
+	Model   string `json:"model"`
+	Version string `json:"version"`
+	Answers int64  `json:"answers"`
+	First   string `json:"first_answer"`
+	Last    string `json:"last_answer"`
 }
 
 type effectShown struct {
@@ -261,7 +273,10 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 	for _, a := range r.Arms {
 		arm := shownArm{
 			Variant: a.Variant, Weight: 100 * a.Weight, Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
-			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{},
+			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
+		}
+		for _, x := range a.Ranked {
+			arm.Ranked = append(arm.Ranked, rankedShown{x.Model, x.Version, x.Answers, x.First.String(), x.Last.String()})
 		}
 		for i, n := range a.Did {
 			arm.Did[r.Actions[i]] = n
@@ -300,6 +315,21 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	fmt.Fprintln(w)
+	for _, a := range r.Arms {
+		var by []string
+		for _, x := range a.Ranked {
+			by = append(by, fmt.Sprintf("%s %s in %d answers", x.Model, x.Version, x.Answers))
+		}
+		if len(by) > 0 {
+			fmt.Fprintf(w, "%s is ranked by %s\n", a.Variant, strings.Join(by, ", "))
+		}
+	}
+	for _, a := range r.Arms {
+		for _, says := range a.Changed() {
+			fmt.Fprintf(w, "CHANGED: %s; what is compared pools them, and --since tells the last apart\n", says)
+		}
 	}
 	for _, a := range r.Arms {
 		if a.Undrafted > 0 {

@@ -70,7 +70,7 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 			waitFor(t.Context(), t, "the coordinator to say what it waits for", func() bool {
 				return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), " ago: "+why+"\n")
 			})
-			if out := must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\n"+why+"; its answers count for no variant\n") {
+			if out := must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\nexperiment fresher, running: "+why+"; its answers count for no variant until another version serves, or that one is asked for again\n") {
 				t.Errorf("status says\n%s", out)
 			}
 		})

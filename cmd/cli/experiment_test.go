@@ -68,6 +68,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"list"}, says: "fresher  running  10%    ranking  home   control 50%, treatment 50%  ranking 4"},
 		{args: []string{"explain", "--feed", "home", "--viewer", "member:17"}, says: "slot"},
 		{args: []string{"explain", "--feed", "nosuch", "--viewer", "member:17"}, err: "there is no feed"},
+		{args: []string{"explain", "--feed", "home", "--viewer", strings.Repeat("v", 513)}, err: "viewer.id: 513 bytes are not an id"},
 		{args: []string{"show", "fresher"}, says: "state: running   # until Monday"},
 		{args: []string{"define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "limit: 40", 1))}, err: "experiments[0].state"},
 		{args: []string{"define", s.file("other.yaml", strings.Replace(fresher, "ranking-2026", "other", 1))}, err: "there is a layer ranking already in ranking"},

@@ -165,7 +165,8 @@ it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
 serves, or costs over fifty times as much, is published but serves only with
---serve. One that lacks a weight which a variant of an experiment sets does not
+--serve; so is one that changes what a variant of a running experiment is ranked
+by, where the experiment compares models and what serves is not condemned. One that lacks a weight which a variant of an experiment sets does not
 serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
@@ -175,7 +176,7 @@ serve while there is that experiment.`,
 		}
 		return r.push(ctx, pack, p)
 	})
-	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, or costs far more")
+	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, costs far more, or changes a variant of a running experiment")
 	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
 	c.Flags().DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for the index nodes")
 	c.MarkFlagsMutuallyExclusive("serve", "no-serve")
@@ -229,7 +230,14 @@ func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error 
 	if err := r.absolve(ctx, v); err != nil {
 		return err
 	}
-	hold := r.hold(before, v)
+	if err := r.showUses(ctx, v.Name); err != nil {
+		return err
+	}
+	changes, err := r.changes(ctx, before, v)
+	if err != nil {
+		return err
+	}
+	hold := joined(r.hold(before, v), changes)
 	switch {
 	case p.only:
 		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
@@ -626,6 +634,13 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 	fmt.Fprintf(r.out, "%s would serve again, in place of %s\n", v, before.Version)
 	if err := r.showUses(ctx, name); err != nil {
 		return err
+	}
+	changes, err := r.changes(ctx, before, v)
+	if err != nil {
+		return err
+	}
+	if changes != "" {
+		fmt.Fprintf(r.out, "note: %s\n", changes)
 	}
 	r.tellUnfit(ctx, v)
 	if err := r.feeds.keeps(ctx, change{model: v}); err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -277,7 +278,7 @@ func (a *Artefacts) Serve(ctx context.Context, v Version, expect *Version, who s
 		}
 		if expect != nil && expect.Sum != l.Serving {
 			now, _ := l.find(l.Serving)
-			return unchanged, refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s: version %q serves, and not %q", a.kind, v.Name, now.Version, expect.Version)
+			return unchanged, refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s has changed meanwhile: %s serves now, in place of %s", a.one(), v.Name, named(now.Version), named(expect.Version))
 		}
 		if l.Serving == e.Sum {
 			return unchanged, nil
@@ -363,7 +364,7 @@ func (a *Artefacts) RollsBackTo(ctx context.Context, name string) (Version, erro
 // before returns the version that served before the present one.
 func (a *Artefacts) before(l *ledger, name string) (Version, error) {
 	if len(l.Before) == 0 {
-		return Version{}, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s, of the %s, that is still there served before", name, a.kind)
+		return Version{}, refuse(ErrNothingBefore, millrace.ReasonInvalid, "name", "let another version serve", "no version of %s %s that is still there served before", a.one(), name)
 	}
 	e, _ := l.find(l.Before[len(l.Before)-1])
 	return Version{name, e.Version, e.Sum}, nil
@@ -414,9 +415,20 @@ func (a *Artefacts) droppable(l *ledger, v Version, uses func(v Version, serves 
 func (a *Artefacts) unknown(name, version string) error {
 	ledgers, _ := a.state.get()
 	if version == "" || ledgers[name] == nil {
-		return refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.kind, name)
+		return refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.one(), name)
 	}
-	return refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.kind, name, version)
+	return refuse(ErrNoVersion, millrace.ReasonUnknown, "version", "name one of the list", "%s %s has no version %.100q with these bytes", a.one(), name, version)
+}
+
+// one is what an artefact of the kind is called.
+func (a *Artefacts) one() string { return strings.TrimSuffix(a.kind, "s") }
+
+// named names a version that may be none.
+func named(version string) string {
+	if version == "" {
+		return "no version"
+	}
+	return "version " + version
 }
 
 // edit is what was done to a ledger.

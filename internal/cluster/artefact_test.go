@@ -93,7 +93,7 @@ func TestArtefactPointerMoves(t *testing.T) {
 		}
 	}
 	serves(v[2])
-	refused(t, a.Serve(ctx, v[0], &v[1], "ann"), cluster.ErrMoved, `"3" serves`)
+	refused(t, a.Serve(ctx, v[0], &v[1], "ann"), cluster.ErrMoved, `has changed meanwhile: version 3 serves now, in place of version `)
 	refused(t, a.Serve(ctx, cluster.Version{Name: "likes", Version: "7", Sum: v[0].Sum}, nil, "ann"), cluster.ErrNoVersion, "7")
 	back, err := a.Rollback(ctx, "likes", "bob")
 	if check(t, err); back != v[1] {

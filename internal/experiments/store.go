@@ -94,6 +94,27 @@ func (st *State) LeftOut(document string) (all []experiment.Experiment, is bool)
 	return d.Experiments, is
 }
 
+// Of returns the experiments of a document, as far as it could be read.
+func (st *State) Of(document string) (all []experiment.Experiment) {
+	all = slices.Clone(st.left[document].Experiments)
+	for _, d := range st.Set.Experiments() {
+		if d.Document == document {
+			all = append(all, d.Experiment)
+		}
+	}
+	return all
+}
+
+// DocumentOf returns the document that an experiment stands in; "" for none.
+func (st *State) DocumentOf(name string) string {
+	for _, document := range slices.Sorted(maps.Keys(st.Texts)) {
+		if slices.ContainsFunc(st.Of(document), func(e experiment.Experiment) bool { return e.Name == name }) {
+			return document
+		}
+	}
+	return ""
+}
+
 // Find returns an experiment of the set.
 func (st *State) Find(name string) (experiment.Defined, error) {
 	var names []string

@@ -182,7 +182,11 @@ func (c *compiler) addLayers(doc int) {
 	for i, def := range c.docs[doc].Layers {
 		l := &layer{Layer: def, at: place{doc, fmt.Sprintf("layers[%d]", i)}}
 		if met, ok := c.layersByName[l.Name]; ok {
-			c.faultf(l.at, ".name", "name it otherwise", "there is a layer %s already%s", l.Name, c.in(met.at))
+			wayOut := "name it otherwise"
+			if met.at.doc != doc {
+				wayOut = "leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent"
+			}
+			c.faultf(l.at, ".name", wayOut, "there is a layer %s already%s", l.Name, c.in(met.at))
 			continue
 		}
 		if other, ok := c.salts[l.Salt]; ok {

@@ -49,7 +49,7 @@ func TestContradictions(t *testing.T) {
 		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise"},
 		{"forced twice", third, "share: 10000", "share: 10000\n    forced: {alice: only}", `line 9, column 13: experiments[0].forced: experiment fresher of the same layer forces "alice" too, for feed home; leave it out of one`},
 		{"same salt", second, "density-1", "ranking-2026", "line 3, column 27: layers[0].salt: layer ranking has it too, so that the two would not be independent; choose another one"},
-		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a"},
+		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a; leave it out here: experiments may be of a layer of another document; or name it otherwise"},
 		{"same parameter", second, "cap_per_entity: 1", "limit: 1", "line 12, column 7: experiments[0].variants: limit of feed home is set by experiment fresher of layer ranking in a too; put both into one layer, where they exclude each other"},
 		{"of an entity", replace(second, "attribute country", "entity"), "filter: record.likes > 1", "model: m", "the model of feed home is set by experiment fresher of layer ranking in a too; stop that one first, or leave it out of one"},
 		{"weights of a model", second, "cap_per_entity: 1", "weights: {likes: 1}", "the model of feed home is set by experiment fresher"},

@@ -134,7 +134,11 @@ func (x *Explanation) explainTargeting(e *compiled, v *millrace.Viewer) {
 	}
 	x.Clause = e.target.clauses[d.Clause]
 	said := map[filter.Outcome]string{filter.False: "is false", filter.NaN: "is false of what is not a number", filter.Null: "has no value", filter.Error: "fails"}
-	x.because(CauseTargeting, "slot %d is in use, and %s %s%s", x.Slot, x.Clause, said[d.Outcome], e.target.values(d.Clause, v))
+	values := e.target.values(d.Clause, v)
+	if d.Outcome == filter.Null && values != "" && !strings.Contains(values, " is missing") {
+		said[filter.Null] = "is neither true nor false, for a value of another type"
+	}
+	x.because(CauseTargeting, "slot %d is in use, and %s %s%s", x.Slot, x.Clause, said[d.Outcome], values)
 }
 
 // values says what a clause has read: " (viewer.country = us)".

@@ -40,6 +40,7 @@ func TestExplain(t *testing.T) {
 		{"false", []string{at("4592", "10000")}, "home", &millrace.Viewer{ID: "member:42", Attributes: map[string]any{"country": "us"}}, CauseTargeting, `slot 4592 is in use, and viewer.country in ["de", "fr"] is false (viewer.country = us)`},
 		{"missing", []string{at("4592", "10000")}, "home", &millrace.Viewer{ID: "member:42"}, CauseTargeting, `slot 4592 is in use, and viewer.country in ["de", "fr"] is false (viewer.country is missing)`},
 		{"null", []string{replace(at("4592", "10000"), `viewer.country in ["de", "fr"]`, "viewer.beta && viewer.age > 18.0")}, "home", &millrace.Viewer{ID: "member:42", Attributes: map[string]any{"beta": true}}, CauseTargeting, "slot 4592 is in use, and viewer.age > 18.0 has no value (viewer.age is missing)"},
+		{"of another type", []string{replace(at("4592", "10000"), `viewer.country in ["de", "fr"]`, "viewer.beta")}, "home", &millrace.Viewer{ID: "member:42", Attributes: map[string]any{"beta": 3.0}}, CauseTargeting, "slot 4592 is in use, and viewer.beta is neither true nor false, for a value of another type (viewer.beta = 3)"},
 		{"no value", []string{at("4592", "10000")}, "home", &millrace.Viewer{ID: "member:42", Attributes: map[string]any{"country": 7}}, CauseTargeting, "slot 4592 is in use, and the targeting cannot be asked: viewer.country: a viewer value cannot be a int"},
 	} {
 		x := compile(t, c.docs...).Explain(c.feed, c.viewer)[0]

@@ -33,6 +33,9 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 			add(fmt.Sprintf(".feeds[%d]", i), "experiment "+e.Name+" is on feed "+name, refuse("define it first", "there is no feed %s", name))
 		}
 	}
+	if t, _ := readTargeting(e.Targeting); t != nil && t.never != "" {
+		add(".targeting", "experiment "+e.Name+" has targeting that is true of nobody", refuse("write a text in quotes and a number without, as callers send it", "%s", t.never))
+	}
 	for i := range e.Variants {
 		v := &e.Variants[i]
 		at, sets := fmt.Sprintf(".variants[%d].set", i), fmt.Sprintf("variant %s of experiment %s sets ", v.Name, e.Name)
@@ -74,6 +77,20 @@ func (e *Experiment) weighed(s *Sets) []string {
 		return e.Feeds[:1]
 	}
 	return e.Feeds
+}
+
+// ComparesModels reports whether a variant ranks by another model than the feed's
+// own: what the experiment compares is what ranks, then.
+func (e *Experiment) ComparesModels() bool {
+	return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.models()) > 0 })
+}
+
+// Rankings returns the models that a variant ranks by; "" is the feed's own.
+func (s *Sets) Rankings() []string {
+	if models := s.models(); len(models) > 0 {
+		return models
+	}
+	return []string{""}
 }
 
 // models returns the models that rank instead of the feed's.

@@ -62,6 +62,33 @@ func TestKeepsWeights(t *testing.T) {
 	}
 }
 
+// Targeting whose clauses want one attribute to be of two types is true of nobody, and
+// refused; of an experiment that is there already nobody gets a variant, as before.
+func TestTargetingThatIsTrueOfNobody(t *testing.T) {
+	known := names{"feed home", "model home2"}
+	for src, want := range map[string]string{
+		`viewer.age > "3" && viewer.age < 5.0`:                    "viewer.age would have to be a text and a number",
+		`viewer.age && (viewer.beta && 18 < viewer.age)`:          "viewer.age would have to be a boolean and a number",
+		`viewer.age == true && viewer.age == "x"`:                 "viewer.age would have to be a boolean and a text",
+		`viewer.age && !viewer.age`:                               "",
+		`viewer.age > 3 && viewer.age < 5.0`:                      "",
+		`viewer.age > "3" || viewer.age < 5.0`:                    "",
+		`viewer.age > "3" && viewer.beta < 5.0`:                   "",
+		`(viewer.age > "3" || viewer.beta) && viewer.age < 5.0`:   "",
+		`viewer.country in ["de", "fr"] && viewer.country != "x"`: "",
+	} {
+		d := parse(t, strings.Replace(shown, `viewer.country in ["de", "fr"]`, src, 1))
+		_, err := Admit([]Document{d}, known)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), "experiments[0].targeting: "+want+": of a value of another type a comparison is not true; write a text in quotes")) {
+			t.Errorf("%s: %v", src, err)
+		}
+		s, err := Serve([]Document{d}, known)
+		if err != nil || (s.Experiments()[0].Unfit == "") != (want == "") {
+			t.Errorf("%s, of before: %v", src, err)
+		}
+	}
+}
+
 // What variants refer to does not go from under them; what is at fault already is
 // no reason to keep anything.
 func TestKeepsWhatExperimentsReferTo(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 type targeting struct {
 	*filter.Filter
 	clauses []string // of the outermost &&, as CEL
+	never   string   // why it is true of nobody; "": it may be of somebody
 }
 
 // problem is one fault of a targeting.
@@ -38,7 +39,49 @@ func readTargeting(src string) (*targeting, []problem) {
 	if err != nil {
 		return nil, problemsOf(err)
 	}
-	return &targeting{f, f.Sources()}, nil
+	return &targeting{f, f.Sources(), contradiction(root, map[string]string{})}, nil
+}
+
+// contradiction says which attribute the clauses of the outermost && want to be of two
+// types; "" of none. What is met of each attribute is noted.
+func contradiction(n *expr.Node, met map[string]string) string {
+	if n.Op == expr.And {
+		for _, a := range n.Args {
+			if why := contradiction(a, met); why != "" {
+				return why
+			}
+		}
+		return ""
+	}
+	name, kind := wanted(n)
+	if before := met[name]; name != "" && before != "" && before != kind {
+		return fmt.Sprintf("viewer.%s would have to be %s and %s: of a value of another type a comparison is not true", name, before, kind)
+	}
+	if name != "" {
+		met[name] = kind
+	}
+	return ""
+}
+
+// wanted returns which attribute a clause reads, and of what type it has to be for the
+// clause to be true; "" where that may be several.
+func wanted(n *expr.Node) (name, kind string) {
+	kinds := map[expr.Type]string{expr.String: "a text", expr.Int: "a number", expr.Double: "a number", expr.Bool: "a boolean"}
+	switch n.Op {
+	case expr.Viewer:
+		return n.Name, kinds[expr.Bool]
+	case expr.Not:
+		if n.Args[0].Op == expr.Viewer {
+			return n.Args[0].Name, kinds[expr.Bool]
+		}
+	case expr.Eq, expr.Lt, expr.Le, expr.Gt, expr.Ge:
+		for i, a := range n.Args {
+			if other := kinds[n.Args[1-i].Type]; a.Op == expr.Viewer && a.Type == expr.Dyn && other != "" {
+				return a.Name, other
+			}
+		}
+	}
+	return "", ""
 }
 
 func problemsOf(err error) (all []problem) {

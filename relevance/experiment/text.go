@@ -102,6 +102,17 @@ func (s *Set) Weighted(experiment string) (all []Sets) {
 	return all
 }
 
+// Compared returns the models that the variants of an experiment rank by, if it
+// compares any; "" is the feed's own.
+func (s *Set) Compared(experiment string) (models []string) {
+	if e := s.experiment(experiment); e != nil && e.ComparesModels() {
+		for i := range e.Variants {
+			models = append(models, e.Variants[i].Set.Rankings()...)
+		}
+	}
+	return models
+}
+
 // DraftsSecond returns the experiments, by name, that are not stopped and have a
 // variant in which a model drafts pages as the second of two.
 func (s *Set) DraftsSecond(model string) (experiments []string) {

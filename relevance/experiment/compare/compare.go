@@ -17,6 +17,7 @@ package compare
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -146,6 +147,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	}
 	a.Answers++
+	a.rankedBy(r)
 	if len(a.drafts) > 0 && r.Refusal == "" && (r.Interleaving == nil || r.Interleaving.Experiment != t.name) {
 		a.Undrafted++
 	}
@@ -325,6 +327,57 @@ type Arm struct {
 	// Undrafted is how many answers two models were to draft, of which only the
 	// first ranked: no replica that was asked could rank by the second.
 	Undrafted int64
+	// Ranked is by which versions of models its answers were ranked, all pages, in the
+	// order of the first of each. A variant that has several of one model has changed
+	// meanwhile, and what is counted pools them.
+	Ranked []Ranked
+}
+
+// Ranked is a version of a model that has ranked answers of a variant.
+type Ranked struct {
+	Model, Version string
+	Answers        int64
+	First, Last    millrace.Time
+}
+
+// maxRanked bounds the versions that are told apart; answers by others are not told.
+const maxRanked = 50
+
+// rankedBy counts what has ranked an answer.
+func (a *Arm) rankedBy(r *exposure.Record) {
+	for i := range r.Models {
+		m := &r.Models[i]
+		same := func(x Ranked) bool { return x.Model == m.Name && x.Version == m.Version }
+		if slices.ContainsFunc(r.Models[:i], func(x exposure.Model) bool { return x.Name == m.Name && x.Version == m.Version }) {
+			continue // with other weights
+		}
+		at := slices.IndexFunc(a.Ranked, same)
+		if at < 0 && len(a.Ranked) < maxRanked {
+			at = len(a.Ranked)
+			a.Ranked = append(a.Ranked, Ranked{Model: m.Name, Version: m.Version, First: r.Time})
+		}
+		if at >= 0 {
+			x := &a.Ranked[at]
+			x.Answers, x.First, x.Last = x.Answers+1, min(x.First, r.Time), max(x.Last, r.Time)
+		}
+	}
+}
+
+// Changed says of each model of which several versions have ranked answers of the
+// variant which these are; nil for none.
+func (a *Arm) Changed() (all []string) {
+	for i, x := range a.Ranked {
+		of := slices.DeleteFunc(slices.Clone(a.Ranked), func(y Ranked) bool { return y.Model != x.Model })
+		if len(of) < 2 || slices.IndexFunc(a.Ranked, func(y Ranked) bool { return y.Model == x.Model }) < i {
+			continue
+		}
+		var versions []string
+		for _, y := range of {
+			versions = append(versions, fmt.Sprintf("%s %s (%d answers since %s)", y.Model, y.Version, y.Answers, y.First))
+		}
+		all = append(all, fmt.Sprintf("%s has been ranked by %s", a.Variant, strings.Join(versions, " and ")))
+	}
+	return all
 }
 
 // Report is how the arms do.
@@ -399,7 +452,7 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	for i := range t.arms {
 		a := &t.arms[i]
 		out := a.Arm
-		out.Did = slices.Clone(a.Did) // which goes on
+		out.Did, out.Ranked = slices.Clone(a.Did), slices.Clone(a.Ranked) // which go on
 		out.Items, out.Share, out.Cost = a.items.Mean, a.share.Mean, a.cost.Mean
 		if a.times.N() > 0 {
 			copy(out.Millis[:], a.times.At(0.5, 0.95, 0.99))

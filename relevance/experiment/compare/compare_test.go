@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -147,6 +148,40 @@ func TestUnitsCountByTime(t *testing.T) {
 	all = slices.DeleteFunc(all, func(x *exposure.Record) bool { return x.ServedBefore == 0 })
 	if got := report(); got.Arms[0].Units != 0 || got.Arms[0].Answers != 150 {
 		t.Errorf("%+v", got.Arms[0])
+	}
+}
+
+// Which versions have ranked a variant is told, and by how many answers of all pages;
+// one that several of a model have is told to have changed, to coordinators too.
+func TestVersionsThatRanked(t *testing.T) {
+	tally := New(defined(t, halves))
+	add := func(unit, variant string, at millrace.Time, models ...string) {
+		r := shown(unit, variant, 1, at)
+		for _, m := range models {
+			name, version, _ := strings.Cut(m, " ")
+			r.Models = append(r.Models, exposure.Model{Name: name, Version: version})
+		}
+		tally.Add(r)
+	}
+	add("a", "old", 1000, "chef 1")
+	add("a", "old", 2000, "chef 1")
+	add("b", "old", 3000, "chef 12", "pop 3")
+	add("c", "new", 1000, "chef 1", "chef 1") // by other weights for other entities
+	add("d", "new", 4000, "pop 3")
+	add("e", "new", 5000)
+	r, err := tally.Report(0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.Arms[0].Ranked, []Ranked{{"chef", "1", 1, 1000, 1000}, {"pop", "3", 1, 4000, 4000}}; !reflect.DeepEqual(got, want) || r.Arms[0].Changed() != nil {
+		t.Errorf("new: %v, %v", got, r.Arms[0].Changed())
+	}
+	if got, want := r.Arms[1].Ranked, []Ranked{{"chef", "1", 2, 1000, 2000}, {"chef", "12", 1, 3000, 3000}, {"pop", "3", 1, 3000, 3000}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("old: %v", got)
+	}
+	const says = "old has been ranked by chef 1 (2 answers since 1970-01-01T00:00:01.000Z) and chef 12 (1 answers since 1970-01-01T00:00:03.000Z)"
+	if got := r.Arms[1].Changed(); !reflect.DeepEqual(got, []string{says}) || !slices.Contains(Inputs(&experiment.Experiment{}, &r), says) {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -103,6 +103,7 @@ func (w What) unit() string {
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	for _, a := range r.Arms {
 		all = append(all, fmt.Sprintf("%s: %d viewers, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
+		all = append(all, a.Changed()...)
 	}
 	if e.Guards == nil {
 		return all

@@ -985,9 +985,9 @@ type Receipt struct {
 	WeightsSum string `protobuf:"bytes,40,opt,name=weights_sum,json=weightsSum,proto3" json:"weights_sum,omitempty"`
 	// How many entities of the request have a variant, where a layer divides them.
 	EntityVariants []*EntityVariant `protobuf:"bytes,41,rep,name=entity_variants,json=entityVariants,proto3" json:"entity_variants,omitempty"`
-	// Experiments of variants that the answer is not by: they set weights of a model
-	// that is condemned, and what ranks in its place lacks them. It counts for none of
-	// their variants, control neither.
+	// Experiments of variants that the answer is not by: they compare models, one of
+	// which is condemned, or set weights of one, and what ranks in its place lacks
+	// them. It counts for none of their variants, control neither.
 	Unapplied     []string `protobuf:"bytes,51,rep,name=unapplied,proto3" json:"unapplied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

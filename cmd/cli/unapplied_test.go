@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// While a model that an experiment compares is condemned, whichever of its variants is
+// ranked by it, all that tells of the experiment says so, and a ramp waits.
+func TestComparedModelsThatDoNotRank(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := s.run(args...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	wait, err := waits(t.Context(), s.cl)
+	s.check(err)
+	for i := range 2 {
+		must("model", "push", s.ratePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
+	}
+	says := func(want, name string) {
+		t.Helper()
+		set, err := experimentSet(t.Context(), s.cl)
+		s.check(err)
+		e := set.Experiments()[len(set.Experiments())-1].Experiment
+		got := wait(t.Context(), &e)
+		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &e) {
+			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
+		}
+		if got != want {
+			t.Errorf("coordinators wait for %q, want %q", got, want)
+		}
+		for _, args := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", name}, {"show", name, "-o", "json"}, {"explain", "--feed", "home", "--viewer", "ann"}} {
+			out := must(append([]string{"experiment"}, args...)...)
+			if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
+				t.Errorf("%v says\n%s\nwant %q", args, out, want)
+			}
+		}
+	}
+	s.check(s.models.Settle(t.Context()))
+	rate2 := s.models.All()["rate"][1]
+	const ranks = "rate 2, which it is ranked by, is condemned, and rate 1 ranks in its place"
+	for i, c := range []struct{ own, sets, want string }{
+		{"recency", "model: rate", "variant treatment is not applied: " + ranks},
+		{"rate", "model: recency", "variant control is not applied: " + ranks},
+		{"recency", "interleave: [rate, recency]", "variant treatment is not applied: " + ranks},
+		{"recency", "interleave: [recency, rate]", "variant treatment is not applied: rate 2, which drafts its pages as the second, is condemned, and nothing drafts in its place"},
+		{"rate", "limit: 30", ""},
+	} {
+		name := fmt.Sprint("fresher", i)
+		must("feed", "define", s.file("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
+		s.check(s.failed.Condemn(t.Context(), s.models, rate2, "it panicked", "n1"))
+		define := func() string {
+			return must("experiment", "define", s.file("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(fresher)))
+		}
+		for act, out := range map[string]string{"define": define(), "start": must("experiment", "start", name, "--share", "10")} {
+			if said := strings.Contains(out, "not applied"); said != (c.want != "") || said && !strings.Contains(out, "note: experiment "+name+", ") || !strings.Contains(out, c.want) {
+				t.Errorf("%s, %s says\n%s", c.sets, act, out)
+			}
+		}
+		says(c.want, name)
+		must("model", "release", "rate", "2")
+		says("", name)
+		out := must("experiment", "history", name)
+		if told := strings.Contains(out, "model rate: release  2"); told != (c.want != "") {
+			t.Errorf("%s: history of an experiment by its name says\n%s", c.sets, out)
+		}
+		must("experiment", "stop", name)
+		must("experiment", "drop", "ranking", "--apply", "--yes")
+	}
+	if out, err := s.run("experiment", "history", "nobody"); err == nil || !strings.Contains(err.Error(), "there is no experiment and no document of this name; millrace experiment list names what there is") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// A push that changes what a variant of a running experiment is ranked by waits for
+// --serve, unless what serves is condemned. It says who uses the model, and the history
+// of the experiment when it changed.
+func TestPushUnderARunningExperiment(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	push := func(version int, more ...string) string {
+		t.Helper()
+		out, err := s.run(append([]string{"model", "push", s.ratePack(fmt.Sprint(version), "likes"), "--timeout", "1m"}, more...)...)
+		s.check(err)
+		return out
+	}
+	serves := func(version int) {
+		t.Helper()
+		s.check(s.models.Settle(t.Context()))
+		if v, _ := s.models.Served("rate"); v.Version != fmt.Sprint(version) {
+			t.Errorf("%s serves, and not %d", v, version)
+		}
+	}
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := s.run(args...)
+		s.check(err)
+		return out
+	}
+	push(1)
+	must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+	must("experiment", "define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "model: recency", 1)))
+	if out := push(2); !strings.Contains(out, "in use by feed home\n") || !strings.Contains(out, "rate 2 serves") {
+		t.Errorf("under a draft:\n%s", out)
+	}
+	must("experiment", "start", "fresher", "--share", "10")
+	const changes = "it changes what variant control of experiment fresher, which runs, is ranked by"
+	if out := push(3); !strings.Contains(out, "rate 3 is published and does not serve: "+changes+"; add --serve") {
+		t.Errorf("under a running one:\n%s", out)
+	}
+	serves(2)
+	if out := push(3, "--serve"); !strings.Contains(out, "rate 3: "+changes) {
+		t.Errorf("with --serve:\n%s", out)
+	}
+	serves(3)
+	if out := must("model", "rollback", "rate"); !strings.Contains(out, "note: "+changes) {
+		t.Errorf("a rollback:\n%s", out)
+	}
+	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: serve  3") {
+		t.Errorf("its history:\n%s", out)
+	}
+	s.check(s.failed.Condemn(t.Context(), s.models, s.models.All()["rate"][2], "it panicked", "n1"))
+	push(4)
+	serves(4)
+	must("experiment", "stop", "fresher")
+	push(5)
+	serves(5)
+}

@@ -101,7 +101,7 @@ func (m *Model) goldenSchema(of string, all Schemas) (known Records, writer stri
 		name = m.spec.Schemas[0]
 	}
 	if known = all[name]; known.Layout == nil {
-		return known, writer, fmt.Errorf("no schema %s", name)
+		return known, writer, fmt.Errorf("no schema %s; %s; give the .avsc files of others by --schema", name, nearest(name, all.names()))
 	}
 	return known, writer, nil
 }
@@ -225,8 +225,9 @@ func flattened(l *column.Layout, values map[string]any, what string) (map[string
 	var walk func(path string, v any)
 	walk = func(path string, v any) {
 		object, _ := v.(map[string]any)
+		_, carried := l.Carried()[path]
 		switch {
-		case slices.Contains(known, path), slices.Contains(l.Carried(), path):
+		case slices.Contains(known, path), carried:
 			flat[path] = v
 		case object != nil && within(path):
 			for _, name := range slices.Sorted(maps.Keys(object)) {

@@ -132,6 +132,18 @@ func (r Records) golden(writer string, values map[string]any, what string, as re
 	return r.Family.Reread(s, own, flat)
 }
 
+// Unread takes the features out of a row that the spec does not read, and names
+// them: one file of rows may be for several models.
+func (m *Model) Unread(row *Golden) (names []string) {
+	if m.spec.Entity == "" && row.Entity != nil {
+		row.Entity, names = nil, append(names, "entity")
+	}
+	if m.spec.Object == "" && row.Object != nil {
+		row.Object, names = nil, append(names, "object")
+	}
+	return names
+}
+
 // inWords tells what a schema refuses, a line for each field.
 func inWords(err error, what string) error {
 	if several, ok := err.(interface{ Unwrap() []error }); ok {

@@ -452,16 +452,10 @@ func (r *replay) tell(w io.Writer) error {
 
 // noAnswer is the refusal of an experiment of which the file has no answer.
 func (r *replay) noAnswer() error {
-	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: "experiment", Detail: fmt.Sprintf("%s has no answer that experiment %s had a part in", r.file, r.experiment), WayOut: "it has answers of no experiment: export what is shown while one runs"}
-	names := slices.Sorted(maps.Keys(r.experiments))
-	switch {
-	case r.experiments[r.experiment]:
-		e.Detail = fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file)
-		e.WayOut = "export answers whose variant was dealt"
-	case len(names) > 0:
-		e.WayOut = hint.Nearest(r.experiment, names)
+	if r.experiments[r.experiment] {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}
 	}
-	return e
+	return unknownAmong("experiment", r.experiment, r.file+" has no answer", r.experiments)
 }
 
 // chances are those of the pages that count, among the variants that have some:

@@ -127,7 +127,7 @@ func TestReplayRefuses(t *testing.T) {
 		want string
 	}{
 		{page, []string{"--action", "hide"}, "action: nobody did hide with what they were shown"},
-		{page, []string{"--experiment", "none"}, "experiment: FILE has no answer that experiment none had a part in; known are e, other"},
+		{page, []string{"--experiment", "none"}, "experiment: FILE has no answer of experiment none; known are e, other"},
 		{page, []string{"--experiment", "othr"}, "did you mean other?"},
 		{change(func(r *shownItem) { r.Experiments = nil }), []string{"--experiment", "e"}, "it has answers of no experiment"},
 		{change(func(r *shownItem) { r.Experiments = []shownVariant{{Experiment: "e", Forced: true}} }), []string{"--experiment", "e"}, "every answer of experiment e in FILE was forced"},

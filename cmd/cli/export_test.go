@@ -201,8 +201,8 @@ func TestShadowsOfNoFeed(t *testing.T) {
 	ctx, addr := logOfTest(t)
 	writeExposures(ctx, t, addr, shownAt("a", "reader:1", time.Now(), "x"))
 	for feed, want := range map[string]string{
-		"nope": "feed: exposures has no answer of feed nope; known are home",
-		"home": "no shadow has ranked an answer of feed home",
+		"nowhere": "feed: exposures has no answer of feed nowhere; known are home",
+		"home":    "no shadow has ranked an answer of feed home",
 	} {
 		if _, err := execute(ctx, "feed", "shadows", feed, "--brokers", addr, "--topic-prefix", "p-"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", feed, err, want)

@@ -174,6 +174,7 @@ func (s *shadows) compare(served, other stats.Ranking[string], labels []string) 
 	if x.Overlap, err = stats.Overlap(served, other, max(1, len(served.Items), len(other.Items))); err != nil {
 		return x, err
 	}
+	// Between items that tie the order is by time and id, and no model's opinion.
 	rbo, err := stats.RankBiasedOverlap(served, other, shadowPersistence, stats.TiesEqual)
 	if err != nil {
 		return x, err

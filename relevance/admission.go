@@ -10,7 +10,15 @@ import (
 // those of the manifest, its golden rows come out, and a record costs no more
 // than is allowed. The pack and the schemas alone decide. The error reports
 // every fault. A model that Validate returns can serve.
+//
+// A golden row comes out if it does so for the record as what serves reads it,
+// or for the values as the row writes them, by which packs were sealed before:
+// a node takes what it took. [Seal] takes the first alone.
 func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
+	return p.validate(schemas, typed, asWritten)
+}
+
+func (p *Pack) validate(schemas Schemas, as ...reading) (m *Model, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			m, err = nil, fmt.Errorf("relevance: validate: the model breaks: %v", r)
@@ -20,7 +28,7 @@ func Validate(p *Pack, schemas Schemas) (m *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.identity(m), p.golden(m, schemas), m.affordable()); err != nil {
+	if err := errors.Join(p.identity(m), p.golden(m, schemas, as), m.affordable()); err != nil {
 		return nil, fmt.Errorf("relevance: validate %s: %w", p.Manifest.Name, err)
 	}
 	return m, nil

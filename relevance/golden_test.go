@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/trees/trained"
 	"github.com/millrace/millrace/schemas"
 )
@@ -158,7 +160,7 @@ func TestGoldenRecordsAreAsLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := Schemas{shop.Name(): {Layout: shop.Layout()}}
+	known := familyOf(t, shop)
 	m, err := Parse(SpecFile, []byte(`name: visits
 version: "1"
 schemas: [shop.Visit]
@@ -170,15 +172,17 @@ parameters: {weights: {stars: 1, country: {IN: 10, PE: 20}, size: 100, age: 1000
 		t.Fatal(err)
 	}
 	for record, want := range map[string]string{
-		`{}`:                                      "3 IN 0 <nil>",
-		`{"stars":5,"notes":{"a":"b"}}`:           "5 IN 0 <nil>",
-		`{"place":{"size":2}}`:                    "3 IN 2 <nil>",
-		`{"place":{"country":"PE","size":"2"}}`:   "3 PE 2 <nil>",
-		`{"place.country":"PE","place.size":2}`:   "3 PE 2 <nil>",
-		`{"place":{"size":2,"owner":{"age":40}}}`: "3 IN 2 40",
-		`{"place":{"size":2,"owner":null}}`:       "3 IN 2 <nil>",
-		`{"stras":1,"place":{"sise":2}}`:          "no field place.sise in record; did you mean place.size?\nno field stras in record; did you mean stars?",
-		`{"place":{"size":{"x":1}}}`:              "record.place.size: it is a int, and here is map[x:1]",
+		`{}`:                                            "3 IN 0 <nil>",
+		`{"stars":5,"notes":{"a":"b"}}`:                 "5 IN 0 <nil>",
+		`{"place":{"size":2}}`:                          "3 IN 2 <nil>",
+		`{"place":{"country":"PE","size":"2"}}`:         "3 PE 2 <nil>",
+		`{"place.country":"PE","place.size":2}`:         "3 PE 2 <nil>",
+		`{"place":{"size":2,"owner":{"age":40}}}`:       "3 IN 2 40",
+		`{"place":{"size":2,"owner":null}}`:             "3 IN 2 <nil>",
+		`{"stras":1,"place":{"sise":2}}`:                "no field place.sise in record; did you mean place.size?\nno field stras in record; did you mean stars?",
+		`{"place":{"size":{"x":1}}}`:                    "record.place.size: want long, got an object",
+		`{"at":-5,"place.size":2.0,"stars":3000000000}`: "record.at: the time is before 1970 or after the year 9999; it counts milliseconds\nrecord.place.size: want long, got 2.0\nrecord.stars: want int, got 3000000000",
+		`{"notes":{"a":1}}`:                             "record.notes.a: want string, got 1",
 	} {
 		rows, err := ReadGolden("golden", []byte(`{"record":`+record+`}`))
 		if err != nil {
@@ -197,9 +201,199 @@ parameters: {weights: {stars: 1, country: {IN: 10, PE: 20}, size: 100, age: 1000
 	}
 }
 
+// familyOf is the schemas that ship and one more, each a family of its own.
+func familyOf(t *testing.T, all ...*schemas.Schema) Schemas {
+	t.Helper()
+	known := ShippedSchemas()
+	for _, s := range all {
+		f, err := schemas.FamilyOf(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known[s.Name()] = Records{f.Layout(), f}
+	}
+	return known
+}
+
+const mealAVSC = `{"type":"record","name":"Meal","namespace":"shop","fields":[
+ {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},
+ {"name":"kind","type":{"type":"enum","name":"Kind","symbols":["lunch","dinner"]},"millrace":"type"},
+ {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},
+ {"name":"protein","type":"float"},{"name":"fat","type":["null","float"],"default":null},
+ {"name":"parts","type":{"type":"array","items":"float"},"default":[]},{"name":"stars","type":"int","default":1}]}`
+
+const mealSpec = `name: meal
+version: "1"
+schemas: [shop.Meal]
+entity: millrace.Features
+features:
+  eq: record.protein == 73.98
+  protein: record.protein
+  fat: record.fat
+  part: record.parts[1]
+  taste: entity.embedding[0]
+  stars: record.stars
+  kind: record.kind
+scorer: linear
+parameters: {weights: {eq: 100, protein: 1, fat: 1, part: 1, taste: 1, stars: 1, kind: {lunch: 1}}}
+`
+
+const mealRow = `"record":{"protein":73.98,"fat":0.1,"parts":[1,0.3],"stars":2,"kind":"lunch"},"entity":{"embedding":[0.1,0.2]}`
+
+// TestGoldenRowsAreOfTheSchemasTypes: what a row makes of a record is what the
+// record's Avro body makes, to the bit, floats in columns, lists and the
+// entity's features too; and what the schema cannot hold is refused by field.
+func TestGoldenRowsAreOfTheSchemasTypes(t *testing.T) {
+	shop, err := schemas.Parse([]byte(mealAVSC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := familyOf(t, shop)
+	m, err := Parse(SpecFile, []byte(mealSpec), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := ReadGolden("golden", []byte(`{`+mealRow+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := m.Vector(&rows[0], known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded := func(s *schemas.Schema, line string) *column.Slab {
+		d, err := schemas.NewDecoder(s, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := s.EncodeJSON([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := column.New(d.Layout(), 1, 0).Append()
+		if err := d.Append(a, body); err != nil {
+			t.Fatal(err)
+		}
+		return a.Slab()
+	}
+	record := decoded(shop, `{"id":"m","who":"cook:1","at":1600000000000,"protein":73.98,"fat":0.1,"parts":[1,0.3],"stars":2,"kind":"lunch"}`)
+	entity := decoded(schemas.Features(), `{"entity":"cook:1","updated_at":1,"embedding":[0.1,0.2]}`)
+	s, err := m.Bind(record.Layout(), entity.Layout(), &millrace.Viewer{}, 1600000000000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, _ := s.Features(record, 0, entity)
+	for i, f := range m.inOrder(served).Features {
+		if f.Value != got[i] {
+			t.Errorf("%s: the row makes %v, and the body %v", f.Name, got[i], f.Value)
+		}
+	}
+	if got[0] != 0. || got[1] != float64(float32(73.98)) {
+		t.Errorf("eq and protein are %v and %v", got[0], got[1])
+	}
+	for change, want := range map[[2]string]string{
+		{`"stars":2`, `"stars":99999999999`}:      "record.stars: want int, got 99999999999",
+		{`"lunch"`, `"supper"`}:                   `record.kind: want enum shop.Kind, got "supper"`,
+		{`[1,0.3]`, `[1,"x"]`}:                    `record.parts[1]: want float, got "x"`,
+		{`"protein":73.98`, `"protein":1e39`}:     "record.protein: want float, got 1e39",
+		{`"embedding":[0.1`, `"embedding":[null`}: "entity.embedding[0]: want float, got null",
+	} {
+		rows, err := ReadGolden("golden", []byte(`{`+strings.Replace(mealRow, change[0], change[1], 1)+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Vector(&rows[0], known); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", change[1], err, want)
+		}
+	}
+}
+
+// TestAdmissionTakesWhatItTook: of a pack that was sealed when golden rows were
+// read as they are written, a node takes the rows, and so does it take rows as
+// what serves reads them. Nobody seals the former any more.
+func TestAdmissionTakesWhatItTook(t *testing.T) {
+	shop, err := schemas.Parse([]byte(mealAVSC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := familyOf(t, shop)
+	single := func(x float32) float64 { return float64(x) }
+	row := func(record string, eq, protein, fat, part, taste, stars float64, kind string) string {
+		score := 100*eq + protein + fat + part + taste + stars
+		if kind == "lunch" {
+			score++
+		}
+		return fmt.Sprintf(`{%s,"features":{"eq":%v,"protein":%v,"fat":%v,"part":%v,"taste":%v,"stars":%v,"kind":%q},"score":%v}`, record, eq, protein, fat, part, taste, stars, kind, score)
+	}
+	before := row(mealRow, 1, 73.98, 0.1, 0.3, 0.1, 2, "lunch")
+	odd := row(strings.NewReplacer(`"stars":2`, `"stars":99999999999`, `"lunch"`, `"supper"`).Replace(mealRow), 1, 73.98, 0.1, 0.3, 0.1, 99999999999, "supper")
+	now := row(mealRow, 0, single(73.98), single(0.1), single(0.3), single(0.1), 2, "lunch")
+	wrong := row(mealRow, 0, 73.98, 0.1, 0.3, 0.1, 2, "lunch")
+	for name, c := range map[string]struct {
+		rows           string
+		admit, sealing bool
+	}{
+		"as before":               {before, true, false},
+		"what no schema holds":    {odd, true, false},
+		"as it serves":            {now, true, true},
+		"some of each":            {now + "\n" + before + "\n" + odd, true, false},
+		"neither":                 {wrong, false, false},
+		"neither, behind a right": {now + "\n" + wrong, false, false},
+	} {
+		files := map[string]string{SpecFile: mealSpec, GoldenFile: c.rows, CardFile: "x"}
+		p, err := sealedBy(files, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Validate(p, known); (err == nil) != c.admit {
+			t.Errorf("%s, admitted: %v", name, err)
+		}
+		dir := t.TempDir()
+		for file, text := range files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Seal(dir, known); (err == nil) != c.sealing {
+			t.Errorf("%s, sealed: %v", name, err)
+		}
+	}
+}
+
+// TestGoldenFaultsSayWhatToDo: a row without as_of, and one that is of another
+// schema than the first of the spec.
+func TestGoldenFaultsSayWhatToDo(t *testing.T) {
+	const two = `name: two
+version: "1"
+schemas: [millrace.Activity, millrace.Note]
+features: {age_h: "age(record.created_at) / 3600", likes: record.likes, kind: record.kind}
+scorer: linear
+parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
+`
+	m, err := Parse(SpecFile, []byte(two), ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		`{"record":{"kind":"a"}}`: `the row names no schema, so that its record is of millrace.Activity, the first that the spec names: a record of another says so, as "schema": "millrace.Note"`,
+		`{"record":{"created_at":1600000000000},"features":{"age_h":2710,"likes":0},"score":2710}`: "feature age_h is 0, and the row says 2710: its expression is age(record.created_at) / 3600; the row has no as_of, so that it is as of the record's own time",
+	} {
+		rows, err := ReadGolden("golden", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = m.goldenRecord(&rows[0], ShippedSchemas(), typed, map[string]bool{})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
 // sealed makes a pack of files without a look at them.
-func sealed(files map[string]string) (*Pack, error) {
-	m, err := Parse(SpecFile, []byte(files[SpecFile]), ShippedSchemas())
+func sealed(files map[string]string) (*Pack, error) { return sealedBy(files, ShippedSchemas()) }
+
+func sealedBy(files map[string]string, known Schemas) (*Pack, error) {
+	m, err := Parse(SpecFile, []byte(files[SpecFile]), known)
 	if err != nil {
 		return nil, err
 	}

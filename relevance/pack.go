@@ -334,8 +334,8 @@ func CheckName(name string) error {
 }
 
 // Seal makes a pack of a directory that has a spec and what it names, golden
-// rows and a card: it checks everything that [Validate] checks and then writes
-// the manifest.
+// rows and a card: it checks everything that [Validate] checks, of golden rows
+// that they are as what serves reads them, and then writes the manifest.
 func Seal(dir string, schemas Schemas) (*Pack, error) {
 	files, err := readDir(dir)
 	if err != nil {
@@ -367,7 +367,7 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relevance: seal: %w", err)
 	}
-	if _, err := Validate(p, schemas); err != nil {
+	if _, err := p.validate(schemas, typed); err != nil {
 		return nil, err
 	}
 	return p, os.WriteFile(filepath.Join(dir, ManifestFile), files[ManifestFile], 0o644)

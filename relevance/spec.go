@@ -106,6 +106,7 @@ type specReader struct {
 	open    func(file string) ([]byte, error) // beside the spec; nil where there is nothing
 	tables  map[string]expr.Type              // of the parameters, for the expressions
 	byName  map[string]int                    // features
+	unknown bool                              // a schema that the spec names
 }
 
 var (
@@ -213,7 +214,8 @@ func (r *specReader) head(at map[string]entry) {
 func (r *specReader) schema(n *document.Node) string {
 	name := r.text(n, "a schema")
 	if known := r.schemas.names(); !slices.Contains(known, name) && name != "" {
-		r.add(r.position(n), nearest(name, known), "no schema %s", name)
+		r.unknown = true
+		r.add(r.position(n), nearest(name, known)+"; give the .avsc files of others by --schema", "no schema %s", name)
 	}
 	return name
 }
@@ -327,6 +329,9 @@ func (r *specReader) env() expr.Env {
 
 // expression parses a feature's source; nil after a fault.
 func (r *specReader) expression(n *document.Node, src string, env expr.Env) *expr.Node {
+	if r.unknown { // and so is which fields there are
+		return nil
+	}
 	if src == "" {
 		return nil
 	}

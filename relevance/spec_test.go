@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/schemas"
 )
 
 // FuzzParse: whatever a spec holds, it is refused with places or accepted, and
@@ -56,6 +58,58 @@ func TestNumbers(t *testing.T) {
 	for _, text := range []string{"nope", `"1"`, "true", "~", "1e999", ".inf", ".nan"} {
 		if _, err := Parse("a.yaml", []byte(strings.Replace(spec, "%", text, 1)), nil); err == nil {
 			t.Errorf("%s is accepted", text)
+		}
+	}
+}
+
+// TestFaultsSayWhatIsSo: of a schema that nobody gave one fault is told and none
+// of its fields; a map is there, though nothing reads it; and the operators that
+// are offered are those that models have.
+func TestFaultsSayWhatIsSo(t *testing.T) {
+	const visit = `{"type":"record","name":"Visit","namespace":"shop","fields":[
+	 {"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+	 {"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},%s]}`
+	var all []*schemas.Schema
+	for _, fields := range []string{`{"name":"extra","type":{"type":"map","values":"string"},"default":{}}`, `{"name":"extra","type":["null",{"type":"map","values":"string"}],"default":null},{"name":"stars","type":"int","default":0}`, `{"name":"likes","type":"int","default":0}`} {
+		s, err := schemas.Parse([]byte(strings.Replace(visit, "%s", fields, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	family, err := schemas.FamilyOf(all...) // whose columns are no schema's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := familyOf(t, all[0])
+	both := ShippedSchemas()
+	both["shop.Visit"] = Records{family.Layout(), family}
+	const spec = `name: a
+version: "1"
+schemas: [shop.Visit]
+features: {extra: record.extra, deep: record.extra.x, likes: record.likes, op: record.time record.time}
+scorer: linear
+parameters: {weights: {extra: 1, deep: 1, likes: 1, op: 1}}
+`
+	for name, c := range map[string]struct {
+		known  Schemas
+		faults int
+		want   []string
+	}{
+		"no schema":   {ShippedSchemas(), 1, []string{"no schema shop.Visit\n", "give the .avsc files of others by --schema"}},
+		"a map":       {known, 4, []string{"record.extra is of the type map of string, which no expression reads\n", "no field likes in record", "the operators are && || ! == != < <= > >= + - * / in ?:"}},
+		"of a family": {both, 3, []string{"record.extra is of the type map of string, which no expression reads\n"}},
+	} {
+		_, err := Parse("a.yaml", []byte(spec), c.known)
+		var faults *SpecError
+		if !errors.As(err, &faults) || len(faults.Problems) != c.faults {
+			t.Errorf("%s: %v, want %d faults", name, err, c.faults)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: no %q in\n%v", name, want, err)
+			}
 		}
 	}
 }

@@ -266,5 +266,14 @@ func (f *Family) layoutOf(places []*place, nullable []bool) (*column.Layout, err
 			return s.layout, nil
 		}
 	}
-	return column.NewLayout(fields)
+	l, err := column.NewLayout(fields)
+	if err != nil {
+		return nil, err
+	}
+	types := map[string]string{}
+	for _, s := range f.schemas {
+		carried(types, s.root, "", l)
+	}
+	l.Describe(nil, types)
+	return l, nil
 }

@@ -23,7 +23,7 @@ func layoutOf(root *node) (*column.Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.Describe(blank, carried(nil, root, "", l))
+	l.Describe(blank, carried(map[string]string{}, root, "", l))
 	return l, nil
 }
 
@@ -62,8 +62,8 @@ func (c *compiler) defaults(p plan, n *node, path string) (_ plan, err error) {
 	return p, nil
 }
 
-// carried appends the fields that have no column.
-func carried(names []string, n *node, path string, l *column.Layout) []string {
+// carried adds the fields that have no column, and their types.
+func carried(types map[string]string, n *node, path string, l *column.Layout) map[string]string {
 	for i := range n.fields {
 		at, t := join(path, n.fields[i].name), n.fields[i].typ
 		if one, ok := t.nullable(); ok {
@@ -71,12 +71,12 @@ func carried(names []string, n *node, path string, l *column.Layout) []string {
 		}
 		switch {
 		case t.kind == kindRecord:
-			names = carried(names, t, at, l)
+			carried(types, t, at, l)
 		case l.Index(at) < 0:
-			names = append(names, at)
+			types[at] = t.what()
 		}
 	}
-	return names
+	return types
 }
 
 // flatten appends the columns of the type at path. Below a nullable record

@@ -2,13 +2,83 @@ package schemas
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 )
+
+// Read returns in the family's columns the record of a schema of the family
+// that has these values, by dotted path, as its body would be read.
+// [Schema.Row] says what values are.
+func (f *Family) Read(writer *Schema, given map[string]any) (*column.Slab, error) {
+	own, err := writer.Row(given)
+	if err != nil || writer.layout == f.layout {
+		return own, err
+	}
+	return f.Reread(writer, own, given)
+}
+
+// Row returns a record's values, by dotted path, in the schema's own columns.
+// Each is written as Avro as [Schema.EncodeJSON] does and read by the steps that
+// read bodies: a float has 32 bits, and what the type cannot hold is an
+// [*Error]. Fields that no value is given for have their default, or else are 0,
+// false or empty.
+func (s *Schema) Row(given map[string]any) (*column.Slab, error) {
+	a := column.New(s.layout, 1, 0).Append()
+	m := machine{row: a.Begin()}
+	defer m.release()
+	for i, f := range s.layout.Fields() {
+		if _, ok := given[f.Name]; !ok {
+			m.row.Set(i, s.layout.Blank(), 0)
+		}
+	}
+	var faults []error
+	for _, path := range slices.Sorted(maps.Keys(given)) {
+		if err := s.put(&m, path, given[path]); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	if err := a.End(m.row); err != nil {
+		return nil, err
+	}
+	return a.Slab(), nil
+}
+
+// put gives the column of a field, if it has one, a value of JSON.
+func (s *Schema) put(m *machine, path string, v any) error {
+	f := fieldAt(s.root, path)
+	at := s.layout.Index(path)
+	if v == nil && at >= 0 && s.layout.Fields()[at].Nullable { // it, or the record that it stands in
+		m.row.SetNull(at)
+		return nil
+	}
+	body, err := encodeValue(f.typ, v, path)
+	if err != nil {
+		return err
+	}
+	c := newCompiler()
+	c.layout = s.layout
+	p, err := c.resolve(nil, f.typ, f.typ, path)
+	if err != nil {
+		return err
+	}
+	if f.role == roleTime {
+		p[0].op = opTime // a role's field is one long
+	}
+	m.input, m.base, m.path = input{b: body}, m.row.Heap(body), ""
+	if !m.run(p) {
+		return &Error{Reason: m.fault, Field: m.path, Detail: explain[m.fault]}
+	}
+	return nil
+}
 
 // Reread returns in the family's columns the record of a schema of the family
 // whose values stand in the schema's own columns, as the decoder of its body

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
@@ -34,13 +37,14 @@ type exporting struct {
 	from, before         millrace.Time
 	progress             *teller
 	stdout               io.Writer
-	answers, items, none int   // that were written, and answers that showed nothing
-	did                  int64 // outcomes that were written
-	others               int   // entries of the topic that are no exposures
+	answers, items, none int             // that were written, and answers that showed nothing
+	did                  int64           // outcomes that were written
+	others               int             // entries of the topic that are no exposures
+	has                  map[string]bool // experiments of the answers of that time
 }
 
 func exportExposures() *cobra.Command {
-	e := exporting{}
+	e := exporting{has: map[string]bool{}}
 	c := &cobra.Command{
 		Use:   "exposures",
 		Short: "Write what viewers were shown, and what they did with it, as Parquet or NDJSON",
@@ -126,7 +130,8 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	}
 	w := e.stdout
 	if e.out != "-" {
-		f, err := os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		var f *os.File // and err is what this function returns, which says whether the file stays
+		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if errors.Is(err, os.ErrExist) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: e.out + " is there already", WayOut: "name another file"}
 		}
@@ -143,6 +148,9 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	rows := rowsTo(w, e.to)
 	if err := e.write(ctx, span, done, rows); err != nil {
 		return err
+	}
+	if e.answers == 0 && e.experiment != "" {
+		return unknownAmong("experiment", e.experiment, e.topic+" has no answer of that time", e.has)
 	}
 	if err := rows.Close(); err != nil {
 		return err
@@ -163,12 +171,12 @@ func (e *exporting) wanted(r *exposure.Record) bool {
 	if r.Time < e.from || r.Time >= e.before {
 		return false
 	}
+	part := e.experiment == ""
 	for i := range r.Experiments {
-		if r.Experiments[i].Experiment == e.experiment {
-			return true
-		}
+		e.has[r.Experiments[i].Experiment] = true
+		part = part || r.Experiments[i].Experiment == e.experiment
 	}
-	return e.experiment == ""
+	return part
 }
 
 // attribute finds which item each outcome belongs to, whichever are written.
@@ -269,6 +277,16 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	if r != nil {
 		fmt.Fprintf(w, "%d outcomes belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
 	}
+}
+
+// unknownAmong is the refusal of a name that none of the answers has that were
+// read, with the names that they have.
+func unknownAmong(field, name, what string, has map[string]bool) error {
+	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: field, Detail: fmt.Sprintf("%s of %s %s", what, field, name), WayOut: "it has answers of no " + field}
+	if len(has) > 0 {
+		e.WayOut = hint.Nearest(name, slices.Sorted(maps.Keys(has)))
+	}
+	return e
 }
 
 // timeFlag is parseSince of another flag.

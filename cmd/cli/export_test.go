@@ -193,8 +193,20 @@ func TestExportExposures(t *testing.T) {
 	if rows, _ := exported(ctx, t, addr, "--experiment", "new"); len(rows) != 3 || rows[1].Outcomes != nil {
 		t.Errorf("%s", dump(rows))
 	}
-	if rows, _ := exported(ctx, t, addr, "--experiment", "other"); len(rows) != 0 {
-		t.Errorf("%s", dump(rows))
+}
+
+// A feed that no answer is of, and one that has no shadow, are told apart.
+func TestShadowsOfNoFeed(t *testing.T) {
+	t.Parallel()
+	ctx, addr := logOfTest(t)
+	writeExposures(ctx, t, addr, shownAt("a", "reader:1", time.Now(), "x"))
+	for feed, want := range map[string]string{
+		"nowhere": "feed: exposures has no answer of feed nowhere; known are home",
+		"home":    "no shadow has ranked an answer of feed home",
+	} {
+		if _, err := execute(ctx, "feed", "shadows", feed, "--brokers", addr, "--topic-prefix", "p-"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", feed, err, want)
+		}
 	}
 }
 
@@ -261,6 +273,7 @@ func TestExportRefuses(t *testing.T) {
 		"no topic":        {[]string{"--topic", "none"}, []string{"topic:", "there is no topic none"}},
 		"no outcomes":     {[]string{"--outcomes", "none"}, []string{"topic", "there is no topic none"}},
 		"exposures again": {[]string{"--outcomes", "exposures"}, []string{"outcomes:", "1 entries of exposures are no outcomes", "not in the schemas topic", "roles"}},
+		"no experiment":   {[]string{"--experiment", "nope"}, []string{"experiment: exposures has no answer of that time of experiment nope; known are new"}},
 		"a role":          {[]string{"--outcomes", "posts"}, []string{"outcomes:", "no field of millrace.Note has the role object"}},
 	} {
 		out, err := execute(ctx, append([]string{"export", "exposures", "--brokers", addr, "--out", file}, c.args...)...)

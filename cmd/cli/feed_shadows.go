@@ -34,9 +34,16 @@ of the feed), how each shadow model ranked the same candidates: which items both
 show, how scores move, the part of each content type, whose items would be shown
 more and whose less, what a candidate costs, and which features items lack.
 
-Brokers write it if their configuration has exposures. Their metrics
-millrace_broker_shadow_* say the same of each broker since it started, but for
-authors.`,
+Brokers write it if their configuration has exposures. It has the answers that
+were compared. Those that were sampled and not compared, since the broker had too
+much to do (dropped), a shadow failed or partitions were missing (partial), are
+counted by millrace_broker_shadow_answers_total alone. The metrics
+millrace_broker_shadow_* say the same as the report of each broker since it
+started, but for authors.
+
+RBO and tau take items of equal score as of one rank, although an answer puts one
+of them first: a model that gives the same scores differs in nothing. The overlaps
+are of the items as they would be shown.`,
 		Example: `  millrace feed shadows home --since 24h
   millrace feed shadows home -o json --out shadows.json`,
 		RunE: func(c *cobra.Command, args []string) error { return q.run(c.Context(), c.OutOrStdout(), args[0]) },
@@ -46,6 +53,7 @@ authors.`,
 	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
 	f.StringVar(&q.model, "shadow", "", "only this shadow model (default: all)")
+	f.String("topic-prefix", "", "before Millrace's own topics; taken as by the commands beside it, though this one reads none of them")
 	outputFlag(c, &q.output)
 	f.StringVar(&q.file, "out", "", "write the report to this file")
 	return c
@@ -60,12 +68,18 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		}
 	}
 	var tally shadow.Tally
+	feeds, answers := map[string]bool{}, 0
 	if _, err = kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		feeds[r.Feed] = true
 		if r.Feed == feed {
+			answers++
 			tally.Add(r)
 		}
 	}); err != nil {
 		return err
+	}
+	if answers == 0 {
+		return unknownAmong("feed", feed, q.topic+" has no answer", feeds)
 	}
 	reports := shadowsOf(&tally)
 	if q.model != "" {
@@ -81,7 +95,13 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
 	}
 	var text bytes.Buffer
-	if err := q.output.write(&text, reports, func(w io.Writer) error { return writeShadows(w, reports, tally.Beyond()) }); err != nil {
+	if err := q.output.write(&text, reports, func(w io.Writer) error {
+		if err := writeShadows(w, reports, tally.Beyond()); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s. Which others were sampled, and dropped or failed, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed)
+		return err
+	}); err != nil {
 		return err
 	}
 	if q.file == "" {

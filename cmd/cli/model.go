@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,7 @@ lets the one serve that served before.`,
 			Use: "golden DIR|SPEC.yaml ROWS.ndjson", Short: "Complete rows that have a record with the features and the score that the spec gives them, to be checked",
 			Args: cobra.ExactArgs(2),
 			RunE: func(c *cobra.Command, args []string) error {
-				return completeGolden(c.OutOrStdout(), args[0], args[1], avsc)
+				return completeGolden(c.OutOrStdout(), c.ErrOrStderr(), args[0], args[1], avsc)
 			},
 		},
 		featuresCommand(&avsc), replayCommand(&avsc),
@@ -221,7 +222,7 @@ func sealModel(w io.Writer, dir string, avsc []string) error {
 
 // completeGolden writes rows as golden.ndjson has them. That they are right,
 // only somebody can say who knows what they should be.
-func completeGolden(w io.Writer, name, file string, avsc []string) error {
+func completeGolden(w, told io.Writer, name, file string, avsc []string) error {
 	snapshot, err := schemasOf(avsc)
 	if err != nil {
 		return err
@@ -245,7 +246,9 @@ func completeGolden(w io.Writer, name, file string, avsc []string) error {
 	}
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
+	unread := unreadRows{}
 	for i := range rows {
+		unread.add(m.Unread(&rows[i]))
 		if err := m.Complete(&rows[i], known); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, i+1, err)
 		}
@@ -253,7 +256,23 @@ func completeGolden(w io.Writer, name, file string, avsc []string) error {
 			return err
 		}
 	}
+	unread.tell(told, file)
 	return nil
+}
+
+// unreadRows counts the rows that give what the spec does not read, by what.
+type unreadRows map[string]int
+
+func (u unreadRows) add(names []string) {
+	for _, name := range names {
+		u[name]++
+	}
+}
+
+func (u unreadRows) tell(w io.Writer, file string) {
+	for _, name := range slices.Sorted(maps.Keys(u)) {
+		fmt.Fprintf(w, "%s: %d rows give features under %s, where the spec reads none: they are left out\n", file, u[name], name)
+	}
 }
 
 // modelShown is what model show shows.

@@ -30,8 +30,9 @@ func featuresCommand(avsc *[]string) *cobra.Command {
 that serves: what a model is trained on, and no copy of it in another language.
 
 A line of --records is as a golden row, {"record": {...}, "viewer": {...},
-"as_of": ...}, with entity and object where the spec reads those, and schema
-where it has several. What else a line has, such as a label, --keep carries
+"as_of": ...}, with entity and object for a spec that reads those, and schema
+where it has several. Values are of the types of the record's schema, as load
+takes them. What else a line has, such as a label, --keep carries
 over. A feature that has no value is empty in CSV and null in NDJSON.`,
 		Example: `  millrace model features likes --records seen.ndjson --keep label > train.csv`,
 		Args:    cobra.ExactArgs(1),
@@ -63,13 +64,16 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 			if output.word == "ndjson" {
 				out = &jsonVectors{w: buffered, kept: keep, names: names}
 			}
+			unread := unreadRows{}
 			err = eachVector(in, name, keep, func(row *relevance.Golden, kept []json.RawMessage) error {
+				unread.add(m.Unread(row))
 				features, err := m.Vector(row, known)
 				if err != nil {
 					return err
 				}
 				return out.write(kept, features)
 			})
+			unread.tell(c.ErrOrStderr(), name)
 			return errors.Join(err, out.end(), buffered.Flush()) // the lines before a fault are good
 		},
 	}

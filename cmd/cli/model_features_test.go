@@ -62,6 +62,15 @@ parameters:
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nnot\n%s", err, out, want)
 	}
+	// What a spec does not read may be there, for another model.
+	write(`{` + record + `,"entity":{"karma":1},"object":{"x":2}}`)
+	const note = "seen.ndjson: 1 rows give features under entity, where the spec reads none: they are left out\n"
+	for _, args := range [][]string{{"model", "features", spec, "--records", file}, {"model", "golden", spec, file}} {
+		out, err := output(args...)
+		if err != nil || !strings.Contains(out, note) || !strings.Contains(out, "under object") || strings.Contains(out, "karma") {
+			t.Errorf("%s: %v\n%s", args[1], err, out)
+		}
+	}
 	for name, c := range map[string]struct{ line, keep, want string }{
 		"a name that is mistyped": {strings.Replace(lines[0], `"viewer"`, `"viewr"`, 1), "label,group", "seen.ndjson:2: viewr is no field of a row; did you mean viewer?"},
 		"what nobody keeps":       {lines[0], "label", "seen.ndjson:2: group is no field of a row; known are"},

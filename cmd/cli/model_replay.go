@@ -36,16 +36,37 @@ type replay struct {
 	features []string // of the model
 	texts    []bool   // of each, whether it is one
 
-	viewers                map[string]bool // whose answer counts
-	ranked                 map[string]bool // whose answer with an outcome counts
-	answers, bare, partial int             // in the file, without features, and with features of some items
-	shown, again, more     [2]stats.Mean   // NDCG and reciprocal rank
-	logged                 []stats.Logged
-	alike, first           int // of logged, that begin alike; all
+	viewers            map[string]bool  // whose answer counts
+	ranked             map[string]bool  // whose answer with an outcome counts
+	begun              map[string]int64 // the answers of the file, with the place of the first row of each
+	experiments        map[string]bool  // of the file
+	answers, bare      int              // that may count, and of these without features of all items
+	lacking            int              // of these without a feature that the model reads
+	lack               error            // of the first of those
+	lacks              map[string]int   // features, and in how many answers each is the first that is not there
+	shown, again, more [2]stats.Mean    // NDCG and reciprocal rank
+	dealt              map[dealt]*pages
+	logged             []loggedPage
+	alike, first       int // of logged, that begin alike; all
+}
+
+// dealt is a variant of the experiment as a definition of it had it.
+type dealt struct{ checksum, variant string }
+
+// pages are a variant's.
+type pages struct {
+	chance         float64 // that who is in the experiment has it
+	ranked, unread int     // by the model, and left out for want of features
+}
+
+// loggedPage is a viewer's first page, for the estimates.
+type loggedPage struct {
+	stats.Logged
+	of dealt
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
-	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}}
+	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*pages{}}
 	c := &cobra.Command{
 		Use:   "replay PACK|SPEC.yaml|NAME",
 		Short: "Rank what was shown again, and hold both rankings against what viewers did",
@@ -53,18 +74,27 @@ func replayCommand(avsc *[]string) *cobra.Command {
 experiment with features: 10000, and --outcomes), ranks each page by the model,
 from the features that it was shown by, and compares the order with that which
 was shown: NDCG and the mean reciprocal rank, of pages on which the viewer did
---action. A model may use any of the features that were written, by the same
-names; they must mean the same.
+--action. The rows of an answer must stand together, as export writes them.
+
+A model may use any of the features that were written, by the same names; they
+must mean the same. Written is what the model that ranked the page reads: a page
+that lacks a feature of the new model is left out, and counted. So there must be
+pages of a model whose features include those of the new one, such as those of a
+variant that ranks by a version of it.
 
 A page has what the old ranking chose. What the new one would have brought from
 elsewhere, and what viewers would have done with it, it cannot tell. So beside it
 stand two estimates of how many items of a page viewers would act on: by inverse
 propensity, and self-normalised. They look at pages of --experiment alone that
-the new ranking begins with the same --match items, and weigh each by how likely
-its variant was. A mean weight far from 1 says that variants show the same
-pages, or that none shows what the new ranking would: then believe neither.
+the new ranking begins with the same --match items, and divide each by
+probability_inside, how likely its variant was among those in the experiment. A
+variant of which all pages are left out counts as if it had not been there. A
+mean weight far from 1 says that variants show the same pages, that none shows
+what the new ranking would, or that some pages of a variant are left out, so that
+the viewers of the others are no fair sample: then believe neither.
 
-Each viewer counts once, by their first page in the file.`,
+Each viewer counts once: for NDCG and MRR by the first page in the file on which
+they did --action, for the estimates by their first page, whatever they did.`,
 		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
   millrace model replay ./next --exposures shown.parquet --action click --experiment ranking`,
 		Args: cobra.ExactArgs(1),
@@ -146,12 +176,14 @@ func (r *replay) read(ctx context.Context) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "name a file that millrace export exposures wrote"}
 	}
 	var page []shownItem
+	answer := ""
 	for n := 1; ; n++ {
 		row, err := next()
 		if err != nil && !errors.Is(err, io.EOF) {
-			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s, row %d: %v", r.file, n, err), WayOut: "name a file that millrace export exposures wrote"}
+			return r.badRow(n, err.Error(), "name a file that millrace export exposures wrote")
 		}
-		if len(page) > 0 && (err != nil || row.Answer != page[0].Answer) {
+		begins := err == nil && (n == 1 || row.Answer != answer)
+		if (begins || err != nil) && len(page) > 0 {
 			if err := r.take(page); err != nil {
 				return fmt.Errorf("%s, the answer before row %d: %w", r.file, n, err)
 			}
@@ -160,6 +192,12 @@ func (r *replay) read(ctx context.Context) error {
 		if err != nil {
 			return nil
 		}
+		if begins {
+			if err := r.begin(&row, n); err != nil {
+				return err
+			}
+			answer = row.Answer
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -167,6 +205,33 @@ func (r *replay) read(ctx context.Context) error {
 			page = append(page, row)
 		}
 	}
+}
+
+// begin notes the first row of an answer. Of rows that stand apart, each would
+// count as a page of its own.
+func (r *replay) begin(row *shownItem, n int) error {
+	place := int64(0)
+	if row.Place != nil {
+		place = *row.Place
+	}
+	before, again := r.begun[row.Answer]
+	switch {
+	case again && before == place:
+		return r.twice(row.Answer, place, n)
+	case again:
+		return r.badRow(n, fmt.Sprintf("it is of answer %s, of which rows stand further up, before other answers", row.Answer), "sort the rows by answer_id and place, so that those of an answer stand together")
+	}
+	r.begun[row.Answer] = place
+	return nil
+}
+
+// twice is the refusal of a row that the file has twice.
+func (r *replay) twice(answer string, place int64, n int) error {
+	return r.badRow(n, fmt.Sprintf("place %d of answer %s has been there before", place, answer), "give each answer once: the file has rows of one export twice, or of two exports whose times overlap")
+}
+
+func (r *replay) badRow(n int, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s, row %d: %s", r.file, n, detail), WayOut: wayOut}
 }
 
 // shownRows reads rows that rowsTo has written.
@@ -200,10 +265,12 @@ func shownRows(f *os.File) (next func() (shownItem, error), err error) {
 
 // take ranks a page again, in the order in which it was shown.
 func (r *replay) take(page []shownItem) error {
+	var of dealt
 	chance := 0.
 	for _, e := range page[0].Experiments {
+		r.experiments[e.Experiment] = true
 		if e.Experiment == r.experiment {
-			if chance = e.ProbabilityInside; e.Forced {
+			if of, chance = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside; e.Forced {
 				return nil
 			}
 		}
@@ -212,21 +279,20 @@ func (r *replay) take(page []shownItem) error {
 		return nil
 	}
 	r.answers++
-	with := 0
-	for i := range page {
-		if len(page[i].Features) > 0 {
-			with++
+	if r.dealt[of] == nil {
+		r.dealt[of] = &pages{chance: chance}
+	}
+	if !r.complete(page) {
+		r.dealt[of].unread++
+		return nil
+	}
+	r.dealt[of].ranked++
+	slices.SortFunc(page, func(a, b shownItem) int { return cmp.Compare(*a.Place, *b.Place) })
+	for i := range page[1:] {
+		if place := *page[i].Place; place == *page[i+1].Place {
+			return fmt.Errorf("place %d stands twice: the file has rows of one export twice, or of two exports whose times overlap; give each answer once", place)
 		}
 	}
-	switch {
-	case with == 0:
-		r.bare++
-		return nil
-	case with < len(page):
-		r.partial++
-		return nil
-	}
-	slices.SortFunc(page, func(a, b shownItem) int { return cmp.Compare(*a.Place, *b.Place) })
 	type scored struct {
 		at    int
 		score float64
@@ -253,7 +319,7 @@ func (r *replay) take(page []shownItem) error {
 	if r.experiment != "" && *page[0].Place == 1 && !r.viewers[viewer] {
 		r.viewers[viewer] = true
 		r.first++
-		l := stats.Logged{Reward: acted, Old: chance}
+		l := loggedPage{stats.Logged{Reward: acted, Old: chance}, of}
 		alike := true
 		for i, s := range order[:min(r.match, len(order))] {
 			alike = alike && s.at == i
@@ -288,18 +354,40 @@ func (r *replay) take(page []shownItem) error {
 	return nil
 }
 
-// score is what the model gives an item by its features.
+// complete reports whether every item of a page has the features that the model
+// reads, and counts a page that has not.
+func (r *replay) complete(page []shownItem) bool {
+	for i := range page {
+		if len(page[i].Features) == 0 {
+			r.bare++
+			return false
+		}
+	}
+	for i := range page {
+		for _, name := range r.features {
+			if slices.ContainsFunc(page[i].Features, func(f shownFeature) bool { return f.Name == name }) {
+				continue
+			}
+			if r.lack == nil {
+				var names []string
+				for _, f := range page[i].Features {
+					names = append(names, f.Name)
+				}
+				r.lack = &millrace.Error{Reason: millrace.ReasonUnknown, Field: "exposures", Detail: fmt.Sprintf("the model reads a feature %s, which was not written", name), WayOut: hint.Nearest(name, names) + "; replay pages of a model that reads what this one does, as a version of it in a variant"}
+			}
+			r.lacking++
+			r.lacks[name]++
+			return false
+		}
+	}
+	return true
+}
+
+// score is what the model gives an item by its features, which it has.
 func (r *replay) score(logged []shownFeature) (float64, error) {
 	values := make([]any, len(r.features))
 	for i, name := range r.features {
 		k := slices.IndexFunc(logged, func(f shownFeature) bool { return f.Name == name })
-		if k < 0 {
-			var names []string
-			for _, f := range logged {
-				names = append(names, f.Name)
-			}
-			return 0, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "exposures", Detail: fmt.Sprintf("the model reads a feature %s, which was not written", name), WayOut: hint.Nearest(name, names)}
-		}
 		switch f := &logged[k]; {
 		case r.texts[i] && f.Number != nil || !r.texts[i] && f.Text != nil:
 			return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("feature %s was written as another kind than the model reads", name), WayOut: "replay exposures of a model whose features mean the same"}
@@ -317,12 +405,25 @@ func (r *replay) score(logged []shownFeature) (float64, error) {
 }
 
 func (r *replay) tell(w io.Writer) error {
+	if r.answers == 0 && r.experiment != "" {
+		return r.noAnswer()
+	}
 	fmt.Fprintf(w, "%d answers are in %s", r.answers, r.file)
-	if n := r.bare + r.partial; n > 0 {
-		fmt.Fprintf(w, "; %d are left out, whose items have no features", n)
+	if r.bare > 0 {
+		fmt.Fprintf(w, "; %d are left out, whose items have no features", r.bare)
+	}
+	if r.lacking > 0 {
+		fmt.Fprintf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
+	}
+	left := r.answers - r.bare - r.lacking
+	if left < r.answers {
+		fmt.Fprintf(w, "; %d are left", left)
 	}
 	fmt.Fprintln(w)
-	if r.answers == r.bare+r.partial {
+	switch {
+	case left == 0 && r.lack != nil:
+		return r.lack
+	case left == 0:
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: "no answer has the features of its items", WayOut: "define features: 10000 in the experiment, and export what is shown from then on"}
 	}
 	if r.shown[0].N == 0 {
@@ -349,6 +450,32 @@ func (r *replay) tell(w io.Writer) error {
 	return r.estimate(w)
 }
 
+// noAnswer is the refusal of an experiment of which the file has no answer.
+func (r *replay) noAnswer() error {
+	if r.experiments[r.experiment] {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}
+	}
+	return unknownAmong("experiment", r.experiment, r.file+" has no answer", r.experiments)
+}
+
+// chances are those of the pages that count, among the variants that have some:
+// a variant of which all pages are left out is dealt to nobody among those.
+func (r *replay) chances() (logged []stats.Logged, without []string) {
+	rest := map[string]float64{} // by checksum
+	for of, p := range r.dealt {
+		if p.ranked == 0 && p.unread > 0 {
+			rest[of.checksum] += p.chance
+			without = append(without, of.variant)
+		}
+	}
+	for _, l := range r.logged {
+		l.Old = min(1, l.Old/(1-rest[l.of.checksum]))
+		logged = append(logged, l.Logged)
+	}
+	slices.Sort(without)
+	return logged, slices.Compact(without)
+}
+
 // estimate tells what the new ranking would have been worth.
 func (r *replay) estimate(w io.Writer) error {
 	if r.experiment == "" {
@@ -359,7 +486,11 @@ func (r *replay) estimate(w io.Writer) error {
 		was.Add(l.Reward)
 	}
 	fmt.Fprintf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
-	o, err := stats.CounterfactualReward(r.logged, 0, r.alpha)
+	logged, without := r.chances()
+	if len(without) > 0 {
+		fmt.Fprintf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
+	}
+	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
 	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
 		fmt.Fprintf(w, "that says nothing of the others: %v\n", err)
 		return nil

@@ -31,7 +31,7 @@ func shownPage(n int, viewer, variant string, chance float64, likes []float64, c
 		place, id, post := int64(i+1), fmt.Sprint("r", i), "post"
 		row := shownItem{
 			Answer: fmt.Sprint("a", n), Viewer: viewer, Place: &place, ID: &id,
-			Experiments: []shownVariant{{Experiment: "other", ProbabilityInside: 0.1}, {Experiment: "e", Variant: variant, ProbabilityInside: chance}},
+			Experiments: []shownVariant{{Experiment: "other", ProbabilityInside: 0.1}, {Experiment: "e", Variant: variant, Checksum: "c", Probability: chance / 5, ProbabilityInside: chance}},
 			Features:    []shownFeature{{Name: "unread"}, {Name: "verb", Text: &post}, {Name: "likes", Number: &x}},
 		}
 		if math.IsNaN(x) {
@@ -97,7 +97,7 @@ func TestReplay(t *testing.T) {
 	forced[0].Experiments[1].Forced = true
 	rows = append(rows, forced...)
 	told, err := replayed(t, rows, "--experiment", "e", "--depth", "3")
-	const want = `202 answers are in FILE; 1 are left out, whose items have no features
+	const want = `202 answers are in FILE; 1 are left out, whose items have no features; 201 are left
 of 101 viewers who did click:
 
         SHOWN    NEW    DIFFERENCE
@@ -127,7 +127,10 @@ func TestReplayRefuses(t *testing.T) {
 		want string
 	}{
 		{page, []string{"--action", "hide"}, "action: nobody did hide with what they were shown"},
-		{page, []string{"--experiment", "none"}, "exposures: no answer has the features of its items; define features: 10000"},
+		{page, []string{"--experiment", "none"}, "experiment: FILE has no answer of experiment none; known are e, other"},
+		{page, []string{"--experiment", "othr"}, "did you mean other?"},
+		{change(func(r *shownItem) { r.Experiments = nil }), []string{"--experiment", "e"}, "it has answers of no experiment"},
+		{change(func(r *shownItem) { r.Experiments = []shownVariant{{Experiment: "e", Forced: true}} }), []string{"--experiment", "e"}, "every answer of experiment e in FILE was forced"},
 		{change(func(r *shownItem) { r.Features = nil }), nil, "exposures: no answer has the features of its items"},
 		{change(func(r *shownItem) { r.Features[2].Name = "like" }), nil, "the model reads a feature likes, which was not written; did you mean like"},
 		{change(func(r *shownItem) { r.Features[1] = shownFeature{Name: "verb", Number: r.Features[2].Number} }), nil, "feature verb was written as another kind"},
@@ -138,6 +141,20 @@ func TestReplayRefuses(t *testing.T) {
 	} {
 		if told, err := replayed(t, c.rows, c.args...); err == nil || !strings.Contains(told, c.want) {
 			t.Errorf("%q: want %q in\n%s", c.args, c.want, told)
+		}
+	}
+	two := append(slices.Clone(page), shownPage(2, "w", "a", 0.5, []float64{1, 2}, 0)...)
+	for _, c := range []struct {
+		rows []shownItem
+		want string
+	}{
+		{[]shownItem{two[0], two[2], two[1], two[3]}, "FILE, row 3: it is of answer a1, of which rows stand further up, before other answers; sort the rows by answer_id and place"},
+		{append(slices.Clone(two), two...), "FILE, row 5: place 1 of answer a1 has been there before; give each answer once"},
+		{[]shownItem{two[0], two[0], two[1], two[1], two[2]}, "the answer before row 5: place 1 stands twice: the file has rows of one export twice"},
+		{[]shownItem{two[0], {Answer: "empty"}, two[1]}, "row 3: it is of answer a1"},
+	} {
+		if told, err := replayed(t, c.rows); err == nil || !strings.Contains(told, c.want) {
+			t.Errorf("want %q in\n%s", c.want, told)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "shown.parquet")
@@ -189,5 +206,43 @@ func TestReplayEstimates(t *testing.T) {
 		if low > 0.5 || high < 0.5 || high-low > 0.15 {
 			t.Errorf("%s %v, want 0.5 in it", line, m)
 		}
+	}
+}
+
+// Of pages by a model that reads other features none is ranked again, and the
+// rest is: chances are then those among the variants of the rest.
+func TestReplayLeavesOutPagesThatLackFeatures(t *testing.T) {
+	t.Parallel()
+	likes := []float64{5, 4, 3, 2, 1}
+	var rows []shownItem
+	for i := range 400 {
+		var clicked []int
+		if i%8 < 4 {
+			clicked = []int{0}
+		}
+		page := shownPage(i, fmt.Sprint("v", i), []string{"control", "next"}[i%2], 0.5, likes, clicked...)
+		for k := range page {
+			if i%2 == 0 {
+				page[k].Features = page[k].Features[:2] // no likes
+			}
+		}
+		rows = append(rows, page...)
+	}
+	told, err := replayed(t, rows, "--experiment", "e")
+	for _, want := range []string{
+		"400 answers are in FILE; 200 are left out, which lack a feature that the model reads (likes); 200 are left\nof 100 viewers who did click:",
+		"all pages of control are left out: chances are those among the other variants\n",
+		"of 200 viewers' first pages 200 would begin with the same 1 items\n",
+		"by inverse propensity: +0.5 (", "self-normalised: +0.5 (", "mean weight 1;",
+	} {
+		if err != nil || !regexp.MustCompile(strings.NewReplacer("(", `\(`, ")", `\)`, "'", ".").Replace(want)).MatchString(told) {
+			t.Errorf("%v: no %q in\n%s", err, want, told)
+		}
+	}
+	// Where a variant has some such pages, its chance stays what it was.
+	some := shownPage(400, "v400", "control", 0.5, likes)
+	told, err = replayed(t, append(rows, some...), "--experiment", "e")
+	if err != nil || strings.Contains(told, "all pages of") || !strings.Contains(told, "mean weight 2;") {
+		t.Errorf("%v\n%s", err, told)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -85,7 +86,7 @@ func TestRolloutOfALargePack(t *testing.T) {
 		rows := filepath.Join(dir, "rows.ndjson")
 		c.check(os.WriteFile(rows, []byte(records.String()), 0o644))
 		var golden bytes.Buffer
-		c.check(completeGolden(&golden, dir, rows, nil))
+		c.check(completeGolden(&golden, io.Discard, dir, rows, nil))
 		packs = append(packs, c.pack(text, golden.String(), files))
 	}
 	c.push(packs[0])

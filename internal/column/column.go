@@ -71,7 +71,7 @@ type Layout struct {
 	nullWords int
 	packed    atomic.Uint32 // its place in layouts and 1; 0 until a slab of it is packed
 	blank     *Slab         // see Blank
-	other     []string      // see Carried
+	other     map[string]string // see Carried
 }
 
 // BodyName is the name of the column of strings that holds a record's body.
@@ -127,14 +127,15 @@ func (l *Layout) Role(role string) int {
 
 // Describe says what fields alone do not, once, before anybody else has the
 // layout: see [Layout.Blank] and [Layout.Carried].
-func (l *Layout) Describe(blank *Slab, other []string) { l.blank, l.other = blank, other }
+func (l *Layout) Describe(blank *Slab, other map[string]string) { l.blank, l.other = blank, other }
 
 // Blank returns one row with the defaults of the schema, and zeros elsewhere;
 // nil where there is no schema.
 func (l *Layout) Blank() *Slab { return l.blank }
 
-// Carried returns the fields of the schema that have no column, by dotted name.
-func (l *Layout) Carried() []string { return l.other }
+// Carried returns the fields that have no column, by dotted name, and the type
+// of each in words.
+func (l *Layout) Carried() map[string]string { return l.other }
 
 // Time returns the column of the role "time", or -1.
 func (l *Layout) Time() int { return l.time }

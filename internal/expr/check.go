@@ -148,6 +148,10 @@ func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Typ
 			c.fieldFault(steps[i+1], fmt.Sprintf("%s.%s is %s and has no fields", root, prefix, article(t)), "")
 			return 0
 		}
+		if t := c.carried(op, prefix); t != "" {
+			c.fieldFault(steps[i], fmt.Sprintf("%s.%s is of the type %s, which no expression reads", root, prefix, t), "an expression reads numbers, booleans, strings, enums, and lists of numbers or strings")
+			return 0
+		}
 		if !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, prefix+".") }) {
 			c.fieldFault(steps[i], fmt.Sprintf("no field %s in %s", prefix, root), didYouMean(full, names, listed(names)))
 			return 0
@@ -155,6 +159,21 @@ func (c *checker) field(op Op, root string, steps []ast.Expr, path []string) Typ
 	}
 	c.fieldFault(steps[len(steps)-1], fmt.Sprintf("%s.%s is a record", root, full), "name one of its fields")
 	return 0
+}
+
+// layouts are those of a root's fields.
+func (c *checker) layouts(op Op) []*column.Layout {
+	return map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
+}
+
+// carried returns the type of a field that has no column, or "".
+func (c *checker) carried(op Op, name string) string {
+	for _, l := range c.layouts(op) {
+		if t := l.Carried()[name]; t != "" {
+			return t
+		}
+	}
+	return ""
 }
 
 func (c *checker) fieldFault(step ast.Expr, message, suggestion string) {
@@ -170,8 +189,7 @@ func (c *checker) scope(op Op) map[string]Type {
 		return s
 	}
 	if c.fields[op] == nil {
-		layouts := map[Op][]*column.Layout{Record: c.env.Record, Entity: c.env.Entity, Object: c.env.Object}[op]
-		c.fields[op], c.mixed[op], c.torn[op] = fieldTypes(layouts, c.env.Mode)
+		c.fields[op], c.mixed[op], c.torn[op] = fieldTypes(c.layouts(op), c.env.Mode)
 	}
 	return c.fields[op]
 }

@@ -46,7 +46,7 @@ func Parse(src string, env Env) (*Node, error) {
 	source := common.NewTextSource(src)
 	tree, errs := celParser.Parse(source)
 	if found := errs.GetErrors(); len(found) > 0 {
-		return nil, syntaxError(src, found)
+		return nil, syntaxError(src, env.Mode, found)
 	}
 	root, err := lower(src, tree, env, false)
 	if err != nil && env.Mode == Filter && len(env.Mixed()) > 0 {
@@ -88,7 +88,7 @@ func refuse(src string, problems ...Problem) *Error {
 }
 
 // syntaxError puts the parser's errors into our words.
-func syntaxError(src string, found []*common.Error) *Error {
+func syntaxError(src string, mode Mode, found []*common.Error) *Error {
 	lines := strings.Split(src, "\n")
 	var problems []Problem
 	for _, e := range found {
@@ -100,6 +100,9 @@ func syntaxError(src string, found []*common.Error) *Error {
 			p.Message = "the expression ends too early"
 		case p.Message == "unexpected token after expression":
 			p.Message, p.Suggestion = "an operator is missing before this", "the operators are && || ! == != < <= > >= + - * / % in ?:"
+			if mode == Model {
+				p.Suggestion = strings.Replace(p.Suggestion, " %", "", 1)
+			}
 		case p.Message == "unexpected character" && p.Line <= len(lines):
 			if r := []rune(lines[p.Line-1]); p.Col <= len(r) {
 				p.Message = fmt.Sprintf("character %U does not belong in an expression", r[p.Col-1])

@@ -1,0 +1,391 @@
+package relevance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/schemas"
+)
+
+// reading is how the values of a row become columns.
+type reading bool
+
+const (
+	// typed is how what serves reads them: written as Avro under the row's schema,
+	// and read.
+	typed reading = false
+	// asWritten is as the row has them, so that a float is a double, an int may be
+	// a long, and an enum any text. Packs were sealed by it before, and the nodes
+	// that took one then must take it now.
+	asWritten reading = true
+)
+
+// explainGolden scores a row's record. Features are in the order of the spec, and
+// have no contributions of trees, which for a hundred rows of a large forest take
+// longer than all the rest.
+func (m *Model) explainGolden(row *Golden, schemas Schemas, as reading) (e Explanation, err error) {
+	if row.Record == nil {
+		return e, errors.New("the row has no record")
+	}
+	records, writer, err := m.goldenSchema(row.Schema, schemas)
+	if err != nil {
+		return e, err
+	}
+	rows, err := records.golden(writer, row.Record, "record", as)
+	if err != nil {
+		return e, m.whichSchema(row, err)
+	}
+	layout := rows.Layout()
+	asOf := millrace.Time(0)
+	if at := layout.Time(); at >= 0 {
+		asOf = millrace.Time(int64(rows.Word(at, 0)))
+	}
+	if row.AsOf != nil {
+		t, err := goldenTime(row.AsOf)
+		if err != nil {
+			return e, fmt.Errorf("as_of: %w", err)
+		}
+		asOf = t
+	}
+	entityLayout := schemas[m.spec.Entity].Layout
+	var entity *column.Slab
+	if row.Entity != nil {
+		if entityLayout == nil {
+			return e, errors.New("entity: the spec names no schema of the entity's features")
+		}
+		if entity, err = schemas[m.spec.Entity].golden("", row.Entity, "entity", as); err != nil {
+			return e, err
+		}
+	}
+	viewer, err := goldenViewer(row.Viewer)
+	if err != nil {
+		return e, err
+	}
+	s, err := m.Interpreted().Bind(rows.Layout(), entityLayout, viewer, asOf)
+	if err != nil {
+		return e, err
+	}
+	if err := m.goldenObject(s, row.Object, schemas, as); err != nil {
+		return e, err
+	}
+	e, _ = s.Features(rows, 0, entity)
+	return m.inOrder(e), nil
+}
+
+// whichSchema adds to the fault of a record what it was taken for, where the
+// spec leaves a choice.
+func (m *Model) whichSchema(row *Golden, fault error) error {
+	if row.Schema != "" || len(m.spec.Schemas) < 2 {
+		return fault
+	}
+	return fmt.Errorf("%w\nthe row names no schema, so that its record is of %s, the first that the spec names: a record of another says so, as \"schema\": %q", fault, m.spec.Schemas[0], m.spec.Schemas[1])
+}
+
+// goldenSchema returns what a row's schema names, and the fingerprint of the one
+// that wrote the record, or "".
+func (m *Model) goldenSchema(of string, all Schemas) (known Records, writer string, err error) {
+	name, writer, _ := strings.Cut(of, "@")
+	switch {
+	case name == "" && len(m.spec.Schemas) == 0:
+		return Records{Layout: RoleLayout()}, writer, nil
+	case name == "":
+		name = m.spec.Schemas[0]
+	}
+	if known = all[name]; known.Layout == nil {
+		return known, writer, fmt.Errorf("no schema %s; %s; give the .avsc files of others by --schema", name, nearest(name, all.names()))
+	}
+	return known, writer, nil
+}
+
+// golden is one row of values by field, as what serves reads it: written under
+// a schema of the family, and read in the columns of all of them. Where writer,
+// a fingerprint, is "", that is the newest schema that has the fields.
+func (r Records) golden(writer string, values map[string]any, what string, as reading) (*column.Slab, error) {
+	if r.Family == nil {
+		flat, err := flattened(r.Layout, values, what)
+		if err != nil {
+			return nil, err
+		}
+		return goldenSlab(r.Layout, flat, what)
+	}
+	s, flat, err := r.written(writer, values, what)
+	if err != nil {
+		return nil, err
+	}
+	if as == typed {
+		rows, err := r.Family.Read(s, flat)
+		return rows, inWords(err, what)
+	}
+	own, err := goldenSlab(s.Layout(), flat, what)
+	if err != nil || s.Layout() == r.Layout {
+		return own, err
+	}
+	return r.Family.Reread(s, own, flat)
+}
+
+// Unread takes the features out of a row that the spec does not read, and names
+// them: one file of rows may be for several models.
+func (m *Model) Unread(row *Golden) (names []string) {
+	if m.spec.Entity == "" && row.Entity != nil {
+		row.Entity, names = nil, append(names, "entity")
+	}
+	if m.spec.Object == "" && row.Object != nil {
+		row.Object, names = nil, append(names, "object")
+	}
+	return names
+}
+
+// inWords tells what a schema refuses, a line for each field.
+func inWords(err error, what string) error {
+	if several, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, one := range several.Unwrap() {
+			all = append(all, inWords(one, what))
+		}
+		return errors.Join(all...)
+	}
+	if fault := (*schemas.Error)(nil); errors.As(err, &fault) && fault.Field != "" {
+		return fmt.Errorf("%s.%s: %s", what, fault.Field, fault.Detail)
+	}
+	return err
+}
+
+// written finds the schema of a row, and its values by column.
+func (r Records) written(writer string, values map[string]any, what string) (_ *schemas.Schema, flat map[string]any, err error) {
+	err = fmt.Errorf("schema: no schema %s@%s; %s has %s", r.Family.Name(), writer, r.Family.Name(), r.prints())
+	newest := true
+	for _, s := range slices.Backward(r.Family.Schemas()) {
+		if writer != "" && writer != s.Fingerprint().String() {
+			continue
+		}
+		flat, fault := flattened(s.Layout(), values, what)
+		if fault == nil {
+			return s, flat, nil
+		}
+		if newest {
+			err, newest = fault, false
+		}
+	}
+	return nil, nil, err
+}
+
+func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas, as reading) error {
+	if values == nil {
+		return nil
+	}
+	known := schemas[m.spec.Object]
+	if known.Layout == nil || s.ObjectLayout() == nil {
+		return errors.New("object: the spec reads no features of what records are about")
+	}
+	features, err := known.golden("", values, "object", as)
+	if err != nil {
+		return err
+	}
+	objects := NewObjects(s.ObjectLayout())
+	if err := objects.Add(features, 0); err != nil {
+		return err
+	}
+	s.SetObjects(objects.Slab())
+	return nil
+}
+
+// goldenSlab is one row of values by column. Fields that no value is given for
+// have the schema's defaults.
+func goldenSlab(l *column.Layout, flat map[string]any, what string) (*column.Slab, error) {
+	a := column.New(l, 1, 0).Append()
+	r := a.Begin()
+	for i, f := range l.Fields() {
+		v, given := flat[f.Name]
+		switch {
+		case given:
+			if err := goldenValue(&r, i, f, v); err != nil {
+				return nil, fmt.Errorf("%s.%s: %w", what, f.Name, err)
+			}
+		case l.Blank() != nil:
+			r.Set(i, l.Blank(), 0)
+		}
+	}
+	if err := a.End(r); err != nil {
+		return nil, err
+	}
+	return a.Slab(), nil
+}
+
+// flattened returns the values of fields by dotted name, out of records within
+// records, those without a column too. It names every field that there is not.
+func flattened(l *column.Layout, values map[string]any, what string) (map[string]any, error) {
+	var known []string
+	for _, f := range l.Fields() {
+		if !strings.HasPrefix(f.Name, "$") {
+			known = append(known, f.Name)
+		}
+	}
+	within := func(path string) bool {
+		return slices.ContainsFunc(known, func(name string) bool { return strings.HasPrefix(name, path+".") })
+	}
+	flat := map[string]any{}
+	var faults []error
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		object, _ := v.(map[string]any)
+		_, carried := l.Carried()[path]
+		switch {
+		case slices.Contains(known, path), carried:
+			flat[path] = v
+		case object != nil && within(path):
+			for _, name := range slices.Sorted(maps.Keys(object)) {
+				walk(path+"."+name, object[name])
+			}
+		case v == nil && within(path):
+			for _, name := range known {
+				if strings.HasPrefix(name, path+".") {
+					flat[name] = nil
+				}
+			}
+		default:
+			faults = append(faults, fmt.Errorf("no field %s in %s; %s", path, what, nearest(path, known)))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		walk(name, values[name])
+	}
+	return flat, errors.Join(faults...)
+}
+
+func goldenValue(r *column.Row, i int, f column.Field, v any) error {
+	v = plainNumber(v)
+	wrong := fmt.Errorf("it is a %s, and here is %v", f.Kind, v)
+	if v == nil {
+		if !f.Nullable {
+			return errors.New("it is never null")
+		}
+		r.SetNull(i)
+		return nil
+	}
+	switch f.Kind {
+	case column.Time:
+		t, err := goldenTime(v)
+		if err != nil {
+			return err
+		}
+		r.SetInt(i, int64(t))
+	case column.Bool:
+		x, ok := v.(bool)
+		if !ok {
+			return wrong
+		}
+		r.SetBool(i, x)
+	case column.Int, column.Double:
+		x, ok := v.(float64)
+		if text, is := v.(string); is && f.Kind == column.Int { // how answers write long ones
+			whole, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return wrong
+			}
+			r.SetInt(i, whole)
+			return nil
+		}
+		if !ok || f.Kind == column.Int && (x != math.Trunc(x) || math.Abs(x) > 1<<53) {
+			return wrong
+		}
+		if f.Kind == column.Int {
+			r.SetInt(i, int64(x))
+		} else {
+			r.SetDouble(i, x)
+		}
+	case column.String:
+		x, ok := v.(string)
+		if !ok {
+			return wrong
+		}
+		r.SetString(i, []byte(x))
+	case column.Doubles, column.Strings:
+		numbers, texts, ok := goldenList(v)
+		switch {
+		case !ok || f.Kind == column.Doubles && texts != nil || f.Kind == column.Strings && numbers != nil:
+			return wrong
+		case numbers != nil:
+			r.SetDoubles(i, numbers)
+		case texts != nil:
+			r.SetStrings(i, texts)
+		}
+	}
+	return nil
+}
+
+// plainNumber returns a number of JSON as a double.
+func plainNumber(v any) any {
+	if n, ok := v.(json.Number); ok {
+		if x, err := n.Float64(); err == nil {
+			return x
+		}
+	}
+	return v
+}
+
+// goldenList reads a list of numbers or of texts; an empty one is neither.
+func goldenList(v any) (numbers []float64, texts []string, ok bool) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, nil, false
+	}
+	for _, x := range list {
+		switch x := plainNumber(x).(type) {
+		case float64:
+			numbers = append(numbers, x)
+		case string:
+			texts = append(texts, x)
+		}
+	}
+	return numbers, texts, len(numbers) == len(list) || len(texts) == len(list)
+}
+
+func goldenTime(v any) (millrace.Time, error) {
+	switch x := v.(type) {
+	case float64:
+		if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
+			return millrace.Time(int64(x)), nil
+		}
+	case string:
+		if t, err := time.Parse(time.RFC3339, x); err == nil {
+			return millrace.TimeOf(t), nil
+		}
+	}
+	return 0, fmt.Errorf("%v is no time; write RFC 3339, such as 2026-01-02T15:04:05Z, or milliseconds", v)
+}
+
+func goldenViewer(values map[string]any) (*millrace.Viewer, error) {
+	v := &millrace.Viewer{Attributes: map[string]any{}}
+	for name, x := range values {
+		if list, ok := x.([]any); ok {
+			numbers, texts, ok := goldenList(list)
+			switch {
+			case !ok:
+				return nil, fmt.Errorf("viewer.%s: a list is of numbers or of texts", name)
+			case numbers != nil:
+				x = numbers
+			default:
+				x = texts
+			}
+		}
+		if name == "id" {
+			id, ok := x.(string)
+			if !ok {
+				return nil, errors.New("viewer.id: it is a text")
+			}
+			v.ID = id
+			continue
+		}
+		v.Attributes[name] = x
+	}
+	return v, nil
+}

@@ -108,7 +108,7 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		want   int // exposures of a refusal
 	}{
 		"a type that is none":   {change: func(r *feedv1.GetFeedRequest) { r.Types = []string{"nope"} }},
-		"a filter that is none": {change: func(r *feedv1.GetFeedRequest) { r.Filter = "record.(" }},
+		"a filter that is none": {change: func(r *feedv1.GetFeedRequest) { r.Filter = "a\x00b" }},
 		"a field of a filter":   {node: filter, change: func(r *feedv1.GetFeedRequest) { r.Filter = "record.x == 1" }},
 		"a field that is none":  {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "fields[0]"}},
 		"no token":              {change: func(r *feedv1.GetFeedRequest) { r.PageToken = "x" }},

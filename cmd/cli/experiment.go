@@ -464,7 +464,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		for _, line := range faultLines(st) {
+		for _, line := range append(faultLines(st), t.unwatchedLines(st)...) {
 			fmt.Fprintln(w, line)
 		}
 		return nil

@@ -35,7 +35,8 @@ func experimentStatus() *cobra.Command {
 		Use: "status NAME", Short: "How the variants of an experiment do, by what its viewers were shown", Args: cobra.ExactArgs(1),
 		Long: `Reads the topic of exposures and compares each variant with the control: the one
 that sets nothing, or is named control. Each viewer counts once, by their first
-answer; who was forced into a variant does not count.
+page that has come, the earliest by time; who was forced into a variant does not
+count, nor what was shown before the experiment had its name.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -46,7 +47,8 @@ compares how many viewers did each with something that they were shown, and, of
 rankings that draft a page together, whose items they did it with first.
 
 An experiment with guards is looked at by the coordinator that leads: what it
-waits for, and each step that it took with what it was decided by, comes next.
+waits for, how old its evidence is, and each step that it took with what it was
+decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
 Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *form, args []string) error {
@@ -83,8 +85,18 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if of.Rule.Unit == "entity" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
 	}
+	begun, err := t.Begun(ctx, &of)
+	if err != nil {
+		return err
+	}
+	if !begun.IsZero() { // what was of its name before is another experiment's
+		from = max(from, millrace.TimeOf(begun))
+	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		if r.Time < from { // written late
+			return
+		}
 		tally.Add(r)
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
 			shadows.Add(r)
@@ -107,11 +119,9 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	trail, err := t.trails.Of(name)
-	if err != nil {
-		return err
-	}
-	shown := statusShown{experimentShown: experimentOf(st, &of), Unapplied: why, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	trail, unwatched := t.watching(&of)
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: unwatched, experimentShown: experimentOf(st, &of), Unapplied: why, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
@@ -126,7 +136,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}
-		printTrail(w, &of.Experiment, trail, time.Now())
+		printTrail(w, &of.Experiment, trail, unwatched, time.Now())
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
 			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
@@ -155,8 +165,9 @@ type statusShown struct {
 	Unapplied string `json:"unapplied,omitempty"` // why answers count for no variant
 	reportShown
 	experiments.Trail
-	Shadows      []shadow.Report `json:"shadows"`      // of its feeds
-	Foreign      int             `json:"no_exposures"` // entries of the topic that this version does not read
+	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
+	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
+	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -196,10 +196,8 @@ func (l *ExposureLog) Whole(ctx context.Context) error {
 		err = all.Error()
 	}
 	switch now := all[l.topic].ID; {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew", l.topic)
 	case err != nil:
-		return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
+		return l.unknown(err)
 	case id != (kadm.TopicID{}) && id != now:
 		again()
 		return fmt.Errorf("kafka: %s is another topic than it was, and is read from its beginning", l.topic)
@@ -222,7 +220,7 @@ func (l *ExposureLog) Whole(ctx context.Context) error {
 		err = ends.Error()
 	}
 	if err != nil {
-		return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
+		return l.unknown(err)
 	}
 	for {
 		left, fault := l.left(starts, ends)
@@ -233,6 +231,13 @@ func (l *ExposureLog) Whole(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
 		}
 	}
+}
+
+func (l *ExposureLog) unknown(err error) error {
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew: %w", l.topic, err)
+	}
+	return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
 }
 
 // left returns how many entries before the ends have not been taken, and why the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/schemas"
 )
 
 func TestExposures(t *testing.T) { testExposures(t, fake(t)) }
@@ -139,9 +140,9 @@ func TestExposuresAreWhole(t *testing.T) {
 			if last != "" {
 				r.ID = last
 			}
-			framed, err := r.Append(nil)
+			body, err := r.Append(nil)
 			must(t, err)
-			for errors.Join(p.Produce(ctx, []exposure.Entry{{Key: []byte(r.ID), Value: framed}})...) != nil {
+			for errors.Join(p.Produce(ctx, []exposure.Entry{{Key: []byte(r.ID), Value: schemas.Frame(schemas.Exposure().Fingerprint(), body)}})...) != nil {
 				must(t, ctx.Err())
 			}
 		}

@@ -21,6 +21,7 @@ type Exposures interface {
 
 const (
 	wholeWithin = 2 * time.Second // a look at where the log ends
+	breaks      = 5 * time.Second // for less than this the log was only slow
 	// settles is how long the log is to be whole without a break before a step is
 	// taken after one: what brokers could not write meanwhile they write a little
 	// later, each when it tries again.
@@ -33,7 +34,7 @@ const (
 type sight struct {
 	whole time.Time     // when all was last known to have been read; first: when it began
 	fault error         // why that is not so now
-	since time.Time     // when it became whole after a fault; zero: there was none
+	since time.Time     // when it became whole after a break; zero: there was none
 	rest  time.Duration // settles, or less of tests
 }
 
@@ -44,9 +45,10 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	err := log.Whole(ctx)
 	now := time.Now()
 	if err == nil {
-		if s.whole = now; s.fault != nil {
+		if s.fault != nil && now.Sub(s.whole) > breaks {
 			s.since = now
 		}
+		s.whole = now
 	}
 	s.fault = err
 }

@@ -171,9 +171,11 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		return r
 	}
 	must("experiment", "define", s.file("ranking.yaml", running))
+	var old []*exposure.Record
 	for i := range 40 {
-		writeExposures(t.Context(), t, k.Addr(), shown(fmt.Sprint("old", i), time.Now()))
+		old = append(old, shown(fmt.Sprint("old", i), time.Now()))
 	}
+	writeExposures(t.Context(), t, k.Addr(), old...)
 	must("experiment", "stop", "fresher")
 	must("experiment", "drop", "ranking", "--apply", "--yes")
 	must("experiment", "define", s.file("ranking.yaml", running))

@@ -447,7 +447,8 @@ func (t *trial) list(ctx context.Context, output *form) error {
 	shown := struct {
 		Experiments []experimentShown `json:"experiments"`
 		LeftOut     []leftOut         `json:"left_out"`
-	}{[]experimentShown{}, leftOuts(st)}
+		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
+	}{[]experimentShown{}, leftOuts(st), list(t.unwatchedLines(st))}
 	for _, d := range st.Set.Experiments() {
 		shown.Experiments = append(shown.Experiments, experimentOf(st, &d))
 	}
@@ -464,7 +465,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		for _, line := range append(faultLines(st), t.unwatchedLines(st)...) {
+		for _, line := range append(faultLines(st), shown.NotWatched...) {
 			fmt.Fprintln(w, line)
 		}
 		return nil

@@ -89,15 +89,15 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
+	own := from
 	if !begun.IsZero() { // what was of its name before is another experiment's
-		from = max(from, millrace.TimeOf(begun))
+		own = max(from, millrace.TimeOf(begun))
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
-		if r.Time < from { // written late
-			return
+		if r.Time >= own {
+			tally.Add(r)
 		}
-		tally.Add(r)
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
 			shadows.Add(r)
 		}
@@ -107,7 +107,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	}
 	strange, unread := outcome.Faults{}, error(nil)
 	if o := of.Experiment.Outcomes; o != nil {
-		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: from})
+		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 	}

@@ -106,7 +106,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	var all []*exposure.Record
 	shown := func(unit, variant string, forced bool) {
 		r := shownAt(fmt.Sprint("q", len(all)), unit, time.Now(), "a")
-		r.Interleaving, r.HeldOut = nil, nil
+		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: variant, Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5, Forced: forced}}
 		if forced {
@@ -165,7 +165,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	running := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(fresher) + "    guards: {refused: 2}\n"
 	shown := func(unit string, at time.Time) *exposure.Record {
 		r := shownAt(unit, unit, at, "a")
-		r.Interleaving, r.HeldOut = nil, nil
+		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
 		return r

@@ -261,7 +261,7 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 	}
 	endSpan(span, err)
 	if err != nil {
-		b.exposeRefusal(q, err)
+		b.exposeRefusal(ctx, q, err)
 	}
 	if tracing.Forced(ctx) {
 		if err == nil {

@@ -1,11 +1,13 @@
 package broker
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -159,10 +161,10 @@ func exposeFeatures(r *exposure.Record, entries []entry) {
 }
 
 // exposeRefusal hands over that a request was refused, unless its caller went
-// away.
-func (b *Broker) exposeRefusal(q *question, err error) {
+// away, or is itself to blame, whatever the variant.
+func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
-	if q == nil || !errors.As(err, &refused) {
+	if q == nil || !errors.As(err, &refused) || q.ownFault(refused) || q.hurried(ctx) {
 		return
 	}
 	if !b.exposes(q) {
@@ -172,6 +174,39 @@ func (b *Broker) exposeRefusal(q *question, err error) {
 		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.asked()
 		b.exposures.Add(r)
 	}
+}
+
+// leastWait is the shortest time of a caller in which a refusal counts: a cluster
+// that is well answers in it many times over. Whoever waits less than that is
+// refused by any variant.
+const leastWait = 100 * time.Millisecond
+
+// hurried reports whether the caller waits for less than [leastWait].
+func (q *question) hurried(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ok && end.Sub(q.began) < leastWait
+}
+
+// ownFault reports whether a refusal is for what the caller asked, so that every
+// variant is refused alike. Else one caller could refuse a variant to death, by
+// asking wrongly under the names of its viewers.
+func (q *question) ownFault(refused *millrace.Error) bool {
+	sets := func(p experiment.Parameter) bool {
+		return slices.ContainsFunc(q.variants.dealt, func(x experiment.Assigned) bool { return slices.Contains(x.Parameters, p) })
+	}
+	switch refused.Reason {
+	case millrace.ReasonInvalid:
+		return refused.Field != "weights"
+	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
+		return true
+	case millrace.ReasonFilter: // a feed's own is the variant's
+		return q.query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
+	case millrace.ReasonUnknown: // of what variants may name: types, a model, its weights
+		return strings.HasPrefix(refused.Field, "fields") || strings.HasPrefix(refused.Field, "types") && !sets(experiment.OfTypes) || refused.Field == "model" && q.named
+	case millrace.ReasonTooLarge: // a page of a variant's limit may be too large, or its types too many
+		return refused.Field != "limit" && !sets(experiment.OfTypes)
+	}
+	return false
 }
 
 // exposes reports whether an experiment or a holdout has a part in a request, and

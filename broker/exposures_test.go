@@ -1,10 +1,14 @@
 package broker
 
 import (
+	"cmp"
+	"context"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/exposure"
 )
@@ -78,5 +82,71 @@ func TestExposuresHaveFeatures(t *testing.T) {
 				t.Error("features that nobody gets are asked for")
 			}
 		}
+	}
+}
+
+// A refusal counts for a variant unless its caller is to blame: with what is asked
+// wrongly, or with no time to answer, anybody could refuse a variant to death.
+func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 20)
+	var told shows
+	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Types: []millrace.ContentType{"post"}})
+	b.exposures = &told
+	define(t, b, docs, 1, halves("running", "filter: 'true'"))
+	nodes := func(err error, frozen bool) {
+		for _, n := range w.nodes {
+			n.set(func() { n.err, n.frozen = err, frozen })
+		}
+	}
+	filter := &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x"}
+	for name, c := range map[string]struct {
+		node   error // what nodes say
+		frozen bool
+		wait   time.Duration
+		change func(*feedv1.GetFeedRequest)
+		want   int // exposures of a refusal
+	}{
+		"a type that is none":   {change: func(r *feedv1.GetFeedRequest) { r.Types = []string{"nope"} }},
+		"a filter that is none": {change: func(r *feedv1.GetFeedRequest) { r.Filter = "a\x00b" }},
+		"a field of a filter":   {node: filter, change: func(r *feedv1.GetFeedRequest) { r.Filter = "record.x == 1" }},
+		"a field that is none":  {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "fields[0]"}},
+		"no token":              {change: func(r *feedv1.GetFeedRequest) { r.PageToken = "x" }},
+		"no time":               {frozen: true, wait: time.Microsecond},
+		"little time":           {frozen: true, wait: 20 * time.Millisecond},
+		"time enough":           {frozen: true, wait: 150 * time.Millisecond, want: 1},
+		"nodes that are away":   {node: errUnreachable, want: 1},
+		"what a variant sets":   {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, want: 1},
+		"a variant's limit":     {node: &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit"}, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes(c.node, c.frozen)
+			told.all = nil
+			req := recentRequest(12)
+			req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: "alice"}
+			if c.change != nil {
+				c.change(req)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(c.wait, time.Minute))
+			defer cancel()
+			if _, err := b.GetFeed(ctx, req); err == nil || len(told.all) != c.want {
+				t.Errorf("%v, and %d exposures", err, len(told.all))
+			}
+		})
+	}
+	// The variant whose filter no node takes is to blame for it.
+	nodes(filter, false)
+	for i := range 20 {
+		req := recentRequest(12)
+		req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: strings.Repeat("v", i+1)}
+		_, _ = b.GetFeed(t.Context(), req)
+	}
+	for i := range told.all {
+		if x := told.all[i].Experiments[0]; x.Variant == "control" {
+			t.Errorf("%+v", x)
+		}
+	}
+	if len(told.all) < 2 {
+		t.Errorf("%d refusals by a variant's filter", len(told.all))
 	}
 }

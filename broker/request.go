@@ -287,10 +287,10 @@ func (g *group) encode(entities []hashed) {
 }
 
 func readFilter(q *question, req *feedv1.GetFeedRequest) error {
+	q.query.RequestFilter = strings.TrimSpace(req.GetFilter()) // a refusal is for it
 	if err := checkFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
-	q.query.RequestFilter = strings.TrimSpace(req.GetFilter())
 	return nil
 }
 

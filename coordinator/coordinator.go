@@ -49,6 +49,8 @@ type Config struct {
 
 	// at is called at each named step. Of tests, to stop there.
 	at func(step string)
+	// settles is as the constant, unless a test says otherwise.
+	settles time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -57,6 +59,7 @@ func (c Config) withDefaults() Config {
 	c.Limits.PerNode = cmp.Or(c.Limits.PerNode, DefaultPerNode)
 	c.Every = cmp.Or(c.Every, time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
+	c.settles = cmp.Or(c.settles, settles)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -121,6 +124,7 @@ type Coordinator struct {
 		fault  error // why it does not get on
 		last   *Steered
 		paused []string // experiments, by guards
+		seen   sight    // by them
 		differ []string // replicas that differ, of which it is not known which is wrong
 	}
 }
@@ -145,7 +149,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		run, cancel := context.WithCancel(ctx)
 		var beside sync.WaitGroup
 		beside.Go(func() { c.compare(run) })
-		beside.Go(func() { c.guard(run) })
+		beside.Go(func() { c.guard(run, lead) })
 		c.steer(run, lead)
 		cancel()
 		beside.Wait()
@@ -159,7 +163,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 const actsEvery = 15
 
 // guard ramps and pauses experiments for as long as it leads.
-func (c *Coordinator) guard(ctx context.Context) {
+func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead) {
 	if c.cfg.Exposures == nil {
 		return
 	}
@@ -171,9 +175,17 @@ func (c *Coordinator) guard(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	g := &guard{trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
+	c.tellSeen(sight{})
+}
+
+// tellSeen tells how much guards see of what was shown; nothing: nobody guards.
+func (c *Coordinator) tellSeen(s sight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.seen = s
 }
 
 // tellPaused tells which experiments guards have paused.
@@ -281,6 +293,9 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 	for _, what := range did {
 		c.cfg.Log.Info(what)
 		c.cfg.at(what)
+	}
+	if after.unread != nil {
+		c.cfg.Log.Error("the notes in etcd, steer/notes, were none, and are written anew", "err", after.unread)
 	}
 	c.cfg.at("written")
 	c.busy = len(c.gone) > 0 || after.Plan != nil && !after.Plan.Status.Ended()

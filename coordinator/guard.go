@@ -19,10 +19,6 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Exposures follows what answers showed, from a time on, until ctx ends, and
-// hands it over in the order of the log, one after the other.
-type Exposures func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
-
 // Outcomes returns what reads what viewers did with what answers showed from a
 // time on, again and again, each time on from where it ended: it hands over the
 // acts that it finds, some of them twice.
@@ -44,10 +40,14 @@ type guard struct {
 	log    *slog.Logger
 	waits  func(context.Context, *experiment.Experiment) string // as of [Config]
 	tell   func(paused []string)                                // experiments that guards have paused
+	lead   *cluster.Lead                                        // as which it looks
+	sight  sight
+	seen   func(sight) // is told how much is seen
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
 	every    time.Duration
+	asked    time.Time // when it was last asked how much is seen
 
 	mu struct {
 		sync.Mutex
@@ -66,6 +66,14 @@ type watched struct {
 	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
 }
 
+// decision is what is to be done about an experiment, and by what.
+type decision struct {
+	of *watched
+	compare.Verdict
+	inputs []string
+	newest millrace.Time // of its answers that have come; 0: none has
+}
+
 const (
 	guardEvery = 200 * time.Millisecond // looks, while exposures come
 	judgeEvery = time.Second            // for what only time changes
@@ -76,7 +84,8 @@ const (
 	maxWho        = 190 // bytes
 )
 
-func (g *guard) run(ctx context.Context, follow Exposures) {
+func (g *guard) run(ctx context.Context, shown Exposures) {
+	g.sight.whole = time.Now()
 	changed := g.store.Documents.Changed()
 	for g.refresh(ctx) != nil {
 		if !pause(ctx, time.Second) {
@@ -85,7 +94,7 @@ func (g *guard) run(ctx context.Context, follow Exposures) {
 	}
 	var following sync.WaitGroup
 	following.Go(func() {
-		if err := follow(ctx, g.oldest(), g.take); err != nil && ctx.Err() == nil {
+		if err := shown.Follow(ctx, g.oldest(), g.take); err != nil && ctx.Err() == nil {
 			g.log.Error("exposures are not followed: no experiment is guarded or ramped", "err", err)
 		}
 	})
@@ -105,7 +114,7 @@ func (g *guard) run(ctx context.Context, follow Exposures) {
 		}
 		if g.came() || time.Since(judged) >= judgeEvery {
 			judged = time.Now()
-			err = errors.Join(err, g.judge(ctx))
+			err = errors.Join(err, g.judge(ctx, shown))
 		}
 		switch {
 		case err == nil:
@@ -259,15 +268,58 @@ func (g *guard) refresh(ctx context.Context) error {
 	return nil
 }
 
-// judge decides about each experiment, and does what was decided.
-func (g *guard) judge(ctx context.Context) error {
-	type decision struct {
-		of experiment.Experiment
-		compare.Verdict
-		inputs []string
+// judge decides about each experiment, and does what was decided: first it pauses,
+// by what has come. A step is decided about once more after the end of the log was
+// asked for, and is taken only if all before it has been read.
+func (g *guard) judge(ctx context.Context, shown Exposures) error {
+	decisions, err := g.decide(ctx)
+	errs := []error{err}
+	does := func(d decision) {
+		d.of.looked = time.Now()
+		if err := g.do(ctx, d); err != nil {
+			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Experiment.Name, err))
+		}
 	}
-	var decisions []decision
+	steps := false
+	for _, d := range decisions {
+		if steps = steps || d.Share > 0; d.Pause {
+			does(d)
+		}
+	}
+	now := time.Now()
+	switch {
+	case g.watches() == 0:
+		g.sight.whole, g.sight.fault = now, nil
+	case steps || now.Sub(g.asked) >= judgeEvery:
+		g.asked = now
+		g.sight.look(ctx, shown)
+	}
+	g.seen(g.sight)
+	if steps {
+		decisions, err = g.decide(ctx)
+		errs = append(errs, err)
+	}
+	for _, d := range decisions {
+		if why := g.sight.waits(); why != "" && d.Share > 0 {
+			d.Verdict = compare.Verdict{Waits: why}
+		}
+		if !d.Pause && (d.Share > 0 || time.Since(d.of.looked) >= lookEvery) {
+			does(d)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (g *guard) watches() int {
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.mu.watched)
+}
+
+// decide says what is to be done about each experiment, by what is known.
+func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var errs []error
 	for _, w := range g.mu.watched {
 		r, err := w.tally.Report(w.Experiment.Guards.Chance())
@@ -284,18 +336,9 @@ func (g *guard) judge(ctx context.Context) error {
 				v = compare.Verdict{Waits: why}
 			}
 		}
-		if v.Acts() || time.Since(w.looked) >= lookEvery {
-			w.looked = time.Now()
-			decisions = append(decisions, decision{w.Experiment, v, compare.Inputs(&w.Experiment, &r)})
-		}
+		decisions = append(decisions, decision{w, v, compare.Inputs(&w.Experiment, &r), r.Last})
 	}
-	g.mu.Unlock()
-	for _, d := range decisions {
-		if err := g.do(ctx, d.of, d.Verdict, d.inputs); err != nil {
-			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return decisions, errors.Join(errs...)
 }
 
 func pausedText(name string) string { return "paused " + name }
@@ -309,10 +352,15 @@ func (g *guard) held(name string) *experiments.Hold {
 }
 
 // do does what was decided, and in the same transaction notes by what.
-func (g *guard) do(ctx context.Context, judged experiment.Experiment, v compare.Verdict, inputs []string) error {
+func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
+	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs
 	if !v.Acts() {
-		return g.trails.Look(ctx, judged.Name, experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs})
+		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: g.sight.blind()}
+		if d.newest != 0 {
+			l.Newest = d.newest.Std().UTC()
+		}
+		return g.trails.Look(ctx, g.lead, judged.Name, l)
 	}
 	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
 	if v.Pause {

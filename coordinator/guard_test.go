@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
@@ -29,6 +30,21 @@ type shownLog struct {
 	mu   sync.Mutex
 	all  []exposure.Record
 	more chan struct{}
+	away error // it does not say where it ends
+}
+
+// Whole implements [coordinator.Exposures]: what is added has been taken, or is in
+// a moment.
+func (l *shownLog) Whole(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.away
+}
+
+func (l *shownLog) goAway(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = why
 }
 
 func newShownLog() *shownLog { return &shownLog{more: make(chan struct{})} }
@@ -41,7 +57,7 @@ func (l *shownLog) add(r ...exposure.Record) {
 	l.more = make(chan struct{})
 }
 
-func (l *shownLog) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+func (l *shownLog) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	for at := 0; ; {
 		l.mu.Lock()
 		batch, more := l.all[at:], l.more
@@ -123,8 +139,8 @@ func newTrial(t *testing.T, document string) *trial {
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
-		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log.follow, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
-	})
+		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+	}.Settling(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,6 +446,137 @@ func TestRampsWait(t *testing.T) {
 			}
 		})
 		tr.becomes(experiment.Paused, 100)
+	}
+}
+
+// A ramp takes no step while it is not known that all that was shown has been read,
+// nor soon after, when what brokers could not write is still coming; it says so, and
+// how old its evidence is. Guards pause by what has come.
+func TestRampsWaitForTheEvidence(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string) (l experiments.Look) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			trail, err := trails.Of("e")
+			if err == nil && trail.Looked != nil && strings.Contains(trail.Looked.Says+trail.Looked.Blind, what) {
+				return *trail.Looked
+			}
+			if time.Since(began) > 60*time.Second {
+				t.Fatalf("it does not say %q: %+v, %v", what, trail.Looked, err)
+			}
+		}
+	}
+	tr.log.goAway(errors.New("the log is frozen"))
+	tr.show(120, nil)
+	c, _ := tr.coordinate("one")
+	says("no step is taken without: the log is frozen")
+	if l := says("guards are blind: what was shown is not all known since 1"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() {
+		t.Errorf("%+v", l)
+	}
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d by a log that is frozen", e.Share)
+	}
+	if age := gaugeOf(c, "evidence_seconds"); age < 10 {
+		t.Errorf("evidence is %v s old", age)
+	}
+	tr.log.goAway(nil)
+	back := time.Now()
+	tr.becomes(experiment.Running, 1000)
+	if time.Since(back) < time.Second {
+		t.Error("ramped before what waited could come")
+	}
+	if age := gaugeOf(c, "evidence_seconds"); age > 10 {
+		t.Errorf("evidence is still %v s old", age)
+	}
+	tr.log.goAway(errors.New("the log is frozen"))
+	tr.show(200, func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.becomes(experiment.Paused, 1000)
+}
+
+// gaugeOf returns a metric without labels; -1: there is none.
+func gaugeOf(c *coordinator.Coordinator, name string) float64 {
+	all := make(chan prometheus.Metric, 100)
+	c.Collect(all)
+	close(all)
+	for m := range all {
+		var out dto.Metric
+		if strings.Contains(m.Desc().String(), name) && m.Write(&out) == nil {
+			return out.GetGauge().GetValue()
+		}
+	}
+	return -1
+}
+
+// A coordinator that led, was frozen and wakes notes nothing over what the one says
+// that leads now.
+func TestAFormerLeaderNotesNoLook(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former, err := tr.cluster.Lead(t.Context(), cluster.Leader{Name: "former"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := coordinator.NoteLook(t.Context(), former, "former", trails, tr.now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.cluster.Depose(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now, err := tr.cluster.Lead(t.Context(), cluster.Leader{Name: "now"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := coordinator.NoteLook(t.Context(), now, "now", trails, tr.now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := coordinator.NoteLook(t.Context(), former, "former", trails, tr.now()); !errors.Is(err, cluster.ErrNotLeader) {
+		t.Errorf("a former leader looks: %v", err)
+	}
+	for trail, err := trails.Of("e"); trail.Looked == nil || trail.Looked.By != "now"; trail, err = trails.Of("e") {
+		if err != nil || t.Context().Err() != nil {
+			t.Fatal(trail, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Notes that somebody wrote by hand, and are none, are written anew: nothing hangs
+// on them, guards neither.
+func TestNotesThatAreNone(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	garbage := func() error {
+		return tr.cluster.Steer(t.Context(), nil, func(s *cluster.Steering) error {
+			s.Documents["notes"] = "garbage"
+			return nil
+		})
+	}
+	if err := garbage(); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(80, func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.becomes(experiment.Paused, 100)
+	if _, fault := c.Leads(); fault != nil {
+		t.Error(fault)
+	}
+	if _, _, err := coordinator.Look(t.Context(), tr.cluster); err != nil {
+		t.Error(err)
 	}
 }
 

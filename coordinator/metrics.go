@@ -14,12 +14,13 @@ var (
 	ageDesc    = prometheus.NewDesc("millrace_coordinator_plan_seconds", "For how long a plan has been under way, paused or not; 0 without one. Of the coordinator that leads.", nil, nil)
 	goneDesc   = prometheus.NewDesc("millrace_coordinator_gone_nodes", "Nodes that are assigned partitions and are not there. Of the coordinator that leads.", nil, nil)
 	pausedDesc = prometheus.NewDesc("millrace_coordinator_experiment_paused", "1 for each experiment that was paused because of a guard, until a person changes its document. Of the coordinator that leads.", []string{"experiment"}, nil)
+	seenDesc   = prometheus.NewDesc("millrace_coordinator_evidence_seconds", "Seconds since all that the topic of exposures had was last known to have been read: how old what guards and ramps go by is. 0 while no experiment has guards. Of the coordinator that leads, if its configuration has exposures.", nil, nil)
 	alarmDesc  = prometheus.NewDesc("millrace_coordinator_alarm", "1 for each thing that a person has to see to, by its word: mass_loss, no_repair, replicas_differ. Of the coordinator that leads.", []string{"what"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, alarmDesc} {
+	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, seenDesc, alarmDesc} {
 		out <- d
 	}
 }
@@ -27,7 +28,7 @@ func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
-	leads, fault, s, paused := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused
+	leads, fault, s, paused, seen := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused, c.mu.seen.whole
 	c.mu.Unlock()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -37,6 +38,9 @@ func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	gauge(faultDesc, is[fault != nil])
 	for _, name := range paused {
 		gauge(pausedDesc, 1, name)
+	}
+	if !seen.IsZero() {
+		gauge(seenDesc, time.Since(seen).Seconds())
 	}
 	if s == nil {
 		return

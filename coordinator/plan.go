@@ -190,15 +190,19 @@ type Steered struct {
 	Plan   *Plan // the last one; nil: there was none
 	Intent Intent
 	Notes  Notes
+	unread error // of notes that are none
 }
 
 // read reads the documents of a steering. What is malformed is refused: to
-// forget a plan that is under way would leave what it moves in between.
+// forget a plan that is under way would leave what it moves in between. Notes are
+// only told: the coordinator that leads writes them anew, and says so.
 func read(s *cluster.Steering) (*Steered, error) {
 	out := &Steered{Steering: s}
 	for name, into := range map[string]any{planDoc: &out.Plan, intentDoc: &out.Intent, notesDoc: &out.Notes} {
 		if body := s.Documents[name]; body != "" {
-			if err := json.Unmarshal([]byte(body), into); err != nil {
+			if err := json.Unmarshal([]byte(body), into); err != nil && name == notesDoc {
+				out.Notes, out.unread = Notes{}, err
+			} else if err != nil {
 				return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("what etcd has as steer/%s is none: %v", name, err), WayOut: "remove the key, or bring back what it was; a plan that is lost can be made anew"}
 			}
 		}

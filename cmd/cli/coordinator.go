@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -79,9 +78,7 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	if err := at.Validate(); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
-		return kafka.FollowExposures(ctx, at, c.Exposures, from, slog.Default(), take)
-	}, nil
+	return kafka.NewExposureLog(at, c.Exposures, slog.Default()), nil
 }
 
 // outcomes returns how outcomes are read; nil if exposures are not.

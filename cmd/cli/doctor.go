@@ -504,7 +504,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(lines) > 0 {
+	if lines = append(lines, t.unwatchedLines(st)...); len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}
 	}
 	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)), nil

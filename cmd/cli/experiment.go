@@ -456,7 +456,8 @@ func (t *trial) list(ctx context.Context, output *form) error {
 	shown := struct {
 		Experiments []experimentShown `json:"experiments"`
 		LeftOut     []leftOut         `json:"left_out"`
-	}{[]experimentShown{}, leftOuts(st)}
+		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
+	}{[]experimentShown{}, leftOuts(st), list(t.unwatchedLines(st))}
 	for _, d := range st.Set.Experiments() {
 		x, err := t.shown(ctx, st, &d)
 		if err != nil {
@@ -481,7 +482,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		for _, line := range lines {
+		for _, line := range append(lines, shown.NotWatched...) {
 			fmt.Fprintln(w, line)
 		}
 		return nil

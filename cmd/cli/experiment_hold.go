@@ -83,18 +83,40 @@ func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 	return all
 }
 
+// watching is an experiment's trail, and why nobody knows whether it hurts, if it
+// runs and has guards.
+func (t *trial) watching(of *experiment.Defined) (trail experiments.Trail, unwatched string) {
+	trail, err := t.trails.Of(of.Experiment.Name)
+	if of.Experiment.Guards != nil && of.Experiment.State == experiment.Running {
+		unwatched = trail.Unwatched(err, time.Now())
+	}
+	return trail, unwatched
+}
+
+// unwatchedLines says of each experiment that runs with guards why nobody watches
+// it, if nobody does.
+func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
+	for _, d := range st.Set.Experiments() {
+		if _, why := t.watching(&d); why != "" {
+			lines = append(lines, fmt.Sprintf("experiment %s is NOT WATCHED: %s", d.Experiment.Name, why))
+		}
+	}
+	return lines
+}
+
 // printTrail prints why an experiment is where it is.
-func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, now time.Time) {
+func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
 	if e.Guards == nil && trail.Looked == nil && len(trail.Decisions) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
-	switch l := trail.Looked; {
-	case l == nil && e.State == experiment.Running && e.Guards != nil:
-		fmt.Fprintln(w, "no coordinator has looked at it: is one running, with exposures in its configuration?")
-	case l != nil && e.State == experiment.Running:
+	if unwatched != "" {
+		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
+	}
+	if l := trail.Looked; l != nil && e.State == experiment.Running {
 		fmt.Fprintf(w, "%s looked %s ago: %s\n", l.By, now.Sub(l.When).Round(time.Second), l.Says)
 		printInputs(w, l.Inputs)
+		printEvidence(w, l, now)
 	}
 	if h := trail.Hold; h != nil {
 		fmt.Fprintf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
@@ -111,6 +133,18 @@ func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 		fmt.Fprintln(w)
 		printInputs(w, d.Inputs)
 	}
+}
+
+// printEvidence says how old what a coordinator goes by is.
+func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
+	if l.Whole.IsZero() { // a coordinator of before
+		return
+	}
+	newest := "no answer has come"
+	if !l.Newest.IsZero() {
+		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
+	}
+	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 }
 
 func printInputs(w io.Writer, all []string) {

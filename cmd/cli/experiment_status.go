@@ -36,9 +36,10 @@ func experimentStatus() *cobra.Command {
 		Use: "status NAME", Short: "How the variants of an experiment do, by what its viewers were shown", Args: cobra.ExactArgs(1),
 		Long: `Reads the topic of exposures and compares each variant with the control: the one
 that sets nothing, or is named control. Each viewer counts once, by their first
-answer; who was forced into a variant does not count. Which versions of models
-ranked a variant's answers is told, and that it has changed where there are several
-of one model.
+page that has come, the earliest by time; who was forced into a variant does not
+count, nor what was shown before the experiment had its name. Which versions of
+models ranked a variant's answers is told, and that it has changed where there are
+several of one model.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -53,7 +54,8 @@ their first item, of which the interval is. Impressions of one viewer depend on
 each other and have none; what a viewer prefers in all may change.
 
 An experiment with guards is looked at by the coordinator that leads: what it
-waits for, and each step that it took with what it was decided by, comes next.
+waits for, how old its evidence is, and each step that it took with what it was
+decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
 Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *form, args []string) error {
@@ -90,10 +92,20 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if of.Rule.Unit == "entity" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
 	}
+	begun, err := t.Begun(ctx, &of)
+	if err != nil {
+		return err
+	}
+	own := from
+	if !begun.IsZero() { // what was of its name before is another experiment's
+		own = max(from, millrace.TimeOf(begun))
+	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()
 	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
-		tally.Add(r)
+		if r.Time >= own {
+			tally.Add(r)
+		}
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
 			shadows.Add(r)
 		}
@@ -103,7 +115,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	}
 	strange, unread := outcome.Faults{}, error(nil)
 	if o := of.Experiment.Outcomes; o != nil {
-		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: from})
+		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 	}
@@ -115,11 +127,9 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	trail, err := t.trails.Of(name)
-	if err != nil {
-		return err
-	}
-	shown := statusShown{experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	trail, unwatched := t.watching(&of)
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
@@ -134,7 +144,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}
-		printTrail(w, &of.Experiment, trail, time.Now())
+		printTrail(w, &of.Experiment, trail, unwatched, time.Now())
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
 			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
@@ -162,8 +172,9 @@ type statusShown struct {
 	experimentShown
 	reportShown
 	experiments.Trail
-	Shadows      []shadow.Report `json:"shadows"`      // of its feeds
-	Foreign      int             `json:"no_exposures"` // entries of the topic that this version does not read
+	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
+	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
+	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -105,7 +106,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	var all []*exposure.Record
 	shown := func(unit, variant string, forced bool) {
 		r := shownAt(fmt.Sprint("q", len(all)), unit, time.Now(), "a")
-		r.Interleaving, r.HeldOut = nil, nil
+		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: variant, Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5, Forced: forced}}
 		if forced {
@@ -133,7 +134,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\n1 answers of treatment were not drafted: only the first model ranked them; their receipts say why\n",
 		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
 		"\n1 viewers met two variants, and stay with their first\n", "\n1 answers are of variants that the definition does not have\n",
-		"\nno coordinator has looked at it: is one running, with exposures in its configuration?\n",
+		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
 		"\nHELD by " + whoami() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
 		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
@@ -185,5 +186,61 @@ click   impression  1     2       1     -0.125
 click   viewer      0     1       2     -0.167
 click   first item  1     1             no difference seen: `; err != nil || !strings.Contains(out, want) {
 		t.Errorf("%v; status does not say %q:\n%s", err, want, out)
+	}
+}
+
+// A name that is used again is another experiment: what was shown under it before,
+// and decided, is not told as its own. Its evidence is told with its age, and if
+// nobody watches, doctor and list say so too.
+func TestStatusOfANameUsedAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(k.Close)
+	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	must := func(args ...string) string {
+		t.Helper()
+		out, err := s.run(args...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	running := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(fresher) + "    guards: {refused: 2}\n"
+	shown := func(unit string, at time.Time) *exposure.Record {
+		r := shownAt(unit, unit, at, "a")
+		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
+		r.Items[0].Team = -1
+		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
+		return r
+	}
+	must("experiment", "define", s.file("ranking.yaml", running))
+	var old []*exposure.Record
+	for i := range 40 {
+		old = append(old, shown(fmt.Sprint("old", i), time.Now()))
+	}
+	writeExposures(t.Context(), t, k.Addr(), old...)
+	must("experiment", "stop", "fresher")
+	must("experiment", "drop", "ranking", "--apply", "--yes")
+	must("experiment", "define", s.file("ranking.yaml", running))
+	writeExposures(t.Context(), t, k.Addr(), shown("new", time.Now().Add(time.Second)))
+	out := must("experiment", "status", "fresher", "--brokers", k.Addr())
+	if !strings.Contains(out, "\ntreatment  50%     1        1 ") || strings.Contains(out, "DO NOT FIT") {
+		t.Errorf("status says\n%s", out)
+	}
+	if out := must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: no coordinator has looked at it") {
+		t.Errorf("list says\n%s", out)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), s.cl)
+	s.check(err)
+	now := time.Now()
+	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic"}))
+	waitFor(t.Context(), t, "the look to be told", func() bool {
+		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
+		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
+	})
+	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
+		t.Errorf("status says\n%s", out)
 	}
 }

@@ -166,8 +166,14 @@ func (d *Documents) Delete(ctx context.Context, name string) error {
 // being none; it is asked again after others have changed the same. An error of
 // the function changes nothing.
 func (d *Documents) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
+	return d.ChangeAs(ctx, nil, name, by)
+}
+
+// ChangeAs is Change by a leader: it gives [ErrNotLeader] once that does not hold
+// any more. nil: by anybody.
+func (d *Documents) ChangeAs(ctx context.Context, lead *Lead, name string, by func(body string) (string, error)) error {
 	for range maxChanges {
-		if done, err := d.tryChange(ctx, name, by); done || err != nil {
+		if done, err := d.tryChange(ctx, lead, name, by); done || err != nil {
 			return err
 		}
 	}
@@ -176,16 +182,23 @@ func (d *Documents) Change(ctx context.Context, name string, by func(body string
 
 // tryChange reports whether etcd has what it should, which it has not where
 // somebody else made another change meanwhile.
-func (d *Documents) tryChange(ctx context.Context, name string, by func(body string) (string, error)) (bool, error) {
+func (d *Documents) tryChange(ctx context.Context, lead *Lead, name string, by func(body string) (string, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	same, change, err := d.prepare(ctx, name, by)
 	if err != nil || change == nil {
 		return true, err
 	}
-	put, err := d.c.etcd.Txn(ctx).If(same).Then(*change).Commit()
+	conditions := []clientv3.Cmp{same}
+	if lead != nil {
+		conditions = append(conditions, lead.holds())
+	}
+	put, err := d.c.etcd.Txn(ctx).If(conditions...).Then(*change).Else(clientv3.OpGet(d.c.leaderKey())).Commit()
 	if err != nil {
 		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, away(err))
+	}
+	if lead != nil && !put.Succeeded && !lead.is(put.Responses[0].GetResponseRange().Kvs) {
+		return false, ErrNotLeader
 	}
 	return put.Succeeded, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -94,6 +95,11 @@ func (c *Client) awaitLeaderless(ctx context.Context) {
 
 // Lost is closed when the leadership may have ended.
 func (l *Lead) Lost() <-chan struct{} { return l.lost }
+
+// is reports whether what a transaction read of the leader's key is this one.
+func (l *Lead) is(kvs []*mvccpb.KeyValue) bool {
+	return len(kvs) > 0 && kvs[0].CreateRevision == l.revision
+}
 
 // Resign ends the leadership, so that another process leads at once.
 func (l *Lead) Resign(ctx context.Context) { _ = l.release(ctx) } // or the lease ends it

@@ -83,7 +83,7 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 		c.trimHistory(ctx)
 		return nil
 	}
-	if kvs := put.Responses[0].GetResponseRange().Kvs; lead != nil && (len(kvs) == 0 || kvs[0].CreateRevision != lead.revision) {
+	if lead != nil && !lead.is(put.Responses[0].GetResponseRange().Kvs) {
 		return ErrNotLeader
 	}
 	return ErrRaced

@@ -140,6 +140,45 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	return experiment.Defined{}, e
 }
 
+// Begun returns since when the name of an experiment is that of this one, and not
+// of another that was dropped, or taken out of its document; zero: for as long as
+// the history tells.
+func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.Time, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	if err != nil {
+		return begun, err
+	}
+	for _, e := range slices.Backward(events) {
+		switch e.What {
+		case cluster.Dropped:
+			return begun, nil
+		case cluster.Served, cluster.RolledBack:
+			if !s.has(ctx, cluster.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
+				return begun, nil
+			}
+			begun = e.When
+		}
+	}
+	if len(events) == 0 || events[0].What != cluster.Published { // what came before is forgotten
+		return time.Time{}, nil
+	}
+	return begun, nil
+}
+
+// has reports whether a version of a document may have had an experiment: of one
+// that is not kept, or could not be read, it may.
+func (s *Store) has(ctx context.Context, v cluster.Version, name string) bool {
+	if !s.Documents.Has(v) {
+		return true
+	}
+	body, err := s.Documents.Body(ctx, v)
+	if err != nil {
+		return true
+	}
+	d, err := experiment.Parse(v.Name, body)
+	return err != nil || slices.ContainsFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
+}
+
 // WayBack says how to get a document back that is left out.
 func WayBack(document string) string {
 	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)

@@ -33,6 +33,29 @@ type Look struct {
 	By     string    `json:"by"`   // the coordinator
 	Says   string    `json:"says"` // what it waits for
 	Inputs []string  `json:"inputs,omitempty"`
+	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
+	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
+	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown
+}
+
+// LooksEvery is how often a coordinator looks at least, by far: one that has not
+// looked for so long does not watch.
+const LooksEvery = 30 * time.Second
+
+// Unwatched says why nobody knows whether a running experiment with guards hurts;
+// empty: a coordinator watches it. The trail is what [Trails.Of] gave, with its
+// error.
+func (t *Trail) Unwatched(err error, now time.Time) string {
+	switch l := t.Looked; {
+	case err != nil:
+		return fmt.Sprintf("whether it is watched is not known: %v", err)
+	case l == nil:
+		return "no coordinator has looked at it: is one running, with exposures in its configuration?"
+	case now.Sub(l.When) > LooksEvery:
+		return fmt.Sprintf("no coordinator has looked at it for %s: does one lead, and does it get on?", now.Sub(l.When).Round(time.Second))
+	default:
+		return l.Blind
+	}
 }
 
 // Decision is a step that a coordinator took, or what a person said to the next
@@ -94,10 +117,11 @@ func parseTrail(body string) (trail Trail, err error) {
 	return trail, err
 }
 
-// Look notes what a coordinator saw.
-func (t *Trails) Look(ctx context.Context, name string, l Look) error {
-	l.Says, l.Inputs = short(l.Says), shortInputs(l.Inputs)
-	return t.change(ctx, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
+// Look notes what a coordinator saw that leads: one that was frozen, and leads no
+// more, notes nothing, with [cluster.ErrNotLeader].
+func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
+	l.Says, l.Blind, l.Inputs = short(l.Says), short(l.Blind), shortInputs(l.Inputs)
+	return t.change(ctx, lead, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
 // ErrHeld refuses a step that somebody has vetoed.
@@ -150,7 +174,7 @@ func (t *Trail) decide(d Decision) {
 // among the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	h.Why = short(h.Why)
-	return t.change(ctx, name, true, func(trail *Trail) error {
+	return t.change(ctx, nil, name, true, func(trail *Trail) error {
 		if trail.Hold != nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s holds it since %s", trail.Hold.By, trail.Hold.When.Format(time.RFC3339)), WayOut: "let it go on with millrace experiment resume"}
 		}
@@ -162,7 +186,7 @@ func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 
 // Resume takes a veto back.
 func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) error {
-	return t.change(ctx, name, true, func(trail *Trail) error {
+	return t.change(ctx, nil, name, true, func(trail *Trail) error {
 		if trail.Hold == nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: "nobody holds it", WayOut: "see millrace experiment status for what it waits for"}
 		}
@@ -185,10 +209,10 @@ func (t *Trails) Keep(ctx context.Context, names []string) error {
 	return nil
 }
 
-// change changes a trail. One that is malformed counts for a veto, which may have
+// change changes a trail, with a lead only as long as it holds. One that is malformed counts for a veto, which may have
 // been in it, until a person begins it anew.
-func (t *Trails) change(ctx context.Context, name string, anew bool, by func(*Trail) error) error {
-	return t.docs.Change(ctx, name, func(body string) (string, error) {
+func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, anew bool, by func(*Trail) error) error {
+	return t.docs.ChangeAs(ctx, lead, name, func(body string) (string, error) {
 		trail, err := parseTrail(body)
 		if err != nil && !anew {
 			return "", err

@@ -32,7 +32,7 @@ func TestTrailsThatCannotBeRead(t *testing.T) {
 	if trail, err := trails.Of("e"); err == nil || trail.Hold == nil {
 		t.Errorf("%+v, %v", trail, err)
 	}
-	if trails.Look(t.Context(), "e", experiments.Look{When: time.Now()}) == nil {
+	if trails.Look(t.Context(), nil, "e", experiments.Look{When: time.Now()}) == nil {
 		t.Error("a coordinator writes over it")
 	}
 	if err := docs.Change(t.Context(), "e", trails.Ramps("e", experiments.Decision{}).By); !errors.Is(err, experiments.ErrHeld) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -20,6 +21,7 @@ import (
 // partition. The partition is that of the key, as every client of Kafka reckons
 // it; entries without a key go anywhere. It is an [exposure.Producer].
 type Exposures struct {
+	brokers   Brokers
 	cl        *kgo.Client
 	topic     string
 	lookEvery time.Duration // while a call waits
@@ -38,7 +40,7 @@ func NewExposures(brokers Brokers, topic string, log *slog.Logger) (*Exposures, 
 	if err != nil {
 		return nil, err
 	}
-	return &Exposures{cl: cl, topic: topic, lookEvery: 5 * time.Second}, nil
+	return &Exposures{brokers: brokers, cl: cl, topic: topic, lookEvery: 5 * time.Second}, nil
 }
 
 // exposurePartitions are those of a topic that is made here. Who wants others
@@ -100,21 +102,59 @@ func (s *TopicSpan) Exposures(ctx context.Context, take func(*exposure.Record)) 
 	return others, err
 }
 
-// FollowExposures takes the exposures of a topic from a time on, as they come,
-// until ctx ends. No outage of Kafka ends it, nor a topic that is not there yet.
-func FollowExposures(ctx context.Context, brokers Brokers, topic string, from millrace.Time, log *slog.Logger, take func(*exposure.Record)) error {
-	cl, err := newClient(brokers, log, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
+// ExposureLog is a topic of exposures that is followed, and how far it has been
+// read.
+type ExposureLog struct {
+	brokers Brokers
+	topic   string
+	log     *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		cl    *kgo.Client // nil: it is not followed
+		from  millrace.Time
+		next  map[int32]int64 // what is read next, of the partitions that had something
+		id    kadm.TopicID    // zero: not known yet
+		again func()          // follows the topic that is now there
+		fault error           // why less than all was read at last; nil: none
+	}
+}
+
+// NewExposureLog connects to nothing yet.
+func NewExposureLog(brokers Brokers, topic string, log *slog.Logger) *ExposureLog {
+	return &ExposureLog{brokers: brokers, topic: topic, log: log}
+}
+
+// Follow takes the exposures from a time on, as they come, until ctx ends. No
+// outage of Kafka ends it, nor a topic that is not there yet, or is made anew.
+func (l *ExposureLog) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	for ctx.Err() == nil {
+		if err := l.follow(ctx, from, take); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// follow is Follow until the topic is made anew.
+func (l *ExposureLog) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	ctx, again := context.WithCancel(ctx)
+	defer again()
+	cl, err := newClient(l.brokers, l.log, kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
+	l.begin(cl, from, again)
+	defer l.begin(nil, from, func() {})
 	told := ""
 	for ctx.Err() == nil {
 		fetches := cl.PollFetches(ctx)
-		if err := fetches.Err(); err != nil && ctx.Err() == nil {
+		err := fetches.Err()
+		if err != nil && ctx.Err() == nil {
 			if err.Error() != told {
 				told = err.Error()
-				log.Warn("exposures are not read; trying again", "topic", topic, "err", err)
+				l.log.Warn("exposures are not read; trying again", "topic", l.topic, "err", err)
 			}
 			sleep(ctx, time.Second)
 		}
@@ -123,8 +163,96 @@ func FollowExposures(ctx context.Context, brokers Brokers, topic string, from mi
 				take(record)
 			}
 		}
+		l.passed(fetches, err)
 	}
-	return ctx.Err()
+	return nil
+}
+
+func (l *ExposureLog) begin(cl *kgo.Client, from millrace.Time, again func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, again, nil
+}
+
+func (l *ExposureLog) passed(fetches kgo.Fetches, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.fault = fault
+	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
+}
+
+// Whole asks where the topic ends, and waits until all before it has been taken.
+// The error says why it cannot be, or is not when ctx ends.
+func (l *ExposureLog) Whole(ctx context.Context) error {
+	l.mu.Lock()
+	cl, from, id, again := l.mu.cl, l.mu.from, l.mu.id, l.mu.again
+	l.mu.Unlock()
+	if cl == nil {
+		return errors.New("kafka: exposures are not followed")
+	}
+	adm := kadm.NewClient(cl)
+	all, err := adm.ListTopics(ctx, l.topic)
+	if err == nil {
+		err = all.Error()
+	}
+	switch now := all[l.topic].ID; {
+	case err != nil:
+		return l.unknown(err)
+	case id != (kadm.TopicID{}) && id != now:
+		again()
+		return fmt.Errorf("kafka: %s is another topic than it was, and is read from its beginning", l.topic)
+	case id == (kadm.TopicID{}):
+		l.mu.Lock()
+		if l.mu.cl == cl {
+			l.mu.id = now
+		}
+		l.mu.Unlock()
+	}
+	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), l.topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	var ends kadm.ListedOffsets
+	if err == nil {
+		ends, err = adm.ListCommittedOffsets(ctx, l.topic)
+	}
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return l.unknown(err)
+	}
+	for {
+		left, fault := l.left(starts, ends)
+		if left == 0 {
+			return nil
+		}
+		if sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
+		}
+	}
+}
+
+func (l *ExposureLog) unknown(err error) error {
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew: %w", l.topic, err)
+	}
+	return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
+}
+
+// left returns how many entries before the ends have not been taken, and why the
+// last reading failed, if it did.
+func (l *ExposureLog) left(starts, ends kadm.ListedOffsets) (n int64, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ends.Each(func(end kadm.ListedOffset) {
+		next, met := l.mu.next[end.Partition]
+		if start, ok := starts.Lookup(l.topic, end.Partition); ok && !met {
+			next = start.Offset
+		}
+		n += max(0, end.Offset-next)
+	})
+	return n, l.mu.fault
 }
 
 func decodeExposure(value []byte) (*exposure.Record, error) {
@@ -191,12 +319,17 @@ func (e *Exposures) Produce(ctx context.Context, entries []exposure.Entry) []err
 const lookWithin = 5 * time.Second
 
 // look lets go of a topic that is no longer there under its name: the client
-// would wait for it for ever.
+// would wait for it for ever. One that was deleted is made again: what is written
+// goes on to be evidence for whoever guards.
 func (e *Exposures) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	all, err := kadm.NewClient(e.cl).ListTopics(ctx, e.topic)
 	d, ok := all[e.topic]
+	if err == nil && ok && errors.Is(d.Err, kerr.UnknownTopicOrPartition) && e.id != (kadm.TopicID{}) {
+		_ = EnsureContentTopic(ctx, e.brokers, e.topic, exposurePartitions, nil) // or the next look does
+		return
+	}
 	if err != nil || !ok || d.Err != nil || d.ID == e.id {
 		return
 	}

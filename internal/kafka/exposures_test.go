@@ -5,13 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/schemas"
 )
 
 func TestExposures(t *testing.T) { testExposures(t, fake(t)) }
@@ -113,6 +118,91 @@ func testExposuresAgain(t *testing.T, k cluster) {
 			t.Errorf("round %d: %d entries", round, n)
 		}
 	}
+}
+
+// Whoever follows a topic knows when it has all that the topic had at that moment;
+// of one that is deleted it says so, until whoever writes to it has made it again.
+func TestExposuresAreWhole(t *testing.T) {
+	k := fake(t)
+	ctx := deadline(t)
+	const topic = "whole"
+	must(t, EnsureContentTopic(ctx, k.brokers, topic, 3, nil))
+	p, err := NewExposures(k.brokers, topic, nil)
+	must(t, err)
+	defer p.Close()
+	p.lookEvery = 100 * time.Millisecond
+	n := 0
+	write := func(last string) {
+		t.Helper()
+		for range 5 {
+			n++
+			r := exposure.Record{ID: fmt.Sprint("a", n), Feed: "f", Time: millrace.TimeOf(time.Now())}
+			if last != "" {
+				r.ID = last
+			}
+			body, err := r.Append(nil)
+			must(t, err)
+			for errors.Join(p.Produce(ctx, []exposure.Entry{{Key: []byte(r.ID), Value: schemas.Frame(schemas.Exposure().Fingerprint(), body)}})...) != nil {
+				must(t, ctx.Err())
+			}
+		}
+	}
+	write("")
+	l := NewExposureLog(k.brokers, topic, slog.New(slog.DiscardHandler))
+	if l.Whole(ctx) == nil {
+		t.Error("whole before it is followed")
+	}
+	var mu sync.Mutex
+	var got []string
+	hold := make(chan struct{})
+	run, stop := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() {
+		_ = l.Follow(run, 0, func(r *exposure.Record) {
+			<-hold
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, r.ID)
+		})
+	})
+	defer following.Wait()
+	defer stop()
+	for { // it says how much it lacks
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		err := l.Whole(short)
+		cancel()
+		if err == nil {
+			t.Fatal("whole, and nothing has been taken")
+		}
+		if strings.Contains(err.Error(), "5 entries of whole are not read yet") {
+			break
+		}
+		must(t, ctx.Err())
+	}
+	close(hold)
+	has := func(want int) {
+		t.Helper()
+		for l.Whole(ctx) != nil {
+			must(t, ctx.Err())
+			sleep(ctx, 20*time.Millisecond)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(got) != want {
+			t.Errorf("whole with %d records of %d: %q", len(got), want, got)
+		}
+	}
+	has(5)
+	write("")
+	has(10)
+	deleted, err := admin(t, k.brokers).DeleteTopics(ctx, topic)
+	must(t, err)
+	must(t, deleted.Error())
+	if err := l.Whole(ctx); err == nil || !strings.Contains(err.Error(), "there is no topic whole") {
+		t.Errorf("%v", err)
+	}
+	write("again") // which makes it anew
+	has(15)
 }
 
 // Without Kafka a call ends with its context, and says so of every entry.

@@ -27,7 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
-	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
@@ -168,9 +167,7 @@ func (c *Cluster) start(ctx, run context.Context) error {
 func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Registerer) error {
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
-		cfg.Exposures = func(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
-			return kafka.FollowExposures(ctx, kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, from, c.cfg.Log, take)
-		}
+		cfg.Exposures = kafka.NewExposureLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
 			return kafka.NewActs(kafka.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,

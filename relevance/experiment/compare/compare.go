@@ -30,7 +30,7 @@ import (
 )
 
 // MaxUnits bounds the units of an experiment that are told apart; what comes
-// after them is counted as [Report.Beyond]. A unit takes some 150 bytes.
+// after them is counted as [Report.Beyond]. A unit takes some 160 bytes.
 const MaxUnits = 5_000_000
 
 // horizon is at how many units, of two arms together, intervals are narrowest.
@@ -67,9 +67,8 @@ type met struct {
 	partial bool
 	nan     bool
 	items   int32
-	// What means are of, NaN where it is not known. They are added as they are
-	// kept, so that they can be taken out again.
-	millis, cost, share, types, missing float32
+	// What means are of, NaN where it is not known.
+	millis, cost, share, types, missing float64
 }
 
 // arm is what the units of a variant have met.
@@ -223,8 +222,8 @@ func (t *Tally) Did(a *outcome.Act) {
 
 // metBy is what an answer lets its unit meet.
 func metBy(r *exposure.Record) met {
-	none := float32(math.NaN())
-	m := met{at: r.Time, millis: float32(r.Millis), refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}
+	none := math.NaN()
+	m := met{at: r.Time, millis: r.Millis, refused: r.Refusal != "", cost: none, share: none, types: none, missing: none}
 	if m.refused {
 		return m
 	}
@@ -232,34 +231,34 @@ func metBy(r *exposure.Record) met {
 	m.nan = slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return math.IsNaN(it.Score) })
 	m.items = int32(len(r.Items))
 	if r.ScoringNanos > 0 { // what nodes of before do not tell
-		m.cost = float32(r.ScoringNanos) / 1000
+		m.cost = float64(r.ScoringNanos) / 1000
 	}
 	if len(r.Items) > 0 {
-		m.share = float32(largest(r.Items, func(it *exposure.Item) string { return it.Entity }))
-		m.types = float32(largest(r.Items, func(it *exposure.Item) string { return it.Type }))
+		m.share = largest(r.Items, func(it *exposure.Item) string { return it.Entity })
+		m.types = largest(r.Items, func(it *exposure.Item) string { return it.Type })
 	}
 	if missing, known := lacking(r.Items); known {
-		m.missing = float32(missing)
+		m.missing = missing
 	}
 	return m
 }
 
 // count counts what a unit met: 1 adds it, and -1 takes it out again.
 func (a *arm) count(m *met, sign int64) {
-	mean := func(of *stats.Mean, x float32) {
+	mean := func(of *stats.Mean, x float64) {
 		switch {
-		case x != x: // it is not known
+		case math.IsNaN(x): // it is not known
 		case sign > 0:
-			of.Add(float64(x))
+			of.Add(x)
 		default:
-			of.Remove(float64(x))
+			of.Remove(x)
 		}
 	}
 	a.Units += sign
 	if sign > 0 {
-		a.times.Add(float64(m.millis))
+		a.times.Add(m.millis)
 	} else {
-		a.times.Remove(float64(m.millis))
+		a.times.Remove(m.millis)
 	}
 	mean(&a.millis, m.millis)
 	if m.refused {
@@ -275,7 +274,7 @@ func (a *arm) count(m *met, sign int64) {
 	if m.nan {
 		a.NaN += sign
 	}
-	mean(&a.items, float32(m.items))
+	mean(&a.items, float64(m.items))
 	mean(&a.cost, m.cost)
 	mean(&a.share, m.share)
 	mean(&a.types, m.types)

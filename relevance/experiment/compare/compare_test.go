@@ -112,7 +112,7 @@ func TestUnitsCountByTime(t *testing.T) {
 		add(at+2, 0, 3, "") // a capped feed has no more
 		if i%5 == 0 {
 			add(at+4000, 0, 0, "UNAVAILABLE")
-			add(at-1, 2, 0, []string{"", "UNAVAILABLE"}[i%10/5])
+			add(at-1, 2, 0, []string{"", "UNAVAILABLE"}[i%20/10])
 		}
 	}
 	report := func() Report {

@@ -1,0 +1,73 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+)
+
+// Exposures is the log of what answers showed.
+type Exposures interface {
+	// Follow hands over what was shown from a time on, until ctx ends, one after
+	// the other.
+	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
+	// Whole waits until the Follow that runs has handed over all that the log has
+	// when it is called. The error says why it cannot, or has not when ctx ends.
+	Whole(ctx context.Context) error
+}
+
+const (
+	wholeWithin = 2 * time.Second // a look at where the log ends
+	breaks      = 5 * time.Second // for less than this the log was only slow
+	// settles is how long the log is to be whole without a break before a step is
+	// taken after one: what brokers could not write meanwhile they write a little
+	// later, each when it tries again.
+	settles = 10 * time.Second
+	// blindAfter is how old evidence may be before guards are said to be blind.
+	blindAfter = 10 * time.Second
+)
+
+// sight is how much a guard sees of what was shown.
+type sight struct {
+	whole time.Time     // when all was last known to have been read; first: when it began
+	fault error         // why that is not so now
+	since time.Time     // when it became whole after a break; zero: there was none
+	rest  time.Duration // settles, or less of tests
+}
+
+// look asks whether all that there is has been read.
+func (s *sight) look(ctx context.Context, log Exposures) {
+	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
+	defer cancel()
+	err := log.Whole(ctx)
+	now := time.Now()
+	if err == nil {
+		if s.fault != nil && now.Sub(s.whole) > breaks {
+			s.since = now
+		}
+		s.whole = now
+	}
+	s.fault = err
+}
+
+// blind says why guards do not see what is shown; empty: they do.
+func (s *sight) blind() string {
+	if age := time.Since(s.whole); s.fault != nil && age >= blindAfter {
+		return fmt.Sprintf("guards are blind: what was shown is not all known since %s: %v", age.Round(time.Second), s.fault)
+	}
+	return ""
+}
+
+// waits says why no step may be taken by what is known; empty: it may.
+func (s *sight) waits() string {
+	switch calm := time.Since(s.since); {
+	case s.fault != nil:
+		return fmt.Sprintf("what was shown is not all known since %s, and no step is taken without: %v", time.Since(s.whole).Round(time.Second), s.fault)
+	case calm < s.rest:
+		return fmt.Sprintf("what was shown is all known again since %s; what brokers could not write before may still come for %s", calm.Round(time.Second), s.rest)
+	}
+	return ""
+}

@@ -77,6 +77,7 @@ type Artefacts struct {
 	docs   *Documents
 	state  *latest[map[string]*ledger] // last good ones, never changed once there
 	spared func(Version) bool          // nil: none
+	used   used
 	log    *slog.Logger
 }
 
@@ -88,6 +89,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 		return nil, err
 	}
 	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
+	a.loadUsed()
 	c.alarms.add(kind, a.state.faultSince)
 	docs.each(ctx, a.follow)
 	return a, nil

@@ -247,6 +247,46 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	}
 }
 
+// What a process goes by stays on disk until it goes by another, dropped or not.
+func TestArtefactsKeepWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	a, err := etcd.open(dir).Artefacts(ctx, "models")
+	check(t, err)
+	serve := func(version string) cluster.Version {
+		v, _, err := a.Publish(ctx, "m", version, []byte("m "+version), "ann")
+		check(t, err)
+		check(t, a.Serve(ctx, v, nil, "ann"))
+		return v
+	}
+	last := func() map[cluster.Version][]byte {
+		t.Helper()
+		c := etcd.open(dir)
+		defer c.Close()
+		next, err := c.Artefacts(ctx, "models")
+		check(t, err)
+		return next.LastUsed()
+	}
+	v1 := serve("1")
+	_, err = a.Body(ctx, v1)
+	check(t, err)
+	a.Use(map[string]cluster.Version{"m": v1})
+	v2 := serve("2")
+	check(t, a.Drop(ctx, v1, nil, "ann"))
+	if got := last(); string(got[v1]) != "m 1" || len(got) != 1 {
+		t.Fatalf("on disk are %q", got)
+	}
+	_, err = a.Body(ctx, v2)
+	check(t, err)
+	a.Use(map[string]cluster.Version{"m": v2})
+	if got := last(); string(got[v2]) != "m 2" || len(got) != 1 {
+		t.Errorf("on disk are %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "bodies-models", v1.Sum)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what is used no more is still there: %v", err)
+	}
+}
+
 // TestArtefactsChangedByManyAtOnce: every change is there, and none twice.
 func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 	t.Parallel()

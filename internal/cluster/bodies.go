@@ -97,7 +97,7 @@ func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
 func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte, error) {
 	body := make([]byte, 0, e.Bytes)
 	for i := range partCount(e.Bytes) {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, a.c.firstCall())
 		got, err := a.c.etcd.Get(call, a.partKey(v.Name, v.Sum, i))
 		cancel()
 		if err != nil {
@@ -175,7 +175,7 @@ func writeWhole(file string, body []byte) error {
 	return err
 }
 
-// forget removes from disk what was dropped.
+// forget removes from disk what was dropped, unless the process still goes by it.
 func (a *Artefacts) forget(old, now map[string]*ledger) {
 	if a.c.dir == "" {
 		return
@@ -188,7 +188,7 @@ func (a *Artefacts) forget(old, now map[string]*ledger) {
 	}
 	for _, l := range old {
 		for _, e := range l.Versions {
-			if !has[e.Sum] {
+			if !has[e.Sum] && !a.used.has(e.Sum) {
 				_ = os.Remove(a.file(e.Sum))
 			}
 		}

@@ -177,6 +177,9 @@ const callTimeout = 3 * time.Second
 // start of a process for a call's whole time each.
 const silentTimeout = 300 * time.Millisecond
 
+// startTimeout bounds the first call of a process that has something to go on with.
+const startTimeout = time.Second
+
 // firstCall bounds the first call of who has something to go on with.
 func (c *Client) firstCall() time.Duration {
 	if c.silent.Load() {
@@ -243,8 +246,12 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	ctx, cancel := c.patience(ctx)
 	defer cancel()
 	var told time.Time
+	within := callTimeout
+	if c.hasLastGood() {
+		within = startTimeout
+	}
 	for {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, within)
 		resp, err := c.etcd.Txn(call).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 			Then(first...).

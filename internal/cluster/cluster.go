@@ -44,6 +44,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -280,6 +282,19 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			return c.unheard(ctx, err)
 		}
 	}
+}
+
+// askTime bounds a call for somebody who waits: a command waits as long for a call
+// as for the first answer.
+func (c *Client) askTime() time.Duration { return max(callTimeout, c.wait) }
+
+// unanswered is an [ErrAway] with etcd's addresses, if a call failed since nobody
+// answered; and else its failure.
+func (c *Client) unanswered(err error) error {
+	if err == nil || errors.Is(err, ErrAway) || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
+		return err
+	}
+	return fmt.Errorf("%w at %v: %v", ErrAway, c.etcd.Endpoints(), err)
 }
 
 // patience is ctx, for as long as the client waits for a first answer.

@@ -195,7 +195,7 @@ func New(cfg Config) (*Broker, error) {
 	bytes := cmp.Or(cfg.RequestMemory, DefaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, models: cfg.Models, timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
+		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),

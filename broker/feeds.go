@@ -30,6 +30,9 @@ type Definitions interface {
 	All() map[string][]cluster.Version
 	Body(ctx context.Context, v cluster.Version) ([]byte, error)
 	Changed() <-chan struct{}
+	// Use is told what is served, which the next process finds in LastUsed.
+	Use(versions map[string]cluster.Version)
+	LastUsed() map[cluster.Version][]byte
 }
 
 // The bounds of what a broker takes over.
@@ -105,6 +108,13 @@ func (b *feedBook) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	changed := b.defs.Changed()
+	serving := b.defs.Serving()
+	for v, body := range b.defs.LastUsed() {
+		if f, err := parseVersion(v, body); err == nil && serving[v.Name] != v { // what serves is tried as ever
+			b.earlier.keep(f)
+			b.taken[v.Name] = taken{f, v}
+		}
+	}
 	b.take(ctx)
 	b.ended.Go(func() { b.follow(ctx, changed) })
 }
@@ -175,6 +185,11 @@ func (b *feedBook) take(ctx context.Context) {
 	}
 	b.taken, b.faults = next, faults
 	b.served.Store(&all)
+	used := make(map[string]cluster.Version, len(next))
+	for name, t := range next {
+		used[name] = t.from
+	}
+	b.defs.Use(used)
 }
 
 // closed returns the feeds of which no definition is served and one was read

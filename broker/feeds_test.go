@@ -31,6 +31,7 @@ type definitions struct {
 	serving map[string]cluster.Version
 	changed chan struct{}
 	reads   int
+	used    map[string]cluster.Version
 	read    func(cluster.Version) error // before each is given
 }
 
@@ -69,6 +70,22 @@ func (d *definitions) Body(ctx context.Context, v cluster.Version) ([]byte, erro
 		}
 	}
 	return []byte(body), ctx.Err()
+}
+
+func (d *definitions) Use(versions map[string]cluster.Version) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.used = versions
+}
+
+func (d *definitions) LastUsed() map[cluster.Version][]byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := map[cluster.Version][]byte{}
+	for _, v := range d.used {
+		all[v] = []byte(d.bodies[v])
+	}
+	return all
 }
 
 func (d *definitions) Changed() <-chan struct{} {
@@ -215,6 +232,29 @@ func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
 
 // TestWhatIsAwayIsWaitedForOnce: a broker that starts while etcd or all index
 // nodes hang does not wait for them once a definition.
+// A broker that is restarted while a version cannot be read serves what it served,
+// be that older than the versions before it or dropped meanwhile.
+func TestARestartServesTheLastGoodDefinition(t *testing.T) {
+	d := newDefinitions()
+	d.serve("jobs", 1, "name: jobs\nmodel: j1")
+	book := newBook(t, d, anyFeed)
+	settled(book)
+	d.mu.Lock()
+	d.read = func(cluster.Version) error { return errors.New("no etcd") }
+	d.all["jobs"] = nil
+	d.mu.Unlock()
+	d.serve("jobs", 7, "name: jobs\nmodel: j7")
+	settled(book)
+	book.close()
+	for range 2 {
+		book := newBook(t, d, anyFeed)
+		if f := book.current()["jobs"]; f.Model != "j1" || f.Version != 1 || len(book.faults) != 1 {
+			t.Errorf("jobs is %+v, faults %v", f, book.faults)
+		}
+		book.close()
+	}
+}
+
 func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
 	d := newDefinitions()
 	for i := range 100 {

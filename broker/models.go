@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
 )
@@ -24,6 +25,25 @@ type Models interface {
 	Before(name string) []cluster.Version
 	// Changed is closed when any of it has changed.
 	Changed() <-chan struct{}
+}
+
+// pushed are the models of the cluster but for built-in names, under which nothing is
+// pushed: what somebody wrote there past the commands no node has.
+type pushed struct{ Models }
+
+func unshadowed(m Models) Models {
+	if m == nil {
+		return nil
+	}
+	return pushed{m}
+}
+
+// Served implements Models.
+func (p pushed) Served(name string) (cluster.Version, bool) {
+	if relevance.CheckName(name) != nil {
+		return cluster.Version{}, false
+	}
+	return p.Models.Served(name)
 }
 
 // chooseModel names the version that answers, once for all nodes and pages: a

@@ -410,3 +410,16 @@ func rankedQuery(model, version, sum string) *nodev1.QueryRequest {
 func rankedResponse(model, version, sum string) *nodev1.QueryResponse {
 	return &nodev1.QueryResponse{Model: model, ModelVersion: version, ModelSum: sum}
 }
+
+// A pointer that somebody wrote under the name of a built-in model is not followed:
+// no node has what it says.
+func TestABuiltInNameIsNotLookedForAmongThePushed(t *testing.T) {
+	v := cluster.Version{Name: "home", Version: "1", Sum: fmt.Sprintf("%064x", 1)}
+	m := unshadowed(newPointers(v, coarseVersion(1)))
+	if got, is := m.Served("home"); is {
+		t.Errorf("home is %v", got)
+	}
+	if got, is := m.Served("coarse"); !is || got != coarseVersion(1) {
+		t.Errorf("coarse is %v", got)
+	}
+}

@@ -26,6 +26,8 @@ type packs interface {
 	All() map[string][]cluster.Version
 	Serving() map[string]cluster.Version
 	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	// Unkept returns why what was read is not on disk; nil if it is.
+	Unkept(v cluster.Version) error
 	Changed() <-chan struct{}
 	Fault() error
 }
@@ -223,6 +225,9 @@ func (f *modelFollower) admissions() []cluster.Admission {
 			continue
 		}
 		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Cost: t.cost, Lacks: t.lacks}
+		if err := f.packs.Unkept(v); err != nil && t.refused == nil {
+			a.Unkept = err.Error()
+		}
 		if t.refused != nil {
 			a.Refused = cmp.Or(t.refused.Error(), "refused")
 		}

@@ -95,6 +95,7 @@ type published struct {
 	serving map[string]cluster.Version
 	bodies  map[cluster.Version][]byte
 	fault   error
+	unkept  map[cluster.Version]error
 	changed chan struct{}
 }
 
@@ -143,6 +144,8 @@ func (p *published) Body(_ context.Context, v cluster.Version) ([]byte, error) {
 	defer p.mu.Unlock()
 	return p.bodies[v], p.fault
 }
+
+func (p *published) Unkept(v cluster.Version) error { return p.unkept[v] }
 
 func (p *published) Changed() <-chan struct{} {
 	p.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -262,11 +263,12 @@ func untar(r io.Reader) (map[string][]byte, error) {
 	}
 	defer z.Close()
 	out := packFiles{files: map[string][]byte{}}
-	t := tar.NewReader(io.LimitReader(z, maxPackBytes+1<<20))
+	all := io.LimitReader(z, maxPackBytes+1<<20)
+	t := tar.NewReader(all)
 	for {
 		h, err := t.Next()
 		if err == io.EOF {
-			return out.files, nil
+			return out.files, ended(all)
 		}
 		if err != nil {
 			return nil, err
@@ -276,6 +278,24 @@ func untar(r io.Reader) (map[string][]byte, error) {
 		}
 		if err := out.add(strings.TrimPrefix(h.Name, "./"), h.Size, t); err != nil {
 			return nil, err
+		}
+	}
+}
+
+// ended refuses what follows the end of an archive but the zeros that fill it up:
+// it would be kept, and handed to every node, and looked at by nobody.
+func ended(r io.Reader) error {
+	rest := make([]byte, 4<<10)
+	for {
+		n, err := r.Read(rest)
+		if len(bytes.Trim(rest[:n], "\x00")) > 0 {
+			return errors.New("something follows the end of its archive")
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("something follows the end of its archive: %w", err)
 		}
 	}
 }
@@ -333,6 +353,9 @@ func CheckName(name string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}
 }
 
+// newVersion is what versions are sealed as. Packs of before may have others.
+var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
+
 // Seal makes a pack of a directory that has a spec and what it names, golden
 // rows and a card: it checks everything that [Validate] checks, of golden rows
 // that they are as what serves reads them, and then writes the manifest.
@@ -348,6 +371,12 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 	}
 	if err := CheckName(m.Name()); err != nil {
 		return nil, err
+	}
+	if !newVersion.MatchString(m.Version()) {
+		return nil, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%+.120q may look like another version, or like a flag", m.Version()),
+			WayOut: "write 1 to 100 letters, digits, '.', '_', '+' and '-' of ASCII, a letter or digit first, in its spec",
+		}
 	}
 	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}
 	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity, m.spec.Object) {

@@ -444,3 +444,36 @@ func FuzzPack(f *testing.F) {
 		}
 	})
 }
+
+// Bytes behind the end of an archive would be kept and handed on, and read by nobody.
+func TestNothingFollowsAPack(t *testing.T) {
+	dir := writePack(t, map[string]string{SpecFile: packSpec, "parameters.yaml": packParameters, CardFile: "A team's.\n"}, 20)
+	p, err := Seal(dir, ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	if err := p.WriteTar(&packed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadPack(bytes.NewReader(packed.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	second := append(bytes.Clone(packed.Bytes()), packed.Bytes()...) // another frame
+	for what, body := range map[string][]byte{"bytes": append(bytes.Clone(packed.Bytes()), "more"...), "a frame": second} {
+		if _, err := ReadPack(bytes.NewReader(body)); err == nil || !strings.Contains(err.Error(), "something follows the end") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A version is sealed that cannot be taken for another.
+func TestSealRefusesALookAlike(t *testing.T) {
+	for _, version := range []string{"\uff11", "1\u200b", "-1"} {
+		spec := strings.Replace(packSpec, `"1.9"`, `"`+version+`"`, 1)
+		dir := writePack(t, map[string]string{SpecFile: spec, "parameters.yaml": packParameters, CardFile: "A team's.\n"}, 20)
+		if _, err := Seal(dir, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "may look like another version") {
+			t.Errorf("%+q: %v", version, err)
+		}
+	}
+}

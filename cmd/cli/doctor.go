@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/relevance"
 )
 
 // doctor is what the checks look at.
@@ -78,7 +80,9 @@ func (d *doctor) checks() []check {
 		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
 		{"models do not fail", d.modelsGood, "", etcdUp},
+		{"feeds are whole", d.feedsWhole, "", etcdUp},
 		{"experiments are whole", d.experimentsWhole, "", etcdUp},
+		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
@@ -460,7 +464,8 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.health.Replicas), nil
 }
 
-// modelsGood warns of versions that serve and are condemned.
+// modelsGood tells of versions that serve and no node has, and warns of those that
+// some lack, that are condemned, or that cannot be read.
 func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	cl, err := d.lookAtCluster(ctx)
 	if err != nil {
@@ -471,17 +476,102 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var lines []string
+	lines, nowhere := []string(nil), []string(nil)
 	condemned, serving := r.failed.Current(), r.models.Serving()
 	for _, name := range r.models.Names() {
+		v, serves := serving[name]
+		switch {
+		case !serves:
+		case relevance.CheckName(name) != nil:
+			lines = append(lines, fmt.Sprintf("%s stands under the name of a built-in model, which answers; millrace model drop %s %s --apply removes it", v, v.Name, v.Version))
+		default:
+			if lack := lacking(r.answers(v)); lack.all {
+				nowhere = append(nowhere, fmt.Sprintf("%s serves and is on no index node: %s", v, lack.first))
+			} else if lack.first != "" {
+				lines = append(lines, fmt.Sprintf("%s serves: %s", v, lack.first))
+			}
+		}
 		if x, is := condemned[serving[name]]; is {
 			lines = append(lines, r.condemnation(ctx, serving[name], x).String())
 		}
+	}
+	if len(nowhere) > 0 {
+		return "", finding("mend what the nodes say, or let another version serve: millrace model rollback, or push one that is mended", "%s", strings.Join(append(nowhere, lines...), "\n"))
+	}
+	if fault := r.models.Fault(); fault != nil {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace model drop NAME --apply")
 	}
 	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n") + "\npush a version that is mended, roll back, or let it be asked for again with millrace model release"}
 	}
 	return fmt.Sprintf("%d serve", len(serving)), nil
+}
+
+// lack is what nodes do not have of a version.
+type lack struct {
+	all   bool   // none has it
+	first string // the first that has not, and why; "": all have
+}
+
+func lacking(all []nodeAnswer) (l lack) {
+	l.all = len(all) > 0
+	for _, a := range all {
+		switch {
+		case a.State == stateAdmitted && a.Unkept == "":
+			l.all = false
+			continue
+		case a.State == stateAdmitted:
+			l.all = false
+		}
+		if l.first == "" {
+			l.first = fmt.Sprintf("%s: %s", a.Node, a)
+		}
+	}
+	return l
+}
+
+// feedsWhole warns of definitions that brokers cannot take over.
+func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
+	cl, err := d.lookAtCluster(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	if err != nil {
+		return "", err
+	}
+	all, err := (&feedStore{&d.Common, cl, versions}).definitions(ctx)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if f := all[name]; f.fault != nil {
+			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.fault, name))
+		}
+	}
+	if fault := versions.Fault(); fault != nil {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace feed drop NAME --apply")
+	}
+	if len(lines) > 0 {
+		return "", warning{strings.Join(lines, "\n")}
+	}
+	return fmt.Sprintf("%d", len(all)), nil
+}
+
+// coordinatorLeads warns where nobody repairs.
+func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
+	cl, err := d.lookAtCluster(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	who, leads, err := cl.Leader(ctx)
+	if err == nil && !leads {
+		err = warning{"none does: replicas that are lost are not made elsewhere, plans wait, ramps stand still, and no guard pauses an experiment; start one: millrace coordinator --config FILE"}
+	}
+	return who.Name, err
 }
 
 // experimentsWhole warns of experiments that give nobody a variant though they may, or
@@ -504,7 +594,11 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if lines = append(lines, t.unwatchedLines(st)...); len(lines) > 0 {
+	lines = append(lines, t.unwatchedLines(st)...)
+	if fault := t.Documents.Fault(); fault != nil {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace experiment drop DOCUMENT --apply")
+	}
+	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}
 	}
 	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)), nil

@@ -662,6 +662,9 @@ func experimentDrop() *cobra.Command {
 }
 
 func (t *trial) drop(ctx context.Context, name string, meant meant) error {
+	if done, err := dropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
+		return err
+	}
 	before, err := t.MayDrop(ctx, name)
 	if err != nil {
 		return err

@@ -510,6 +510,9 @@ func goBack(ctx context.Context, versions *cluster.Artefacts, v cluster.Version)
 
 // dropFeed drops the version that serves last: until then the feed is there.
 func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
+	if done, err := dropUnreadable(ctx, w, s.versions, "feed", name, meant); done || err != nil {
+		return err
+	}
 	versions, serving := s.versions.All()[name], s.versions.Serving()[name]
 	if len(versions) == 0 {
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)

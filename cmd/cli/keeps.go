@@ -139,7 +139,7 @@ func experimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, er
 // servedWeighs says which weights are no parameters of the version of a model
 // that serves. Of a model that is not there, others tell.
 func servedWeighs(ctx context.Context, models *cluster.Artefacts, model string, set map[string]float64) error {
-	if v, pushed := models.Served(model); pushed {
+	if v, pushed := models.Served(model); pushed && relevance.CheckName(model) == nil {
 		return weighs(ctx, models, v, set)
 	}
 	m, err := relevance.Builtin().Get(model)

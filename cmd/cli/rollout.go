@@ -138,14 +138,25 @@ releases it too.`,
 func dropModel() *cobra.Command {
 	var a act
 	c := &cobra.Command{
-		Use: "drop NAME VERSION", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.ExactArgs(2),
+		Use: "drop NAME [VERSION]", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.RangeArgs(1, 2),
 		Long: `Removes a version. What a feed or an experiment names is refused, and so is a
 version that ranked within the last day: later pages of who has begun by it are
-ranked by it. --override drops it all the same, and such pages begin anew.`,
+ranked by it. --override drops it all the same, and such pages begin anew.
+
+Without VERSION it removes what is no list of versions, as when somebody wrote
+it past the commands: it goes whole. A version that begins with a dash, of before
+such were refused, stands behind two: millrace model drop NAME -- -1.`,
 	}
 	a.cm = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
 		over, err := a.overrides()
 		if err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			done, err := dropUnreadable(ctx, r.out, r.models, "model", args[0], a.of(c))
+			if !done && err == nil {
+				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: "which version of " + args[0] + " is to be dropped is not said", WayOut: "name one of millrace model list"}
+			}
 			return err
 		}
 		return r.drop(ctx, args[0], args[1], over, a.of(c))
@@ -153,6 +164,24 @@ ranked by it. --override drops it all the same, and such pages begin anew.`,
 	a.flags(c)
 	a.overrideFlag(c, "to drop what pages that viewers have begun are ranked by")
 	return c
+}
+
+// dropUnreadable removes what cannot be read under a name, and reports whether that is
+// so.
+func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant meant) (bool, error) {
+	why, err := of.Unreadable(ctx, name)
+	if why == nil || err != nil {
+		return false, err
+	}
+	fmt.Fprintf(w, "%s %s would be dropped, whole, with its history, and what brokers and nodes last read of it: it cannot be read: %v\n", what, name, why)
+	if ok, err := meant(); !ok {
+		return true, err
+	}
+	if err := of.DropUnreadable(ctx, name, whoami()); err != nil {
+		return true, err
+	}
+	fmt.Fprintf(w, "%s %s is dropped\n", what, name)
+	return true, nil
 }
 
 func pushModel(avsc *[]string) *cobra.Command {
@@ -356,6 +385,9 @@ type nodeAnswer struct {
 	Node  millrace.NodeID `json:"node"`
 	State string          `json:"state"`         // admitted, not heard or refused
 	Why   string          `json:"why,omitempty"` // it is refused
+	// Unkept is why one that is admitted is gone when the node restarts while etcd
+	// is away.
+	Unkept string `json:"unkept,omitempty"`
 }
 
 const (
@@ -365,6 +397,9 @@ const (
 )
 
 func (a nodeAnswer) String() string {
+	if a.Unkept != "" {
+		return a.State + ", but not kept on its disk, so that a restart while etcd is away loses it: " + a.Unkept
+	}
 	if a.Why != "" {
 		return a.State + ": " + a.Why
 	}
@@ -386,7 +421,7 @@ func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
 			case x.Refused != "":
 				a.State, a.Why = stateRefused, x.Refused
 			default:
-				a.State, a.Why = stateAdmitted, ""
+				a.State, a.Why, a.Unkept = stateAdmitted, "", x.Unkept
 			}
 		}
 		all = append(all, a)
@@ -401,7 +436,10 @@ func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Dur
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
 	for {
-		changed, moved := r.heard.Changed(), r.maps.Changed()
+		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.models.Changed()
+		if !r.models.Has(v) {
+			return fmt.Errorf("%s was dropped while this waited for the index nodes, and does not serve: millrace model history %s says by whom; to publish it again, run the same push again", v, v.Name)
+		}
 		all := r.answers(v)
 		open := func(a nodeAnswer) bool { return a.State == stateUnheard || patient && a.State != stateAdmitted }
 		if len(all) > 0 && !slices.ContainsFunc(all, open) {
@@ -416,6 +454,7 @@ func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Dur
 			patient = false
 		case <-changed:
 		case <-moved:
+		case <-models:
 		}
 	}
 }
@@ -449,7 +488,8 @@ type listedModel struct {
 	Version   string        `json:"version"`
 	BuiltIn   bool          `json:"built_in"` // into every node
 	Serves    bool          `json:"serves"`
-	Nodes     []nodeAnswer  `json:"nodes"` // of a version that was pushed
+	Covered   bool          `json:"covered,omitempty"` // by a built-in model, so that nobody asks for it
+	Nodes     []nodeAnswer  `json:"nodes"`             // of a version that was pushed
 	Checksum  string        `json:"checksum,omitempty"`
 	Condemned *condemnation `json:"condemned,omitempty"`
 }
@@ -469,7 +509,7 @@ func (r *rollout) list(ctx context.Context, output *form) error {
 	condemned := r.failed.Current()
 	for _, name := range r.models.Names() {
 		for _, v := range all[name] {
-			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v, Nodes: list(r.answers(v)), Checksum: v.Sum}
+			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: list(r.answers(v)), Checksum: v.Sum}
 			if x, is := condemned[v]; is {
 				m.Condemned = r.condemnation(ctx, v, x)
 			}
@@ -492,6 +532,10 @@ func writeModels(w io.Writer, all []listedModel) error {
 		if m.Serves {
 			state = "serves"
 		}
+		if m.Covered {
+			state = "never asked for"
+			refusals = append(refusals, fmt.Sprintf("%s %s: somebody wrote it past the commands under the name of a built-in model, which answers; millrace model drop %[1]s %[2]s --apply removes it", m.Name, m.Version))
+		}
 		if m.Condemned != nil {
 			state += ", condemned"
 			refusals = append(refusals, m.Condemned.String())
@@ -500,7 +544,8 @@ func writeModels(w io.Writer, all []listedModel) error {
 		for _, a := range m.Nodes {
 			if a.State == stateAdmitted {
 				admitted++
-			} else {
+			}
+			if (a.State != stateAdmitted || a.Unkept != "") && !m.Covered {
 				refusals = append(refusals, fmt.Sprintf("%s %s: %s %s", m.Name, m.Version, a.Node, a))
 			}
 		}
@@ -628,7 +673,12 @@ func (r *rollout) rollback(ctx context.Context, name string, meant meant) error 
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
 		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, cluster.ErrNothingBefore) && len(r.models.All()[name]) == 0:
+		return fmt.Errorf("no model %q has been pushed, so that there is nothing to go back to; see millrace model list", name)
+	case errors.Is(err, cluster.ErrNothingBefore):
+		return fmt.Errorf("no version of model %s serves, and none that is still there served before: millrace model push --serve PACK lets one serve; see millrace model list", name)
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(r.out, "%s would serve again, in place of %s\n", v, before.Version)
@@ -695,9 +745,11 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err != nil {
 		return err
 	}
-	named, err := r.uses(ctx, name)
-	if err != nil {
-		return err
+	var named []string // those of a built-in's name use that one
+	if relevance.CheckName(name) == nil {
+		if named, err = r.uses(ctx, name); err != nil {
+			return err
+		}
 	}
 	uses := func(_ cluster.Version, serves bool) []string {
 		if serves {
@@ -712,7 +764,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err != nil {
 		return err
 	}
-	if err := r.ranksNoPages(ctx, v); err != nil && !over {
+	if err := r.ranksNoPages(ctx, v); err != nil && !over && relevance.CheckName(name) == nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s would be dropped, %d bytes; nobody could go back to it\n", v, bytes)

@@ -582,3 +582,87 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
+
+// A version that somebody drops while a push of it waits is not waited for.
+func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	go func() {
+		for {
+			changed := s.models.Changed()
+			if v, err := s.version("likes", "1"); err == nil {
+				_ = s.models.Drop(context.WithoutCancel(t.Context()), v, nil, "bob")
+				return
+			}
+			<-changed
+		}
+	}()
+	_, err := s.pushed("1", "1", push{timeout: 10 * time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "likes 1 was dropped while this waited") {
+		t.Error(err)
+	}
+}
+
+// What is written past the commands, under a built-in's name or as no ledger, is told
+// as what it is, and goes by the commands.
+func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	v, _, err := s.models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
+	s.check(err)
+	s.check(s.models.Serve(t.Context(), v, nil, "mallory"))
+	s.check(s.list(t.Context(), new(form)))
+	if out := s.out.String(); !strings.Contains(out, "never asked for") || !strings.Contains(out, "millrace model drop home 1 --apply removes it") {
+		t.Errorf("list says\n%s", out)
+	}
+	s.check(s.rollout.drop(t.Context(), "home", "1", false, isMeant))
+	if s.models.Has(v) {
+		t.Error("home 1 is still there")
+	}
+
+	raw, err := s.cl.Documents(t.Context(), "models")
+	s.check(err)
+	s.check(raw.Put(t.Context(), "garb", []byte("garbage")))
+	if out, err := s.run("model", "drop", "garb"); err != nil || !strings.Contains(out, "cannot be read") {
+		t.Errorf("dry: %v\n%s", err, out)
+	}
+	if out, err := s.run("model", "drop", "garb", "--apply", "--yes"); err != nil || !strings.Contains(out, "model garb is dropped") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := s.run("model", "drop", "garb"); err == nil || !strings.Contains(err.Error(), "which version of garb") {
+		t.Errorf("what can be read goes without a version: %v", err)
+	}
+}
+
+// A rollback with nothing to go back to says so, and what to run.
+func TestRollbackToNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	if err := s.rollout.rollback(t.Context(), "rm", isMeant); err == nil || !strings.HasPrefix(err.Error(), `no model "rm" has been pushed`) {
+		t.Error(err)
+	}
+	_, _, err := s.models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
+	s.check(err)
+	if err := s.rollout.rollback(t.Context(), "rm", isMeant); err == nil || !strings.HasPrefix(err.Error(), "no version of model rm serves, and none that is still there served before") {
+		t.Error(err)
+	}
+}
+
+// A node that cannot keep a pack on its disk says so with its admission.
+func TestAnUnkeptPackIsTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answerAs("n1", func(cluster.Version) cluster.Admission { return cluster.Admission{Unkept: "no space left on device"} })
+	const want = "admitted, but not kept on its disk, so that a restart while etcd is away loses it: no space left on device"
+	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, want) || !strings.Contains(out, "likes 1 serves") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	s.out.Reset()
+	s.check(s.list(t.Context(), new(form)))
+	if out := s.out.String(); !strings.Contains(out, "1 of 1") || !strings.Contains(out, want) {
+		t.Errorf("list says\n%s", out)
+	}
+	if l := lacking([]nodeAnswer{{Node: "n1", State: stateUnheard}}); !l.all || l.first != "n1: not heard" {
+		t.Errorf("on no node: %+v", l)
+	}
+}

@@ -19,6 +19,7 @@ type Admission struct {
 	Version string `json:"version"`
 	Sum     string `json:"sum"`
 	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+	Unkept  string `json:"unkept,omitempty"`  // why it is gone there when the node restarts while etcd is away
 	Cost    int    `json:"cost,omitempty"`    // of a record, in operations; 0: not told
 	// Lacks is what records that the node looked at lack, by content type: all
 	// types that it has met, those that lack nothing too.
@@ -53,6 +54,9 @@ func encodeAdmitted(all []Admission) string {
 	})
 	for limit := maxRefusedBytes; ; limit /= 2 {
 		for i := range all {
+			if len(all[i].Unkept) > limit {
+				all[i].Unkept = strings.ToValidUTF8(all[i].Unkept[:limit], "") + " ..."
+			}
 			if len(all[i].Refused) > limit {
 				all[i].Refused = strings.ToValidUTF8(all[i].Refused[:limit], "") + " ..."
 			}

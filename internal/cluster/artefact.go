@@ -54,8 +54,10 @@ var (
 	ErrNoVersion  = errors.New("cluster: no such version")
 	// ErrNothingBefore is an [ErrNoVersion] of what cannot be rolled back.
 	ErrNothingBefore = fmt.Errorf("%w that served before", ErrNoVersion)
-	ErrInUse         = errors.New("cluster: the version is in use")
-	ErrMoved         = errors.New("cluster: another version serves than was expected")
+	// ErrUnreadable is that what etcd has is no ledger; see [Artefacts.DropUnreadable].
+	ErrUnreadable = errors.New("cluster: it cannot be read")
+	ErrInUse      = errors.New("cluster: the version is in use")
+	ErrMoved      = errors.New("cluster: another version serves than was expected")
 )
 
 // refusal is a typed refusal that a caller can act on.
@@ -78,6 +80,8 @@ type Artefacts struct {
 	docs   *Documents
 	state  *latest[map[string]*ledger] // last good ones, never changed once there
 	spared func(Version) bool          // nil: none
+	used   used
+	unkept unkept
 	log    *slog.Logger
 }
 
@@ -89,6 +93,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 		return nil, err
 	}
 	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
+	a.loadUsed()
 	c.alarms.add(kind, a.state.faultSince)
 	docs.each(ctx, a.follow)
 	return a, nil
@@ -221,7 +226,7 @@ func (a *Artefacts) Spare(spared func(Version) bool) { a.spared = spared }
 // nothing changes; with others it gives [ErrOtherBytes].
 func (a *Artefacts) Publish(ctx context.Context, name, version string, body []byte, who string) (v Version, fresh bool, err error) {
 	if version != "" {
-		if err := checkVersion(version); err != nil {
+		if err := checkNewVersion(version); err != nil {
 			return v, false, refuse(err, millrace.ReasonInvalid, "version", "choose another", "%v", err)
 		}
 	}
@@ -299,11 +304,11 @@ func (a *Artefacts) Revision() (newest int64) {
 
 // Settle returns once this watcher has all that etcd has now.
 func (a *Artefacts) Settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, a.c.askTime())
 	defer cancel()
 	got, err := a.c.etcd.Get(ctx, a.docs.key(""), append(clientv3.WithLastRev(), clientv3.WithKeysOnly())...)
 	if err != nil {
-		return away(err)
+		return a.c.unanswered(err)
 	}
 	for len(got.Kvs) > 0 {
 		changed := a.Changed()
@@ -312,7 +317,7 @@ func (a *Artefacts) Settle(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return away(ctx.Err())
+			return a.c.unanswered(ctx.Err())
 		case <-changed:
 		}
 	}
@@ -474,17 +479,63 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 
 // read returns a name's ledger as etcd has it, an empty one if there is none.
 func (a *Artefacts) read(ctx context.Context, name string) (*ledger, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	l, err := a.readRaw(ctx, name)
+	if l.bad != nil {
+		return l, refuse(ErrUnreadable, millrace.ReasonInvalid, "", "drop it, and publish again what it should have", "%v", l.bad)
+	}
+	return l, err
+}
+
+// readRaw is read, but of one that cannot be read it tells why by bad.
+func (a *Artefacts) readRaw(ctx context.Context, name string) (*ledger, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.c.askTime())
 	defer cancel()
 	got, err := a.c.etcd.Get(ctx, a.docs.key(name))
 	if err != nil || len(got.Kvs) == 0 {
-		return &ledger{}, err
+		return &ledger{}, a.c.unanswered(err)
 	}
 	l, err := parseLedger(string(got.Kvs[0].Value))
-	if err == nil {
-		l.at = got.Kvs[0].ModRevision
+	if err != nil {
+		l = &ledger{bad: err}
 	}
-	return l, err
+	l.at = got.Kvs[0].ModRevision
+	return l, nil
+}
+
+// Unreadable returns why what etcd has under a name cannot be read as its versions,
+// so that the last good ones serve, if there were any; nil if it can be read.
+func (a *Artefacts) Unreadable(ctx context.Context, name string) (why, err error) {
+	if validID(name) != nil {
+		return nil, nil
+	}
+	l, err := a.readRaw(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+	}
+	return l.bad, nil
+}
+
+// DropUnreadable removes what cannot be read, and says so in the history. The name
+// is free then, and the bytes of its versions are gone.
+func (a *Artefacts) DropUnreadable(ctx context.Context, name, who string) error {
+	l, err := a.readRaw(ctx, name)
+	if err != nil {
+		return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+	}
+	if l.bad == nil {
+		return nil // somebody has mended it
+	}
+	next := &ledger{at: l.at}
+	next.note(Dropped, edition{}, who+": it could not be read: "+l.bad.Error())
+	at, err := a.commit(ctx, name, next, edit{made: true})
+	switch {
+	case err != nil:
+		return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+	case at == 0:
+		return refuse(ErrMoved, millrace.ReasonInvalid, "name", "look at it and try again", "somebody else has changed %s of the %s at the same time", name, a.kind)
+	}
+	a.await(ctx, name, at)
+	return nil
 }
 
 // commit writes a ledger if nobody has written it since it was read and if the
@@ -518,6 +569,8 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 			changes = append(changes, *change)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, a.c.askTime())
+	defer cancel()
 	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(changes...).Commit()
 	if err == nil && !put.Succeeded && steady != nil {
 		var still *clientv3.TxnResponse
@@ -526,7 +579,7 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 		}
 	}
 	if err != nil || !put.Succeeded {
-		return 0, err
+		return 0, a.c.unanswered(err)
 	}
 	a.sweep(ctx, name, l, put.Header.Revision)
 	return put.Header.Revision, nil

@@ -6,12 +6,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -244,6 +246,125 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	got, err = reader.Body(ctx, v)
 	if check(t, err); !bytes.Equal(got, body) {
 		t.Fatal("the restored body is another")
+	}
+}
+
+// What is no ledger is told by all who would change it, and goes by a drop; the
+// history says by whom, and the name is free.
+func TestAnUnreadableLedgerIsDropped(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	a, err := etcd.open("").Artefacts(ctx, "models")
+	check(t, err)
+	v, _, err := a.Publish(ctx, "garb", "1", []byte("one"), "ann")
+	check(t, err)
+	if why, err := a.Unreadable(ctx, "garb"); why != nil || err != nil {
+		t.Fatal(why, err)
+	}
+	etcd.raw(func(e *clientv3.Client) error {
+		_, err := e.Put(ctx, "/millrace/test/docs/models/garb", "garbage")
+		return err
+	})
+	await(t, "the fault is told", a.Changed, func() bool { return a.Fault() != nil })
+	if _, _, err := a.Publish(ctx, "garb", "2", []byte("two"), "ann"); !errors.Is(err, cluster.ErrUnreadable) {
+		t.Errorf("publish: %v", err)
+	}
+	if why, err := a.Unreadable(ctx, "garb"); why == nil || err != nil {
+		t.Fatal(why, err)
+	}
+	check(t, a.DropUnreadable(ctx, "garb", "bob"))
+	await(t, "the fault is over", a.Changed, func() bool { return a.Fault() == nil })
+	events, err := a.History(ctx, "garb")
+	if check(t, err); len(events) != 1 || events[0].What != cluster.Dropped || !strings.HasPrefix(events[0].Who, "bob: it could not be read") {
+		t.Errorf("history %v", events)
+	}
+	if a.Has(v) {
+		t.Error("its versions are still there")
+	}
+	again, _, err := a.Publish(ctx, "garb", "1", []byte("one"), "ann")
+	if check(t, err); again != v {
+		t.Errorf("the name is not free: %v", again)
+	}
+}
+
+// Versions are published that cannot be taken for one another, or for a flag.
+func TestVersionsDoNotLookAlike(t *testing.T) {
+	t.Parallel()
+	a, err := startEtcd(t).open("").Artefacts(t.Context(), "models")
+	check(t, err)
+	for _, version := range []string{"\uff11", "1\u200b", "1\u202e2", "e\u0301", "-1", "--apply", "1 2", ".1", strings.Repeat("1", 101)} {
+		if _, _, err := a.Publish(t.Context(), "m", version, []byte(version), "ann"); err == nil || !strings.Contains(err.Error(), "is not the name of a version") {
+			t.Errorf("%+q: %v", version, err)
+		}
+	}
+	for _, version := range []string{"1", "2026-11-26", "v1.2+build_3"} {
+		if _, _, err := a.Publish(t.Context(), "m", version, []byte(version), "ann"); err != nil {
+			t.Errorf("%q: %v", version, err)
+		}
+	}
+}
+
+// A command that etcd leaves while it works waits as long as one that finds none,
+// names etcd's addresses, and blames no document.
+func TestACallThatIsNotAnsweredNamesEtcd(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{etcd.addr}, Name: "test", Wait: 4 * time.Second, Log: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	defer c.Close()
+	a, err := c.Artefacts(ctx, "models")
+	check(t, err)
+	v, _, err := a.Publish(ctx, "likes", "1", []byte("one"), "ann")
+	check(t, err)
+	etcd.stop()
+	_, reads := a.Body(ctx, v)
+	for what, err := range map[string]error{"serve": a.Serve(ctx, v, nil, "ann"), "settle": a.Settle(ctx), "body": reads} {
+		if !errors.Is(err, cluster.ErrAway) || !strings.Contains(err.Error(), etcd.addr) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if strings.Contains(reads.Error(), "likes") {
+		t.Errorf("the artefact is blamed: %v", reads)
+	}
+}
+
+// What a process goes by stays on disk until it goes by another, dropped or not.
+func TestArtefactsKeepWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	a, err := etcd.open(dir).Artefacts(ctx, "models")
+	check(t, err)
+	serve := func(version string) cluster.Version {
+		v, _, err := a.Publish(ctx, "m", version, []byte("m "+version), "ann")
+		check(t, err)
+		check(t, a.Serve(ctx, v, nil, "ann"))
+		return v
+	}
+	last := func() map[cluster.Version][]byte {
+		t.Helper()
+		c := etcd.open(dir)
+		defer c.Close()
+		next, err := c.Artefacts(ctx, "models")
+		check(t, err)
+		return next.LastUsed()
+	}
+	v1 := serve("1")
+	_, err = a.Body(ctx, v1)
+	check(t, err)
+	a.Use(map[string]cluster.Version{"m": v1})
+	v2 := serve("2")
+	check(t, a.Drop(ctx, v1, nil, "ann"))
+	if got := last(); string(got[v1]) != "m 1" || len(got) != 1 {
+		t.Fatalf("on disk are %q", got)
+	}
+	_, err = a.Body(ctx, v2)
+	check(t, err)
+	a.Use(map[string]cluster.Version{"m": v2})
+	if got := last(); string(got[v2]) != "m 2" || len(got) != 1 {
+		t.Errorf("on disk are %q", got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "bodies-models", v1.Sum)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what is used no more is still there: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -87,6 +88,9 @@ func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
 		return body, nil
 	}
 	body, err := a.download(ctx, v, e)
+	if errors.Is(err, ErrAway) {
+		return nil, err // it is not to blame
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
 	}
@@ -97,11 +101,11 @@ func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
 func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte, error) {
 	body := make([]byte, 0, e.Bytes)
 	for i := range partCount(e.Bytes) {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, max(a.c.firstCall(), a.c.wait))
 		got, err := a.c.etcd.Get(call, a.partKey(v.Name, v.Sum, i))
 		cancel()
 		if err != nil {
-			return nil, err
+			return nil, a.c.unanswered(err)
 		}
 		if len(got.Kvs) == 0 {
 			return nil, fmt.Errorf("part %d of %d is not there", i+1, partCount(e.Bytes))
@@ -142,6 +146,31 @@ func readBody(file string, e edition) ([]byte, error) {
 	return body, err
 }
 
+// unkept is why bytes are not on disk, by their sums.
+type unkept struct {
+	sync.Mutex
+	why map[string]error
+}
+
+func (u *unkept) note(sum string, err error) {
+	u.Lock()
+	defer u.Unlock()
+	if delete(u.why, sum); err != nil {
+		if u.why == nil {
+			u.why = map[string]error{}
+		}
+		u.why[sum] = err
+	}
+}
+
+// Unkept returns why the bytes of a version, which were read, are not on disk for
+// when etcd is away; nil if they are.
+func (a *Artefacts) Unkept(v Version) error {
+	a.unkept.Lock()
+	defer a.unkept.Unlock()
+	return a.unkept.why[v.Sum]
+}
+
 // keep writes the bytes of a version to disk, for when etcd is away.
 func (a *Artefacts) keep(sum string, body []byte) {
 	if a.c.dir == "" {
@@ -155,6 +184,7 @@ func (a *Artefacts) keep(sum string, body []byte) {
 	if err != nil {
 		a.log.Error("an artefact could not be kept", "file", file, "err", err)
 	}
+	a.unkept.note(sum, err)
 }
 
 // writeWhole writes a file beside its place and moves it there: several
@@ -175,7 +205,7 @@ func writeWhole(file string, body []byte) error {
 	return err
 }
 
-// forget removes from disk what was dropped.
+// forget removes from disk what was dropped, unless the process still goes by it.
 func (a *Artefacts) forget(old, now map[string]*ledger) {
 	if a.c.dir == "" {
 		return
@@ -188,7 +218,7 @@ func (a *Artefacts) forget(old, now map[string]*ledger) {
 	}
 	for _, l := range old {
 		for _, e := range l.Versions {
-			if !has[e.Sum] {
+			if !has[e.Sum] && !a.used.has(e.Sum) {
 				_ = os.Remove(a.file(e.Sum))
 			}
 		}

@@ -44,6 +44,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -188,6 +190,9 @@ const callTimeout = 3 * time.Second
 // start of a process for a call's whole time each.
 const silentTimeout = 300 * time.Millisecond
 
+// startTimeout bounds the first call of a process that has something to go on with.
+const startTimeout = time.Second
+
 // firstCall bounds the first call of who has something to go on with.
 func (c *Client) firstCall() time.Duration {
 	if c.silent.Load() {
@@ -254,8 +259,12 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	ctx, cancel := c.patience(ctx)
 	defer cancel()
 	var told time.Time
+	within := callTimeout
+	if c.hasLastGood() {
+		within = startTimeout
+	}
 	for {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, within)
 		resp, err := c.etcd.Txn(call).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 			Then(first...).
@@ -284,6 +293,19 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			return c.unheard(ctx, err)
 		}
 	}
+}
+
+// askTime bounds a call for somebody who waits: a command waits as long for a call
+// as for the first answer.
+func (c *Client) askTime() time.Duration { return max(callTimeout, c.wait) }
+
+// unanswered is an [ErrAway] with etcd's addresses, if a call failed since nobody
+// answered; and else its failure.
+func (c *Client) unanswered(err error) error {
+	if err == nil || errors.Is(err, ErrAway) || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
+		return err
+	}
+	return fmt.Errorf("%w at %v: %v", ErrAway, c.etcd.Endpoints(), err)
 }
 
 // patience is ctx, for as long as the client waits for a first answer.

@@ -29,6 +29,8 @@ type Documents struct {
 	log    *slog.Logger
 }
 
+var errSilent = errors.New("it has not answered since this process started")
+
 // Documents watches the documents of a kind, such as "feeds". It returns once
 // they have been read, from etcd or, when etcd is away, from disk, and works
 // until ctx or the client ends.
@@ -45,6 +47,10 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		d.origin = kept.origin
 	}
 	onDisk := err == nil
+	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
+		d.state.set(kept.documents, away(errSilent))
+		known.Do(func() { close(first) })
+	}
 	c.wg.Go(func() {
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
 			whole := s

@@ -256,8 +256,15 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if kept, err := c2.Secret(ctx, "pages"); err != nil || string(kept) != string(secret) {
 		t.Fatalf("from disk: secret %x, %v", kept, err)
 	}
-	docs2, err := c2.Documents(ctx, "feeds")
+	done := c2.Read() // as who asks the silent etcd for something else
+	started, cancel := context.WithTimeout(ctx, 10*time.Second)
+	docs2, err := c2.Documents(started, "feeds")
+	cancel()
 	check(t, err)
+	done()
+	if docs2.Fault() == nil {
+		t.Error("what is on disk is taken for what etcd has")
+	}
 	if docs2.Current()["home"].Body != "name: home" {
 		t.Fatalf("from disk: %v", docs2.Current())
 	}

@@ -14,6 +14,12 @@ func EtcdConfig(c Config) (clientv3.Config, error) { return c.etcd() }
 // call before it goes on by what it has.
 func (c *Client) Patient() bool { return c.firstCall() == callTimeout }
 
+// Read has others wait who read something else than the map, until done.
+func (c *Client) Read() (done func()) {
+	c.reading <- struct{}{}
+	return func() { <-c.reading }
+}
+
 // SetRelist makes outages show sooner than in production. Call it before the
 // first watcher.
 func (c *Client) SetRelist(d time.Duration) { c.relist = d }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,6 +208,17 @@ func (l *ledger) drop(e edition, who string) {
 		l.Before = l.Before[:n-1]
 	}
 	l.note(Dropped, e, who)
+}
+
+var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
+
+// checkNewVersion holds for what is published: no two versions look alike, and none
+// looks like a flag. What is there already may be otherwise.
+func checkNewVersion(version string) error {
+	if !newVersion.MatchString(version) {
+		return fmt.Errorf("%+.120q is not the name of a version: 1 to %d letters, digits, '.', '_', '+' and '-' of ASCII, a letter or digit first", version, maxVersionLen)
+	}
+	return nil
 }
 
 // checkVersion holds for everything that names a version.

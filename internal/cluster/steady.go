@@ -27,11 +27,11 @@ var errUnsteady = errors.New("cluster: what was looked at has changed meanwhile"
 // change them all the time.
 func (c *Client) Steady(ctx context.Context, kinds []string, do func(ctx context.Context) error) error {
 	for range maxChanges {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
+		call, cancel := context.WithTimeout(ctx, c.askTime())
 		got, err := c.etcd.Get(call, c.keyspaceKey())
 		cancel()
 		if err != nil {
-			return away(err)
+			return c.unanswered(err)
 		}
 		err = do(context.WithValue(ctx, steadilyKey{}, &steadily{kinds, got.Header.Revision}))
 		if !errors.Is(err, errUnsteady) {

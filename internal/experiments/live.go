@@ -26,6 +26,9 @@ type Source interface {
 	Serving() map[string]cluster.Version
 	Body(ctx context.Context, v cluster.Version) ([]byte, error)
 	Changed() <-chan struct{}
+	// Use is told what is gone by, which the next process finds in LastUsed.
+	Use(versions map[string]cluster.Version)
+	LastUsed() map[cluster.Version][]byte
 }
 
 // Known is what definitions may refer to, and when that changes.
@@ -71,7 +74,12 @@ type good struct {
 // [Live.Close].
 func Follow(src Source, known Known, log *slog.Logger) *Live {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Live{src: src, known: known, log: log, stop: stop}
+	l := &Live{src: src, known: known, log: log, stop: stop, taken: map[string]good{}}
+	for v, body := range src.LastUsed() {
+		if doc, err := experiment.Parse(v.Name, body); err == nil {
+			l.taken[v.Name] = good{v, doc}
+		}
+	}
 	l.set.Store(&experiment.Set{})
 	l.faults.Store(&map[string]string{})
 	changed, refers := src.Changed(), known.Changed()
@@ -158,6 +166,11 @@ func (l *Live) take(ctx context.Context) {
 	l.taken = next
 	l.set.Store(set)
 	l.faults.Store(&faults)
+	used := make(map[string]cluster.Version, len(next))
+	for name, g := range next {
+		used[name] = g.version
+	}
+	l.src.Use(used)
 }
 
 var errUnread = errors.New("experiments: it is read later; others could not be read for too long")

@@ -24,6 +24,7 @@ type source struct {
 	bodies  map[cluster.Version]string
 	away    error // of bodies
 	reads   int
+	used    map[string]cluster.Version
 	changed chan struct{}
 }
 
@@ -48,6 +49,22 @@ func (s *source) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
+}
+
+func (s *source) Use(versions map[string]cluster.Version) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used = versions
+}
+
+func (s *source) LastUsed() map[cluster.Version][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[cluster.Version][]byte{}
+	for _, v := range s.used {
+		all[v] = []byte(s.bodies[v])
+	}
+	return all
 }
 
 // serve lets a text serve, "" nothing, and rings.
@@ -167,6 +184,31 @@ func TestLiveFollows(t *testing.T) {
 		time.Sleep(retryAfter + 3*tick) // nothing rings
 		if got := dealt(l); got != `b{"model":"m"} c{"limit":9}` || len(l.Faults()) > 0 {
 			t.Errorf("%s, %v", got, l.Faults())
+		}
+	})
+}
+
+// A broker that has heard of a version and cannot read it goes on by the one before,
+// and so does the next process of it.
+func TestLiveStartsByWhatWasLastGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newSource()
+		src.serve("a", document("a", "limit: 1"))
+		src.serve("b", document("b", "limit: 2"))
+		l := Follow(src, newWorld(), slog.New(slog.DiscardHandler))
+		src.mu.Lock()
+		src.away = errors.New("no etcd")
+		src.mu.Unlock()
+		src.serve("a", document("a", "limit: 3"))
+		src.serve("b", "")
+		time.Sleep(3 * takeEvery)
+		l.Close()
+		for range 2 { // restarts
+			l = Follow(src, newWorld(), slog.New(slog.DiscardHandler))
+			if got := dealt(l); got != `a{"limit":1}` || l.Faults()["a"] == "" {
+				t.Errorf("%s, %v", got, l.Faults())
+			}
+			l.Close()
 		}
 	})
 }

@@ -36,6 +36,7 @@ type State struct {
 
 	docs     map[string]good                // that are in the set
 	left     map[string]experiment.Document // that are left out, as far as they could be read
+	whole    map[string]good                // of those, what is good but for what it contradicts
 	revision int64
 }
 
@@ -51,10 +52,15 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 	if err := s.Documents.Settle(ctx); err != nil {
 		return nil, err
 	}
-	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}}
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}}
 	st.Versions = s.Documents.Serving()
+	var err error
 	for name, v := range st.Versions {
-		body, err := s.Documents.Body(ctx, v)
+		var body []byte
+		body, err = s.Documents.Body(ctx, v)
+		if errors.Is(err, cluster.ErrAway) {
+			return nil, err // the document is not to blame
+		}
 		if err != nil {
 			return nil, fmt.Errorf("experiments: document %s: %w", name, err)
 		}
@@ -66,25 +72,61 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 		}
 		st.docs[name] = good{v, d}
 	}
+	st.Set, err = settle(st.docs, s.Known, func(name string, fault error) {
+		st.Faults[name], st.left[name], st.whole[name] = fault, st.docs[name].doc, st.docs[name]
+	})
+	if err != nil {
+		return nil, err
+	}
+	if unfit := st.Set.Unfit(); unfit != nil {
+		for _, d := range unfit.Documents {
+			st.Faults[d.Name] = d.Error
+		}
+	}
+	return st, nil
+}
+
+// settle takes out of documents what contradicts others, and makes the set of what
+// remains, as brokers that start do.
+func settle(docs map[string]good, known experiment.Known, out func(name string, fault error)) (*experiment.Set, error) {
 	for {
-		var err error
-		if st.Set, err = experiment.Serve(inOrder(st.docs), s.Known); err == nil {
-			if unfit := st.Set.Unfit(); unfit != nil {
-				for _, d := range unfit.Documents {
-					st.Faults[d.Name] = d.Error
-				}
-			}
-			return st, nil
+		set, err := experiment.Serve(inOrder(docs), known)
+		if err == nil {
+			return set, nil
 		}
 		var at *experiment.Error
 		if !errors.As(err, &at) {
 			return nil, err
 		}
 		for _, d := range at.Documents {
-			st.Faults[d.Name], st.left[d.Name] = d.Error, st.docs[d.Name].doc
-			delete(st.docs, d.Name)
+			out(d.Name, d.Error)
+			delete(docs, d.Name)
 		}
 	}
+}
+
+// wakesNone refuses a change after which a document would begin to assign that is left
+// out: nobody has started it. Docs are those of the set as they would be, and name is
+// of the one that is changed, whose author means it.
+func (s *Store) wakesNone(st *State, name string, docs map[string]good) error {
+	for _, left := range slices.Sorted(maps.Keys(st.whole)) {
+		running := slices.ContainsFunc(st.whole[left].doc.Experiments, func(x experiment.Experiment) bool { return x.State == experiment.Running })
+		if left == name || !running {
+			continue
+		}
+		with := maps.Clone(docs)
+		with[left] = st.whole[left]
+		if _, err := settle(with, s.Known, func(string, error) {}); err != nil {
+			return err
+		}
+		if _, wakes := with[left]; wakes {
+			return &millrace.Error{
+				Reason: millrace.ReasonInvalid, Field: "document", Detail: fmt.Sprintf("document %s, which is left out, would begin to assign, and nobody has started it: %v", left, st.Faults[left]),
+				WayOut: fmt.Sprintf("first take it out with millrace experiment drop %s, or define it with its experiments stopped; millrace experiment pause ends what assigns at once", left),
+			}
+		}
+	}
+	return nil
 }
 
 // LeftOut returns the experiments of a document that is left out of the set, as far
@@ -218,6 +260,11 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	if err := st.Set.Change(next); err != nil {
 		return Changed{}, err
 	}
+	docs := maps.Clone(st.docs)
+	docs[name] = good{doc: doc}
+	if err := s.wakesNone(st, name, docs); err != nil {
+		return Changed{}, err
+	}
 	return Changed{Sentences: st.Set.Diff(next)}, nil
 }
 
@@ -310,7 +357,12 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	return st, st.Set.Change(next)
+	if err := st.Set.Change(next); err != nil {
+		return st, err
+	}
+	docs := maps.Clone(st.docs)
+	delete(docs, name)
+	return st, s.wakesNone(st, name, docs)
 }
 
 // Drop takes a document and its versions out of the cluster. None of its

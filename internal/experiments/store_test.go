@@ -274,7 +274,24 @@ func TestALeftOutDocumentIsTold(t *testing.T) {
 	if left, is := st.LeftOut("b"); !is || len(left) != 1 || left[0].State != experiment.Running {
 		t.Errorf("%v, %+v", is, left)
 	}
+	// What nobody has started does not begin to assign because another ends.
+	to := func(state experiment.State) func(experiment.Experiment) (experiment.State, int, error) {
+		return func(now experiment.Experiment) (experiment.State, int, error) { return state, now.Share, nil }
+	}
+	_, stop := s.Steer(t.Context(), "e", to(experiment.Stopped))
+	_, define := s.Check(t.Context(), "a", []byte(strings.Replace(document(true, "e", 0, 999), "state: running", "state: stopped", 1)))
+	for what, err := range map[string]error{"stop": stop, "define": define} {
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || !strings.Contains(e.Detail, "document b, which is left out, would begin to assign") || !strings.Contains(e.WayOut, "experiment drop b") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.Steer(t.Context(), "e", to(experiment.Paused)); err != nil {
+		t.Errorf("pause: %v", err)
+	}
 	if err := s.Drop(t.Context(), "b"); err != nil {
 		t.Error(err)
+	}
+	if _, err := s.Steer(t.Context(), "e", to(experiment.Stopped)); err != nil {
+		t.Errorf("stop, once the other is gone: %v", err)
 	}
 }

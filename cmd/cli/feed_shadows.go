@@ -53,7 +53,6 @@ are of the items as they would be shown.`,
 	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
 	f.StringVar(&q.model, "shadow", "", "only this shadow model (default: all)")
-	f.String("topic-prefix", "", "before Millrace's own topics; taken as by the commands beside it, though this one reads none of them")
 	outputFlag(c, &q.output)
 	f.StringVar(&q.file, "out", "", "write the report to this file")
 	return c

@@ -204,7 +204,7 @@ func TestShadowsOfNoFeed(t *testing.T) {
 		"nowhere": "feed: exposures has no answer of feed nowhere; known are home",
 		"home":    "no shadow has ranked an answer of feed home",
 	} {
-		if _, err := execute(ctx, "feed", "shadows", feed, "--brokers", addr, "--topic-prefix", "p-"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := execute(ctx, "feed", "shadows", feed, "--brokers", addr); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", feed, err, want)
 		}
 	}

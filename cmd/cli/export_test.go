@@ -248,6 +248,7 @@ func TestExportRefuses(t *testing.T) {
 	if out, err := execute(ctx, "load", "--brokers", addr, "--force", "--topic", "posts", "--schema", "note", note); err != nil {
 		t.Fatal(out, err)
 	}
+	loadClicks(ctx, t, addr, [6]string{"1", "reader:1", "x", "click", time.Now().UTC().Format(time.RFC3339), ""})
 	file := filepath.Join(t.TempDir(), "shown.parquet")
 	for name, c := range map[string]struct {
 		args []string
@@ -261,6 +262,7 @@ func TestExportRefuses(t *testing.T) {
 		"no topic":        {[]string{"--topic", "none"}, []string{"topic:", "there is no topic none"}},
 		"no outcomes":     {[]string{"--outcomes", "none"}, []string{"topic", "there is no topic none"}},
 		"exposures again": {[]string{"--outcomes", "exposures"}, []string{"outcomes:", "1 entries of exposures are no outcomes", "not in the schemas topic", "roles"}},
+		"a field":         {[]string{"--outcomes", "clicks", "--answer-field", "zzz"}, []string{"no schema of topic clicks has a field zzz", "leave it out"}},
 		"a role":          {[]string{"--outcomes", "posts"}, []string{"outcomes:", "no field of millrace.Note has the role object"}},
 	} {
 		out, err := execute(ctx, append([]string{"export", "exposures", "--brokers", addr, "--out", file}, c.args...)...)

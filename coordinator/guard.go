@@ -64,6 +64,7 @@ type watched struct {
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
 	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
+	unread  string                                                   // why these could not be read, or count nothing
 }
 
 // decision is what is to be done about an experiment, and by what.
@@ -170,6 +171,9 @@ func (g *guard) readActs(ctx context.Context) {
 				w.tally.Did(a)
 			}); err != nil {
 				errs = append(errs, fmt.Errorf("experiment %s: %w", w.Experiment.Name, err))
+				g.reads(w, err.Error())
+			} else {
+				g.reads(w, "")
 			}
 		}
 		rest = max(g.every, time.Duration(float64(time.Since(began))*(1/actsShare-1)))
@@ -181,6 +185,16 @@ func (g *guard) readActs(ctx context.Context) {
 			g.log.Warn("outcomes are not read now; trying again", "err", now)
 		}
 		told = now
+	}
+}
+
+// reads notes why the outcomes of an experiment cannot be read, or that they are.
+func (g *guard) reads(w *watched, unread string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.unread = unread
+	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.from == w.from {
+		now.unread = unread // it was looked at anew meanwhile
 	}
 }
 
@@ -255,11 +269,11 @@ func (g *guard) refresh(ctx context.Context) error {
 	defer g.mu.Unlock()
 	for name, w := range next {
 		if old := g.mu.watched[name]; old != nil && old.from == w.from {
-			w.tally, w.acts, w.looked = old.tally, old.acts, old.looked
+			w.tally, w.acts, w.looked, w.unread = old.tally, old.acts, old.looked, old.unread
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts = g.outcomes(*o, w.from)
+				w.acts, w.unread = g.outcomes(*o, w.from), "they have not been read yet"
 			}
 		}
 		w.tally.CountSince(millrace.TimeOf(w.changed))
@@ -330,6 +344,9 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		}
+		if of := w.Experiment.Guards; w.unread != "" && len(of.Fewer)+len(of.More) > 0 && !v.Pause {
+			v = compare.Verdict{Waits: "its guards on what viewers do can count nothing: " + w.unread}
 		}
 		if g.waits != nil && !v.Pause {
 			if why := g.waits(ctx, &w.Experiment); why != "" {

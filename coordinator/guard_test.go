@@ -93,6 +93,7 @@ type actLog struct {
 	all   []outcome.Act
 	asked []experiment.Outcomes
 	reads int
+	lacks error // of each reading; nil: none
 }
 
 func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) func(context.Context, func(*outcome.Act)) error {
@@ -102,6 +103,9 @@ func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) func(context.Cont
 	return func(_ context.Context, take func(*outcome.Act)) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if l.lacks != nil {
+			return l.lacks
+		}
 		if l.reads++; l.reads%2 == 1 {
 			return errors.New("the log is away")
 		}
@@ -619,4 +623,29 @@ func TestGuardsPauseForOutcomes(t *testing.T) {
 	if len(tr.acts.asked) != 2 || tr.acts.asked[1].Topic != "clicks" || tr.acts.asked[1].For() != 90*time.Minute || tr.acts.asked[1].Field() != "answer_id" {
 		t.Errorf("%+v", tr.acts.asked)
 	}
+}
+
+// While a guard on what viewers do can count nothing, a ramp waits and says why.
+func TestRampsWaitForOutcomes(t *testing.T) {
+	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click]}", 1))
+	tr.acts.lacks = errors.New("topic clicks has no action click")
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.show(100, nil)
+	tr.coordinate("one")
+	says := ""
+	for began := time.Now(); says != "its guards on what viewers do can count nothing: topic clicks has no action click" && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+		if trail, err := trails.Of("e"); err == nil && trail.Looked != nil {
+			says = trail.Looked.Says
+		}
+	}
+	if e := tr.now(); !strings.Contains(says, "has no action click") || e.Share != 100 {
+		t.Errorf("it waits for %q, at %d", says, e.Share)
+	}
+	tr.acts.mu.Lock()
+	tr.acts.lacks = nil
+	tr.acts.mu.Unlock()
+	tr.becomes(experiment.Running, 1000)
 }

@@ -143,6 +143,17 @@ func (s *Schema) Fields() []string {
 	return names
 }
 
+// Types returns what a record's type may be, where the field of that role is an enum;
+// nil where it may be any text.
+func (s *Schema) Types() []string {
+	for i := range s.root.fields {
+		if f := &s.root.fields[i]; f.name == s.roles.Type.Name && f.typ.kind == kindEnum {
+			return f.typ.symbols
+		}
+	}
+	return nil
+}
+
 // Roles returns the fields that have roles.
 func (s *Schema) Roles() Roles { return s.roles }
 

@@ -95,7 +95,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 // actsOf reads what an experiment's outcomes say, where the configuration has
 // all that its definition does not.
 func actsOf(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
-	cfg.Outcomes, cfg.AnswerField, cfg.Window = o.Topic, o.Field(), o.For()
+	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
 	return kafka.NewActs(cfg)
 }
 

@@ -162,7 +162,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		return err
 	}
 	if unread != nil {
-		return fmt.Errorf("the report is without outcomes: %w", unread)
+		return fmt.Errorf("the report is without outcomes, or some of them: %w", unread)
 	}
 	return nil
 }

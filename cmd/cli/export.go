@@ -32,6 +32,7 @@ type exporting struct {
 	topic, experiment    string
 	since, until         string
 	outcomes, answer     string
+	named                bool // answer was
 	window               time.Duration
 	to, out              string
 	from, before         millrace.Time
@@ -78,7 +79,7 @@ once. Clocks may differ by a minute.`,
 	f.StringVar(&e.out, "out", "", "the file; - is standard output")
 	_ = c.MarkFlagRequired("out")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		e.stdout = c.OutOrStdout()
+		e.stdout, e.named = c.OutOrStdout(), c.Flags().Changed("answer-field")
 		e.progress = startTeller(c.Context(), c.ErrOrStderr())
 		defer e.progress.close()
 		return e.run(c.Context(), c.ErrOrStderr())
@@ -197,9 +198,10 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	if err != nil {
 		return nil, nil, err
 	}
-	ledger, bad := outcome.NewLedger(e.window), outcome.Faults{}
+	ledger, bad, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
 	if err := did.Read(ctx, func(value []byte) error {
 		e.saying("outcomes", did)
+		seen.Add(known, value)
 		o, err := outcome.Decode(known, value, e.answer)
 		if err != nil {
 			bad.Add(err)
@@ -211,6 +213,11 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	}
 	if err := bad.Err(e.outcomes); err != nil {
 		return nil, nil, err
+	}
+	if e.named {
+		if err := seen.Lacks(e.outcomes, nil, e.answer); err != nil {
+			return nil, nil, err
+		}
 	}
 	if _, err := span.Exposures(ctx, func(r *exposure.Record) {
 		e.saying("exposures, for outcomes", span)

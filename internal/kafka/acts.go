@@ -17,6 +17,8 @@ type ActsConfig struct {
 	Brokers                      Brokers
 	Exposures, Outcomes, Schemas string        // topics
 	AnswerField                  string        // of outcomes
+	Actions                      []string      // that are counted
+	Named                        bool          // AnswerField is one that somebody has named, and has to be there
 	Window                       time.Duration // after an answer
 	From                         millrace.Time // of answers
 	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nobody
@@ -33,17 +35,19 @@ type Acts struct {
 	cfg          ActsConfig
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
+	seen         outcome.Seen    // schemas of all readings
 }
 
 // NewActs begins where answers of that time may have outcomes.
-func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg} }
+func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}} }
 
 // maxActs is how many outcomes are looked for in one passage over the answers.
 const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
 // order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did.
+// begins where this one did. Once all are taken it fails, too, where no entry can be
+// one of the actions or has the field: see [outcome.Seen.Lacks].
 func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
 	if err != nil {
@@ -64,7 +68,11 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 		}
 	}
 	a.before, a.next = a.next, next
-	return nil
+	field := ""
+	if a.cfg.Named {
+		field = a.cfg.AnswerField
+	}
+	return a.seen.Lacks(a.cfg.Outcomes, a.cfg.Actions, field)
 }
 
 func (a *Acts) read(ctx context.Context, did *TopicSpan, take func(*outcome.Act)) error {
@@ -82,6 +90,7 @@ func (a *Acts) read(ctx context.Context, did *TopicSpan, take func(*outcome.Act)
 		}
 	}()
 	if err := did.Read(ctx, func(value []byte) error {
+		a.seen.Add(known, value)
 		o, err := outcome.Decode(known, value, a.cfg.AnswerField)
 		if err != nil {
 			a.Faults.Add(err)

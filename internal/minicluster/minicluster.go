@@ -171,7 +171,7 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
 			return kafka.NewActs(kafka.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
-				AnswerField: of.Field(), Window: of.For(), From: from, Log: c.cfg.Log,
+				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", From: from, Log: c.cfg.Log,
 			}).Read
 		}
 	}

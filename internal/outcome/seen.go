@@ -1,0 +1,48 @@
+package outcome
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Seen are the schemas of the entries of a topic that were read.
+type Seen map[*schemas.Schema]struct{}
+
+// Add notes an entry's schema, if it is known.
+func (s Seen) Add(known *schemas.Snapshot, value []byte) {
+	if framed, err := schemas.Unframe(value); err == nil && !framed.Confluent {
+		if of := known.ByFingerprint(framed.Fingerprint); of != nil {
+			s[of] = struct{}{}
+		}
+	}
+}
+
+// Lacks refuses actions that no outcome of a topic can be, since the type of each
+// schema is an enum without them, and a field, "" for none, that no schema has. Of a
+// topic without entries nothing is known. The error is a [*millrace.Error].
+func (s Seen) Lacks(topic string, actions []string, field string) error {
+	refuse := func(of, wayOut, format string, args ...any) error {
+		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: of, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+	}
+	var types, fields []string
+	open := len(s) == 0
+	for of := range s {
+		open = open || of.Types() == nil
+		types, fields = append(types, of.Types()...), append(fields, of.Fields()...)
+	}
+	slices.Sort(types)
+	types = slices.Compact(types)
+	for _, action := range actions {
+		if !open && !slices.Contains(types, action) {
+			return refuse("outcomes.actions", "name one of "+strings.Join(types, ", "), "topic %s has no action %s", topic, action)
+		}
+	}
+	if field != "" && len(s) > 0 && !slices.Contains(fields, field) {
+		return refuse("outcomes.answer_field", "name the field that holds the answer_id of a receipt, or leave it out", "no schema of topic %s has a field %s", topic, field)
+	}
+	return nil
+}

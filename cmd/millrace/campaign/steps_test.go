@@ -214,6 +214,7 @@ func (w *resizing) breakAt(b breakage, o *observer, perSecond int) (hit []string
 	}
 	w.planEnds()
 	w.whole2()
+	o.begin(nil)
 	return hit
 }
 
@@ -255,7 +256,7 @@ func (o *observer) follow(ctx context.Context, watch *cluster.Watcher) {
 	}
 }
 
-// begin has what follows held against what is now.
+// begin has what follows held against what is now, or, of nil, against nothing.
 func (o *observer) begin(now *cluster.Map) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

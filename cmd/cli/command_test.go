@@ -76,7 +76,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 // What a command cannot take is refused with how it is used.
 func TestErrorsOfTheLineShowTheUsage(t *testing.T) {
 	for line, want := range map[string]string{
-		"model drop lin":             "usage: millrace model drop NAME VERSION",
+		"model release lin":          "usage: millrace model release NAME VERSION",
 		"schema check":               "usage: millrace schema check FILE.avsc",
 		"cluster show --wrong":       "usage: millrace cluster show",
 		"cluster assign":             "usage: millrace cluster assign --nodes a,b,c",

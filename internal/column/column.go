@@ -69,8 +69,8 @@ type Layout struct {
 	time      int // column of the role "time", or -1
 	body      int // column of [BodyName], or -1
 	nullWords int
-	packed    atomic.Uint32 // its place in layouts and 1; 0 until a slab of it is packed
-	blank     *Slab         // see Blank
+	packed    atomic.Uint32     // its place in layouts and 1; 0 until a slab of it is packed
+	blank     *Slab             // see Blank
 	other     map[string]string // see Carried
 }
 

@@ -250,7 +250,8 @@ func TestALeftOutDocumentIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("a", document(true, "e", 0, 999))
+	running := strings.Replace(document(true, "e", 0, 999), "draft", "running", 1)
+	put("a", running)
 	put("b", strings.Replace(document(false, "twin", 500, 1999), "draft", "running", 1))
 	put("c", strings.Replace(document(false, "odd", 3000, 3999), "state: draft", "state: asleep", 1))
 	put("d", "experiments: {")
@@ -279,7 +280,7 @@ func TestALeftOutDocumentIsTold(t *testing.T) {
 		return func(now experiment.Experiment) (experiment.State, int, error) { return state, now.Share, nil }
 	}
 	_, stop := s.Steer(t.Context(), "e", to(experiment.Stopped))
-	_, define := s.Check(t.Context(), "a", []byte(strings.Replace(document(true, "e", 0, 999), "state: running", "state: stopped", 1)))
+	_, define := s.Check(t.Context(), "a", []byte(strings.Replace(running, "running", "stopped", 1)))
 	for what, err := range map[string]error{"stop": stop, "define": define} {
 		if e, ok := errors.AsType[*millrace.Error](err); !ok || !strings.Contains(e.Detail, "document b, which is left out, would begin to assign") || !strings.Contains(e.WayOut, "experiment drop b") {
 			t.Errorf("%s: %v", what, err)

@@ -351,6 +351,9 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	for _, e := range r.Effects {
 		if e.Variant != last {
 			last = e.Variant
+			if err := t.Flush(); err != nil { // the table of the variant before
+				return err
+			}
 			fmt.Fprintf(w, "\n%s beside %s:\n", e.Variant, r.Control)
 		}
 		fmt.Fprintf(t, "  %s\t%s\n", e.What, effect(&e))

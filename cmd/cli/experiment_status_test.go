@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
 // ramped is an experiment that a coordinator would ramp, by weights of a version.
@@ -242,5 +244,22 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	})
 	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
+	}
+}
+
+// Of several variants each has its table below its own heading.
+func TestStatusOfThreeVariants(t *testing.T) {
+	r := compare.Report{First: 1, Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
+	var out bytes.Buffer
+	if err := printReport(&out, &r, 0.05); err != nil {
+		t.Fatal(err)
+	}
+	at := -1
+	for _, want := range []string{"one beside control:\n", string(compare.Empty), string(compare.Items), "two beside control:\n", string(compare.Empty)} {
+		next := strings.Index(out.String()[at+1:], want)
+		if next < 0 {
+			t.Fatalf("%q does not follow in\n%s", want, &out)
+		}
+		at += 1 + next
 	}
 }

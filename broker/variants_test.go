@@ -575,7 +575,7 @@ func TestRefusalsAreExposed(t *testing.T) {
 	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "limit: 3"))
-	for want, err := range map[string]error{"INVALID_FILTER": &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "it is none"}, "UNAVAILABLE": errors.New("it is gone"), "": nil} {
+	for want, err := range map[string]error{"TOO_LARGE": &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: "it is too much"}, "UNAVAILABLE": errors.New("it is gone"), "": nil} {
 		for _, n := range w.nodes {
 			n.set(func() { n.err = err })
 		}

@@ -162,10 +162,10 @@ func TestStatusCreditsDrafts(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	began := time.Now().Add(-10 * time.Minute)
+	began := time.Now().Add(time.Second) // what was shown before is of another of its name
 	shown := func(id, viewer string, second int) *exposure.Record {
 		r := shownAt(id, viewer, began.Add(time.Duration(second)*time.Second), id+" nobody's", id+" recency's", id+" home's")
-		r.HeldOut = nil
+		r.HeldOut, r.ServedBefore = nil, 0
 		r.Interleaving.Experiment, r.Interleaving.Teams = "fresher", []string{"recency", "home"}
 		r.Experiments[0].Experiment, r.Experiments[0].Variant = "fresher", "treatment"
 		return r

@@ -544,6 +544,7 @@ func indexnodeCommand() *cobra.Command {
   partitions: 0-719            # of a backup node; left out: all
   drain: 5s                    # how long it answers on when it is told to stop and brokers look elsewhere
   zone: a                      # where it stands: brokers of the zone ask it first
+  weight: 2                    # its share of the replicas beside other nodes, which have 1
   admin: 127.0.0.1:6062`, func(ctx context.Context, c *indexnodeConfig) (err error) {
 		cfg, err := c.node()
 		if err != nil {

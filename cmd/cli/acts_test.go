@@ -467,8 +467,15 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 // until waits until the last plan is as cluster status says it.
 func (r *rehearsal) until(status string) {
 	r.t.Helper()
+	last := ""
+	defer func() {
+		if r.t.Failed() {
+			r.t.Log(last)
+		}
+	}()
 	waitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
 		out, err := r.run("cluster status")
+		last = fmt.Sprintf("%v\n%s", err, out)
 		return err == nil && strings.Contains(out, status)
 	})
 }

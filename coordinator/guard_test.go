@@ -308,6 +308,9 @@ func TestTwoCoordinatorsDecideOnce(t *testing.T) {
 		t.Errorf("it is %s with %d", e.State, e.Share)
 	}
 	trail, err := trails.Of("e")
+	for end := time.Now().Add(time.Minute); len(trail.Decisions) < 2 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		trail, err = trails.Of("e") // it is noted after the step, and heard of later
+	}
 	if did := tr.decisions(); err != nil || len(did) != 2 || len(want) != 2 || len(trail.Decisions) != 2 {
 		t.Errorf("%q, %+v, %v", did, trail.Decisions, err)
 	}

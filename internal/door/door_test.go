@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,13 +219,44 @@ func TestOf(t *testing.T) {
 	From(t.Context()).Refused(Unknown, nil)
 }
 
+// lockedLog is a log that timers write to, too.
+type lockedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns what has been written, and take forgets it, too.
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lockedLog) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
+}
+
 // The log has a line of an address and a reason, and then how many more there
 // were, until there are none; of many addresses it has one for all others.
 func TestRefusalsAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedLog
 		r, count := told(&log)
-		lines := func() int { defer log.Reset(); return strings.Count(log.String(), "\n") }
+		lines := func() int { return strings.Count(log.take(), "\n") }
+		kept := func() int {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.lines)
+		}
 		for range 500 {
 			r.tell("grpc", "10.0.0.1", Unknown, errors.New("no such token"))
 		}
@@ -240,14 +272,14 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("then: %s", text)
 		}
 		time.Sleep(time.Hour)
-		if n := lines(); n != 0 || len(r.lines) != 0 {
-			t.Errorf("%d lines of nothing, %d kept", n, len(r.lines))
+		if n := lines(); n != 0 || kept() != 0 {
+			t.Errorf("%d lines of nothing, %d kept", n, kept())
 		}
 		for i := range 5000 {
 			r.tell("grpc", fmt.Sprint("10.0.0.", i), Late, nil)
 		}
-		if n := lines(); n != maxLines+1 || len(r.lines) != maxLines+1 {
-			t.Errorf("%d lines of 5000 addresses, %d kept", n, len(r.lines))
+		if n := lines(); n != maxLines+1 || kept() != maxLines+1 {
+			t.Errorf("%d lines of 5000 addresses, %d kept", n, kept())
 		}
 		if got := count("grpc", Unknown) + count("grpc", Forbidden) + count("http", Unknown) + count("grpc", Late); got != 5502 {
 			t.Errorf("%v are counted", got)

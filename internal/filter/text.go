@@ -1,10 +1,11 @@
 package filter
 
 import (
-	"github.com/millrace/millrace/compute"
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/compute"
 )
 
 // text is startsWith, endsWith, contains.

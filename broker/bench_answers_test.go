@@ -10,6 +10,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/schemas"
@@ -117,7 +118,7 @@ func BenchmarkAnswers(b *testing.B) {
 		goal float64 // of CPU time, over the plain one
 	}{
 		{"plain", feed(func(*feedv1.GetFeedRequest) {}), 1},
-		{"full_receipt", feed(func(r *feedv1.GetFeedRequest) { r.Receipt = receiptFull }), 2},
+		{"full_receipt", feed(func(r *feedv1.GetFeedRequest) { r.Receipt = limits.ReceiptFull }), 2},
 		{"a_field", feed(func(r *feedv1.GetFeedRequest) { r.Fields = []string{"id"} }), 0.75},
 		{"explain", feed(func(r *feedv1.GetFeedRequest) { r.Explain = true }), 3},
 		{"why", func() proto.Message {

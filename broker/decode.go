@@ -13,6 +13,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 )
@@ -127,7 +128,7 @@ func unmarshalProto(message []byte, m proto.Message) (err error) {
 		err = proto.Unmarshal(message, m)
 	}
 	if err != nil {
-		return invalid("", "send a "+string(m.ProtoReflect().Descriptor().FullName()), "%s", plain(err))
+		return limits.Invalid("", "send a "+string(m.ProtoReflect().Descriptor().FullName()), "%s", plain(err))
 	}
 	return nil
 }

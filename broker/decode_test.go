@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/limits"
 )
 
 // A request is read as protobuf reads it, whatever comes; only what is no
@@ -36,7 +37,7 @@ func FuzzUnmarshalRequest(f *testing.F) {
 		var want, got feedv1.GetFeedRequest
 		wantErr, gotErr := proto.Unmarshal(b, &want), unmarshalRequest(b, &got)
 		if wantErr != nil {
-			if gotErr == nil && !slices.ContainsFunc(got.Entities, func(e string) bool { return checkText(e, 1<<30) != nil }) {
+			if gotErr == nil && !slices.ContainsFunc(got.Entities, func(e string) bool { return limits.CheckText(e, 1<<30) != nil }) {
 				t.Fatalf("read %v, which protobuf refuses: %v", &got, wantErr)
 			}
 			return

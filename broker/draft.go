@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -94,7 +95,7 @@ const teams = 2
 func (q *question) deep() int {
 	limit := int(q.query.GetLimit())
 	if q.draft != nil && q.draft.fault == nil {
-		return min(interleave.Depth(limit, teams), maxLimit)
+		return min(interleave.Depth(limit, teams), limits.MaxLimit)
 	}
 	return limit
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -37,7 +38,7 @@ func (s *shows) last(t *testing.T) exposure.Record {
 // rankedBy is all that a model ranks of a feed.
 func rankedBy(t *testing.T, b *Broker, model string) *feedv1.GetFeedResponse {
 	t.Helper()
-	most := int64(maxLimit)
+	most := int64(limits.MaxLimit)
 	return ask(t, b, "bob", func(req *feedv1.GetFeedRequest) {
 		req.Model, req.Limit, req.AsOf = model, &most, timestamp(timeAt(300))
 	})

@@ -4,13 +4,14 @@ import (
 	"hash/maphash"
 	"testing"
 
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/oracle/collide"
 )
 
 // Names of one hash, as everyone can choose them, lie as far apart in the table
 // as others: what a caller sends cannot make a request cost more.
 func TestEntitiesAreFoundInFewProbes(t *testing.T) {
-	names := collide.Names(0x1234567890abcdef, maxEntities)
+	names := collide.Names(0x1234567890abcdef, limits.MaxEntities)
 	set := takeEntitySet(len(names))
 	defer set.release()
 	probes := func(name string, want bool) int {

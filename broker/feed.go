@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 )
@@ -89,25 +89,23 @@ func ParseFeed(file []byte) (f Feed, err error) {
 	return f, f.Validate()
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
-
 // Validate reports every fault at once.
 func (f Feed) Validate() error {
 	var errs []error
 	fault := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("feed %q: %s: %s", f.Name, field, fmt.Sprintf(format, args...)))
 	}
-	if !namePattern.MatchString(f.Name) {
+	if !limits.NamePattern.MatchString(f.Name) {
 		fault("name", "want a letter, then up to 62 letters, digits, '_', '.' and '-'")
 	}
-	if !namePattern.MatchString(f.Model) {
+	if !limits.NamePattern.MatchString(f.Model) {
 		fault("model", "%q is not the name of a model; recency always is there", f.Model)
 	}
 	if len(f.Shadow) > maxShadow {
 		fault("shadow", "%d models, more than %d", len(f.Shadow), maxShadow)
 	}
 	for i, m := range f.Shadow {
-		if !namePattern.MatchString(m) {
+		if !limits.NamePattern.MatchString(m) {
 			fault(fmt.Sprintf("shadow[%d]", i), "%q is not the name of a model", m)
 		}
 		if m == f.Model || slices.Contains(f.Shadow[:i], m) {
@@ -120,18 +118,18 @@ func (f Feed) Validate() error {
 	case f.ShadowShare > 0 && len(f.Shadow) == 0:
 		fault("shadow_share", "there are no models in shadow to rank answers again")
 	}
-	if len(f.Types) > maxTypes {
-		fault("types", "%d of them, more than %d; leave them out for all", len(f.Types), maxTypes)
+	if len(f.Types) > limits.MaxTypes {
+		fault("types", "%d of them, more than %d; leave them out for all", len(f.Types), limits.MaxTypes)
 	}
 	for i, t := range f.Types {
-		if err := checkText(string(t), millrace.MaxTypeBytes); err != nil {
+		if err := limits.CheckText(string(t), millrace.MaxTypeBytes); err != nil {
 			fault(fmt.Sprintf("types[%d]", i), "%v", err)
 		}
 		if slices.Contains(f.Types[:i], t) {
 			fault(fmt.Sprintf("types[%d]", i), "%q is there twice", t)
 		}
 	}
-	if err := checkFilter(f.Filter); err != nil {
+	if err := limits.CheckFilter(f.Filter); err != nil {
 		fault("filter", "%v", err)
 	}
 	if f.Window < 0 {
@@ -146,8 +144,8 @@ func (f Feed) Validate() error {
 	if f.Spacing.Type < 0 || f.Spacing.Type > maxSpacing {
 		fault("spacing.type", "%d is not between 0 and %d", f.Spacing.Type, maxSpacing)
 	}
-	if f.Limit < 0 || f.Limit > maxLimit {
-		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, maxLimit, defaultLimit)
+	if f.Limit < 0 || f.Limit > limits.MaxLimit {
+		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, limits.MaxLimit, defaultLimit)
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 )
 
 // Items carry the fields of their records that a request names; of those that
@@ -45,7 +46,7 @@ func TestFields(t *testing.T) {
 			}
 		}
 	}
-	many := make([]string, maxFields+1)
+	many := make([]string, limits.MaxFields+1)
 	for i := range many {
 		many[i] = fmt.Sprint("f", i)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -200,7 +201,7 @@ func (b *Broker) divide(q *question, c *cursor) error {
 	for _, g := range q.groups {
 		g.close()
 	}
-	return q.affordable(maxTimelines)
+	return q.affordable(limits.MaxTimelines)
 }
 
 // weighedBy notes the experiments that set weights for an entity of the group.

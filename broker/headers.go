@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/permit"
 )
 
@@ -62,7 +63,7 @@ func parsePriority(header string) (Priority, error) {
 	case "prefetch":
 		return Prefetch, nil
 	}
-	return Interactive, invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
+	return Interactive, limits.Invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
 func headersOf(ctx context.Context) headers {
@@ -77,7 +78,7 @@ func withTimeout(ctx context.Context, header string) (context.Context, context.C
 	}
 	d, err := time.ParseDuration(header)
 	if err != nil || d <= 0 {
-		return ctx, nil, invalid(TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is none to wait", header)
+		return ctx, nil, limits.Invalid(TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is none to wait", header)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d)
 	return ctx, cancel, nil

@@ -20,6 +20,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
@@ -159,7 +160,7 @@ func (*received) Close() error { return nil }
 func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
-			return nil, invalid(name, "send the body as it is", "%.100q is not taken here", e)
+			return nil, limits.Invalid(name, "send the body as it is", "%.100q is not taken here", e)
 		}
 	}
 	h := headersOf(r.Context())
@@ -202,7 +203,7 @@ func readBody(r *http.Request, loan *memory.Loan) ([]byte, error) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the body did not arrive in time", WayOut: "send all of it at once"}
 		case err != nil:
-			return nil, invalid("", "send the whole body", "the body broke off: %v", err)
+			return nil, limits.Invalid("", "send the whole body", "the body broke off: %v", err)
 		}
 	}
 }
@@ -250,7 +251,7 @@ func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) erro
 	switch kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind {
 	case "", "application/json", "application/x-www-form-urlencoded", "text/json", "text/plain":
 	default:
-		return invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
+		return limits.Invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
 	}
 	return unmarshalJSON(r.Body.(*received).whole, req, budget)
 }

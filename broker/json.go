@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
 )
 
@@ -107,7 +108,7 @@ func unmarshalJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	if e := fieldAtFault(b, m.ProtoReflect().Descriptor(), ""); e != nil {
 		return e
 	}
-	return invalid("", "send one JSON object", "%s", plain(err))
+	return limits.Invalid("", "send one JSON object", "%s", plain(err))
 }
 
 // entitiesOf says where the entities of a message are.
@@ -162,7 +163,7 @@ func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) erro
 				return e
 			}
 		}
-		return invalid(path+string(fd.Name()), "send "+wanted(fd), "%s", plain(bad))
+		return limits.Invalid(path+string(fd.Name()), "send "+wanted(fd), "%s", plain(bad))
 	}
 	return nil
 }

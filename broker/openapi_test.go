@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/limits"
 )
 
 // spec is an OpenAPI document that values are held against.
@@ -169,7 +170,7 @@ func TestOpenAPIBoundsRequests(t *testing.T) {
 		`{"feed":"recent","entities":["a"],"types":[""]}`,
 		`{"feed":"recent","entities":["a"],"model":"!"}`,
 		`{"feed":"recent","entities":["a"],"limt":3}`,
-		`{"feed":"recent","entities":["a"],"filter":"` + strings.Repeat(" ", maxFilterBytes+1) + `"}`,
+		`{"feed":"recent","entities":["a"],"filter":"` + strings.Repeat(" ", limits.MaxFilterBytes+1) + `"}`,
 		`{"feed":"recent","entities":["a"],"viewer":{"attributes":{"a":{}}}}`,
 	} {
 		if status, _, answer := post(t, url+"/v1/feed", curl, body); status < 400 || status > 499 {

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -26,29 +27,29 @@ func values(all ...string) (out []any) {
 
 // attributeSchema is what the attribute of a viewer may be.
 var attributeSchema = object{"anyOf": []any{
-	object{"type": "string", "maxLength": maxAttributeBytes},
+	object{"type": "string", "maxLength": limits.MaxAttributeBytes},
 	object{"type": "number"},
 	object{"type": "boolean"},
-	object{"type": "array", "maxItems": maxListLen, "items": object{"type": "string"}},
-	object{"type": "array", "maxItems": maxListLen, "items": object{"type": "number"}},
+	object{"type": "array", "maxItems": limits.MaxListLen, "items": object{"type": "string"}},
+	object{"type": "array", "maxItems": limits.MaxListLen, "items": object{"type": "number"}},
 }}
 
 var always = rule{required: true}
 
 // rules are of the fields by message and name.
 var rules = map[string]rule{
-	"GetFeedRequest.feed":         {required: true, bounds: object{"pattern": namePattern.String()}},
-	"GetFeedRequest.entities":     {required: true, bounds: object{"minItems": 1, "maxItems": maxEntities, "items": nameOf(millrace.MaxEntityBytes)}},
-	"GetFeedRequest.types":        {bounds: object{"maxItems": maxTypes, "items": nameOf(millrace.MaxTypeBytes)}},
-	"GetFeedRequest.filter":       {bounds: object{"maxLength": maxFilterBytes}},
-	"GetFeedRequest.limit":        {bounds: object{"minimum": 1, "maximum": maxLimit}},
-	"GetFeedRequest.model":        {bounds: object{"pattern": "^$|" + namePattern.String()}},
+	"GetFeedRequest.feed":         {required: true, bounds: object{"pattern": limits.NamePattern.String()}},
+	"GetFeedRequest.entities":     {required: true, bounds: object{"minItems": 1, "maxItems": limits.MaxEntities, "items": nameOf(millrace.MaxEntityBytes)}},
+	"GetFeedRequest.types":        {bounds: object{"maxItems": limits.MaxTypes, "items": nameOf(millrace.MaxTypeBytes)}},
+	"GetFeedRequest.filter":       {bounds: object{"maxLength": limits.MaxFilterBytes}},
+	"GetFeedRequest.limit":        {bounds: object{"minimum": 1, "maximum": limits.MaxLimit}},
+	"GetFeedRequest.model":        {bounds: object{"pattern": "^$|" + limits.NamePattern.String()}},
 	"GetFeedRequest.min_coverage": {bounds: object{"minimum": 0, "maximum": 1}},
-	"GetFeedRequest.fields":       {bounds: object{"maxItems": maxFields, "items": object{"type": "string", "minLength": 1}}},
-	"GetFeedRequest.receipt":      {values: values("", receiptCompact, receiptFull)},
-	"Viewer.id":                   {bounds: object{"maxLength": maxViewerIDBytes}},
-	"Viewer.attributes":           {bounds: object{"maxProperties": maxAttributes}},
-	"Viewer.features":             {bounds: object{"maxProperties": maxFeatures}},
+	"GetFeedRequest.fields":       {bounds: object{"maxItems": limits.MaxFields, "items": object{"type": "string", "minLength": 1}}},
+	"GetFeedRequest.receipt":      {values: values("", limits.ReceiptCompact, limits.ReceiptFull)},
+	"Viewer.id":                   {bounds: object{"maxLength": limits.MaxViewerIDBytes}},
+	"Viewer.attributes":           {bounds: object{"maxProperties": limits.MaxAttributes}},
+	"Viewer.features":             {bounds: object{"maxProperties": limits.MaxFeatures}},
 	"WhyRequest.request":          always,
 	"WhyRequest.record":           {required: true, bounds: object{"minLength": 1, "maxLength": millrace.MaxIDBytes}},
 	"WhyRequest.entity":           {bounds: object{"maxLength": millrace.MaxEntityBytes}},

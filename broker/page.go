@@ -281,7 +281,7 @@ func (s *setSum) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.lo), s.hi)
 }
 
-// appendAttribute appends a value that [checkAttribute] has passed.
+// appendAttribute appends a value that [limits.checkAttribute] has passed.
 func appendAttribute(b []byte, v *structpb.Value) []byte {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_BoolValue:

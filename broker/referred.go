@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/weights"
@@ -56,7 +57,7 @@ func (k *referred) HasModel(name string) bool {
 }
 
 func (k *referred) CheckFilter(src string) error {
-	if err := checkFilter(src); err != nil {
+	if err := limits.CheckFilter(src); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
 	}
 	return k.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})

@@ -1,34 +1,22 @@
 package broker
 
 import (
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
-)
-
-// The limits of a request.
-const (
-	maxEntities = 20_000 // distinct ones
-	maxLimit    = 1_000
-	maxTypes    = 100
-	// maxTimelines bounds entities times types, and maxInquired those of an
-	// inquiry, each of which takes index nodes many times as long.
-	maxTimelines = 200_000
-	maxInquired  = 50_000
 )
 
 // question is a request that has been found good: what the nodes are asked,
@@ -128,10 +116,6 @@ func (q *question) whole() {
 	q.groups = u.list[:]
 }
 
-func invalid(field, wayOut, format string, args ...any) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
-}
-
 // read checks every field of a request and joins it with its feed's
 // definition. With an error it returns nil, or what the feed alone says.
 func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, error) {
@@ -185,7 +169,7 @@ func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 func (b *Broker) feedOf(name string) (Feed, error) {
 	feeds := b.feeds.current()
 	if name == "" {
-		return Feed{}, invalid("feed", "name one of "+feeds.names(), "no feed is named")
+		return Feed{}, limits.Invalid("feed", "name one of "+feeds.names(), "no feed is named")
 	}
 	f, ok := feeds[name]
 	if !ok {
@@ -197,15 +181,20 @@ func (b *Broker) feedOf(name string) (Feed, error) {
 	return f, b.servesBuiltIn(&f, feeds)
 }
 
+func readViewer(q *question, req *feedv1.GetFeedRequest) error {
+	q.viewer = req.GetViewer().GetId()
+	return limits.CheckViewer(req.GetViewer())
+}
+
 func readTypes(q *question, req *feedv1.GetFeedRequest) error {
 	types := req.GetTypes()
-	if len(types) > maxTypes {
-		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "types", Detail: fmt.Sprintf("%d types, more than %d", len(types), maxTypes), WayOut: "leave types out to read all that the feed has"}
+	if len(types) > limits.MaxTypes {
+		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "types", Detail: fmt.Sprintf("%d types, more than %d", len(types), limits.MaxTypes), WayOut: "leave types out to read all that the feed has"}
 	}
 	for i, t := range types {
 		field := fmt.Sprintf("types[%d]", i)
-		if err := checkText(t, millrace.MaxTypeBytes); err != nil {
-			return invalid(field, "name a content type such as post", "%v", err)
+		if err := limits.CheckText(t, millrace.MaxTypeBytes); err != nil {
+			return limits.Invalid(field, "name a content type such as post", "%v", err)
 		}
 		if len(q.feed.Types) > 0 && !slices.Contains(q.feed.Types, millrace.ContentType(t)) {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: field, Detail: fmt.Sprintf("feed %s has no type %q", q.feed.Name, t), WayOut: fmt.Sprintf("ask for some of %v, or another feed", q.feed.Types)}
@@ -234,9 +223,9 @@ func sortedTypes[T ~string](types []T) []string {
 func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	entities := req.GetEntities()
 	if len(entities) == 0 {
-		return invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
+		return limits.Invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
 	}
-	n, g := takeEntitySet(min(len(entities), maxEntities)), q.groups[0]
+	n, g := takeEntitySet(min(len(entities), limits.MaxEntities)), q.groups[0]
 	defer n.release()
 	for i, e := range entities {
 		hash := maphash.String(tableSeed, e)
@@ -244,11 +233,11 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 		if again {
 			continue
 		}
-		if err := checkText(e, millrace.MaxEntityBytes); err != nil {
-			return invalid(fmt.Sprintf("entities[%d]", i), "name an entity such as member:42", "%v", err)
+		if err := limits.CheckText(e, millrace.MaxEntityBytes); err != nil {
+			return limits.Invalid(fmt.Sprintf("entities[%d]", i), "name an entity such as member:42", "%v", err)
 		}
-		if len(n.distinct) == maxEntities {
-			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", maxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
+		if len(n.distinct) == limits.MaxEntities {
+			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", limits.MaxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
 		}
 		p := n.put(slot, e, hash)
 		g.want.Add(p)
@@ -261,7 +250,7 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 }
 
 // readCost bounds what a request costs index nodes before they are asked.
-func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable(maxTimelines) }
+func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable(limits.MaxTimelines) }
 
 // affordable refuses a question for more timelines than most.
 func (q *question) affordable(most int) error {
@@ -288,7 +277,7 @@ func (g *group) encode(entities []hashed) {
 
 func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	q.query.RequestFilter = strings.TrimSpace(req.GetFilter()) // a refusal is for it
-	if err := checkFilter(req.GetFilter()); err != nil {
+	if err := limits.CheckFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
 	return nil
@@ -296,8 +285,8 @@ func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 
 func readModel(q *question, req *feedv1.GetFeedRequest) error {
 	if m := req.GetModel(); m != "" {
-		if !namePattern.MatchString(m) {
-			return invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
+		if !limits.NamePattern.MatchString(m) {
+			return limits.Invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
 		}
 		q.query.Model, q.named = m, true
 	}
@@ -306,8 +295,8 @@ func readModel(q *question, req *feedv1.GetFeedRequest) error {
 
 // checkLimit refuses a limit that no feed allows.
 func checkLimit(_ *question, req *feedv1.GetFeedRequest) error {
-	if l := req.GetLimit(); req.Limit != nil && (l < 1 || l > maxLimit) {
-		return invalid("limit", fmt.Sprintf("ask for 1 to %d items", maxLimit), "%d is out of range", l)
+	if l := req.GetLimit(); req.Limit != nil && (l < 1 || l > limits.MaxLimit) {
+		return limits.Invalid("limit", fmt.Sprintf("ask for 1 to %d items", limits.MaxLimit), "%d is out of range", l)
 	}
 	return nil
 }
@@ -321,41 +310,32 @@ func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// maxFields is how many fields of records a request may name.
-const maxFields = 100
-
 func readFields(q *question, req *feedv1.GetFeedRequest) error {
-	if n := len(req.GetFields()); n > maxFields {
-		return invalid("fields", "name fewer, or none for all", "%d fields are more than %d", n, maxFields)
+	if n := len(req.GetFields()); n > limits.MaxFields {
+		return limits.Invalid("fields", "name fewer, or none for all", "%d fields are more than %d", n, limits.MaxFields)
 	}
 	for i, name := range req.GetFields() {
 		if name == "" {
-			return invalid(fmt.Sprintf("fields[%d]", i), "name a field of the records' schema", "it is empty")
+			return limits.Invalid(fmt.Sprintf("fields[%d]", i), "name a field of the records' schema", "it is empty")
 		}
 	}
 	q.fields = req.GetFields()
 	return nil
 }
 
-// The forms of a receipt; empty is the first.
-const (
-	receiptCompact = "compact"
-	receiptFull    = "full"
-)
-
 func readReceipt(q *question, req *feedv1.GetFeedRequest) error {
 	switch r := req.GetReceipt(); r {
-	case "", receiptCompact, receiptFull:
-		q.fullReceipt = r == receiptFull
+	case "", limits.ReceiptCompact, limits.ReceiptFull:
+		q.fullReceipt = r == limits.ReceiptFull
 		return nil
 	default:
-		return invalid("receipt", "ask for "+receiptCompact+" or "+receiptFull, "there is no receipt %.100q", r)
+		return limits.Invalid("receipt", "ask for "+limits.ReceiptCompact+" or "+limits.ReceiptFull, "there is no receipt %.100q", r)
 	}
 }
 
 func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {
 	if c := req.GetMinCoverage(); !(c >= 0 && c <= 1) {
-		return invalid("min_coverage", "ask for a share from 0 to 1", "%v is out of range", c)
+		return limits.Invalid("min_coverage", "ask for a share from 0 to 1", "%v is out of range", c)
 	}
 	q.minCoverage = req.GetMinCoverage()
 	return nil
@@ -378,7 +358,7 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 		return err
 	}
 	if req.GetFrom() != nil && from > to {
-		return invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
+		return limits.Invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
 	}
 	if q.narrows { // what both windows have, be it nothing
 		from = max(from, begin)
@@ -402,27 +382,14 @@ func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up b
 		return absent, nil
 	}
 	if err := ts.CheckValid(); err != nil {
-		return 0, invalid(field, "write RFC 3339, such as 2026-01-02T15:04:05Z", "not a time: %v", err)
+		return 0, limits.Invalid(field, "write RFC 3339, such as 2026-01-02T15:04:05Z", "not a time: %v", err)
 	}
 	t := millrace.TimeOf(ts.AsTime())
 	if up && ts.GetNanos()%int32(time.Millisecond) != 0 {
 		t++
 	}
 	if t < millrace.MinTime || t > millrace.MaxTime {
-		return 0, invalid(field, fmt.Sprintf("choose a time from %s to %s", millrace.MinTime, millrace.MaxTime), "%s is out of range", ts.AsTime().Format(time.RFC3339))
+		return 0, limits.Invalid(field, fmt.Sprintf("choose a time from %s to %s", millrace.MinTime, millrace.MaxTime), "%s is out of range", ts.AsTime().Format(time.RFC3339))
 	}
 	return t, nil
-}
-
-// checkText holds for the strings that become keys.
-func checkText(s string, limit int) error {
-	switch {
-	case s == "":
-		return errors.New("it is empty")
-	case len(s) > limit:
-		return fmt.Errorf("%d bytes, more than %d", len(s), limit)
-	case !utf8.ValidString(s):
-		return errors.New("it is not UTF-8")
-	}
-	return nil
 }

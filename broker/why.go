@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
@@ -127,13 +128,13 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 // inquire checks a request.
 func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 	i := &inquiry{b: b, id: millrace.RecordID(req.GetRecord()), entity: req.GetEntity(), asked: true}
-	if err := checkText(req.GetRecord(), millrace.MaxIDBytes); err != nil {
-		return nil, invalid("record", "name the record to look for by its id", "%v", err)
+	if err := limits.CheckText(req.GetRecord(), millrace.MaxIDBytes); err != nil {
+		return nil, limits.Invalid("record", "name the record to look for by its id", "%v", err)
 	}
 	feed := req.GetRequest()
 	if i.entity != "" {
-		if err := checkText(i.entity, millrace.MaxEntityBytes); err != nil {
-			return nil, invalid("entity", "name an entity such as member:42, or leave it out", "%v", err)
+		if err := limits.CheckText(i.entity, millrace.MaxEntityBytes); err != nil {
+			return nil, limits.Invalid("entity", "name an entity such as member:42, or leave it out", "%v", err)
 		}
 		i.asked = slices.Contains(feed.GetEntities(), i.entity)
 	}
@@ -147,7 +148,7 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 	if err != nil {
 		return nil, under("request", err)
 	}
-	if err := i.q.affordable(maxInquired); err != nil {
+	if err := i.q.affordable(limits.MaxInquired); err != nil {
 		return nil, under("request", err)
 	}
 	if b.forbid.Why || i.q.feed.forbids().Why {

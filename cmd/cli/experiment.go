@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
@@ -561,7 +562,7 @@ func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
 	if !t.Known.HasFeed(whom.feed) {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", whom.feed), WayOut: "name one of millrace feed list"}
 	}
-	if err := broker.CheckViewerID(whom.viewer); err != nil {
+	if err := limits.CheckViewerID(whom.viewer); err != nil {
 		return err
 	}
 	sent, err := attributesOf(whom.attributes)

@@ -1,4 +1,4 @@
-package broker
+package limits
 
 import (
 	"errors"
@@ -14,39 +14,38 @@ import (
 
 // The limits of a viewer.
 const (
-	maxViewerIDBytes  = 512
-	maxAttributes     = 1_000
-	maxFeatures       = 10_000
-	maxAttributeBytes = 16 << 10 // a string
-	maxListLen        = 10_000
+	MaxViewerIDBytes  = 512
+	MaxAttributes     = 1_000
+	MaxFeatures       = 10_000
+	MaxAttributeBytes = 16 << 10 // a string
+	MaxListLen        = 10_000
 )
 
 // CheckViewerID refuses what requests are refused with as the viewer's id.
 func CheckViewerID(id string) error {
-	if len(id) > maxViewerIDBytes || !utf8.ValidString(id) {
-		return invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", maxViewerIDBytes), "%d bytes are not an id", len(id))
+	if len(id) > MaxViewerIDBytes || !utf8.ValidString(id) {
+		return Invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", MaxViewerIDBytes), "%d bytes are not an id", len(id))
 	}
 	return nil
 }
 
-func readViewer(q *question, req *feedv1.GetFeedRequest) error {
-	v := req.GetViewer()
+// CheckViewer refuses a viewer that filters and models could not read.
+func CheckViewer(v *feedv1.Viewer) error {
 	if err := CheckViewerID(v.GetId()); err != nil {
 		return err
 	}
-	if n := len(v.GetAttributes()); n > maxAttributes {
-		return tooMany("viewer.attributes", n, maxAttributes)
+	if n := len(v.GetAttributes()); n > MaxAttributes {
+		return tooMany("viewer.attributes", n, MaxAttributes)
 	}
-	if n := len(v.GetFeatures()); n > maxFeatures {
-		return tooMany("viewer.features", n, maxFeatures)
+	if n := len(v.GetFeatures()); n > MaxFeatures {
+		return tooMany("viewer.features", n, MaxFeatures)
 	}
-	q.viewer = v.GetId()
 	if err := firstFault(v.GetAttributes(), func(name string, value *structpb.Value) error {
 		if err := checkName(name); err != nil {
-			return invalid("viewer.attributes."+name, "rename it", "%v", err)
+			return Invalid("viewer.attributes."+name, "rename it", "%v", err)
 		}
 		if err := checkAttribute(value); err != nil {
-			return invalid("viewer.attributes."+name, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+			return Invalid("viewer.attributes."+name, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
 		}
 		return nil
 	}); err != nil {
@@ -54,13 +53,13 @@ func readViewer(q *question, req *feedv1.GetFeedRequest) error {
 	}
 	return firstFault(v.GetFeatures(), func(name string, x float64) error {
 		if err := checkName(name); err != nil {
-			return invalid("viewer.features."+name, "rename it", "%v", err)
+			return Invalid("viewer.features."+name, "rename it", "%v", err)
 		}
 		if _, both := v.GetAttributes()[name]; both {
-			return invalid("viewer.features."+name, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
+			return Invalid("viewer.features."+name, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
 		}
 		if math.IsNaN(x) || math.IsInf(x, 0) {
-			return invalid("viewer.features."+name, "send a finite number or leave it out", "%v is not finite", x)
+			return Invalid("viewer.features."+name, "send a finite number or leave it out", "%v is not finite", x)
 		}
 		return nil
 	})
@@ -104,8 +103,8 @@ func checkAttribute(v *structpb.Value) error {
 		return checkScalar(v)
 	}
 	values := list.ListValue.GetValues()
-	if len(values) > maxListLen {
-		return fmt.Errorf("a list of %d values, more than %d", len(values), maxListLen)
+	if len(values) > MaxListLen {
+		return fmt.Errorf("a list of %d values, more than %d", len(values), MaxListLen)
 	}
 	texts := 0
 	for i, e := range values {
@@ -135,8 +134,8 @@ func checkScalar(v *structpb.Value) error {
 		}
 		return nil
 	case *structpb.Value_StringValue:
-		if len(k.StringValue) > maxAttributeBytes {
-			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), maxAttributeBytes)
+		if len(k.StringValue) > MaxAttributeBytes {
+			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), MaxAttributeBytes)
 		}
 		return nil
 	case *structpb.Value_StructValue:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/offsets"
 )
 
@@ -249,4 +250,30 @@ func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 		s.False, s.Null, s.Error, s.Nan = s.False+c.False, s.Null+c.Null, s.Error+c.Error, s.Nan+c.Nan
 	}
 	return sum
+}
+
+// nextToken returns the token of the page behind these entries; "" when there
+// is none. A page that is short because partitions are missing may have a
+// sequel: what they hold. So has a drafted one that is short for the cap.
+func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
+	complete = complete && !(q.draft != nil && q.draft.left)
+	if len(entries) == 0 || complete && len(entries) < int(q.query.Limit) {
+		return ""
+	}
+	distinct := q.query.DistinctObjects
+	served := slices.Clone(q.query.Exclude)
+	for i := range entries {
+		e := &entries[i]
+		served = append(served, millrace.ServedHash(q.keys.Served, distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
+	}
+	slices.Sort(served)
+	c := page.Cursor{
+		Issued: q.issued, AsOf: q.asOf, Request: q.request, Model: q.query.Model, Version: q.query.ModelVersion, Sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
+		Feed: q.feed.edition.Version, FeedSum: q.keys.Definition(q.feed.edition.Sum, q.feed.Private), Variants: q.variants.dealt, HeldOut: q.variants.heldOut, Served: slices.Compact(served),
+		Divided: q.variants.division.Dealt(), Models: q.models(), Unapplied: b.unapplied(q),
+	}
+	if q.draft != nil {
+		c.Draft = &q.draft.Draft
+	}
+	return c.Encode(q.keys)
 }

@@ -29,6 +29,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/memory"
@@ -158,7 +159,7 @@ type Broker struct {
 	quotas      quotas
 	metrics     *metrics
 	shadows     *shadows
-	pages       *pageRing
+	pages       *page.Ring
 	forbid      Forbid
 
 	arriving, parsing, answering *memory.Budget
@@ -195,7 +196,7 @@ func New(cfg Config) (*Broker, error) {
 	bytes := cmp.Or(cfg.RequestMemory, DefaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
+		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: page.NewRing(cfg.PageKeys),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/oracle/collide"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -67,7 +68,7 @@ func TestTokensAreNotForged(t *testing.T) {
 	unkeyed := func(r *feedv1.GetFeedRequest) string {
 		var body []byte
 		for _, s := range []string{r.Feed, r.GetViewer().GetId(), "", ""} {
-			body = appendPrefixed(body, s)
+			body = append(binary.AppendUvarint(body, uint64(len(s))), s...)
 		}
 		if body = append(body, 0, 0, 0); r.AsOf != nil {
 			body = binary.LittleEndian.AppendUint64(append(body[:len(body)-1], 1), uint64(r.AsOf.Seconds))
@@ -100,18 +101,18 @@ func TestPagesKeepTheirFirstsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := b.pages.open(first.NextPageToken, time.Now())
+	c, err := b.pages.Open(first.NextPageToken, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.issued -= millrace.Time((TokenLife / 2).Milliseconds())
-	req.PageToken = c.encode(b.pages.signing(time.Now()).token)
+	c.Issued -= millrace.Time((page.TokenLife / 2).Milliseconds())
+	req.PageToken = c.Encode(b.pages.Signing(time.Now()))
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := b.pages.open(second.NextPageToken, time.Now())
-	if err != nil || next.issued != c.issued {
-		t.Errorf("issued at %s, then at %s, %v", c.issued, next.issued, err)
+	next, err := b.pages.Open(second.NextPageToken, time.Now())
+	if err != nil || next.Issued != c.Issued {
+		t.Errorf("issued at %s, then at %s, %v", c.Issued, next.Issued, err)
 	}
 }

@@ -3,7 +3,6 @@ package broker
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -21,41 +21,39 @@ import (
 // draft is a feed that two models' rankings draft in turns: team 0 is the
 // question's model, team 1 the one beside it.
 type draft struct {
-	beside  cluster.Version
-	version string            // that answered: of a model that every binary has, its
-	at      interleave.Cursor // of this page,
-	next    interleave.Cursor // and of the one after
-	fault   error             // why this page is the first model's alone
-	left    bool              // items found no room on this page, for the cap
+	page.Draft                   // of the page after
+	version    string            // that answered: of a model that every binary has, its
+	at         interleave.Cursor // of this page
+	fault      error             // why this page is the first model's alone
+	left       bool              // items found no room on this page, for the cap
 }
 
 // draftOf begins the draft that a variant wants, or goes on with that of the
 // first page. A second model that has been dropped since leaves the first.
-func (b *Broker) draftOf(q *question, c *cursor) {
+func (b *Broker) draftOf(q *question, c *page.Cursor) {
 	switch {
 	case c == nil && q.feed.interleaved != "":
-		q.draft = &draft{beside: cluster.Version{Name: q.feed.interleaved}, at: interleave.Cursor{Seed: rand.Uint64()}}
+		q.draft = &draft{Draft: page.Draft{Beside: cluster.Version{Name: q.feed.interleaved}}, at: interleave.Cursor{Seed: rand.Uint64()}}
 		if b.models != nil {
 			if v, serves := b.models.Served(q.feed.interleaved); serves {
-				q.draft.beside = v
+				q.draft.Beside = v
 			}
 		}
-	case c != nil && c.draft != nil:
-		d := *c.draft
-		q.draft = &d
-		if d.beside.Version != "" && (b.models == nil || !b.models.Has(d.beside)) {
-			q.draft.fault = fmt.Errorf("model %s has been dropped", d.beside)
+	case c != nil && c.Draft != nil:
+		q.draft = &draft{Draft: *c.Draft, at: c.Draft.Next}
+		if d := q.draft; d.Beside.Version != "" && (b.models == nil || !b.models.Has(d.Beside)) {
+			q.draft.fault = fmt.Errorf("model %s has been dropped", d.Beside)
 		}
 	default:
 		return
 	}
-	if why := b.condemned.why(q.draft.beside); why != "" && q.draft.fault == nil {
-		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.beside, why)
+	if why := b.condemned.why(q.draft.Beside); why != "" && q.draft.fault == nil {
+		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.Beside, why)
 	}
 	if d := q.draft; d.fault == nil {
-		q.query.Beside = []*nodev1.Model{{Name: d.beside.Name, Version: d.beside.Version, Sum: d.beside.Sum}}
+		q.query.Beside = []*nodev1.Model{{Name: d.Beside.Name, Version: d.Beside.Version, Sum: d.Beside.Sum}}
 	}
-	q.draft.next = q.draft.at
+	q.draft.Next = q.draft.at
 }
 
 // askDraft asks a question. Where a node lacks the second model of a draft, it
@@ -78,8 +76,8 @@ func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outc
 func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
 	for _, pt := range o.parts {
 		for _, r := range pt.resp.GetBeside() {
-			if r.GetAbsent() && q.draft.beside.Sum != "" { // every binary has the others
-				b.absent.note(pt.node, q.draft.beside.Sum)
+			if r.GetAbsent() && q.draft.Beside.Sum != "" { // every binary has the others
+				b.absent.note(pt.node, q.draft.Beside.Sum)
 				lacks = true
 			}
 		}
@@ -107,7 +105,7 @@ func (q *question) ranking(o outcome) []entry {
 		return merge(o.parts, limit, distinct)
 	}
 	own := merge(o.parts, q.deep(), distinct)
-	entries, err := q.drafted(own, o)
+	entries, err := q.draftPage(own, o)
 	if err == nil {
 		return entries
 	}
@@ -115,8 +113,8 @@ func (q *question) ranking(o outcome) []entry {
 	return own[:min(limit, len(own))]
 }
 
-// drafted drafts a page.
-func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
+// draftPage drafts a page.
+func (q *question) draftPage(own []entry, o outcome) ([]entry, error) {
 	d := q.draft
 	if d.fault != nil {
 		return nil, d.fault
@@ -174,7 +172,7 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 			names[i], places[i] = names[i][:n], places[i][:n]
 		}
 	}
-	d.next, d.version = at, version
+	d.Next, d.version = at, version
 	return page, nil
 }
 
@@ -243,7 +241,7 @@ func (d *draft) receipt() *feedv1.Draft {
 	if d == nil {
 		return nil
 	}
-	r := &feedv1.Draft{Model: d.beside.Name, ModelVersion: cmp.Or(d.version, d.beside.Version), Seed: int64(d.at.Seed), Turns: int64(d.at.Turns)}
+	r := &feedv1.Draft{Model: d.Beside.Name, ModelVersion: cmp.Or(d.version, d.Beside.Version), Seed: int64(d.at.Seed), Turns: int64(d.at.Turns)}
 	if d.fault != nil {
 		r.Fault = d.fault.Error()
 	}
@@ -255,36 +253,16 @@ func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
 	if d == nil || d.fault != nil {
 		return
 	}
-	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.query.Model, d.beside.Name}}
+	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.query.Model, d.Beside.Name}}
 	for _, x := range q.variants.dealt {
 		if x.Sets.Interleave != nil {
 			r.Interleaving.Experiment = x.Experiment
 		}
 	}
-	r.Models = append(r.Models, modelOf(d.beside, d.version, ""))
+	r.Models = append(r.Models, modelOf(d.Beside, d.version, ""))
 	for i := range entries {
 		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
 	}
-}
-
-// appendDraft appends what later pages need of a draft.
-func appendDraft(b []byte, d *draft) []byte {
-	for _, s := range []string{d.beside.Name, d.beside.Version, d.beside.Sum} {
-		b = appendPrefixed(b, s)
-	}
-	return binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, d.next.Seed), d.next.Turns)
-}
-
-func readDraft(r *reader) *draft {
-	d := &draft{}
-	for _, s := range []*string{&d.beside.Name, &d.beside.Version, &d.beside.Sum} {
-		*s = string(r.bytes(r.uvarint()))
-	}
-	if seed := r.bytes(8); !r.bad {
-		d.at.Seed = binary.LittleEndian.Uint64(seed)
-	}
-	d.at.Turns = r.uvarint()
-	return d
 }
 
 // interleaves lets two models draft a feed.

@@ -84,7 +84,7 @@ func (b *Broker) askOnce(ctx context.Context, q *question, end time.Time) (outco
 		f.nodes.poor = append(f.nodes.poor, b.absent.of(g.query.ModelSum)...)
 	}
 	if q.draft != nil {
-		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.draft.beside.Sum)...)
+		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.draft.Beside.Sum)...)
 	}
 	b.conns.keep(f.m)
 	o := f.cover(ctx, q.want, nil)

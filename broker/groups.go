@@ -11,6 +11,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -125,7 +126,7 @@ func (q *question) groupsIn(parts cluster.Set) []*group {
 
 // dividing returns what deals the entities of a question; nil for nothing.
 // Later pages deal as the first did.
-func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *cursor) (*experiment.Division, error) {
+func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *page.Cursor) (*experiment.Division, error) {
 	if c == nil {
 		d := set.Division(q.feed.Name)
 		if d == nil {
@@ -142,10 +143,10 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 			return overridden
 		}), nil
 	}
-	if len(c.divided) == 0 {
+	if len(c.Divided) == 0 {
 		return nil, nil
 	}
-	d, gone := set.Redivide(c.divided)
+	d, gone := set.Redivide(c.Divided)
 	if gone == "" && q.feed.Private {
 		d.Without(func(name string, all []experiment.Parameter) bool {
 			if slices.ContainsFunc(all, experiment.Parameter.Opens) {
@@ -155,14 +156,14 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 		})
 	}
 	if gone != "" {
-		return nil, badToken("experiment %s, which divided the entities of the first page, no longer divides them so", gone)
+		return nil, page.Refuse("experiment %s, which divided the entities of the first page, no longer divides them so", gone)
 	}
 	return d, nil
 }
 
 // divide makes groups of a question's entities, by the variants that they have.
 // Those that have none, or one that sets nothing, are the first.
-func (b *Broker) divide(q *question, c *cursor) error {
+func (b *Broker) divide(q *question, c *page.Cursor) error {
 	all := q.groups[0]
 	all.query = q.query
 	d := q.variants.division
@@ -214,7 +215,7 @@ func (g *group) weighedBy(dealt []experiment.Assigned) {
 }
 
 // groupOf returns a group without entities, of those who have some variants.
-func (b *Broker) groupOf(q *question, c *cursor, dealt []experiment.Assigned) (*group, error) {
+func (b *Broker) groupOf(q *question, c *page.Cursor, dealt []experiment.Assigned) (*group, error) {
 	own := q.query
 	r := &nodev1.QueryRequest{
 		Filter: own.Filter, FromMs: own.FromMs, Types: own.Types, CapPerEntity: own.CapPerEntity,
@@ -245,18 +246,18 @@ func (b *Broker) groupOf(q *question, c *cursor, dealt []experiment.Assigned) (*
 // rank chooses the version that ranks for a group which a layer made: the
 // question's, the one that serves of the model that variants set, or in its place
 // the last good one. Later pages keep that of the first.
-func (b *Broker) rank(q *question, g *group, c *cursor) error {
+func (b *Broker) rank(q *question, g *group, c *page.Cursor) error {
 	v := cluster.Version{Name: g.names}
 	g.inPlaceOf = cluster.Version{}
 	switch {
 	case c != nil:
-		i := slices.IndexFunc(c.models, func(r rankedFor) bool { return r.names == g.names })
+		i := slices.IndexFunc(c.Models, func(r page.Ranked) bool { return r.Names == g.names })
 		if i < 0 {
-			return badToken("the first page has no entities that are ranked by %s", cmp.Or(g.names, q.feed.Model))
+			return page.Refuse("the first page has no entities that are ranked by %s", cmp.Or(g.names, q.feed.Model))
 		}
 		// Groups of one model may differ in it: what still lacks weights, nodes tell.
-		v = c.models[i].version
-		g.plain = g.names != "" && g.names != v.Name || !slices.ContainsFunc(c.models, func(r rankedFor) bool { return r.names == g.names && !r.plain })
+		v = c.Models[i].Version
+		g.plain = g.names != "" && g.names != v.Name || !slices.ContainsFunc(c.Models, func(r page.Ranked) bool { return r.Names == g.names && !r.Plain })
 		if g.names != "" {
 			if err := b.still(v); err != nil {
 				return err
@@ -366,69 +367,10 @@ func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
 	return of
 }
 
-// shareUnapplied is a bit of a share in a page token, above every share.
-const shareUnapplied = 1 << 16
-
-// appendDivision appends what later pages need to divide as the first did.
-func appendDivision(b []byte, divided []experiment.Dealt, models []rankedFor, unapplied []string) []byte {
-	b = binary.AppendUvarint(b, uint64(len(divided)))
-	for _, x := range divided {
-		share := uint64(x.Share)
-		if slices.Contains(unapplied, x.Experiment) {
-			share |= shareUnapplied
-		}
-		b = binary.AppendUvarint(appendPrefixed(b, x.Experiment), share)
-		b = binary.LittleEndian.AppendUint64(b, x.Sum)
-	}
-	b = binary.AppendUvarint(b, uint64(len(models)))
-	for _, m := range models {
-		for _, s := range []string{m.names, m.version.Name, m.version.Version, m.version.Sum} {
-			b = appendPrefixed(b, s)
-		}
-		plain := byte(0)
-		if m.plain {
-			plain = 1
-		}
-		b = append(b, plain)
-	}
-	return b
-}
-
-func readDivision(r *reader) (divided []experiment.Dealt, models []rankedFor, unapplied []string) {
-	for n := r.uvarint(); n > 0 && !r.bad; n-- {
-		x := experiment.Dealt{Experiment: string(r.bytes(r.uvarint())), Share: int(r.uvarint())}
-		if x.Share&shareUnapplied != 0 {
-			x.Share &^= shareUnapplied
-			unapplied = append(unapplied, x.Experiment)
-		}
-		if sum := r.bytes(8); !r.bad {
-			x.Sum = binary.LittleEndian.Uint64(sum)
-		}
-		divided = append(divided, x)
-	}
-	for n := r.uvarint(); n > 0 && !r.bad; n-- {
-		var m rankedFor
-		for _, s := range []*string{&m.names, &m.version.Name, &m.version.Version, &m.version.Sum} {
-			*s = string(r.bytes(r.uvarint()))
-		}
-		plain := r.bytes(1)
-		m.plain = !r.bad && plain[0] == 1
-		models = append(models, m)
-	}
-	return divided, models, unapplied
-}
-
-// rankedFor is the version that ranked for groups.
-type rankedFor struct {
-	names   string // the model that variants set; empty: the question's
-	version cluster.Version
-	plain   bool // it ranked in the place of another
-}
-
 // models are those of the groups that layers made.
-func (q *question) models() (all []rankedFor) {
+func (q *question) models() (all []page.Ranked) {
 	for _, g := range q.groups[1:] {
-		if r := (rankedFor{g.names, g.model(), g.plain}); !slices.Contains(all, r) {
+		if r := (page.Ranked{Names: g.names, Version: g.model(), Plain: g.plain}); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
 	}

@@ -342,27 +342,6 @@ experiments: [{name: e, layer: l, feeds: [ranked], state: running, slots: [0-999
 	}
 }
 
-// Tokens that divide entities are read as they were written.
-func TestTokensKeepDivisions(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	key := []byte("0123456789abcdef")
-	for range 100 {
-		c := cursor{asOf: 7, model: "m", served: []uint64{1, 2}, heldOut: []string{"h"}}
-		for range 1 + r.IntN(3) {
-			c.divided = append(c.divided, experiment.Dealt{Experiment: fmt.Sprint("e", r.IntN(100)), Share: r.IntN(10_001), Sum: r.Uint64()})
-			c.models = append(c.models, rankedFor{names: fmt.Sprint("m", r.IntN(9)), version: coarseVersion(r.IntN(9)), plain: r.IntN(2) == 0})
-		}
-		body, _, err := splitToken(c.encode(key))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := decodeBody(body)
-		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
-			t.Fatalf("%v\n%+v\n%+v", err, got, c)
-		}
-	}
-}
-
 // A version that is condemned gives way in the groups that it ranks for, and
 // nowhere else; pages go on so.
 func TestCondemnedInGroups(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/page"
 )
 
 func named[T any](n int, value T) map[string]T {
@@ -70,8 +71,8 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: hashes}
-			r.PageToken = c.encode(b.pages.signing(time.Now()).token)
+			c := page.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.edition.Version, FeedSum: q.feed.edition.Sum, Served: hashes}
+			r.PageToken = c.Encode(b.pages.Signing(time.Now()))
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -509,28 +509,6 @@ func TestPagesKeepTheirVariant(t *testing.T) {
 	}
 }
 
-// Tokens with and without variants are read as they were written.
-func TestTokensKeepVariants(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	key := []byte("0123456789abcdef")
-	for range 200 {
-		c := cursor{asOf: 7, model: "m", served: []uint64{1, 2}}
-		for range r.IntN(4) {
-			c.variants = append(c.variants, experiment.Assigned{
-				Experiment: fmt.Sprint("e", r.IntN(100)), Variant: fmt.Sprint("v", r.IntN(9)), Unit: strings.Repeat("u", r.IntN(300)), Forced: r.IntN(2) == 0,
-				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
-			})
-		}
-		got, err := ringOf(key).open(c.encode(key), time.Now())
-		if err == nil {
-			got.keys = nil
-		}
-		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
-			t.Fatalf("%v\n%+v\n%+v", err, got, c)
-		}
-	}
-}
-
 // An experiment whose model serves no longer deals nothing, and a metric's fault
 // says so; the others go on.
 func TestVariantsOfAMissingModel(t *testing.T) {
@@ -623,7 +601,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	open.Private = false
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
-	c := &cursor{variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	c := &page.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
 	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}

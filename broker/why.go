@@ -115,7 +115,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	for _, found := range resp.Findings {
 		found.Detail = i.detail(found)
 		if d := i.q.draft; d != nil {
-			found.Detail = fmt.Sprintf("by %s alone, which %s drafts the pages with: %s", i.q.query.Model, d.beside.Name, found.Detail)
+			found.Detail = fmt.Sprintf("by %s alone, which %s drafts the pages with: %s", i.q.query.Model, d.Beside.Name, found.Detail)
 		}
 	}
 	resp.Stage, resp.Detail = i.nothing()
@@ -155,7 +155,7 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 		return nil, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "request.feed", Detail: fmt.Sprintf("what became of records of feed %s may not be asked", i.q.feed.Name), WayOut: "ask another feed, or who runs this one"}
 	}
 	if d := i.q.draft; d != nil { // it accounts for the ranking by one model
-		d.fault = fmt.Errorf("this is of the ranking by %s alone, which %s drafts the pages with", i.q.query.Model, d.beside.Name)
+		d.fault = fmt.Errorf("this is of the ranking by %s alone, which %s drafts the pages with", i.q.query.Model, d.Beside.Name)
 		i.q.query.Beside = nil
 	}
 	i.q.query.Examine = req.GetRecord()

@@ -28,6 +28,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -831,7 +832,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		pages, err := cl.Generations(ctx, broker.PagesSecret)
+		pages, err := cl.Generations(ctx, page.Secret)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/page"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -318,7 +319,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	pages, err := c.client.Generations(run, broker.PagesSecret)
+	pages, err := c.client.Generations(run, page.Secret)
 	if err != nil {
 		return err
 	}

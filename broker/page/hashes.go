@@ -1,4 +1,4 @@
-package broker
+package page
 
 import (
 	"encoding/binary"
@@ -36,7 +36,7 @@ func lowBits(n int) int { return 64 - max(1, bits.Len(uint(n))) }
 // decodeHashes reads what appendHashes wrote, up to the end of b.
 func decodeHashes(b []byte) ([]uint64, error) {
 	n, k := binary.Uvarint(b)
-	if k <= 0 || n > 2*maxServed {
+	if k <= 0 || n > 2*MaxServed {
 		return nil, errors.New("it holds no count of hashes")
 	}
 	r := bitReader{b: b[k:]}

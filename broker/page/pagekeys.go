@@ -1,4 +1,4 @@
-package broker
+package page
 
 import (
 	"encoding/binary"
@@ -10,52 +10,52 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// PagesSecret names what brokers sign page tokens with, for
+// Secret names what brokers sign page tokens with, for
 // [cluster.Client.Generations].
-const PagesSecret = "pages"
+const Secret = "pages"
 
-// pageKeys are what pages keep secret, all of one secret that the brokers of a
+// Keys are what pages keep secret, all of one secret that the brokers of a
 // cluster share.
-type pageKeys struct {
+type Keys struct {
 	token   []byte // signs tokens
 	request []byte // signs what a request asks,
 	sets    [2]uint64
-	served  millrace.ServedKey
+	Served  millrace.ServedKey
 }
 
-func newPageKeys(secret []byte) *pageKeys {
-	k := &pageKeys{token: secret, request: mac(secret, []byte("request"))}
+func newKeys(secret []byte) *Keys {
+	k := &Keys{token: secret, request: mac(secret, []byte("request"))}
 	sets := mac(secret, []byte("sets"))
 	k.sets = [2]uint64{binary.LittleEndian.Uint64(sets), binary.LittleEndian.Uint64(sets[8:])}
-	copy(k.served[:], mac(secret, []byte("served")))
+	copy(k.Served[:], mac(secret, []byte("served")))
 	return k
 }
 
-// pageRing is the keys of pages by generation. The pages of a feed keep the key
+// Ring is the keys of pages by generation. The pages of a feed keep the key
 // of the first.
-type pageRing struct {
+type Ring struct {
 	generations func() []cluster.Generation // the newest first
 	mu          sync.Mutex
-	made        map[string]*pageKeys // by secret
+	made        map[string]*Keys // by secret
 }
 
-func newPageRing(generations func() []cluster.Generation) *pageRing {
-	return &pageRing{generations: generations, made: map[string]*pageKeys{}}
+func NewRing(generations func() []cluster.Generation) *Ring {
+	return &Ring{generations: generations, made: map[string]*Keys{}}
 }
 
-func (r *pageRing) keys(g cluster.Generation) *pageKeys {
+func (r *Ring) keys(g cluster.Generation) *Keys {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k, ok := r.made[string(g.Secret)]
 	if !ok {
-		k = newPageKeys(g.Secret)
+		k = newKeys(g.Secret)
 		r.made[string(g.Secret)] = k
 	}
 	return k
 }
 
-// signing returns the keys of what begins now.
-func (r *pageRing) signing(now time.Time) *pageKeys {
+// Signing returns the keys of what begins now.
+func (r *Ring) Signing(now time.Time) *Keys {
 	all := r.generations()
 	for _, g := range all {
 		if !g.From.After(now) {
@@ -65,10 +65,10 @@ func (r *pageRing) signing(now time.Time) *pageKeys {
 	return r.keys(all[len(all)-1])
 }
 
-// open reads a token by whichever keys it was made with, if pages of theirs may
+// Open reads a token by whichever keys it was made with, if pages of theirs may
 // still be asked for: until a day after others took their place, or not at all
 // where those stand alone.
-func (r *pageRing) open(token string, now time.Time) (*cursor, error) {
+func (r *Ring) Open(token string, now time.Time) (*Cursor, error) {
 	b, sum, err := splitToken(token)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (r *pageRing) open(token string, now time.Time) (*cursor, error) {
 			if err != nil {
 				return nil, err
 			}
-			c.keys = keys
+			c.Keys = keys
 			return c, nil
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/offsets"
 )
 
@@ -267,7 +267,7 @@ func (b *Broker) nextToken(q *question, entries []entry, complete bool) string {
 		served = append(served, millrace.ServedHash(q.keys.Served, distinct, millrace.Object(e.item.GetObject()), e.Timeline, e.ID))
 	}
 	slices.Sort(served)
-	c := page.Cursor{
+	c := pagetoken.Cursor{
 		Issued: q.issued, AsOf: q.asOf, Request: q.request, Model: q.query.Model, Version: q.query.ModelVersion, Sum: sumOf(q.query.ModelSum, q.query.WeightsSum),
 		Feed: q.feed.edition.Version, FeedSum: q.keys.Definition(q.feed.edition.Sum, q.feed.Private), Variants: q.variants.dealt, HeldOut: q.variants.heldOut, Served: slices.Compact(served),
 		Divided: q.variants.division.Dealt(), Models: q.models(), Unapplied: b.unapplied(q),

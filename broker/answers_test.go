@@ -101,18 +101,18 @@ func TestAnswersShareABudget(t *testing.T) {
 	for _, byGRPC := range []bool{false, true} {
 		b := largeWorld(t, 40, 100_000).broker()
 		const limit = 32 << 20
-		b.answering, b.takenWithin = memory.New(limit, "answers"), time.Hour
+		b.admission.Answering, b.takenWithin = memory.New(limit, "answers"), time.Hour
 		addr := serveNarrow(t, b)
 		if byGRPC {
 			addr = listenGRPC(t, b)
 		}
 		var unread []net.Conn
 		waitFor(t, "a refusal", func() bool {
-			if b.answering.Held() < limit { // under load some are refused before they have an answer
+			if b.admission.Answering.Held() < limit { // under load some are refused before they have an answer
 				unread = append(unread, stubborn(t, addr, largeRequest(40), byGRPC))
 			}
 			_, err := b.GetFeed(t.Context(), largeRequest(40))
-			if held := b.answering.Held(); held > 2*limit { // with those that are being refused
+			if held := b.admission.Answering.Held(); held > 2*limit { // with those that are being refused
 				t.Errorf("%d bytes are held", held)
 			}
 			return err != nil && refusal(t, err).Reason == millrace.ReasonOverloaded && strings.Contains(err.Error(), "answers take all")
@@ -120,7 +120,7 @@ func TestAnswersShareABudget(t *testing.T) {
 		for _, c := range unread {
 			c.Close()
 		}
-		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back", func() bool { return b.admission.Answering.Held() == 0 })
 		if resp, err := b.GetFeed(t.Context(), largeRequest(40)); err != nil || len(resp.Items) != 40 {
 			t.Errorf("gRPC %v: in the end: %v", byGRPC, err)
 		}
@@ -151,8 +151,8 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 		}
 		c := stubborn(t, addr, largeRequest(40), byGRPC)
 		defer c.Close()
-		waitFor(t, "an answer", func() bool { return b.answering.Held() > 0 })
-		waitFor(t, "the end of it", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "an answer", func() bool { return b.admission.Answering.Held() > 0 })
+		waitFor(t, "the end of it", func() bool { return b.admission.Answering.Held() == 0 })
 		n, err := drain(c)
 		if n >= 4_000_000 || err != nil && !cutOff(err) {
 			t.Errorf("gRPC %v: %d bytes, %v", byGRPC, n, err)
@@ -177,7 +177,7 @@ func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 			}
 			_, _ = ask(req)
 		}
-		waitFor(t, "the budget to come back after "+name, func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back after "+name, func() bool { return b.admission.Answering.Held() == 0 })
 	}
 }
 
@@ -318,6 +318,6 @@ func TestPartsTooLargeAreRefused(t *testing.T) {
 		if resp, err := b.GetFeed(t.Context(), largeRequest(1)); err != nil || len(resp.Items) != 1 {
 			t.Errorf("old %v: fewer items: %v", old, err)
 		}
-		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back", func() bool { return b.admission.Answering.Held() == 0 })
 	}
 }

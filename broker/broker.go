@@ -28,11 +28,11 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
-	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -85,9 +85,9 @@ type Config struct {
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
-	// Quotas are by caller, that of [DefaultCaller] for all others together.
+	// Quotas are by caller, that of [admission.DefaultCaller] for all others together.
 	// A caller without one has no limit but the broker's.
-	Quotas map[string]Quota
+	Quotas map[string]admission.Quota
 	// RequestMemory bounds what all requests take together, in bytes: a quarter
 	// what has arrived by gRPC; a quarter all other bodies and what parsing
 	// takes; a half answers, from before nodes are asked until the caller has
@@ -130,7 +130,7 @@ func (c Config) Validate() error {
 		errs = append(errs, f.Validate())
 	}
 	for _, caller := range slices.Sorted(maps.Keys(c.Quotas)) {
-		errs = append(errs, c.Quotas[caller].validate(caller))
+		errs = append(errs, c.Quotas[caller].Validate(caller))
 	}
 	return errors.Join(errs...)
 }
@@ -155,16 +155,14 @@ type Broker struct {
 	recent      *latencies
 	health      *health
 	zone        zone
-	gate        *gate
-	quotas      quotas
+	admission   *admission.Control
 	metrics     *metrics
 	shadows     *shadows
-	pages       *page.Ring
+	pages       *pagetoken.Ring
 	forbid      Forbid
 
-	arriving, parsing, answering *memory.Budget
-	sizes                        *sizes
-	arriveWithin, takenWithin    time.Duration
+	sizes                     *sizes
+	arriveWithin, takenWithin time.Duration
 
 	checks  *grpchealth.Server // what gRPC's health service says
 	leaving atomic.Bool        // see Leave
@@ -193,18 +191,15 @@ func New(cfg Config) (*Broker, error) {
 		_, _ = rand.Read(one[0].Secret) // never fails
 		cfg.PageKeys = func() []cluster.Generation { return one }
 	}
-	bytes := cmp.Or(cfg.RequestMemory, DefaultRequestMemory)
 	conns := newConns(cfg.Dial, cfg.Log)
 	b := &Broker{
-		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: page.NewRing(cfg.PageKeys),
+		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: pagetoken.NewRing(cfg.PageKeys),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
+		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
 		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),
 		checks: grpchealth.NewServer(),
 		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
-		arriving:  memory.New(bytes/4, "requests that are arriving"),
-		parsing:   memory.New(bytes/4, "requests that are being read"),
-		answering: memory.New(bytes/2, "requests that are being answered"),
+		admission: admission.New(cfg.Quotas, cmp.Or(cfg.RequestMemory, DefaultRequestMemory)),
 	}
 	b.condemned.cluster = cfg.Condemned
 	b.open, b.end = context.WithCancel(context.Background())
@@ -286,11 +281,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	visit, err := b.enter(ctx)
+	visit, err := b.admission.Enter(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer visit.leave()
+	defer visit.Leave()
 	began := time.Now()
 	if err := b.entitled(ctx, req); err != nil {
 		return nil, nil, err
@@ -308,13 +303,13 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if allowed, ok := ctx.Deadline(); ok && allowed.Before(end) {
 		end = allowed
 	}
-	visit.of(q.feed.Name, len(req.GetEntities()), end)
-	loan, over := b.loanOf(ctx)
+	visit.Asks(q.feed.Name, len(req.GetEntities()), end)
+	loan, over := b.admission.Loan(ctx)
 	defer over()
 	q.loan = loan
 	o, f, err := b.askDraft(ctx, q, end)
 	if err == nil {
-		visit.ending = f.ending(ctx, o)
+		visit.Ending = f.ending(ctx, o)
 	}
 	switch {
 	case err != nil:
@@ -329,39 +324,6 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	}
 	resp, err := b.answer(ctx, f, o)
 	return q, resp, err
-}
-
-// enter lets a request in, or refuses it. One that a door has let in already
-// is let in as it was.
-func (b *Broker) enter(ctx context.Context) (*visit, error) {
-	h := headersOf(ctx)
-	a, _ := ctx.Value(admissionKey{}).(*admission)
-	switch {
-	case a == nil: // no door has seen it
-		if err := b.admit(h.caller); err != nil {
-			return nil, err
-		}
-		a = &admission{}
-	case a.visit != nil:
-		return a.visit, nil
-	}
-	var err error
-	if a.visit, err = b.gate.enter(h.priority); err != nil {
-		b.metrics.shed.Inc()
-	}
-	return a.visit, err
-}
-
-// admit holds a caller to its quota.
-func (b *Broker) admit(caller string) error {
-	known := b.quotas.known(caller)
-	err := b.quotas.take(known, time.Now())
-	outcome := "admitted"
-	if err != nil {
-		outcome = "refused"
-	}
-	b.metrics.callers.WithLabelValues(known, outcome).Inc()
-	return err
 }
 
 // margin is the deadline of the nodes: a twentieth of the time before the

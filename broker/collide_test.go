@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle/collide"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -105,7 +105,7 @@ func TestPagesKeepTheirFirstsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Issued -= millrace.Time((page.TokenLife / 2).Milliseconds())
+	c.Issued -= millrace.Time((pagetoken.Life / 2).Milliseconds())
 	req.PageToken = c.Encode(b.pages.Signing(time.Now()))
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {

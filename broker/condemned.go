@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -177,7 +177,7 @@ func condemnedModel(field, wayOut string, v cluster.Version, why string) error {
 // has been condemned since. Its order would go on in another's, and it is the
 // caller who knows whether what has been shown may be shown again.
 func lapsed(v cluster.Version, why string) error {
-	return page.Refuse("model %s, which ranked the first page, is condemned since: %s", v, why)
+	return pagetoken.Refuse("model %s, which ranked the first page, is condemned since: %s", v, why)
 }
 
 // leaveOut returns those of the models beside a question's that may be asked

@@ -12,7 +12,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -21,19 +21,19 @@ import (
 // draft is a feed that two models' rankings draft in turns: team 0 is the
 // question's model, team 1 the one beside it.
 type draft struct {
-	page.Draft                   // of the page after
-	version    string            // that answered: of a model that every binary has, its
-	at         interleave.Cursor // of this page
-	fault      error             // why this page is the first model's alone
-	left       bool              // items found no room on this page, for the cap
+	pagetoken.Draft                   // of the page after
+	version         string            // that answered: of a model that every binary has, its
+	at              interleave.Cursor // of this page
+	fault           error             // why this page is the first model's alone
+	left            bool              // items found no room on this page, for the cap
 }
 
 // draftOf begins the draft that a variant wants, or goes on with that of the
 // first page. A second model that has been dropped since leaves the first.
-func (b *Broker) draftOf(q *question, c *page.Cursor) {
+func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
 	case c == nil && q.feed.interleaved != "":
-		q.draft = &draft{Draft: page.Draft{Beside: cluster.Version{Name: q.feed.interleaved}}, at: interleave.Cursor{Seed: rand.Uint64()}}
+		q.draft = &draft{Draft: pagetoken.Draft{Beside: cluster.Version{Name: q.feed.interleaved}}, at: interleave.Cursor{Seed: rand.Uint64()}}
 		if b.models != nil {
 			if v, serves := b.models.Served(q.feed.interleaved); serves {
 				q.draft.Beside = v

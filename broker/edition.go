@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -55,13 +55,13 @@ func (e *editions) find(v cluster.Version) (Feed, bool) {
 // it is there. What serves now may forbid more: that holds at once. A private
 // feed has no pages by another definition than the one that serves, which would
 // show what it drops.
-func (b *feedBook) edition(now Feed, c *page.Cursor) (Feed, error) {
+func (b *feedBook) edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 	v := cluster.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
 	if now.edition.Version == c.Feed && c.Keys.Definition(now.edition.Sum, now.Private) == c.FeedSum {
 		return now, nil
 	}
 	if now.Private {
-		return Feed{}, page.Refuse("feed %s is private, and its definition is another than that of the first page", v.Name)
+		return Feed{}, pagetoken.Refuse("feed %s is private, and its definition is another than that of the first page", v.Name)
 	}
 	f, there := b.fixed[v.Name]
 	if there = there && f.edition == v; !there && v.Version != "" && b.defs != nil && slices.Contains(b.defs.All()[v.Name], v) {
@@ -75,7 +75,7 @@ func (b *feedBook) edition(now Feed, c *page.Cursor) (Feed, error) {
 		there = true
 	}
 	if !there {
-		return Feed{}, page.Refuse("the definition of feed %s that made the first page is no longer there", v.Name)
+		return Feed{}, pagetoken.Refuse("the definition of feed %s that made the first page is no longer there", v.Name)
 	}
 	f.Forbid = f.forbids().or(now.forbids())
 	return f, nil

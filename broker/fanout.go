@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -70,7 +71,7 @@ func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o outcome
 // askOnce asks by the version that the question names.
 func (b *Broker) askOnce(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
 	if q.loan == nil { // of nobody who takes the answer away
-		q.loan = b.answering.Borrow()
+		q.loan = b.admission.Answering.Borrow()
 		defer q.loan.Return()
 	}
 	f := &fanout{b: b, q: q, m: b.maps.Current(), began: time.Now(), end: end, until: margin(end), room: b.sizes.expect(q)}
@@ -303,26 +304,26 @@ func (b *Broker) pinger(id millrace.NodeID) func(context.Context) error {
 // ending says what an outcome tells of how busy the nodes are. What waited in
 // vain for those that answer nobody tells nothing of the others, unless there
 // are no others; nor does what its caller gave up.
-func (f *fanout) ending(ctx context.Context, o outcome) ending {
+func (f *fanout) ending(ctx context.Context, o outcome) admission.Ending {
 	switch {
 	case len(o.missing) == 0:
-		return endWhole
+		return admission.EndWhole
 	case ctx.Err() != nil && time.Now().Before(f.until):
-		return endSilent
+		return admission.EndSilent
 	}
 	answers := func(id millrace.NodeID) bool { return f.m.Alive(id) && !f.b.health.mute(id) }
 	for p, why := range o.missing {
 		switch {
 		case why == missOverloaded:
-			return endShed
+			return admission.EndShed
 		case why == missTimeout && slices.ContainsFunc(f.m.Replicas(p), answers):
-			return endLate
+			return admission.EndLate
 		}
 	}
 	if !slices.ContainsFunc(f.m.Nodes(), func(n cluster.Node) bool { return answers(n.ID) }) {
-		return endLate
+		return admission.EndLate
 	}
-	return endPartial
+	return admission.EndPartial
 }
 
 // elsewhere reports whether any node but those tried could be asked for some

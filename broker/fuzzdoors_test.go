@@ -28,6 +28,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -311,7 +312,7 @@ func (f *fuzzer) post(ctx context.Context) {
 	}
 	req.Header.Set("Content-Type", kind)
 	for name, values := range map[string][]string{
-		TimeoutHeader: {"", "", "1ms", "1s", "-1s", "x"}, PriorityHeader: {"", "prefetch", "x"}, CallerHeader: {"", strings.Repeat("c", 5000)}, "Content-Encoding": {"", "", "", "gzip"}, "Connect-Protocol-Version": {"", "1"},
+		admission.TimeoutHeader: {"", "", "1ms", "1s", "-1s", "x"}, admission.PriorityHeader: {"", "prefetch", "x"}, admission.CallerHeader: {"", strings.Repeat("c", 5000)}, "Content-Encoding": {"", "", "", "gzip"}, "Connect-Protocol-Version": {"", "1"},
 	} {
 		if v := pickOf(f.Rand, values...); v != "" {
 			req.Header.Set(name, v)

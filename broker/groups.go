@@ -11,7 +11,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -126,7 +126,7 @@ func (q *question) groupsIn(parts cluster.Set) []*group {
 
 // dividing returns what deals the entities of a question; nil for nothing.
 // Later pages deal as the first did.
-func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *page.Cursor) (*experiment.Division, error) {
+func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *pagetoken.Cursor) (*experiment.Division, error) {
 	if c == nil {
 		d := set.Division(q.feed.Name)
 		if d == nil {
@@ -156,14 +156,14 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 		})
 	}
 	if gone != "" {
-		return nil, page.Refuse("experiment %s, which divided the entities of the first page, no longer divides them so", gone)
+		return nil, pagetoken.Refuse("experiment %s, which divided the entities of the first page, no longer divides them so", gone)
 	}
 	return d, nil
 }
 
 // divide makes groups of a question's entities, by the variants that they have.
 // Those that have none, or one that sets nothing, are the first.
-func (b *Broker) divide(q *question, c *page.Cursor) error {
+func (b *Broker) divide(q *question, c *pagetoken.Cursor) error {
 	all := q.groups[0]
 	all.query = q.query
 	d := q.variants.division
@@ -215,7 +215,7 @@ func (g *group) weighedBy(dealt []experiment.Assigned) {
 }
 
 // groupOf returns a group without entities, of those who have some variants.
-func (b *Broker) groupOf(q *question, c *page.Cursor, dealt []experiment.Assigned) (*group, error) {
+func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.Assigned) (*group, error) {
 	own := q.query
 	r := &nodev1.QueryRequest{
 		Filter: own.Filter, FromMs: own.FromMs, Types: own.Types, CapPerEntity: own.CapPerEntity,
@@ -246,18 +246,18 @@ func (b *Broker) groupOf(q *question, c *page.Cursor, dealt []experiment.Assigne
 // rank chooses the version that ranks for a group which a layer made: the
 // question's, the one that serves of the model that variants set, or in its place
 // the last good one. Later pages keep that of the first.
-func (b *Broker) rank(q *question, g *group, c *page.Cursor) error {
+func (b *Broker) rank(q *question, g *group, c *pagetoken.Cursor) error {
 	v := cluster.Version{Name: g.names}
 	g.inPlaceOf = cluster.Version{}
 	switch {
 	case c != nil:
-		i := slices.IndexFunc(c.Models, func(r page.Ranked) bool { return r.Names == g.names })
+		i := slices.IndexFunc(c.Models, func(r pagetoken.Ranked) bool { return r.Names == g.names })
 		if i < 0 {
-			return page.Refuse("the first page has no entities that are ranked by %s", cmp.Or(g.names, q.feed.Model))
+			return pagetoken.Refuse("the first page has no entities that are ranked by %s", cmp.Or(g.names, q.feed.Model))
 		}
 		// Groups of one model may differ in it: what still lacks weights, nodes tell.
 		v = c.Models[i].Version
-		g.plain = g.names != "" && g.names != v.Name || !slices.ContainsFunc(c.Models, func(r page.Ranked) bool { return r.Names == g.names && !r.Plain })
+		g.plain = g.names != "" && g.names != v.Name || !slices.ContainsFunc(c.Models, func(r pagetoken.Ranked) bool { return r.Names == g.names && !r.Plain })
 		if g.names != "" {
 			if err := b.still(v); err != nil {
 				return err
@@ -368,9 +368,9 @@ func (q *question) variantsOf(e millrace.Entity) (of map[string]string) {
 }
 
 // models are those of the groups that layers made.
-func (q *question) models() (all []page.Ranked) {
+func (q *question) models() (all []pagetoken.Ranked) {
 	for _, g := range q.groups[1:] {
-		if r := (page.Ranked{Names: g.names, Version: g.model(), Plain: g.plain}); !slices.Contains(all, r) {
+		if r := (pagetoken.Ranked{Names: g.names, Version: g.model(), Plain: g.plain}); !slices.Contains(all, r) {
 			all = append(all, r)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -69,7 +70,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	refuse := map[string]func(body string) error{}
 	refuse["JSON"] = func(body string) error {
 		req := &feedv1.GetFeedRequest{}
-		err := unmarshalJSON([]byte(body), req, b.parsing)
+		err := unmarshalJSON([]byte(body), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.read(req, time.Now())
 		}
@@ -77,7 +78,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	}
 	refuse["JSON of why"] = func(body string) error {
 		req := &feedv1.WhyRequest{}
-		err := unmarshalJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.parsing)
+		err := unmarshalJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.inquire(req)
 		}
@@ -94,7 +95,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 		t.Run("protobuf/"+name, func(t *testing.T) {
 			checkCost(t, func() error {
 				req := &feedv1.GetFeedRequest{}
-				p := &parcel{req: req, loan: b.parsing.Borrow()}
+				p := &parcel{req: req, loan: b.admission.Parsing.Borrow()}
 				defer p.loan.Return()
 				err := p.open(message)
 				if err == nil {
@@ -183,7 +184,7 @@ func threadTime(t *testing.T) time.Duration {
 // read.
 func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]Quota{"none": {PerSecond: 1e-9, Burst: 1}}})
+	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]admission.Quota{"none": {PerSecond: 1e-9, Burst: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set(CallerHeader, caller)
+		req.Header.Set(admission.CallerHeader, caller)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -212,8 +213,8 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 			t.Errorf("%s beyond the quota: %d", path, got)
 		}
 	}
-	for range minInFlight {
-		if _, err := b.gate.enter(Interactive); err != nil {
+	for range b.admission.Limit() {
+		if _, err := b.admission.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,7 +229,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 // all of it comes back.
 func TestBodiesShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.parsing = memory.New(8<<20, "requests")
+	b.admission.Parsing = memory.New(8<<20, "requests")
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	refused := make(chan int, 16)
@@ -253,13 +254,13 @@ func TestBodiesShareABudget(t *testing.T) {
 	if n := <-refused; n != 1 {
 		t.Error("nothing was refused")
 	}
-	if held := b.parsing.Held(); held > 8<<20 {
+	if held := b.admission.Parsing.Held(); held > 8<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
 	for _, conn := range senders {
 		conn.Close()
 	}
-	waitFor(t, "the budget to come back", func() bool { return b.parsing.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Parsing.Held() == 0 })
 	if status, _, body := post(t, s.URL+"/v1/feed", curl, `{"feed":"recent","entities":["a"]}`); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
@@ -303,7 +304,7 @@ func TestTricklesAreCutOff(t *testing.T) {
 	_, _ = conn.Write(http2Frame(0, 0, 1, []byte{0, 0, 16, 0, 0})) // of 1 MiB
 	trickle(conn, http2Frame(0, 0, 1, []byte{0}))
 	conn.untilClosed(t)
-	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Headers, idle connections and answers that nobody reads have an end, too.
@@ -394,14 +395,14 @@ func TestTinyFramesAreCutOff(t *testing.T) {
 		}
 	}()
 	conn.untilClosed(t)
-	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Calls that do not arrive share a budget: when it is used up the connection
 // goes that holds the most, and no other.
 func TestCallsShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.arriving = memory.New(4<<20, "requests")
+	b.admission.Arriving = memory.New(4<<20, "requests")
 	addr := listenGRPC(t, b)
 	patient, greedy := dialFrames(t, addr), dialFrames(t, addr)
 	patient.call(1, 0)
@@ -415,11 +416,11 @@ func TestCallsShareABudget(t *testing.T) {
 		}
 	}()
 	greedy.untilClosed(t)
-	if held := b.arriving.Held(); held > 4<<20 {
+	if held := b.admission.Arriving.Held(); held > 4<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
 	_, _ = patient.Write(http2Frame(0, 1, 1, []byte{0, 0, 0, 0, 0})) // an empty request, which is refused
-	waitFor(t, "the patient caller's answer", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the patient caller's answer", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Whatever becomes of calls, all that they held comes back.
@@ -438,7 +439,7 @@ func TestTheBudgetComesBack(t *testing.T) {
 		_, _ = c.GetFeed(t.Context(), req)
 		_, _ = c.Why(t.Context(), &feedv1.WhyRequest{Record: "r", Request: req})
 	}
-	waitFor(t, "the budgets to come back", func() bool { return b.arriving.Held() == 0 && b.parsing.Held() == 0 })
+	waitFor(t, "the budgets to come back", func() bool { return b.admission.Arriving.Held() == 0 && b.admission.Parsing.Held() == 0 })
 }
 
 // No door takes a compressed request; see TestCompressedBomb for the others.

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
@@ -53,7 +54,7 @@ func (b *Broker) Handler() http.Handler {
 // routes is everything that is served, by path.
 func (b *Broker) routes() map[string]route {
 	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
-		connect.WithCodec(jsonCodec{b.parsing, "json"}), connect.WithCodec(jsonCodec{b.parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
+		connect.WithCodec(jsonCodec{b.admission.Parsing, "json"}), connect.WithCodec(jsonCodec{b.admission.Parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.admission.Parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
 	called := b.guarded(byConnect)
 	return map[string]route{
 		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
@@ -92,33 +93,33 @@ func (b *Broker) HTTPServer() *http.Server {
 // parsed. What it hands on has its body in a [received].
 func (b *Broker) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, err := withHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
+		ctx, err := admission.WithHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
 		if err != nil {
 			refuse(w, r, err)
 			return
 		}
-		ctx, cancel, err := withTimeout(ctx, r.Header.Get(TimeoutHeader))
+		ctx, cancel, err := withTimeout(ctx, r.Header.Get(admission.TimeoutHeader))
 		if err != nil {
 			refuse(w, r, err)
 			return
 		}
 		defer cancel()
-		loan := b.parsing.Borrow()
+		loan := b.admission.Parsing.Borrow()
 		defer loan.Return()
-		answer := b.answering.Borrow()
+		answer := b.admission.Answering.Borrow()
 		defer answer.Return() // when it is written
-		ctx = context.WithValue(ctx, admissionKey{}, &admission{loan: answer})
+		ctx = admission.WithPass(ctx, &admission.Pass{Loan: answer})
 		body, err := b.receive(w, r.WithContext(ctx), loan)
-		var in *visit
+		var in *admission.Visit
 		if err == nil {
-			in, err = b.enter(ctx)
+			in, err = b.admission.Enter(ctx)
 		}
 		if err != nil {
 			b.metrics.turnedAway(err)
 			refuse(w, r, err)
 			return
 		}
-		defer in.leave()
+		defer in.Leave()
 		r = r.WithContext(ctx)
 		r.Body = body
 		next.ServeHTTP(w, r)
@@ -163,13 +164,12 @@ func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *memory.Lo
 			return nil, limits.Invalid(name, "send the body as it is", "%.100q is not taken here", e)
 		}
 	}
-	h := headersOf(r.Context())
-	if err := b.admit(h.caller); err != nil {
+	h := admission.HeadersOf(r.Context())
+	if err := b.admission.Admit(h.Caller); err != nil {
 		return nil, err
 	}
-	if b.gate.full(h.priority) {
-		b.metrics.shed.Inc()
-		return nil, overloaded
+	if b.admission.Full(h.Priority) {
+		return nil, admission.Overloaded
 	}
 	body, err := readBody(r, loan)
 	if err != nil {
@@ -224,7 +224,7 @@ func serveJSON[Req any, PReq interface {
 }, Resp proto.Message](b *Broker, method func(context.Context, PReq) (Resp, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := PReq(new(Req))
-		err := readRequest(r, req, b.parsing)
+		err := readRequest(r, req, b.admission.Parsing)
 		var resp Resp
 		if err != nil {
 			b.metrics.turnedAway(err)
@@ -263,7 +263,7 @@ func (b *Broker) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	loan, over := b.loanOf(ctx)
+	loan, over := b.admission.Loan(ctx)
 	defer over()
 	return resp, loan.More(costOfJSON(resp))
 }
@@ -322,4 +322,17 @@ func (c protoCodec) Unmarshal(b []byte, m any) error {
 	p := parcel{req: m.(proto.Message), loan: c.budget.Borrow()}
 	defer p.loan.Return()
 	return p.open(b)
+}
+
+// withTimeout returns ctx with the deadline that a TimeoutHeader asks for.
+func withTimeout(ctx context.Context, header string) (context.Context, context.CancelFunc, error) {
+	if header == "" {
+		return ctx, func() {}, nil
+	}
+	d, err := time.ParseDuration(header)
+	if err != nil || d <= 0 {
+		return ctx, nil, limits.Invalid(admission.TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is none to wait", header)
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	return ctx, cancel, nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 )
 
 func named[T any](n int, value T) map[string]T {
@@ -71,7 +71,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := page.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.edition.Version, FeedSum: q.feed.edition.Sum, Served: hashes}
+			c := pagetoken.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.edition.Version, FeedSum: q.feed.edition.Sum, Served: hashes}
 			r.PageToken = c.Encode(b.pages.Signing(time.Now()))
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {

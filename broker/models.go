@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -74,7 +74,7 @@ func namesOf(models []string) (all []*nodev1.Model) {
 
 // keepModel holds a page to the version of the first one, as long as it is
 // there.
-func (b *Broker) keepModel(q *question, c *page.Cursor) error {
+func (b *Broker) keepModel(q *question, c *pagetoken.Cursor) error {
 	sum, weighted, _ := strings.Cut(c.Sum, "+")
 	v := cluster.Version{Name: c.Model, Version: c.Version, Sum: sum}
 	if err := b.still(v); err != nil {
@@ -86,7 +86,7 @@ func (b *Broker) keepModel(q *question, c *page.Cursor) error {
 	case "": // a model ranked the first page in the place of a condemned one
 		q.query.Weights, q.query.WeightsSum, q.plain = "", "", true
 	default:
-		return page.Refuse("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
+		return pagetoken.Refuse("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func sumOf(sum, weights string) string {
 // still refuses a page by a version that is no longer there, or condemned since.
 func (b *Broker) still(v cluster.Version) error {
 	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
-		return page.Refuse("model %s, which ranked the first page, has been dropped", v)
+		return pagetoken.Refuse("model %s, which ranked the first page, has been dropped", v)
 	}
 	if why := b.condemned.why(v); why != "" {
 		return lapsed(v, why)

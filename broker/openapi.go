@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -78,9 +79,9 @@ func (d *openDocument) post(m protoreflect.MethodDescriptor) object {
 		"operationId": string(m.Name()),
 		"summary":     comment(m),
 		"parameters": []any{
-			header(PriorityHeader, "What is shed first where there is too much to do: prefetch.", object{"type": "string", "enum": []any{"interactive", "prefetch"}, "default": "interactive"}),
-			header(CallerHeader, "Who calls, for quotas and metrics.", object{"type": "string"}),
-			header(TimeoutHeader, "How long the answer may take.", object{"type": "string", "examples": []any{"200ms", "1.5s"}}),
+			header(admission.PriorityHeader, "What is shed first where there is too much to do: prefetch.", object{"type": "string", "enum": []any{"interactive", "prefetch"}, "default": "interactive"}),
+			header(admission.CallerHeader, "Who calls, for quotas and metrics.", object{"type": "string"}),
+			header(admission.TimeoutHeader, "How long the answer may take.", object{"type": "string", "examples": []any{"200ms", "1.5s"}}),
 		},
 		"requestBody": body,
 		"responses":   object{"200": ok, "4XX": refused, "5XX": refused},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle"
 )
 
@@ -184,7 +184,7 @@ func TestPageTokens(t *testing.T) {
 		"too short":       func(r *feedv1.GetFeedRequest) { r.PageToken = "AQ" },
 		"altered":         func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
 		"of other brokers": func(r *feedv1.GetFeedRequest) {
-			r.PageToken = (&page.Cursor{}).Encode(ringOf([]byte("another key")).Signing(time.Now()))
+			r.PageToken = (&pagetoken.Cursor{}).Encode(ringOf([]byte("another key")).Signing(time.Now()))
 		},
 		"expired": func(r *feedv1.GetFeedRequest) {
 			c, err := b.pages.Open(r.PageToken, time.Now())
@@ -210,7 +210,7 @@ func TestPageTokens(t *testing.T) {
 // how it came.
 func TestRequestIdentity(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	hash := func(change func(*feedv1.GetFeedRequest)) page.Identity {
+	hash := func(change func(*feedv1.GetFeedRequest)) pagetoken.Identity {
 		req := recentRequest(3)
 		req.Types, req.From, req.Limit = []string{"post", "like"}, &timestamppb.Timestamp{Nanos: 1}, proto.Int64(5)
 		req.Viewer = &feedv1.Viewer{Id: "v", Features: map[string]float64{"f": 1, "g": 2}, Attributes: map[string]*structpb.Value{
@@ -237,7 +237,7 @@ func TestRequestIdentity(t *testing.T) {
 	attribute := func(name string, v *structpb.Value) func(*feedv1.GetFeedRequest) {
 		return func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes[name] = v }
 	}
-	met := map[page.Identity]string{same: "nothing"}
+	met := map[pagetoken.Identity]string{same: "nothing"}
 	for name, change := range map[string]func(*feedv1.GetFeedRequest){
 		"feed":        func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
 		"viewer":      func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "w" },

@@ -12,13 +12,13 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // ringOf has one key, of always.
-func ringOf(secret []byte) *page.Ring {
-	return page.NewRing(func() []cluster.Generation { return []cluster.Generation{{Secret: secret}} })
+func ringOf(secret []byte) *pagetoken.Ring {
+	return pagetoken.NewRing(func() []cluster.Generation { return []cluster.Generation{{Secret: secret}} })
 }
 
 // secretOf is a secret that differs by its letter.
@@ -76,7 +76,7 @@ func TestPageKeysRotate(t *testing.T) {
 			if err != nil || second == first || !by(third, "a") {
 				t.Errorf("a page that was begun before: %v, %v after %v", err, second, first)
 			}
-			time.Sleep(page.TokenLife)
+			time.Sleep(pagetoken.Life)
 			_, err = b.pages.Open(third, time.Now())
 			if err == nil || !strings.Contains(err.Error(), "whose time is over") {
 				t.Errorf("a day later: %v", err)

@@ -13,7 +13,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
@@ -52,9 +52,9 @@ type question struct {
 
 	began   time.Time
 	times   times
-	keys    *page.Keys    // of the first page
-	issued  millrace.Time // when that was
-	request page.Identity // of all that every page must ask alike
+	keys    *pagetoken.Keys    // of the first page
+	issued  millrace.Time      // when that was
+	request pagetoken.Identity // of all that every page must ask alike
 
 	variants variants
 	draft    *draft // nil unless a variant interleaves
@@ -397,19 +397,19 @@ func instant(field string, ts *timestamppb.Timestamp, absent millrace.Time, up b
 
 // cursorOf returns where the request's token says that it continues; nil for a
 // first page.
-func (b *Broker) cursorOf(req *feedv1.GetFeedRequest, now time.Time) (*page.Cursor, error) {
+func (b *Broker) cursorOf(req *feedv1.GetFeedRequest, now time.Time) (*pagetoken.Cursor, error) {
 	if req.GetPageToken() == "" {
 		return nil, nil
 	}
 	c, err := b.pages.Open(req.GetPageToken(), now)
 	if err != nil {
-		return nil, page.Refuse("%v", err)
+		return nil, pagetoken.Refuse("%v", err)
 	}
 	return c, nil
 }
 
 // readPage continues where the request's token says; c is nil for a first page.
-func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *page.Cursor, now time.Time) error {
+func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor, now time.Time) error {
 	if q.keys = b.pages.Signing(now); c != nil {
 		q.keys = c.Keys
 	}
@@ -418,10 +418,10 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *page.Curso
 	case c == nil:
 		return nil
 	case c.Request != q.request:
-		return page.Refuse("it is of another request: all but page_token, limit, fields, receipt and explain must be as they were")
-	case now.Sub(c.Issued.Std()) > page.TokenLife:
-		return page.Refuse("it expired %s after %s", page.TokenLife, c.Issued)
-	case len(c.Served) >= page.MaxServed:
+		return pagetoken.Refuse("it is of another request: all but page_token, limit, fields, receipt and explain must be as they were")
+	case now.Sub(c.Issued.Std()) > pagetoken.Life:
+		return pagetoken.Refuse("it expired %s after %s", pagetoken.Life, c.Issued)
+	case len(c.Served) >= pagetoken.MaxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.Served)), WayOut: "begin anew with a window further back (to)"}
 	}
 	q.query.Exclude, q.query.ServedKey = c.Served, q.keys.Served[:] // first: a refusal too is known to be of a later page

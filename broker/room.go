@@ -1,12 +1,10 @@
 package broker
 
 import (
-	"context"
 	"fmt"
 	"sync"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/memory"
 )
 
 // What an answer may take. All that a broker holds for a request which is being
@@ -43,17 +41,6 @@ func (q *question) hold(bytes int64) error {
 
 func answerTooLarge(wayOut string, most int) error {
 	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: fmt.Sprintf("the answer takes more than the %d bytes that one may take", most), WayOut: wayOut}
-}
-
-// loanOf returns what the answer to a request takes of the budget, and what is
-// to be called in the end. It is the door's, if there is one, until the caller
-// has taken the answer.
-func (b *Broker) loanOf(ctx context.Context) (*memory.Loan, func()) {
-	if a, _ := ctx.Value(admissionKey{}).(*admission); a != nil && a.loan != nil {
-		return a.loan, func() {}
-	}
-	loan := b.answering.Borrow()
-	return loan, loan.Return
 }
 
 // sizes is how much the parts of nodes took of late, by feed.

@@ -18,9 +18,9 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
-	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -47,7 +47,7 @@ func (b *Broker) ServerOptions() []grpc.ServerOption {
 // hold of requests that have not been read whole, and how long they may take to
 // read answers. See [intake.Watch].
 func (b *Broker) Guard(l net.Listener) net.Listener {
-	return intake.Watch(l, b.arriving, b.arriveWithin, b.takenWithin)
+	return intake.Watch(l, b.admission.Arriving, b.arriveWithin, b.takenWithin)
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -65,15 +65,6 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 	return nil, errors.New("compressed requests are not taken: send them as they are")
 }
 
-// admission is how far a request has been let in before it is parsed. Requests
-// of callers in the process have none.
-type admission struct {
-	visit *visit
-	loan  *memory.Loan // for the answer, which the door returns
-}
-
-type admissionKey struct{}
-
 // admitCall refuses on the strength of a request's headers what would be
 // refused anyway: in a flood, reading what is then refused takes as much time
 // as answering the rest.
@@ -87,25 +78,25 @@ func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context
 		}
 		return ""
 	}
-	p, err := parsePriority(get(PriorityHeader))
+	p, err := admission.ParsePriority(get(admission.PriorityHeader))
 	if err == nil {
-		err = b.admit(callerOf(ctx, get(CallerHeader)))
+		err = b.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
 	}
 	if err != nil {
 		b.metrics.turnedAway(err)
 		return nil, rpcerr.Status(err)
 	}
-	if b.gate.full(p) {
-		b.metrics.refuse()
+	if b.admission.Full(p) {
+		b.metrics.refused.Inc()
 		return nil, errOverloaded
 	}
-	return context.WithValue(ctx, admissionKey{}, &admission{}), nil
+	return admission.WithPass(ctx, &admission.Pass{}), nil
 }
 
-const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
-
 // errOverloaded is the gate's refusal on the wire.
-var errOverloaded = rpcerr.Status(overloaded)
+var errOverloaded = rpcerr.Status(admission.Overloaded)
+
+const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // RegisterGRPC puts the feed service, health and reflection on s.
 func (b *Broker) RegisterGRPC(s *grpc.Server) {
@@ -142,7 +133,7 @@ func serveGRPC[Req any, PReq interface {
 }, Resp any](b *Broker, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		ctx = tracing.Incoming(ctx)
-		ctx, err := withHeaders(ctx, func(name string) string {
+		ctx, err := admission.WithHeaders(ctx, func(name string) string {
 			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 				return values[0]
 			}
@@ -151,19 +142,19 @@ func serveGRPC[Req any, PReq interface {
 		if err != nil {
 			return nil, rpcerr.Status(err)
 		}
-		visit, err := b.enter(ctx)
+		visit, err := b.admission.Enter(ctx)
 		if err != nil {
 			b.metrics.turnedAway(err)
 			return nil, rpcerr.Status(err)
 		}
-		defer visit.leave()
-		a, _ := ctx.Value(admissionKey{}).(*admission)
+		defer visit.Leave()
+		a := admission.PassOf(ctx)
 		if a == nil {
-			a = &admission{visit: visit}
-			ctx = context.WithValue(ctx, admissionKey{}, a)
+			a = &admission.Pass{Visit: visit}
+			ctx = admission.WithPass(ctx, a)
 		}
-		a.loan = b.answering.Borrow()
-		p := &parcel{req: PReq(new(Req)), loan: b.parsing.Borrow()}
+		a.Loan = b.admission.Answering.Borrow()
+		p := &parcel{req: PReq(new(Req)), loan: b.admission.Parsing.Borrow()}
 		defer p.loan.Return()
 		if err = parse(p); err == nil {
 			err = p.err
@@ -175,9 +166,9 @@ func serveGRPC[Req any, PReq interface {
 			resp, err = method(ctx, p.req.(PReq))
 		}
 		if err != nil {
-			a.loan.Return()
+			a.Loan.Return()
 			return nil, rpcerr.Status(err)
 		}
-		return send(ctx, any(resp).(proto.Message), a.loan), nil
+		return send(ctx, any(resp).(proto.Message), a.Loan), nil
 	}
 }

@@ -145,12 +145,12 @@ func own(r *exposure.Record) {
 // them rank the same candidates, at the same offsets.
 func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
 	s, began := b.shadows, time.Now()
-	visit, err := b.gate.enter(Prefetch)
+	visit, err := b.admission.EnterAside()
 	if err != nil {
 		return shadowDropped
 	}
-	defer visit.leave()
-	q.loan = b.answering.Borrow()
+	defer visit.Leave()
+	q.loan = b.admission.Answering.Borrow()
 	defer q.loan.Return()
 	ctx, cancel := context.WithTimeout(b.open, b.timeout)
 	defer cancel()

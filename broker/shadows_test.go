@@ -166,12 +166,12 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 
 	busy := w.broker(shadowedFeed)
 	n.set(func() { n.stuck = "" })
-	for range minInFlight / 2 {
-		visit, err := busy.gate.enter(Interactive)
+	for range busy.admission.Limit() / 2 {
+		visit, err := busy.admission.Enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer visit.leave()
+		defer visit.Leave()
 	}
 	b = busy // which ask asks
 	ask()

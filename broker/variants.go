@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -32,7 +32,7 @@ var noExperiments experiment.Set
 
 // deal gives a viewer the variants of the feed that experiments deal, and lets
 // them change its definition. Later pages keep those of the first.
-func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *page.Cursor) error {
+func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor) error {
 	set := &noExperiments
 	if b.experiments != nil {
 		set = b.experiments.Current()
@@ -145,7 +145,7 @@ func (v *variants) receipt(r *feedv1.Receipt) {
 
 // dealtBefore returns the variants of the first page, as long as they set what
 // they did then.
-func dealtBefore(set *experiment.Set, c *page.Cursor, private bool) ([]experiment.Assigned, error) {
+func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]experiment.Assigned, error) {
 	if len(c.Variants) == 0 {
 		return nil, nil
 	}
@@ -154,7 +154,7 @@ func dealtBefore(set *experiment.Set, c *page.Cursor, private bool) ([]experimen
 		x := &dealt[i]
 		now, there := set.Again(x.Experiment, x.Variant)
 		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
-			return nil, page.Refuse("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
+			return nil, pagetoken.Refuse("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}
 		x.Layer, x.Sets, x.Parameters, x.Features = now.Layer, now.Sets, now.Parameters, now.Features
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -601,7 +601,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	open.Private = false
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
-	c := &page.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	c := &pagetoken.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
 	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}

@@ -47,11 +47,11 @@ var furthest = []string{
 // Why answers a request and tells what became of a record in the answer. Its
 // errors are those of [Broker.GetFeed].
 func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
-	visit, err := b.enter(ctx)
+	visit, err := b.admission.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer visit.leave() // silently: it takes longer than what the gate is for
+	defer visit.Leave() // silently: it takes longer than what the gate is for
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	ctx = b.trace(ctx, req.GetRequest().GetViewer().GetId())
@@ -94,7 +94,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 		return nil, err
 	}
 	end, _ := ctx.Deadline()
-	loan, over := b.loanOf(ctx)
+	loan, over := b.admission.Loan(ctx)
 	defer over()
 	i.q.loan = loan
 	o, f, err := b.ask(ctx, i.q, end)

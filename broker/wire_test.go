@@ -188,7 +188,7 @@ func TestItemsAsProtobuf(t *testing.T) {
 			{Id: "x", Score: -2, Time: timestamp(1500)}, {Entity: "member:2", Type: "share", Time: timestamp(0)}}},
 		{Id: strings.Repeat("é", 500), Time: timestamp(millrace.MaxTime), Score: math.Inf(1), Object: "p", Explain: entries[2].item.Explain},
 	}}
-	raw, err := b.items(t.Context(), &fanout{q: &question{loan: b.answering.Borrow()}, m: b.maps.Current()}, entries)
+	raw, err := b.items(t.Context(), &fanout{q: &question{loan: b.admission.Answering.Borrow()}, m: b.maps.Current()}, entries)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -45,7 +45,7 @@ this version: older ones know the first key alone.`,
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		all, err := cl.SecretsOf(c.Context(), page.Secret)
+		all, err := cl.SecretsOf(c.Context(), pagetoken.Secret)
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ this version: older ones know the first key alone.`,
 			return output.write(w, shown, shown.write)
 		}
 		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
-		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(page.TokenLife)))
+		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(pagetoken.Life)))
 		if revoke {
 			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
@@ -115,7 +115,7 @@ func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
 		if from := g.From.UTC(); !g.From.IsZero() {
 			k.SignsFrom = &from
 		}
-		if end := cluster.Until(all, i, page.TokenLife).UTC(); !end.IsZero() {
+		if end := cluster.Until(all, i, pagetoken.Life).UTC(); !end.IsZero() {
 			k.Until, k.Taken = &end, !now.After(end)
 		}
 		shown.Keys = append(shown.Keys, k)
@@ -124,10 +124,10 @@ func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
 }
 
 func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next cluster.Generation) error {
-	if err := cl.Rotate(ctx, page.Secret, next, time.Now().Add(-2*page.TokenLife)); err != nil {
+	if err := cl.Rotate(ctx, pagetoken.Secret, next, time.Now().Add(-2*pagetoken.Life)); err != nil {
 		return err
 	}
-	all, err := cl.SecretsOf(ctx, page.Secret)
+	all, err := cl.SecretsOf(ctx, pagetoken.Secret)
 	p.Keys, p.Applied = pageKeysOf(all, time.Now()).Keys, true
 	return err
 }

@@ -28,7 +28,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -645,7 +646,7 @@ type brokerConfig struct {
 	GRPC          string                  `yaml:"grpc" form:"host:port" doc:"where it serves gRPC"`
 	Feeds         string                  `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
 	Zone          string                  `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
-	Quotas        map[string]broker.Quota `yaml:"quotas" name:"CALLER"`
+	Quotas        map[string]admission.Quota `yaml:"quotas" name:"CALLER"`
 	Connections   int                     `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
 	RequestMemory int64                   `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
 	Forbid        broker.Forbid           `yaml:"forbid"` // what no caller may ask of this broker
@@ -832,7 +833,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		pages, err := cl.Generations(ctx, page.Secret)
+		pages, err := cl.Generations(ctx, pagetoken.Secret)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
@@ -802,7 +802,7 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 		return err
 	}
 	now := time.Now()
-	if until := lastRanked(events, v, now).Add(page.TokenLife); now.Before(until) {
+	if until := lastRanked(events, v, now).Add(pagetoken.Life); now.Before(until) {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
 			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",

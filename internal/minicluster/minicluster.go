@@ -19,7 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
-	"github.com/millrace/millrace/broker/page"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -319,7 +319,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	pages, err := c.client.Generations(run, page.Secret)
+	pages, err := c.client.Generations(run, pagetoken.Secret)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,8 @@
-package broker
+package admission
 
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/permit"
@@ -33,30 +32,30 @@ const (
 
 // headers is what a request's headers say.
 type headers struct {
-	priority Priority
-	caller   string
+	Priority Priority
+	Caller   string
 }
 
 type headersKey struct{}
 
-// withHeaders returns ctx with what the headers say that get returns; it
+// WithHeaders returns ctx with what the headers say that get returns; it
 // returns "" for one that is absent.
-func withHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
-	h := headers{caller: callerOf(ctx, get(CallerHeader))}
+func WithHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
+	h := headers{Caller: CallerOf(ctx, get(CallerHeader))}
 	var err error
-	if h.priority, err = parsePriority(get(PriorityHeader)); err != nil {
+	if h.Priority, err = ParsePriority(get(PriorityHeader)); err != nil {
 		return ctx, err
 	}
 	return context.WithValue(ctx, headersKey{}, h), nil
 }
 
-// callerOf returns whose quota counts: who is known to call, whatever a header
+// CallerOf returns whose quota counts: who is known to call, whatever a header
 // says.
-func callerOf(ctx context.Context, header string) string {
+func CallerOf(ctx context.Context, header string) string {
 	return cmp.Or(permit.Who(ctx).Name, header)
 }
 
-func parsePriority(header string) (Priority, error) {
+func ParsePriority(header string) (Priority, error) {
 	switch header {
 	case "", "interactive":
 		return Interactive, nil
@@ -66,20 +65,7 @@ func parsePriority(header string) (Priority, error) {
 	return Interactive, limits.Invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
-func headersOf(ctx context.Context) headers {
+func HeadersOf(ctx context.Context) headers {
 	h, _ := ctx.Value(headersKey{}).(headers)
 	return h
-}
-
-// withTimeout returns ctx with the deadline that a TimeoutHeader asks for.
-func withTimeout(ctx context.Context, header string) (context.Context, context.CancelFunc, error) {
-	if header == "" {
-		return ctx, func() {}, nil
-	}
-	d, err := time.ParseDuration(header)
-	if err != nil || d <= 0 {
-		return ctx, nil, limits.Invalid(TimeoutHeader, "send a duration such as 200ms or 1.5s", "%.100q is none to wait", header)
-	}
-	ctx, cancel := context.WithTimeout(ctx, d)
-	return ctx, cancel, nil
 }

@@ -1,4 +1,4 @@
-package broker
+package admission
 
 import (
 	"math/bits"
@@ -84,19 +84,19 @@ func (g *gate) limit() int {
 }
 
 // enter lets a request in, or refuses it.
-func (g *gate) enter(p Priority) (*visit, error) {
+func (g *gate) enter(p Priority) (*Visit, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := &g.mu
 	if g.fullLocked(p) {
-		return nil, overloaded
+		return nil, Overloaded
 	}
 	m.inFlight++
 	m.most = max(m.most, m.inFlight)
-	return &visit{gate: g, began: time.Now()}, nil
+	return &Visit{gate: g, began: time.Now()}, nil
 }
 
-var overloaded = &millrace.Error{
+var Overloaded = &millrace.Error{
 	Reason: millrace.ReasonOverloaded, Detail: "the broker has as much to do as it can", WayOut: "try again after a second, less often if it happens again; prefetch less",
 }
 
@@ -115,41 +115,41 @@ func (g *gate) fullLocked(p Priority) bool {
 	return g.mu.inFlight >= limit
 }
 
-// ending is what a request says of how busy the nodes are.
-type ending uint8
+// Ending is what a request says of how busy the nodes are.
+type Ending uint8
 
 const (
-	endSilent  ending = iota // it was refused or given up
-	endWhole                 // it was answered
-	endPartial               // it was answered but by lost nodes
-	endLate                  // its time ended
-	endShed                  // nodes refused it
+	EndSilent  Ending = iota // it was refused or given up
+	EndWhole                 // it was answered
+	EndPartial               // it was answered but by lost nodes
+	EndLate                  // its time ended
+	EndShed                  // nodes refused it
 )
 
-// visit is a request that was let in. It leaves having said its ending.
-type visit struct {
+// Visit is a request that was let in. It leaves having said its ending.
+type Visit struct {
 	gate    *gate
 	began   time.Time
 	kind    kind
 	allowed time.Duration
-	ending  ending
+	Ending  Ending
 	left    bool
 }
 
-// of says what the request asks for, and until when.
-func (v *visit) of(feed string, entities int, end time.Time) {
+// Asks says what the request asks for, and until when.
+func (v *Visit) Asks(feed string, entities int, end time.Time) {
 	v.kind, v.allowed = kind{feed, bits.Len(uint(entities)) / 2}, end.Sub(v.began)
 }
 
 // slow reports whether an answer took long beside the usual time.
-func (v *visit) slow(took, usual time.Duration) bool {
+func (v *Visit) slow(took, usual time.Duration) bool {
 	return took > slowTimes*usual && took > min(brief, v.allowed/briefOfAllowed) ||
 		took > slowTimes*usual/2 && took > v.allowed/2
 }
 
-// leave ends a visit. To leave again changes nothing: a door leaves for what
+// Leave ends a visit. To leave again changes nothing: a door leaves for what
 // never came further.
-func (v *visit) leave() {
+func (v *Visit) Leave() {
 	if v.left {
 		return
 	}
@@ -161,15 +161,15 @@ func (v *visit) leave() {
 	m.inFlight--
 	usual, known := m.usual[v.kind]
 	switch took := now.Sub(v.began); {
-	case v.ending == endPartial:
+	case v.Ending == EndPartial:
 		m.ended++
-	case v.ending == endWhole:
+	case v.Ending == EndWhole:
 		m.ended++
 		m.took[v.kind] = append(m.took[v.kind], took)
 		if known && v.slow(took, usual) {
 			m.slow++
 		}
-	case v.ending == endShed, v.ending == endLate && took >= usual: // who allows less than the usual time is late anyway
+	case v.Ending == EndShed, v.Ending == EndLate && took >= usual: // who allows less than the usual time is late anyway
 		m.ended++
 		m.late++
 	}

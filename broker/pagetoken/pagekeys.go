@@ -1,4 +1,4 @@
-package page
+package pagetoken
 
 import (
 	"encoding/binary"
@@ -77,7 +77,7 @@ func (r *Ring) Open(token string, now time.Time) (*Cursor, error) {
 	for i, g := range all {
 		keys := r.keys(g)
 		if signed(b, sum, keys.token) {
-			if end := cluster.Until(all, i, TokenLife); !end.IsZero() && now.After(end) {
+			if end := cluster.Until(all, i, Life); !end.IsZero() && now.After(end) {
 				return nil, errors.New("it was made with a key whose time is over")
 			}
 			c, err := decodeBody(b)

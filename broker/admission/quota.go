@@ -1,4 +1,4 @@
-package broker
+package admission
 
 import (
 	"cmp"
@@ -22,7 +22,7 @@ type Quota struct {
 // more by taking another name.
 const DefaultCaller = "default"
 
-func (q Quota) validate(caller string) error {
+func (q Quota) Validate(caller string) error {
 	wrong := func(key, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + caller + key, Detail: detail, WayOut: wayOut}
 	}

@@ -1,8 +1,8 @@
-// Package page writes and reads page tokens: all that a broker needs to go on
+// Package pagetoken writes and reads page tokens: all that a broker needs to go on
 // with a feed, so that any broker can, signed so that no caller makes or alters
 // one. The pages before decide what a token holds; this package decides its form,
 // and with what it is signed.
-package page
+package pagetoken
 
 import (
 	"crypto/hmac"
@@ -41,7 +41,7 @@ const (
 	tokenVariants = 6 // without a draft,
 	tokenBefore   = 5 // and this one without variants
 	macBytes      = 16
-	TokenLife     = 24 * time.Hour // of all pages of a feed, from its first
+	Life          = 24 * time.Hour // of all pages of a feed, from its first
 	MaxServed     = 10_000         // items on the pages of one feed
 )
 

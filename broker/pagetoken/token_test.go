@@ -1,4 +1,4 @@
-package page
+package pagetoken
 
 import (
 	"encoding/base64"

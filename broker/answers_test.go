@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -278,7 +279,7 @@ func TestAnswersTooLargeAreRefused(t *testing.T) {
 		},
 	} {
 		err := ask()
-		if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || !strings.Contains(e.Detail, fmt.Sprint(maxAnswerBytes)) || e.WayOut != fewerOrFields {
+		if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || !strings.Contains(e.Detail, fmt.Sprint(questions.MaxAnswerBytes)) || e.WayOut != questions.FewerOrFields {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
@@ -99,8 +100,8 @@ func explainedItems(items []*nodev1.Item) []*nodev1.Item {
 // figure the ratio of medians. And it is what each takes in bytes.
 func BenchmarkAnswers(b *testing.B) {
 	withBallast(b)
-	nodes := []Node{newExplainingNode(0), newExplainingNode(1), newExplainingNode(2)}
-	broker := benchBroker(b, func(n cluster.Node) (Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	nodes := []fanout.Node{newExplainingNode(0), newExplainingNode(1), newExplainingNode(2)}
+	broker := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	feed := func(change func(*feedv1.GetFeedRequest)) func() proto.Message {
 		req := recentRequest(600)
 		change(req)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle/collide"
 	"github.com/millrace/millrace/internal/partition"
@@ -20,7 +21,7 @@ import (
 // A producer cannot make an object, or a record, that pages take for a
 // victim's: all are shown, and nobody says that an earlier page showed one.
 func TestPagesShowWhatCollides(t *testing.T) {
-	feeds := []Feed{{Name: "plain", Model: "recency"}, {Name: "objects", Model: "recency", DistinctObjects: true}}
+	feeds := []feeds.Feed{{Name: "plain", Model: "recency"}, {Name: "objects", Model: "recency", DistinctObjects: true}}
 	w := newWorld(t, 1, 1)
 	victim := timelineOf(1)
 	evil := millrace.Timeline{Entity: "member:evilevil", Type: "post"}

@@ -18,6 +18,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -179,15 +180,15 @@ func TestAbandonedWorkStops(t *testing.T) {
 func TestTimeoutOfTheBroker(t *testing.T) {
 	const allowed = 300 * time.Millisecond
 	for name, c := range map[string]struct {
-		dial func(*world) func(cluster.Node) (Node, error)
+		dial func(*world) func(cluster.Node) (fanout.Node, error)
 		want millrace.Reason
 	}{
-		"frozen": {func(w *world) func(cluster.Node) (Node, error) {
+		"frozen": {func(w *world) func(cluster.Node) (fanout.Node, error) {
 			w.nodes["n0"].frozen = true
 			return w.dial
 		}, millrace.ReasonDeadline},
-		"no schema": {func(w *world) func(cluster.Node) (Node, error) {
-			return func(cluster.Node) (Node, error) { return noSchema{w.nodes["n0"]}, nil }
+		"no schema": {func(w *world) func(cluster.Node) (fanout.Node, error) {
+			return func(cluster.Node) (fanout.Node, error) { return noSchema{w.nodes["n0"]}, nil }
 		}, millrace.ReasonUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

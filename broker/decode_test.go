@@ -47,24 +47,3 @@ func FuzzUnmarshalRequest(f *testing.F) {
 		}
 	})
 }
-
-// Entities are told apart by what they are, not by their hashes alone, and
-// the memory for them is clean each time.
-func TestEntitySet(t *testing.T) {
-	for range 2 {
-		s := takeEntitySet(3)
-		for i, e := range []string{"a", "b", "a", "c"} {
-			slot, there := s.find(e, 7) // all meet in one slot
-			if want := i == 2; there != want {
-				t.Errorf("%q is there: %v", e, there)
-			}
-			if !there {
-				s.put(slot, e, 7)
-			}
-		}
-		if len(s.distinct) != 3 {
-			t.Errorf("%d are distinct, want 3", len(s.distinct))
-		}
-		s.release()
-	}
-}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"github.com/millrace/millrace/broker/feeds"
 )
 
 var shown = regexp.MustCompile("(?ms)^```(json|yaml)\n(.*?)^```")
@@ -21,7 +23,7 @@ func TestDocs(t *testing.T) {
 		kind, text := string(block[1]), block[2]
 		counts[kind]++
 		if kind == "yaml" {
-			if _, err := ParseFeed(text); err != nil {
+			if _, err := feeds.Parse(text); err != nil {
 				t.Error(err)
 			}
 			continue

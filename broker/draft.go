@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
@@ -32,10 +32,10 @@ type draft struct {
 // first page. A second model that has been dropped since leaves the first.
 func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
-	case c == nil && q.feed.interleaved != "":
-		q.draft = &draft{Draft: pagetoken.Draft{Beside: cluster.Version{Name: q.feed.interleaved}}, at: interleave.Cursor{Seed: rand.Uint64()}}
+	case c == nil && q.feed.Beside() != "":
+		q.draft = &draft{Draft: pagetoken.Draft{Beside: cluster.Version{Name: q.feed.Beside()}}, at: interleave.Cursor{Seed: rand.Uint64()}}
 		if b.models != nil {
-			if v, serves := b.models.Served(q.feed.interleaved); serves {
+			if v, serves := b.models.Served(q.feed.Beside()); serves {
 				q.draft.Beside = v
 			}
 		}
@@ -50,21 +50,23 @@ func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	if why := b.condemned.why(q.draft.Beside); why != "" && q.draft.fault == nil {
 		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.Beside, why)
 	}
-	if d := q.draft; d.fault == nil {
-		q.query.Beside = []*nodev1.Model{{Name: d.Beside.Name, Version: d.Beside.Version, Sum: d.Beside.Sum}}
+	if q.BesideSum = q.draft.Beside.Sum; q.draft.fault == nil {
+		d := q.draft
+		q.Depth = min(interleave.Depth(int(q.Query.Limit), teams), limits.MaxLimit)
+		q.Query.Beside = []*nodev1.Model{{Name: d.Beside.Name, Version: d.Beside.Version, Sum: d.Beside.Sum}}
 	}
 	q.draft.Next = q.draft.at
 }
 
 // askDraft asks a question. Where a node lacks the second model of a draft, it
 // asks once more, others first: the first answer is as good but for the draft.
-func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
+func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fanout.Outcome, *fanout.Asking, error) {
 	o, f, err := b.ask(ctx, q, end)
 	if err != nil || q.draft == nil || !b.lacksBeside(q, o) {
 		return o, f, err
 	}
 	again, g, err := b.ask(ctx, q, end)
-	if err != nil || ctx.Err() != nil || len(again.missing) > len(o.missing) {
+	if err != nil || ctx.Err() != nil || len(again.Missing) > len(o.Missing) {
 		return o, f, nil
 	}
 	b.lacksBeside(q, again)
@@ -73,11 +75,11 @@ func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outc
 
 // lacksBeside reports whether a node lacks the second model, and has others
 // asked before it for a moment.
-func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
-	for _, pt := range o.parts {
-		for _, r := range pt.resp.GetBeside() {
+func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
+	for _, pt := range o.Parts {
+		for _, r := range pt.Resp.GetBeside() {
 			if r.GetAbsent() && q.draft.Beside.Sum != "" { // every binary has the others
-				b.absent.note(pt.node, q.draft.Beside.Sum)
+				b.fanout.Note(pt.Node, q.draft.Beside.Sum)
 				lacks = true
 			}
 		}
@@ -88,23 +90,13 @@ func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
 // teams is how many rankings a draft takes.
 const teams = 2
 
-// deep returns how many items nodes are asked for. A draft may need one more of
-// a ranking than a page has.
-func (q *question) deep() int {
-	limit := int(q.query.GetLimit())
-	if q.draft != nil && q.draft.fault == nil {
-		return min(interleave.Depth(limit, teams), limits.MaxLimit)
-	}
-	return limit
-}
-
 // ranking returns the entries of an answer in their order, but for spacing.
-func (q *question) ranking(o outcome) []entry {
-	limit, distinct := int(q.query.Limit), q.query.DistinctObjects
+func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
+	limit, distinct := int(q.Query.Limit), q.Query.DistinctObjects
 	if q.draft == nil {
-		return merge(o.parts, limit, distinct)
+		return fanout.Merge(o.Parts, limit, distinct)
 	}
-	own := merge(o.parts, q.deep(), distinct)
+	own := fanout.Merge(o.Parts, q.Deep(), distinct)
 	entries, err := q.draftPage(own, o)
 	if err == nil {
 		return entries
@@ -114,16 +106,16 @@ func (q *question) ranking(o outcome) []entry {
 }
 
 // draftPage drafts a page.
-func (q *question) draftPage(own []entry, o outcome) ([]entry, error) {
+func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Entry, error) {
 	d := q.draft
 	if d.fault != nil {
 		return nil, d.fault
 	}
-	parts, version, err := besideOf(o.parts, 0)
+	parts, version, err := besideOf(o.Parts, 0)
 	if err != nil {
 		return nil, err
 	}
-	rankings := [teams][]entry{own, merge(parts, q.deep(), q.query.DistinctObjects)}
+	rankings := [teams][]fanout.Entry{own, fanout.Merge(parts, q.Deep(), q.Query.DistinctObjects)}
 	var names [teams][]candidateName // of what is left of each,
 	var places [teams][]int          // and where it stands
 	for i, r := range rankings {
@@ -132,12 +124,12 @@ func (q *question) draftPage(own []entry, o outcome) ([]entry, error) {
 			places[i][at] = at
 		}
 	}
-	limit, step := int(q.query.Limit), int(q.query.Limit)
-	room := newCaps(q.query.CapPerEntity)
+	limit, step := int(q.Query.Limit), int(q.Query.Limit)
+	room := newCaps(q.Query.CapPerEntity)
 	if room != nil {
 		step = 1 // what an item leaves of its entity's room is known when it is drafted
 	}
-	page := make([]entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
+	page := make([]fanout.Entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
 	at := d.at
 	for len(page) < limit {
 		picks, next, err := interleave.Draft(at, step, names[0], names[1])
@@ -149,7 +141,7 @@ func (q *question) draftPage(own []entry, o outcome) ([]entry, error) {
 		}
 		for _, p := range picks {
 			e := rankings[p.Ranking][places[p.Ranking][p.Place]]
-			e.ranking, e.team = p.Ranking, int(p.Team)
+			e.Ranking, e.Team = p.Ranking, int(p.Team)
 			room.take(e.Entity)
 			page = append(page, e)
 		}
@@ -183,11 +175,11 @@ type candidateName struct {
 	id       string
 }
 
-func (q *question) names(ranking []entry) []candidateName {
+func (q *question) names(ranking []fanout.Entry) []candidateName {
 	all := make([]candidateName, len(ranking))
 	for i := range ranking {
-		if e := &ranking[i]; q.query.DistinctObjects {
-			all[i].id = e.item.GetObject()
+		if e := &ranking[i]; q.Query.DistinctObjects {
+			all[i].id = e.Item.GetObject()
 		} else {
 			all[i] = candidateName{e.Timeline, string(e.ID)}
 		}
@@ -219,19 +211,19 @@ func (c *caps) has(e millrace.Entity) bool { return c == nil || c.have[e] < c.mo
 
 // besideOf returns the parts as the i-th model beside ranks them, and its
 // version. The error says why some part has no such ranking.
-func besideOf(parts []part, i int) (ranked []part, version string, err error) {
+func besideOf(parts []fanout.Part, i int) (ranked []fanout.Part, version string, err error) {
 	for at, pt := range parts {
-		all := pt.resp.GetBeside()
+		all := pt.Resp.GetBeside()
 		switch {
 		case i >= len(all):
-			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.node)
+			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.Node)
 		case all[i].GetError() != "":
-			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.node, all[i].GetError())
+			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.Node, all[i].GetError())
 		case at > 0 && all[i].GetModelVersion() != version:
-			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.node)
+			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.Node)
 		}
 		version = all[i].GetModelVersion()
-		ranked = append(ranked, part{node: pt.node, group: pt.group, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+		ranked = append(ranked, fanout.Part{Node: pt.Node, Group: pt.Group, Covered: pt.Covered, Resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
 	}
 	return ranked, version, nil
 }
@@ -249,11 +241,11 @@ func (d *draft) receipt() *feedv1.Draft {
 }
 
 // expose says in the record of an answer who drafted what.
-func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
+func (d *draft) expose(q *question, r *exposure.Record, entries []fanout.Entry) {
 	if d == nil || d.fault != nil {
 		return
 	}
-	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.query.Model, d.Beside.Name}}
+	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.Query.Model, d.Beside.Name}}
 	for _, x := range q.variants.dealt {
 		if x.Sets.Interleave != nil {
 			r.Interleaving.Experiment = x.Experiment
@@ -261,12 +253,6 @@ func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
 	}
 	r.Models = append(r.Models, modelOf(d.Beside, d.version, ""))
 	for i := range entries {
-		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
+		r.Items[i].Model, r.Items[i].Team = entries[i].Ranking, entries[i].Team
 	}
-}
-
-// interleaves lets two models draft a feed.
-func (f *Feed) interleaves(models []string) {
-	f.Model, f.interleaved = models[0], models[1]
-	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })
 }

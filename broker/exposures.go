@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
@@ -34,7 +36,7 @@ func newAnswerID() string {
 
 // expose hands over what an answer showed, if an experiment or a holdout had a
 // part in it, or shadows rank it again: then once they have.
-func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) {
+func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) {
 	again := b.sample(q, o)
 	if again == nil && !b.exposes(q) {
 		return
@@ -53,25 +55,25 @@ func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, en
 func concerns(r *exposure.Record) bool { return len(r.Experiments)+len(r.HeldOut) > 0 }
 
 // shown is what an answer showed.
-func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) *exposure.Record {
+func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) *exposure.Record {
 	r := b.exposed(q)
-	var at map[*group]int
+	var at map[*questions.Group]int
 	r.Models, at = modelsOf(q, resp.Receipt.ModelVersion, entries)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
 	r.Items = make([]exposure.Item, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.from.group], Team: -1}
+		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.From.Group], Team: -1}
 	}
 	if q.variants.division != nil {
 		b.exposeEntities(q, r)
 	}
 	q.draft.expose(q, r, entries)
-	if q.query.Features {
+	if q.Query.Features {
 		exposeFeatures(r, entries)
 	}
-	for _, pt := range o.parts {
-		r.ScoringNanos += pt.resp.GetScoringNs()
+	for _, pt := range o.Parts {
+		r.ScoringNanos += pt.Resp.GetScoringNs()
 	}
 	return r
 }
@@ -79,28 +81,28 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 // askFeaturesOf asks for features in so many of 10,000 answers.
 func (q *question) askFeaturesOf(answers int) {
 	if answers > 0 && mathrand.IntN(slot.Count) < answers {
-		q.query.Features = true
+		q.Query.Features = true
 	}
 }
 
 // modelsOf returns the models that ranked entries, and which is of which group.
 // Where nothing is shown it is the question's.
-func modelsOf(q *question, answered string, entries []entry) (all []exposure.Model, at map[*group]int) {
-	if len(entries) == 0 || len(q.groups) == 1 {
-		return []exposure.Model{modelOf(q.groups[0].model(), answered, q.query.WeightsSum)}, nil
+func modelsOf(q *question, answered string, entries []fanout.Entry) (all []exposure.Model, at map[*questions.Group]int) {
+	if len(entries) == 0 || len(q.Groups) == 1 {
+		return []exposure.Model{modelOf(q.Groups[0].Model(), answered, q.Query.WeightsSum)}, nil
 	}
-	at = map[*group]int{}
+	at = map[*questions.Group]int{}
 	for i := range entries {
-		pt := entries[i].from
-		if _, met := at[pt.group]; met {
+		pt := entries[i].From
+		if _, met := at[pt.Group]; met {
 			continue
 		}
-		m := modelOf(pt.group.model(), pt.resp.GetModelVersion(), pt.group.query.WeightsSum)
+		m := modelOf(pt.Group.Model(), pt.Resp.GetModelVersion(), pt.Group.Query.WeightsSum)
 		same := func(other exposure.Model) bool {
 			return other.Name == m.Name && other.Version == m.Version && other.Checksum == m.Checksum
 		}
-		if at[pt.group] = slices.IndexFunc(all, same); at[pt.group] < 0 {
-			at[pt.group] = len(all)
+		if at[pt.Group] = slices.IndexFunc(all, same); at[pt.Group] < 0 {
+			at[pt.Group] = len(all)
 			all = append(all, m)
 		}
 	}
@@ -137,10 +139,10 @@ func (b *Broker) askFeatures(q *question) {
 
 // exposeFeatures adds the features of items, as nodes told them: one of an older
 // version tells none.
-func exposeFeatures(r *exposure.Record, entries []entry) {
+func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 	for i := range entries {
-		told := entries[i].from.resp
-		names, v := told.GetFeatureNames(), entries[i].item.GetFeatures()
+		told := entries[i].From.Resp
+		names, v := told.GetFeatureNames(), entries[i].Item.GetFeatures()
 		if m := &r.Models[r.Items[i].Model]; m.Features == nil {
 			m.Features = names
 		} else if !slices.Equal(m.Features, names) {
@@ -171,7 +173,7 @@ func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 		return
 	}
 	if r := b.exposed(q); concerns(r) {
-		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.asked()
+		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.Asked()
 		b.exposures.Add(r)
 	}
 }
@@ -200,7 +202,7 @@ func (q *question) ownFault(refused *millrace.Error) bool {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
 		return true
 	case millrace.ReasonFilter: // a feed's own is the variant's
-		return q.query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
+		return q.Query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
 	case millrace.ReasonUnknown: // of what variants may name: types, a model, its weights
 		return strings.HasPrefix(refused.Field, "fields") || strings.HasPrefix(refused.Field, "types") && !sets(experiment.OfTypes) || refused.Field == "model" && q.named
 	case millrace.ReasonTooLarge: // a page of a variant's limit may be too large, or its types too many
@@ -219,8 +221,8 @@ func (b *Broker) exposes(q *question) bool {
 func (b *Broker) exposed(q *question) *exposure.Record {
 	now := time.Now()
 	r := &exposure.Record{
-		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
-		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
+		Time: millrace.TimeOf(now), Viewer: q.Viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
+		ServedBefore: len(q.Query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
 	r.Experiments = appendExposed(nil, inForce(slices.Clone(q.variants.dealt), b.unapplied(q)))
 	return r

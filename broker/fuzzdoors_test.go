@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -29,6 +30,7 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -106,7 +108,7 @@ func serveDoors(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	b, err := New(Config{
 		Maps: w, Log: slog.New(slog.DiscardHandler), RequestMemory: minRequestMemory,
-		Dial: func(n cluster.Node) (Node, error) {
+		Dial: func(n cluster.Node) (fanout.Node, error) {
 			empty := emptyNode{w.nodes[n.ID].hosted}
 			if os.Getenv(doorsServer) == "much" {
 				return muchNode{empty}, nil
@@ -334,7 +336,7 @@ func (f *fuzzer) json() []byte {
 	bodies := f.bodies
 	text := pickOf(f.Rand, good, good, good, `{"record":"r","request":`+good+`}`)
 	if f.IntN(3) == 0 {
-		names := sortedKeys(bodies)
+		names := slices.Sorted(maps.Keys(bodies))
 		text = bodies[pickOf(f.Rand, names...)]
 		text = text[:f.IntN(len(text))>>f.IntN(12)]
 		if f.IntN(2) == 0 {
@@ -352,7 +354,7 @@ func (f *fuzzer) message() []byte {
 	}
 	if f.IntN(3) == 0 {
 		all := f.messages
-		b = all[pickOf(f.Rand, sortedKeys(all)...)]
+		b = all[pickOf(f.Rand, slices.Sorted(maps.Keys(all))...)]
 		b = bytes.Clone(b[:f.IntN(len(b))>>f.IntN(12)])
 	}
 	return f.spoil(b)

@@ -28,6 +28,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -516,24 +517,24 @@ func errOf(_ proto.Message, err error) error { return err }
 // feed drops cannot be asked for, nor read by a feed that is built in.
 func TestWhatIsForbidden(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	all := Forbid{Filter: true, Explain: true, Why: true, Model: true, Recent: true}
-	secret := Feed{Name: "secret", Model: "recency", Private: true}
+	all := feeds.Forbid{Filter: true, Explain: true, Why: true, Model: true, Recent: true}
+	secret := feeds.Feed{Name: "secret", Model: "recency", Private: true}
 	for name, c := range map[string]struct {
-		broker Forbid
-		feeds  []Feed
+		broker feeds.Forbid
+		feeds  []feeds.Feed
 		feed   string
 		want   map[string]bool // refused
 	}{
-		"nothing":             {Forbid{}, nil, "recent", nil},
-		"all, by the broker":  {all, []Feed{{Name: "f", Model: "recency"}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
-		"all, by the feed":    {Forbid{}, []Feed{{Name: "f", Model: "recency", Forbid: all}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
-		"filters":             {Forbid{Filter: true}, nil, "recent", map[string]bool{"filter": true}},
-		"recent":              {Forbid{Recent: true}, nil, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"recent, as defined":  {Forbid{Recent: true}, []Feed{{Name: "recent", Model: "recency"}}, "recent", nil},
-		"a private feed":      {Forbid{}, []Feed{secret}, "secret", map[string]bool{"explain": true, "why": true}},
-		"beside a private":    {Forbid{}, []Feed{secret}, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"home, too":           {Forbid{}, []Feed{secret}, "home", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"one that is defined": {Forbid{}, []Feed{secret, {Name: "f", Model: "recency"}}, "f", nil},
+		"nothing":             {feeds.Forbid{}, nil, "recent", nil},
+		"all, by the broker":  {all, []feeds.Feed{{Name: "f", Model: "recency"}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
+		"all, by the feed":    {feeds.Forbid{}, []feeds.Feed{{Name: "f", Model: "recency", Forbid: all}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
+		"filters":             {feeds.Forbid{Filter: true}, nil, "recent", map[string]bool{"filter": true}},
+		"recent":              {feeds.Forbid{Recent: true}, nil, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"recent, as defined":  {feeds.Forbid{Recent: true}, []feeds.Feed{{Name: "recent", Model: "recency"}}, "recent", nil},
+		"a private feed":      {feeds.Forbid{}, []feeds.Feed{secret}, "secret", map[string]bool{"explain": true, "why": true}},
+		"beside a private":    {feeds.Forbid{}, []feeds.Feed{secret}, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"home, too":           {feeds.Forbid{}, []feeds.Feed{secret}, "home", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"one that is defined": {feeds.Forbid{}, []feeds.Feed{secret, {Name: "f", Model: "recency"}}, "f", nil},
 	} {
 		b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Feeds: c.feeds, Forbid: c.broker})
 		if err != nil {
@@ -561,7 +562,7 @@ func TestWhatIsForbidden(t *testing.T) {
 			t.Errorf("%s: the feed's own model is refused", name)
 		}
 	}
-	if f, err := ParseFeed([]byte("name: f\nmodel: m\nprivate: true\nforbid: {filter: true, model: true}")); err != nil || !f.Private || f.Forbid != (Forbid{Filter: true, Model: true}) {
+	if f, err := feeds.Parse([]byte("name: f\nmodel: m\nprivate: true\nforbid: {filter: true, model: true}")); err != nil || !f.Private || f.Forbid != (feeds.Forbid{Filter: true, Model: true}) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
@@ -571,7 +572,7 @@ func TestWhatIsForbidden(t *testing.T) {
 func TestUnknownTypesAreRefused(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	w.add(timelineOf(1), "r1", timeAt(1), "")
-	b := w.broker(Feed{Name: "declared", Model: "recency", Types: []millrace.ContentType{"psot"}})
+	b := w.broker(feeds.Feed{Name: "declared", Model: "recency", Types: []millrace.ContentType{"psot"}})
 	ask := func(feed string, types ...string) error {
 		req := recentRequest(3)
 		req.Feed, req.Types = feed, types

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 )
 
@@ -71,7 +72,7 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := pagetoken.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.edition.Version, FeedSum: q.feed.edition.Sum, Served: hashes}
+			c := pagetoken.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.Edition().Version, FeedSum: q.feed.Edition().Sum, Served: hashes}
 			r.PageToken = c.Encode(b.pages.Signing(time.Now()))
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {
@@ -123,7 +124,7 @@ func TestAlsoIsBounded(t *testing.T) {
 	}
 	req := recentRequest(20)
 	req.Feed = "objects"
-	resp, err := w.broker(Feed{Name: "objects", Model: "recency", DistinctObjects: true, Limit: 5}).GetFeed(t.Context(), req)
+	resp, err := w.broker(feeds.Feed{Name: "objects", Model: "recency", DistinctObjects: true, Limit: 5}).GetFeed(t.Context(), req)
 	if err != nil || len(resp.Items) != 1 || len(resp.Items[0].Also) != 3 {
 		t.Errorf("%v, %v", resp, err)
 	}

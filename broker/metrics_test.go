@@ -86,7 +86,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 		for _, n := range w.nodes {
 			n.delay = func() time.Duration { // the first that is asked is slow
 				if w.calls()%2 == 1 {
-					return 10 * hedgeDelay
+					return 10 * usualDelay
 				}
 				return time.Millisecond
 			}
@@ -103,16 +103,16 @@ func TestMetricsOfTrouble(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name, got, want)
 			}
 		}
-		b.budget = newBudget(1, 1)
+		b.fanout.Hedges(1, 1)
 		ask()
 		series(`hedges_total{event="fired"}`, 1)
 		series(`hedges_total{event="won"}`, 1)
-		series("hedge_saved_seconds_total{}", (hedgeDelay + time.Millisecond).Seconds()) // as long again: none took longer yet
+		series("hedge_saved_seconds_total{}", (usualDelay + time.Millisecond).Seconds()) // as long again: none took longer yet
 		series(`hedges_total{event="denied"}`, 0)
 		series(`request_seconds{feed="recent"}`, 1)
 		series(`node_call_seconds{}`, 1)
 		series(`concurrency_limit{}`, float64(b.admission.Limit()))
-		b.budget = newBudget(0, 0)
+		b.fanout.Hedges(0, 0)
 		ask()
 		series(`hedges_total{event="denied"}`, 1)
 		series(`hedges_total{event="fired"}`, 1)

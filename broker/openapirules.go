@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -65,7 +66,7 @@ var rules = map[string]rule{
 	"WhyResponse.coverage":     always,
 	"Item.also":                {bounds: object{"maxItems": 3}},
 	"Missing.partition":        {bounds: object{"maximum": partition.Count - 1}},
-	"Missing.reason":           {values: values(missTimeout, missUnreachable, missNoReplica, missBehind, missOverloaded, missTooLarge, missModel, missOlder, missError)},
+	"Missing.reason":           {values: values(fanout.MissTimeout, fanout.MissUnreachable, fanout.MissNoReplica, fanout.MissBehind, fanout.MissOverloaded, fanout.MissTooLarge, fanout.MissModel, fanout.MissOlder, fanout.MissError)},
 	"Receipt.execution":        {values: values("", "generated", "interpreted", "generated,interpreted")},
 	"ItemExplain.cache":        {values: values("fat", "store")},
 	"WhyResponse.stage":        {values: values(append([]string{stageNever, stageUnanswered}, furthest...)...)},

@@ -13,11 +13,12 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle"
 )
 
-var pagedFeeds = []Feed{
+var pagedFeeds = []feeds.Feed{
 	{Name: "plain", Model: "coarse"}, {Name: "capped", Model: "coarse", CapPerEntity: 2},
 	{Name: "objects", Model: "coarse", DistinctObjects: true}, {Name: "both", Model: "coarse", DistinctObjects: true, CapPerEntity: 2},
 }

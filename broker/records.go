@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/schemas"
@@ -29,7 +30,7 @@ const fieldsLast = time.Second
 // records turns bodies into JSON objects by the schemas they were written
 // under, which it fetches from the nodes that returned the bodies.
 type records struct {
-	conns   *conns
+	nodes   func(cluster.Node) (fanout.Node, error)
 	telling singleflight.Group // of the fields of all schemas
 
 	mu struct {
@@ -50,8 +51,8 @@ type fieldBook struct {
 	closed bool // there are no others; else there are too many to tell, or the node does not
 }
 
-func newRecords(c *conns) *records {
-	r := &records{conns: c}
+func newRecords(nodes func(cluster.Node) (fanout.Node, error)) *records {
+	r := &records{nodes: nodes}
 	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
 	r.told.Store(&fieldBook{hints: hint.NewIndex(nil)})
 	return r
@@ -60,12 +61,12 @@ func newRecords(c *conns) *records {
 // append appends to dst a body as protobuf writes a Struct: a JSON object, as
 // [schemas.Schema.JSONValue] says, of the fields that the question names, or
 // all.
-func (r *records) append(ctx context.Context, dst []byte, f *fanout, e *entry) ([]byte, error) {
-	s, err := r.schema(ctx, f, millrace.Fingerprint(e.item.GetSchema()), e.from.node)
+func (r *records) append(ctx context.Context, dst []byte, q *question, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
+	s, err := r.schema(ctx, f, millrace.Fingerprint(e.Item.GetSchema()), e.From.Node)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.AppendStruct(dst, e.item.GetBody(), f.q.shows(s))
+	record, err := s.AppendStruct(dst, e.Item.GetBody(), q.shows(s))
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", e.ID, e.Timeline, err)
 	}
@@ -90,7 +91,7 @@ func (q *question) shows(s *schemas.Schema) schemas.Selection {
 
 // schema returns a schema, from the cache or from the node that sent a body
 // written under it, or else from any other.
-func (r *records) schema(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
+func (r *records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
 	if s := r.byFingerprint(fp); s != nil {
 		return s, nil
 	}
@@ -99,10 +100,10 @@ func (r *records) schema(ctx context.Context, f *fanout, fp millrace.Fingerprint
 
 // ask fetches a schema from a node or else from any other, and with it, if it
 // shall, the names of all fields that the node knows.
-func (r *records) ask(ctx context.Context, f *fanout, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
-	ctx, cancel := context.WithDeadline(ctx, f.end)
+func (r *records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
+	ctx, cancel := context.WithDeadline(ctx, f.End)
 	defer cancel()
-	m := f.m
+	m := f.Map
 	first, _ := m.Node(from)
 	var err error
 	for _, n := range append([]cluster.Node{first}, m.Nodes()...) {
@@ -121,7 +122,7 @@ func (r *records) ask(ctx context.Context, f *fanout, fp millrace.Fingerprint, f
 }
 
 func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
-	node, err := r.conns.get(n)
+	node, err := r.nodes(n)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +170,7 @@ func (r *records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 // it knows is the one, and once in so long, so that wrong names cost no more
 // than look-ups. Without entries, as before nodes are asked, it goes by what is
 // known.
-func (r *records) checkFields(ctx context.Context, f *fanout, q *question, entries []entry) error {
+func (r *records) checkFields(ctx context.Context, f *fanout.Asking, q *question, entries []fanout.Entry) error {
 	wrong := r.unknown(q.fields)
 	if wrong < 0 || f == nil && q.feed.Private {
 		return nil
@@ -179,7 +180,7 @@ func (r *records) checkFields(ctx context.Context, f *fanout, q *question, entri
 			return nil
 		}
 		e := &entries[0]
-		fp, from := millrace.Fingerprint(e.item.GetSchema()), e.from.node
+		fp, from := millrace.Fingerprint(e.Item.GetSchema()), e.From.Node
 		asked := r.telling.DoChan("", func() (any, error) { // one for all that come meanwhile
 			return r.ask(context.WithoutCancel(ctx), f, fp, from, true)
 		})
@@ -205,13 +206,13 @@ func (t *fieldBook) fresh() bool { return time.Since(t.at) < fieldsLast }
 
 // suggest says what a wrong name was probably meant to be: of a private feed
 // among the fields of the records that it shows.
-func (r *records) suggest(name string, q *question, entries []entry) string {
+func (r *records) suggest(name string, q *question, entries []fanout.Entry) string {
 	if !q.feed.Private {
 		return r.told.Load().hints.Nearest(name)
 	}
 	shown := map[string]bool{}
 	for i := range entries {
-		s := r.byFingerprint(millrace.Fingerprint(entries[i].item.GetSchema()))
+		s := r.byFingerprint(millrace.Fingerprint(entries[i].Item.GetSchema()))
 		if s == nil || len(shown) > maxNamed {
 			continue
 		}

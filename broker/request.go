@@ -1,8 +1,8 @@
 package broker
 
 import (
+	"context"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -12,31 +12,23 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/memory"
-	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/schemas"
 )
 
-// question is a request that has been found good: what the nodes are asked,
-// by partition.
+// question is a request that has been found good, and what becomes of it.
 type question struct {
-	feed  Feed                 // with what variants set
-	query *nodev1.QueryRequest // all but entities; of what a group is asked alone, that of the first
+	questions.Question
+	feed feeds.Feed // with what variants set
 	// narrows says that the caller's window may only narrow the feed's.
 	narrows bool
 	asOf    millrace.Time
-
-	distinct  int // entities
-	want      cluster.Set
-	groups    []*group // of them; the first is of those that no layer of entities deals anything
-	undivided struct { // memory for groups, where there is one
-		group
-		list [1]*group
-	}
-	viewer string
 
 	named     bool            // the request names the model,
 	later     bool            // or it is that of the first page
@@ -44,14 +36,12 @@ type question struct {
 	plain     bool            // by its own weights, though variants set others
 	refused   []refused       // by nodes, while it is asked
 
-	aside       bool // nobody waits for the answer
 	minCoverage float64
 	fullReceipt bool                                  // it has the offsets as lists
 	fields      []string                              // of records, to be shown; empty: all
 	selected    map[*schemas.Schema]schemas.Selection // of each schema met; see shows
 
 	began   time.Time
-	times   times
 	keys    *pagetoken.Keys    // of the first page
 	issued  millrace.Time      // when that was
 	request pagetoken.Identity // of all that every page must ask alike
@@ -60,61 +50,6 @@ type question struct {
 	draft    *draft // nil unless a variant interleaves
 
 	shown int // items in the answer
-	loan  *memory.Loan
-}
-
-// times is where the time of a request goes.
-type times struct{ read, route, fanOut, merge, records time.Duration }
-
-// inquires reports whether nodes are asked for what may take much longer than
-// an answer does: how long says nothing about them then.
-func (q *question) inquires() bool { return q.aside || q.query.Examine != "" || len(q.query.Above) > 0 }
-
-// protocol is the least that a node must understand to answer of a group: one
-// that does not know served_key would repeat what earlier pages served, and one
-// that does not know weights would score by others.
-func (q *question) protocol(g *group) int32 {
-	switch {
-	case g.query.Weights != "":
-		return 2
-	case len(q.query.Exclude) > 0:
-		return 1
-	}
-	return 0
-}
-
-// ask returns the request for a group's part of a set of partitions, whose
-// answer may take so many bytes.
-func (q *question) ask(g *group, parts cluster.Set, room int64) *nodev1.QueryRequest {
-	n := 0
-	for p := range parts.All() {
-		n += len(g.entities(p))
-	}
-	of, all := g.query, q.query
-	r := &nodev1.QueryRequest{
-		Entities: g.encoded, Types: of.Types, FromMs: of.FromMs, ToMs: all.ToMs, AsOfMs: all.AsOfMs,
-		Filter: of.Filter, RequestFilter: all.RequestFilter, Model: of.Model, ModelVersion: of.ModelVersion, ModelSum: of.ModelSum, Weights: of.Weights, WeightsSum: of.WeightsSum,
-		Viewer: all.Viewer, Limit: int32(q.deep()), CapPerEntity: of.CapPerEntity, DistinctObjects: all.DistinctObjects, Exclude: all.Exclude, ServedKey: all.ServedKey,
-		Explain: all.Explain, Examine: all.Examine, Above: all.Above, MaxBytes: room, Beside: all.Beside, Features: all.Features,
-		GivesWay: true, Measure: all.Measure,
-	}
-	if r.Explain {
-		r.Shadow = all.Shadow
-	}
-	if n < len(g.encoded) {
-		r.Entities = make([]byte, 0, n)
-		for p := range parts.All() {
-			r.Entities = append(r.Entities, g.entities(p)...)
-		}
-	}
-	return r
-}
-
-// whole lets a question's entities be one group.
-func (q *question) whole() {
-	u := &q.undivided
-	u.list[0] = &u.group
-	q.groups = u.list[:]
 }
 
 // read checks every field of a request and joins it with its feed's
@@ -129,16 +64,17 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		return nil, err
 	}
 	if c != nil {
-		if feed, err = b.feeds.edition(feed, c); err != nil {
+		if feed, err = b.feeds.Edition(feed, c); err != nil {
 			return nil, err
 		}
 	}
-	no := b.forbid.or(feed.forbids())
-	if err := permitted(no, &feed, req); err != nil {
+	no := b.forbid.Or(feed.Forbids())
+	if err := feeds.Permitted(no, &feed, req); err != nil {
 		return nil, err
 	}
 	q := &question{feed: feed, narrows: no.Window, began: now}
-	q.whole()
+	q.FeedName = feed.Name
+	q.Whole()
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
@@ -159,7 +95,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 
 // readFeed begins a query with what the feed says.
 func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
-	q.query = &nodev1.QueryRequest{
+	q.Query = &nodev1.QueryRequest{
 		Viewer: req.GetViewer(), Explain: req.GetExplain(), Model: q.feed.Model, Filter: q.feed.Filter, Shadow: namesOf(q.feed.Shadow),
 		CapPerEntity: int32(q.feed.CapPerEntity), DistinctObjects: q.feed.DistinctObjects,
 	}
@@ -167,24 +103,77 @@ func (b *Broker) readFeed(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-func (b *Broker) feedOf(name string) (Feed, error) {
-	feeds := b.feeds.current()
+func (b *Broker) feedOf(name string) (feeds.Feed, error) {
+	all := b.feeds.Current()
 	if name == "" {
-		return Feed{}, limits.Invalid("feed", "name one of "+feeds.names(), "no feed is named")
+		return feeds.Feed{}, limits.Invalid("feed", "name one of "+all.Names(), "no feed is named")
 	}
-	f, ok := feeds[name]
+	f, ok := all[name]
 	if !ok {
-		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + feeds.names()}
+		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + all.Names()}
 	}
-	if f.refused {
-		return Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: "who runs it finds the fault by millrace feed list"}
+	if f.IsRefused() {
+		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: "who runs it finds the fault by millrace feed list"}
 	}
-	return f, b.servesBuiltIn(&f, feeds)
+	return f, b.servesBuiltIn(&f, all)
 }
 
 func readViewer(q *question, req *feedv1.GetFeedRequest) error {
-	q.viewer = req.GetViewer().GetId()
+	q.Viewer = req.GetViewer().GetId()
 	return limits.CheckViewer(req.GetViewer())
+}
+
+// servesBuiltIn refuses a feed that came with Millrace where the broker, or one
+// of the feeds that it serves, forbids it.
+func (b *Broker) servesBuiltIn(feed *feeds.Feed, all feeds.Set) error {
+	if !feed.IsBuiltIn() {
+		return nil
+	}
+	no := b.forbid.Recent
+	for _, f := range all {
+		no = no || f.Forbids().Recent
+	}
+	if !no {
+		return nil
+	}
+	return feeds.BuiltInRefused(feed.Name)
+}
+
+// entitled refuses what who calls has no right to ask.
+func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err error) {
+	who := permit.Who(ctx)
+	if who.Rights == nil {
+		return nil
+	}
+	defer func() {
+		if err != nil {
+			door.From(ctx).Refused(door.Forbidden, err)
+		}
+	}()
+	name := req.GetFeed()
+	of := b.feeds.Current()[name]
+	if err := who.Feed(name, of.IsBuiltIn()); err != nil {
+		return err
+	}
+	for _, asks := range []struct {
+		it    bool
+		right permit.Right
+	}{
+		{req.GetFilter() != "", permit.Filter},
+		{req.GetExplain(), permit.Explain},
+		{req.GetModel() != "", permit.Model},
+	} {
+		if asks.it {
+			if err := who.Right(asks.right, string(asks.right)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func readEntities(q *question, req *feedv1.GetFeedRequest) error {
+	return q.TakeEntities(req.GetEntities())
 }
 
 func readTypes(q *question, req *feedv1.GetFeedRequest) error {
@@ -206,8 +195,8 @@ func readTypes(q *question, req *feedv1.GetFeedRequest) error {
 			types = append(types, string(t))
 		}
 	}
-	q.query.Types = sortedTypes(types)
-	q.groups[0].types = max(1, len(q.query.Types))
+	q.Query.Types = sortedTypes(types)
+	q.Groups[0].Types = max(1, len(q.Query.Types))
 	return nil
 }
 
@@ -221,63 +210,11 @@ func sortedTypes[T ~string](types []T) []string {
 	return slices.Compact(all)
 }
 
-func readEntities(q *question, req *feedv1.GetFeedRequest) error {
-	entities := req.GetEntities()
-	if len(entities) == 0 {
-		return limits.Invalid("entities", "name 1 to 20,000 entities that the viewer follows", "there are none")
-	}
-	n, g := takeEntitySet(min(len(entities), limits.MaxEntities)), q.groups[0]
-	defer n.release()
-	for i, e := range entities {
-		hash := maphash.String(tableSeed, e)
-		slot, again := n.find(e, hash)
-		if again {
-			continue
-		}
-		if err := limits.CheckText(e, millrace.MaxEntityBytes); err != nil {
-			return limits.Invalid(fmt.Sprintf("entities[%d]", i), "name an entity such as member:42", "%v", err)
-		}
-		if len(n.distinct) == limits.MaxEntities {
-			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("more than %d distinct entities", limits.MaxEntities), WayOut: "ask for the ones that matter most, or in several requests"}
-		}
-		p := n.put(slot, e, hash)
-		g.want.Add(p)
-		g.counts[p]++
-		g.ends[p+1] += uint32(partition.EntityHead + len(e))
-	}
-	q.distinct, q.want, g.distinct = len(n.distinct), g.want, len(n.distinct)
-	g.encode(n.distinct)
-	return nil
-}
-
 // readCost bounds what a request costs index nodes before they are asked.
-func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.affordable(limits.MaxTimelines) }
-
-// affordable refuses a question for more timelines than most.
-func (q *question) affordable(most int) error {
-	if n := q.asked(); n > most {
-		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are %d timelines, more than %d", q.distinct, n/q.distinct, n, most), WayOut: "ask for fewer entities, or for fewer types"}
-	}
-	return nil
-}
-
-// encode writes the entities of each partition into one piece of memory. At
-// first each of g.ends is the size of the partition before.
-func (g *group) encode(entities []hashed) {
-	var next [partition.Count]uint32
-	for p := range next {
-		next[p] = g.ends[p]
-		g.ends[p+1] += g.ends[p]
-	}
-	g.encoded = make([]byte, g.ends[partition.Count])
-	for _, e := range entities {
-		p := e.partition
-		next[p] = uint32(len(partition.AppendEntity(g.encoded[:next[p]], p, millrace.Entity(e.entity))))
-	}
-}
+func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.Affordable(limits.MaxTimelines) }
 
 func readFilter(q *question, req *feedv1.GetFeedRequest) error {
-	q.query.RequestFilter = strings.TrimSpace(req.GetFilter()) // a refusal is for it
+	q.Query.RequestFilter = strings.TrimSpace(req.GetFilter()) // a refusal is for it
 	if err := limits.CheckFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
@@ -289,7 +226,7 @@ func readModel(q *question, req *feedv1.GetFeedRequest) error {
 		if !limits.NamePattern.MatchString(m) {
 			return limits.Invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
 		}
-		q.query.Model, q.named = m, true
+		q.Query.Model, q.named = m, true
 	}
 	return nil
 }
@@ -307,7 +244,7 @@ func readLimit(q *question, req *feedv1.GetFeedRequest) error {
 	if req.Limit != nil {
 		limit = req.GetLimit() // which checkLimit has passed
 	}
-	q.query.Limit = int32(limit)
+	q.Query.Limit = int32(limit)
 	return nil
 }
 
@@ -366,7 +303,7 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
 		to = max(from, to)
 	}
 	q.asOf = asOf
-	q.query.AsOfMs, q.query.FromMs, q.query.ToMs = int64(asOf), int64(from), int64(to)
+	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(asOf), int64(from), int64(to)
 	return nil
 }
 
@@ -413,7 +350,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 	if q.keys = b.pages.Signing(now); c != nil {
 		q.keys = c.Keys
 	}
-	q.request, q.issued = q.keys.Identify(req, q.query.Types, q.groups[0].encoded), millrace.TimeOf(now)
+	q.request, q.issued = q.keys.Identify(req, q.Query.Types, q.Groups[0].Encoded), millrace.TimeOf(now)
 	switch {
 	case c == nil:
 		return nil
@@ -424,7 +361,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 	case len(c.Served) >= pagetoken.MaxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.Served)), WayOut: "begin anew with a window further back (to)"}
 	}
-	q.query.Exclude, q.query.ServedKey = c.Served, q.keys.Served[:] // first: a refusal too is known to be of a later page
+	q.Query.Exclude, q.Query.ServedKey = c.Served, q.keys.Served[:] // first: a refusal too is known to be of a later page
 	if err := b.keepModel(q, c); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -24,12 +26,12 @@ type measures struct {
 
 // measure compares how shadows ranked an answer again with how its model did,
 // and adds it to what the answer showed.
-func (b *Broker) measure(q *question, o outcome, shown *exposure.Record) {
+func (b *Broker) measure(q *question, o fanout.Outcome, shown *exposure.Record) {
 	s := b.shadows
-	served := merge(o.parts, int(q.query.Limit), q.query.DistinctObjects)
+	served := fanout.Merge(o.Parts, int(q.Query.Limit), q.Query.DistinctObjects)
 	ranking := rankingOf(q, served)
 	var compared []int // of those asked for
-	for i, m := range q.query.Beside {
+	for i, m := range q.Query.Beside {
 		outcome := shadowCompared
 		if err := b.measureOne(q, shown, ranking, o, i); err != nil {
 			outcome = shadowFailed
@@ -43,9 +45,9 @@ func (b *Broker) measure(q *question, o outcome, shown *exposure.Record) {
 		return
 	}
 	shown.ShadowShare = q.feed.ShadowShare
-	for i := range o.parts {
-		shown.Looked += int(o.parts[i].resp.GetLooked())
-		shown.Lacking = addLacking(shown.Lacking, o.parts[i].resp.GetLacking())
+	for i := range o.Parts {
+		shown.Looked += int(o.Parts[i].Resp.GetLooked())
+		shown.Lacking = addLacking(shown.Lacking, o.Parts[i].Resp.GetLacking())
 	}
 	scoreShown(shown, served, compared)
 	s.mu.Lock()
@@ -55,20 +57,20 @@ func (b *Broker) measure(q *question, o outcome, shown *exposure.Record) {
 
 // measureOne compares the ranking of the i-th shadow with that of the answer's
 // model.
-func (b *Broker) measureOne(q *question, shown *exposure.Record, served stats.Ranking[string], o outcome, i int) error {
-	parts, version, err := besideOf(o.parts, i)
+func (b *Broker) measureOne(q *question, shown *exposure.Record, served stats.Ranking[string], o fanout.Outcome, i int) error {
+	parts, version, err := besideOf(o.Parts, i)
 	if err != nil {
 		return err
 	}
-	m := q.query.Beside[i]
-	entries := merge(parts, int(q.query.Limit), q.query.DistinctObjects)
+	m := q.Query.Beside[i]
+	entries := fanout.Merge(parts, int(q.Query.Limit), q.Query.DistinctObjects)
 	x, err := b.shadows.compare(served, rankingOf(q, entries), labelsOf(q, m))
 	if err != nil {
 		return err
 	}
-	for _, pt := range o.parts {
-		r := pt.resp.GetBeside()[i]
-		x.ServedNanos, x.ServedScored = x.ServedNanos+pt.resp.GetScoringNs(), x.ServedScored+pt.resp.GetStages().GetScored()
+	for _, pt := range o.Parts {
+		r := pt.Resp.GetBeside()[i]
+		x.ServedNanos, x.ServedScored = x.ServedNanos+pt.Resp.GetScoringNs(), x.ServedScored+pt.Resp.GetStages().GetScored()
 		x.Nanos, x.Scored, x.Looked = x.Nanos+r.GetScoringNs(), x.Scored+r.GetScored(), x.Looked+int(r.GetLooked())
 		x.Lacking = addLacking(x.Lacking, r.GetLacking())
 	}
@@ -83,7 +85,7 @@ func (b *Broker) measureOne(q *question, shown *exposure.Record, served stats.Ra
 
 // addLacking adds how many items lack features, by name.
 func addLacking(sum []exposure.Lacked, more map[string]int64) []exposure.Lacked {
-	for _, name := range sortedKeys(more) {
+	for _, name := range slices.Sorted(maps.Keys(more)) {
 		i := slices.IndexFunc(sum, func(l exposure.Lacked) bool { return l.Feature == name })
 		if i < 0 {
 			i, sum = len(sum), append(sum, exposure.Lacked{Feature: strings.Clone(name)})
@@ -95,12 +97,12 @@ func addLacking(sum []exposure.Lacked, more map[string]int64) []exposure.Lacked 
 
 // scoreShown adds to the items that were shown what shadows score them, as far
 // as they are among what was ranked again.
-func scoreShown(shown *exposure.Record, again []entry, compared []int) {
+func scoreShown(shown *exposure.Record, again []fanout.Entry, compared []int) {
 	type key struct{ entity, typ, id string }
 	scored := map[key]*nodev1.Item{}
 	for i := range again {
 		e := &again[i]
-		scored[key{string(e.Entity), string(e.Type), string(e.ID)}] = e.item
+		scored[key{string(e.Entity), string(e.Type), string(e.ID)}] = e.Item
 	}
 	for i := range shown.Items {
 		it := &shown.Items[i]

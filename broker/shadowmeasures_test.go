@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/exposure"
 )
 
@@ -116,7 +117,7 @@ func TestAnswersAreExposedOnce(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
 	var told shows
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Shadow: []string{"coarse"}, ShadowShare: 1})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Shadow: []string{"coarse"}, ShadowShare: 1})
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "limit: 5"))
 	const answers = 40

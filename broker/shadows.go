@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 )
@@ -81,22 +82,23 @@ func (s *shadows) collectors() []prometheus.Collector {
 // if it is one of the sample; or nil. Later pages are none of it: what they may
 // not show any more depends on the model that ranked the first. Nor are answers
 // whose entities are divided, which no one model ranked.
-func (b *Broker) sample(q *question, o outcome) *question {
-	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+func (b *Broker) sample(q *question, o fanout.Outcome) *question {
+	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || len(o.Missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
 		return nil
 	}
 	again := *q
-	again.loan, again.variants, again.draft, again.aside = nil, variants{}, nil, true
-	again.query = proto.CloneOf(q.query)
-	again.whole()
-	again.undivided.query = again.query
-	again.query.Explain, again.query.Features, again.query.Shadow, again.query.Beside, again.query.Measure = false, false, nil, nil, true
-	for _, m := range q.query.Shadow {
-		if m.Name != q.query.Model || q.query.Weights != "" { // which a request may name, or a variant set
-			again.query.Beside = append(again.query.Beside, proto.CloneOf(m))
+	again.Loan, again.variants, again.draft, again.Aside = nil, variants{}, nil, true
+	again.BesideSum, again.Depth = "", 0
+	again.Query = proto.CloneOf(q.Query)
+	again.Whole()
+	again.Groups[0].Query = again.Query
+	again.Query.Explain, again.Query.Features, again.Query.Shadow, again.Query.Beside, again.Query.Measure = false, false, nil, nil, true
+	for _, m := range q.Query.Shadow {
+		if m.Name != q.Query.Model || q.Query.Weights != "" { // which a request may name, or a variant set
+			again.Query.Beside = append(again.Query.Beside, proto.CloneOf(m))
 		}
 	}
-	if len(again.query.Beside) == 0 {
+	if len(again.Query.Beside) == 0 {
 		return nil
 	}
 	return &again
@@ -150,15 +152,15 @@ func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
 		return shadowDropped
 	}
 	defer visit.Leave()
-	q.loan = b.admission.Answering.Borrow()
-	defer q.loan.Return()
+	q.Loan = b.admission.Answering.Borrow()
+	defer q.Loan.Return()
 	ctx, cancel := context.WithTimeout(b.open, b.timeout)
 	defer cancel()
 	o, _, err := b.ask(ctx, q, began.Add(b.timeout))
 	switch {
-	case err != nil || ctx.Err() != nil || len(o.parts) == 0:
+	case err != nil || ctx.Err() != nil || len(o.Parts) == 0:
 		return shadowFailed
-	case len(o.missing) > 0:
+	case len(o.Missing) > 0:
 		return shadowPartial
 	}
 	s.seconds.WithLabelValues(q.feed.Name, q.ranker()).Observe(time.Since(began).Seconds())
@@ -194,7 +196,7 @@ func (s *shadows) compare(served, other stats.Ranking[string], labels []string) 
 
 // count counts what became of all shadows of an answer.
 func (s *shadows) count(q *question, outcome string) {
-	for _, m := range q.query.Beside {
+	for _, m := range q.Query.Beside {
 		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
 	}
 }
@@ -206,21 +208,21 @@ func labelsOf(q *question, m *nodev1.Model) []string {
 // ranker names what ranks, as metrics do: a model, with the beginning of the
 // checksum of weights that a variant set.
 func (q *question) ranker() string {
-	if sum := q.query.WeightsSum; sum != "" {
-		return fmt.Sprintf("%s+%.12s", q.query.Model, sum)
+	if sum := q.Query.WeightsSum; sum != "" {
+		return fmt.Sprintf("%s+%.12s", q.Query.Model, sum)
 	}
-	return q.query.Model
+	return q.Query.Model
 }
 
 // rankingOf is the entries of an answer as their model ranked them: objects
 // where each is shown once, and else records. Names are copies, since what nodes
 // sent goes with the answer.
-func rankingOf(q *question, entries []entry) stats.Ranking[string] {
+func rankingOf(q *question, entries []fanout.Entry) stats.Ranking[string] {
 	r := stats.Ranking[string]{Items: make([]string, len(entries)), Scores: make([]float64, len(entries))}
 	for i := range entries {
 		e := &entries[i]
-		if q.query.DistinctObjects {
-			r.Items[i] = strings.Clone(e.item.GetObject())
+		if q.Query.DistinctObjects {
+			r.Items[i] = strings.Clone(e.Item.GetObject())
 		} else {
 			r.Items[i] = strings.Join([]string{string(e.Timeline.Entity), string(e.Timeline.Type), string(e.ID)}, "\x00")
 		}

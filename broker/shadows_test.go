@@ -10,12 +10,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/stats"
 )
 
 // shadowedFeed is ranked by a model whose scores tie, and all its answers again
 // by recency.
-var shadowedFeed = Feed{Name: "shadowed", Model: "coarse", Shadow: []string{"recency"}, ShadowShare: 1, Limit: 20}
+var shadowedFeed = feeds.Feed{Name: "shadowed", Model: "coarse", Shadow: []string{"recency"}, ShadowShare: 1, Limit: 20}
 
 // outcomes returns what became of the answers that recency was to rank again.
 func (b *Broker) outcomes(t *testing.T) map[string]int {
@@ -189,7 +191,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 	never := shadowedFeed
 	never.ShadowShare = 0
 	for name, c := range map[string]struct {
-		feed Feed
+		feed feeds.Feed
 		ask  func(b *Broker, req *feedv1.GetFeedRequest)
 		want map[string]int
 	}{
@@ -217,7 +219,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 		}, map[string]int{}},
 		"a partial answer": {shadowedFeed, func(b *Broker, req *feedv1.GetFeedRequest) {
 			n := w.nodes["n1"]
-			n.set(func() { n.err = errUnreachable })
+			n.set(func() { n.err = fanout.ErrUnreachable })
 			defer n.set(func() { n.err = nil })
 			resp, err := b.GetFeed(t.Context(), req)
 			if err != nil || len(resp.Coverage.Missing) == 0 {

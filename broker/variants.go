@@ -53,7 +53,7 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Curs
 	}
 	all := experiment.Assignment{Experiments: q.variants.dealt}
 	sets := all.Sets()
-	q.feed.set(sets)
+	q.feed.Set(sets)
 	q.variants.weights = sets.Weights
 	return nil
 }
@@ -95,37 +95,6 @@ func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 		return req.GetFrom() != nil
 	}
 	return false // a filter is joined with the feed's
-}
-
-// set lets variants change a definition.
-func (f *Feed) set(s experiment.Sets) {
-	if s.Interleave != nil {
-		f.interleaves(s.Interleave)
-	}
-	if s.Model != "" {
-		f.Model = s.Model
-		if slices.Contains(f.Shadow, s.Model) {
-			f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == s.Model })
-		}
-	}
-	if s.Filter != nil {
-		f.Filter = *s.Filter
-	}
-	if s.Window != nil {
-		f.Window = *s.Window
-	}
-	if s.Types != nil {
-		f.Types = s.Types
-	}
-	if s.CapPerEntity != nil {
-		f.CapPerEntity = *s.CapPerEntity
-	}
-	if s.Spacing != nil {
-		f.Spacing = Spacing(*s.Spacing)
-	}
-	if s.Limit != 0 {
-		f.Limit = s.Limit
-	}
 }
 
 // receipt names what was dealt.

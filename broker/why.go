@@ -15,7 +15,9 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
@@ -69,10 +71,10 @@ type inquiry struct {
 	entity string // whose timelines are looked at; empty: all that were asked
 	asked  bool   // the request asks for entity
 
-	outcome
-	entries []entry // of the answer, in rank order
+	fanout.Outcome
+	entries []fanout.Entry // of the answer, in rank order
 	places  map[candidateKey]int
-	groups  map[*feedv1.Finding]*group // that their entities are of
+	groups  map[*feedv1.Finding]*questions.Group // that their entities are of
 }
 
 // candidateKey is a record in a timeline.
@@ -96,7 +98,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	end, _ := ctx.Deadline()
 	loan, over := b.admission.Loan(ctx)
 	defer over()
-	i.q.loan = loan
+	i.q.Loan = loan
 	o, f, err := b.ask(ctx, i.q, end)
 	switch {
 	case err != nil:
@@ -105,7 +107,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 		return nil, late(ctx.Err())
 	}
 	i.take(o)
-	resp := &feedv1.WhyResponse{Coverage: coverage(i.q, o), Receipt: receipt(f, o, nil)}
+	resp := &feedv1.WhyResponse{Coverage: coverage(i.q, o), Receipt: b.receipt(i.q, f, o, nil)}
 	if resp.Findings, err = i.findings(); err != nil {
 		return nil, err
 	}
@@ -115,7 +117,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	for _, found := range resp.Findings {
 		found.Detail = i.detail(found)
 		if d := i.q.draft; d != nil {
-			found.Detail = fmt.Sprintf("by %s alone, which %s drafts the pages with: %s", i.q.query.Model, d.Beside.Name, found.Detail)
+			found.Detail = fmt.Sprintf("by %s alone, which %s drafts the pages with: %s", i.q.Query.Model, d.Beside.Name, found.Detail)
 		}
 	}
 	resp.Stage, resp.Detail = i.nothing()
@@ -148,17 +150,17 @@ func (b *Broker) inquire(req *feedv1.WhyRequest) (*inquiry, error) {
 	if err != nil {
 		return nil, under("request", err)
 	}
-	if err := i.q.affordable(limits.MaxInquired); err != nil {
+	if err := i.q.Affordable(limits.MaxInquired); err != nil {
 		return nil, under("request", err)
 	}
-	if b.forbid.Why || i.q.feed.forbids().Why {
+	if b.forbid.Why || i.q.feed.Forbids().Why {
 		return nil, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "request.feed", Detail: fmt.Sprintf("what became of records of feed %s may not be asked", i.q.feed.Name), WayOut: "ask another feed, or who runs this one"}
 	}
 	if d := i.q.draft; d != nil { // it accounts for the ranking by one model
-		d.fault = fmt.Errorf("this is of the ranking by %s alone, which %s drafts the pages with", i.q.query.Model, d.Beside.Name)
-		i.q.query.Beside = nil
+		d.fault = fmt.Errorf("this is of the ranking by %s alone, which %s drafts the pages with", i.q.Query.Model, d.Beside.Name)
+		i.q.Query.Beside, i.q.Depth = nil, 0
 	}
-	i.q.query.Examine = req.GetRecord()
+	i.q.Query.Examine = req.GetRecord()
 	return i, nil
 }
 
@@ -174,11 +176,11 @@ func under(field string, err error) error {
 }
 
 // take makes the answer of what the nodes answered.
-func (i *inquiry) take(o outcome) {
-	i.outcome = o
-	i.entries = merge(o.parts, int(i.q.query.Limit), i.q.query.DistinctObjects)
+func (i *inquiry) take(o fanout.Outcome) {
+	i.Outcome = o
+	i.entries = fanout.Merge(o.Parts, int(i.q.Query.Limit), i.q.Query.DistinctObjects)
 	shown := slices.Clone(i.entries)
-	i.q.feed.Spacing.apart(shown)
+	i.q.feed.Spacing.Apart(shown)
 	i.places = make(map[candidateKey]int, len(shown))
 	for at := range shown {
 		i.places[candidateKey{shown[at].Timeline, shown[at].ID}] = at + 1
@@ -188,11 +190,11 @@ func (i *inquiry) take(o outcome) {
 // findings says what became of the record wherever a node has found it.
 func (i *inquiry) findings() ([]*feedv1.Finding, error) {
 	var all []*feedv1.Finding
-	i.groups = map[*feedv1.Finding]*group{}
-	for _, pt := range i.parts {
-		for _, n := range pt.resp.GetFindings() {
+	i.groups = map[*feedv1.Finding]*questions.Group{}
+	for _, pt := range i.Parts {
+		for _, n := range pt.Resp.GetFindings() {
 			e := millrace.Entity(n.GetEntity())
-			if !pt.covered.Has(partition.Of(e)) || i.entity != "" && n.GetEntity() != i.entity {
+			if !pt.Covered.Has(partition.Of(e)) || i.entity != "" && n.GetEntity() != i.entity {
 				continue
 			}
 			f, err := i.finding(n)
@@ -200,7 +202,7 @@ func (i *inquiry) findings() ([]*feedv1.Finding, error) {
 				return nil, err
 			}
 			f.Variants = i.q.variantsOf(e)
-			i.groups[f] = pt.group
+			i.groups[f] = pt.Group
 			all = append(all, f)
 		}
 	}
@@ -227,31 +229,31 @@ func (i *inquiry) finding(n *nodev1.Finding) (*feedv1.Finding, error) {
 		return f, nil
 	}
 	f.Score = new(n.GetScore())
-	r := rankOf(&nodev1.Item{Score: n.GetScore(), TimeMs: n.GetTimeMs(), Id: string(i.id), Entity: f.Entity, Type: f.Type})
+	r := fanout.RankOf(&nodev1.Item{Score: n.GetScore(), TimeMs: n.GetTimeMs(), Id: string(i.id), Entity: f.Entity, Type: f.Type})
 	return f, i.place(f, n, r)
 }
 
 // place judges a record that was scored.
 func (i *inquiry) place(f *feedv1.Finding, n *nodev1.Finding, r millrace.Rank) error {
-	of := slices.IndexFunc(i.entries, func(e entry) bool { return e.item.GetObject() == f.Object })
+	of := slices.IndexFunc(i.entries, func(e fanout.Entry) bool { return e.Item.GetObject() == f.Object })
 	last := len(i.entries) - 1
 	switch {
 	case i.places[candidateKey{r.Timeline, r.ID}] > 0:
 		f.Stage, f.Place = stageShown, int32(i.places[candidateKey{r.Timeline, r.ID}])
 	case n.GetServed():
 		f.Stage = stageServed
-	case len(i.entries) == int(i.q.query.Limit) && i.entries[last].Compare(r) < 0:
+	case len(i.entries) == int(i.q.Query.Limit) && i.entries[last].Compare(r) < 0:
 		f.Stage, f.Rivals = stageBelowCut, []*feedv1.Rival{rival(i.entries[last].Rank)}
 	case len(n.GetCappedBy()) > 0:
 		f.Stage = stageCapped
 		for _, it := range n.GetCappedBy() {
-			f.Rivals = append(f.Rivals, rival(rankOf(it)))
+			f.Rivals = append(f.Rivals, rival(fanout.RankOf(it)))
 		}
-	case i.q.query.DistinctObjects && of >= 0:
+	case i.q.Query.DistinctObjects && of >= 0:
 		e := &i.entries[of]
 		f.Stage, f.Rivals, f.Place = stageDeduplicated, []*feedv1.Rival{rival(e.Rank)}, int32(i.places[candidateKey{e.Timeline, e.ID}])
-		f.Also = slices.ContainsFunc(e.also, func(a ranked) bool {
-			also := rankOf(a.item)
+		f.Also = slices.ContainsFunc(e.Also, func(a fanout.Ranked) bool {
+			also := fanout.RankOf(a.Item)
 			return also.ID == r.ID && also.Timeline == r.Timeline
 		})
 	default:
@@ -267,13 +269,13 @@ func rival(r millrace.Rank) *feedv1.Rival {
 // rank asks again, for how many rank above what was scored.
 func (i *inquiry) rank(ctx context.Context, findings []*feedv1.Finding) error {
 	q := *i.q
-	q.query = proto.Clone(i.q.query).(*nodev1.QueryRequest)
-	q.query.Examine, q.query.Limit = "", 1
+	q.Query = proto.Clone(i.q.Query).(*nodev1.QueryRequest)
+	q.Query.Examine, q.Query.Limit = "", 1
 	var scored []*feedv1.Finding
 	for _, f := range findings {
 		if f.Score != nil {
 			scored = append(scored, f)
-			q.query.Above = append(q.query.Above, &nodev1.Item{
+			q.Query.Above = append(q.Query.Above, &nodev1.Item{
 				Score: f.GetScore(), TimeMs: f.GetTime().AsTime().UnixMilli(), Id: string(i.id), Entity: f.Entity, Type: f.Type,
 			})
 		}
@@ -288,8 +290,8 @@ func (i *inquiry) rank(ctx context.Context, findings []*feedv1.Finding) error {
 	}
 	for at, f := range scored {
 		f.Rank = 1
-		for _, pt := range o.parts {
-			if above := pt.resp.GetAbove(); at < len(above) {
+		for _, pt := range o.Parts {
+			if above := pt.Resp.GetAbove(); at < len(above) {
 				f.Rank += above[at]
 			}
 		}

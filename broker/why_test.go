@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -54,7 +56,7 @@ func TestWhyUnanswered(t *testing.T) {
 	w.nodes[lost].err = errors.New("broken")
 	for _, entity := range []string{req.Entity, ""} {
 		req.Entity = entity
-		if resp := w.why(b, req); resp.Stage != stageUnanswered || !strings.Contains(resp.Detail, missError) {
+		if resp := w.why(b, req); resp.Stage != stageUnanswered || !strings.Contains(resp.Detail, fanout.MissError) {
 			t.Errorf("of %q on a lost partition: %v", entity, resp)
 		}
 	}
@@ -78,7 +80,7 @@ func TestWhyOnPages(t *testing.T) {
 	for i, e := range []string{"member:1", "member:1", "member:2", "member:2", "member:3"} {
 		w.add(post(e), millrace.RecordID(rune('a'+i)), millrace.Time(1000*(10-i)), "")
 	}
-	b := w.broker(Feed{Name: "apart", Model: "recency", Spacing: Spacing{Entity: 1}})
+	b := w.broker(feeds.Feed{Name: "apart", Model: "recency", Spacing: feeds.Spacing{Entity: 1}})
 	req := &feedv1.GetFeedRequest{Feed: "apart", Entities: []string{"member:1", "member:2", "member:3"}, Limit: new(int64(3))}
 	stages := func() string {
 		var all []string
@@ -115,7 +117,7 @@ experiments:
   - {name: reach, layer: authors, feeds: [f], state: running, slots: [0-9999], share: 10000, forced: {member:1: short, member:2: long}, variants: [{name: long, weight: 10000}, {name: short, weight: 0, set: {window: 8s}}]}
   - {name: kinds, layer: kinds, feeds: [f], state: draft, slots: [0-99], share: 0, forced: {member:2: likes}, variants: [{name: likes, weight: 10000, set: {types: [like]}}]}
   - {name: page, layer: viewers, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: even, weight: 10000}]}
-`, nil, Feed{Name: "f", Model: "recency", Limit: 60, Window: time.Minute})
+`, nil, feeds.Feed{Name: "f", Model: "recency", Limit: 60, Window: time.Minute})
 	for _, c := range []struct {
 		entity, record int
 		apart          bool // the request asks for others
@@ -164,11 +166,11 @@ func TestWhyIsNotHedged(t *testing.T) {
 		if n := w.calls(); n != 8 { // the answer and the rank
 			t.Errorf("%d calls for four inquiries", n)
 		}
-		if took := b.recent.of(3).hedgeAfter(); took != hedgeDelay {
+		if took := b.fanout.HedgeAfter(3); took != usualDelay {
 			t.Errorf("hedges start after %s now", took)
 		}
 		for _, n := range w.nodes { // which do not count as silent either
-			if n.delay = nil; b.health.mute(n.id) {
+			if n.delay = nil; b.fanout.Mute(n.id) {
 				t.Errorf("%s is thought mute", n.id)
 			}
 		}

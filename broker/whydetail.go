@@ -3,7 +3,9 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -16,14 +18,14 @@ import (
 // nothing is what became of a record that no timeline has.
 func (i *inquiry) nothing() (stage, detail string) {
 	lacking := map[string]int{}
-	for p, why := range i.missing {
+	for p, why := range i.Missing {
 		if i.entity == "" || p == partition.Of(millrace.Entity(i.entity)) {
 			lacking[why]++
 		}
 	}
 	if len(lacking) > 0 {
 		var whys []string
-		for _, why := range sortedKeys(lacking) {
+		for _, why := range slices.Sorted(maps.Keys(lacking)) {
 			whys = append(whys, fmt.Sprintf("%d %s", lacking[why], why))
 		}
 		return stageUnanswered, "it may be on a partition that did not answer: " + strings.Join(whys, ", ")
@@ -47,16 +49,16 @@ func (i *inquiry) detail(f *feedv1.Finding) string {
 		if !i.asked {
 			return fmt.Sprintf("it is in %s, and the request does not ask for %s", timeline, f.Entity)
 		}
-		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].query.GetTypes(), ", "))
+		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].Query.GetTypes(), ", "))
 	case stageOutside:
-		if from := millrace.Time(i.groups[f].query.GetFromMs()); at < from {
+		if from := millrace.Time(i.groups[f].Query.GetFromMs()); at < from {
 			return fmt.Sprintf("its time, %s, is before the window, which begins at %s", at, from)
 		}
-		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.q.query.GetToMs()))
+		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.q.Query.GetToMs()))
 	case stageFiltered:
 		return "the filter drops it: " + clauseText(f.GetClause())
 	case stageServed:
-		if i.q.query.DistinctObjects {
+		if i.q.Query.DistinctObjects {
 			return fmt.Sprintf("an earlier page showed its object, %s", f.Object)
 		}
 		return "an earlier page showed it"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
 )
 
 // The fields of feed.proto that are written here. Those of an Also are an
@@ -38,26 +39,26 @@ const (
 // the response, which protobuf writes as they are and readers take for what
 // they say; [readItems] makes messages of them where the answer does not go
 // out as protobuf.
-func (b *Broker) appendItem(ctx context.Context, dst []byte, f *fanout, e *entry) ([]byte, error) {
+func (b *Broker) appendItem(ctx context.Context, dst []byte, q *question, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
 	start := len(dst)
-	dst = appendText(appendPlace(dst, &e.Rank), itemObject, e.item.GetObject())
+	dst = appendText(appendPlace(dst, &e.Rank), itemObject, e.Item.GetObject())
 	dst = appendScore(dst, itemScore, e.Score)
 	at := len(dst)
-	record, err := b.records.append(ctx, dst, f, e)
+	record, err := b.records.append(ctx, dst, q, f, e)
 	var refused *millrace.Error
 	switch {
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil: // damaged; the item is still right in all else
-		b.log.Error("a record could not be decoded", "node", e.from.node, "err", err)
+		b.log.Error("a record could not be decoded", "node", e.From.Node, "err", err)
 	default:
 		dst = enclose(record, at, itemRecord)
 	}
-	for _, a := range e.also {
-		at, r := len(dst), rankOf(a.item)
+	for _, a := range e.Also {
+		at, r := len(dst), fanout.RankOf(a.Item)
 		dst = enclose(appendScore(appendPlace(dst, &r), alsoScore, r.Score), at, itemAlso)
 	}
-	if x := e.item.GetExplain(); x != nil {
+	if x := e.Item.GetExplain(); x != nil {
 		at := len(dst)
 		if dst, err = (proto.MarshalOptions{}).MarshalAppend(dst, x); err != nil {
 			return nil, fmt.Errorf("broker: the account of an item: %w", err)

@@ -30,8 +30,8 @@ const (
 	Prefetch
 )
 
-// headers is what a request's headers say.
-type headers struct {
+// Headers is what a request's headers say.
+type Headers struct {
 	Priority Priority
 	Caller   string
 }
@@ -41,7 +41,7 @@ type headersKey struct{}
 // WithHeaders returns ctx with what the headers say that get returns; it
 // returns "" for one that is absent.
 func WithHeaders(ctx context.Context, get func(string) string) (context.Context, error) {
-	h := headers{Caller: CallerOf(ctx, get(CallerHeader))}
+	h := Headers{Caller: CallerOf(ctx, get(CallerHeader))}
 	var err error
 	if h.Priority, err = ParsePriority(get(PriorityHeader)); err != nil {
 		return ctx, err
@@ -65,7 +65,7 @@ func ParsePriority(header string) (Priority, error) {
 	return Interactive, limits.Invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
-func HeadersOf(ctx context.Context) headers {
-	h, _ := ctx.Value(headersKey{}).(headers)
+func HeadersOf(ctx context.Context) Headers {
+	h, _ := ctx.Value(headersKey{}).(Headers)
 	return h
 }

@@ -18,7 +18,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
@@ -537,7 +537,7 @@ func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return "", err
 	}
@@ -617,7 +617,7 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	case !errors.As(err, &e):
 	case e.Reason == millrace.ReasonUnavailable:
 		return "", errors.New(e.Detail) // to try again is no way out
-	case e.Detail == broker.BuiltInRefused("recent").Detail:
+	case e.Detail == feeds.BuiltInRefused("recent").Detail:
 		return took + "; index nodes were not asked: " + e.Detail, nil
 	}
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
@@ -186,7 +186,7 @@ func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Write
 	if err != nil {
 		return nil, err
 	}
-	feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
+	feeds, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 
 func (k *referred) HasFeed(name string) bool {
 	_, defined := k.feeds.versions.Serving()[name]
-	return defined || slices.ContainsFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
+	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
 // IsPrivate reads the feed's definition. One that cannot be read is taken for
@@ -261,7 +261,7 @@ func (k *referred) CheckFilter(src string) error {
 	checks, done, err := k.feeds.checks(k.ctx)
 	defer done()
 	if err == nil {
-		_, err = broker.CheckFeed(k.ctx, broker.Feed{Model: "recency", Filter: src}, checks)
+		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
 	}
 	k.asked[src] = err
 	return err

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
@@ -112,7 +112,7 @@ func TestExperimentCommands(t *testing.T) {
 func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
+	feeds, err := s.cl.Artefacts(t.Context(), feeds.Kind)
 	s.check(err)
 	v, _, err := feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency\n"), "somebody")
 	s.check(err)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 )
 
 // TestFaultEtcdAway stops etcd, starts it again empty, and restores it, while
@@ -94,7 +94,7 @@ func TestFaultEtcdAway(t *testing.T) {
 	stop()
 	restart()
 	waitFor(c.ctx, t, "the alarm that the past is lost", logged("the beginning of another"))
-	waitFor(c.ctx, t, "that of the definitions", alarmed(broker.FeedsKind, true))
+	waitFor(c.ctx, t, "that of the definitions", alarmed(feeds.Kind, true))
 	defined("restarted while etcd is empty")
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 1 {
 		t.Errorf("the map has epoch %v", epoch)
@@ -102,7 +102,7 @@ func TestFaultEtcdAway(t *testing.T) {
 
 	stop = asker.run()
 	t.Log(run(t, "cluster", "restore", "--etcd", addr, "--data", c.data[0]+","+c.frontData))
-	waitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(broker.FeedsKind, false)() })
+	waitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(feeds.Kind, false)() })
 	asker.await(each)
 	stop()
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 2 {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -20,7 +20,7 @@ import (
 // commands: nobody needs to be asked about them.
 func (s *stage) newsAt(bodies ...string) {
 	s.Helper()
-	feeds, err := s.cl.Artefacts(s.Context(), broker.FeedsKind)
+	feeds, err := s.cl.Artefacts(s.Context(), feeds.Kind)
 	s.check(err)
 	for _, body := range bodies {
 		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")
@@ -272,7 +272,7 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	cl, err := (&Common{Etcd: []string{o.Etcd}}).openCluster(o.ctx, "")
 	o.must(err)
 	defer cl.Close()
-	feeds, err := cl.Artefacts(o.ctx, broker.FeedsKind)
+	feeds, err := cl.Artefacts(o.ctx, feeds.Kind)
 	o.must(err)
 	v, _, err := feeds.Publish(o.ctx, "news", "", []byte("name: news\nmodel: recency\nprivate: true\n"), "somebody")
 	o.must(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
@@ -53,7 +53,7 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 		return nil, err
 	}
 	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil })
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
 }

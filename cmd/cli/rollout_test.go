@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
@@ -359,9 +359,9 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.check(err)
 	}
-	feeds, err := s.cl.Artefacts(t.Context(), broker.FeedsKind)
+	feeds, err := s.cl.Artefacts(t.Context(), feeds.Kind)
 	s.check(err)
-	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
+	likely, err := feeds.Define(t.Context(), feeds, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.check(err)
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
@@ -142,11 +143,11 @@ func followers(truth *oracle.Feed) iter.Seq2[[]byte, error] {
 const maxCap = 5
 
 // feeds are definitions with every combination of deduplication and cap.
-func feeds() []broker.Feed {
-	var all []broker.Feed
+func feeds() []feeds.Feed {
+	var all []feeds.Feed
 	for c := range maxCap + 1 {
 		for _, distinct := range []bool{false, true} {
-			all = append(all, broker.Feed{Name: feedName(distinct, c), Model: "recency", DistinctObjects: distinct, CapPerEntity: c, Limit: 20})
+			all = append(all, feeds.Feed{Name: feedName(distinct, c), Model: "recency", DistinctObjects: distinct, CapPerEntity: c, Limit: 20})
 		}
 	}
 	return all

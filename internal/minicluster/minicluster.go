@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
@@ -56,7 +57,7 @@ type Config struct {
 
 	LogLevels http.Handler // of the admin port's /log; nil: there is none
 
-	Feeds []broker.Feed // beside the built-in ones
+	Feeds []feeds.Feed // beside the built-in ones
 
 	// Exposures is the topic of what answers of experiments showed; empty: none.
 	Exposures string
@@ -303,7 +304,7 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	definitions, err := c.client.Artefacts(run, broker.FeedsKind)
+	definitions, err := c.client.Artefacts(run, feeds.Kind)
 	if err != nil {
 		return err
 	}

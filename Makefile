@@ -165,7 +165,7 @@ config-page: build ## write docs/configuration.md again, from the structs of con
 
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
-	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/feed.binpb millrace/feed/v1/feed.proto
+	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/doors/feed.binpb millrace/feed/v1/feed.proto
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative millrace/node/v1/node.proto millrace/node/v1/admin.proto
 
 kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)

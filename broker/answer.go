@@ -43,7 +43,7 @@ func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fa
 	if err != nil {
 		return nil, err
 	}
-	if err := b.records.checkFields(ctx, f, q, entries); err != nil {
+	if err := b.records.CheckFields(ctx, f, &q.fields, entries); err != nil {
 		return nil, err
 	}
 	resp.ProtoReflect().SetUnknown(items)
@@ -80,7 +80,7 @@ func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entri
 	held := 0
 	for i := range entries {
 		var err error
-		if all, err = b.appendItem(ctx, all, q, f, &entries[i]); err != nil {
+		if all, err = b.records.Append(ctx, all, &q.fields, f, &entries[i]); err != nil {
 			return nil, err
 		}
 		if len(all) > questions.MaxAnswerBytes {

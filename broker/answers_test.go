@@ -102,7 +102,7 @@ func TestAnswersShareABudget(t *testing.T) {
 	for _, byGRPC := range []bool{false, true} {
 		b := largeWorld(t, 40, 100_000).broker()
 		const limit = 32 << 20
-		b.admission.Answering, b.takenWithin = memory.New(limit, "answers"), time.Hour
+		b.admission.Answering, b.TakenWithin = memory.New(limit, "answers"), time.Hour
 		addr := serveNarrow(t, b)
 		if byGRPC {
 			addr = listenGRPC(t, b)
@@ -144,7 +144,7 @@ func cutOff(err error) bool {
 // at leisure is not.
 func TestUnreadAnswersAreCutOff(t *testing.T) {
 	b := largeWorld(t, 40, 100_000).broker()
-	b.takenWithin = 200 * time.Millisecond
+	b.TakenWithin = 200 * time.Millisecond
 	for _, byGRPC := range []bool{false, true} {
 		addr := serveNarrow(t, b)
 		if byGRPC {
@@ -165,7 +165,7 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 	w := largeWorld(t, 20, 20_000)
 	b := w.broker()
-	for name, ask := range doors(t, b) {
+	for name, ask := range doorsOf(t, b) {
 		for i := range 20 {
 			req := largeRequest(20)
 			switch i % 4 {

@@ -11,6 +11,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/findings"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
@@ -106,7 +108,7 @@ func BenchmarkAnswers(b *testing.B) {
 		req := recentRequest(600)
 		change(req)
 		return func() proto.Message {
-			resp, err := broker.feedForJSON(b.Context(), req)
+			resp, err := broker.wireFeed(b.Context(), req)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -124,7 +126,7 @@ func BenchmarkAnswers(b *testing.B) {
 		{"explain", feed(func(r *feedv1.GetFeedRequest) { r.Explain = true }), 3},
 		{"why", func() proto.Message {
 			resp, err := broker.Why(b.Context(), &feedv1.WhyRequest{Request: recentRequest(600), Record: nodes[0].(*explainingNode).items[3].Id})
-			if err != nil || resp.Stage != stageShown {
+			if err != nil || resp.Stage != findings.Shown {
 				b.Fatal(resp, err)
 			}
 			return resp
@@ -136,7 +138,7 @@ func BenchmarkAnswers(b *testing.B) {
 			const rounds = 20
 			start := cpu()
 			for range rounds {
-				text, err := marshalJSON(form.ask())
+				text, err := items.MarshalJSON(form.ask())
 				if err != nil {
 					b.Fatal(err)
 				}

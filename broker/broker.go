@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,14 +20,14 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	grpchealth "google.golang.org/grpc/health"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/doors"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
-	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
@@ -121,28 +120,24 @@ func (c Config) Validate() error {
 
 // Broker answers feed requests.
 type Broker struct {
+	*doors.Doors
+
 	maps        fanout.Maps
 	timeout     time.Duration
 	log         *slog.Logger
 	feeds       *feeds.Book
 	experiments *experiments.Live // nil: none
 	exposures   Exposures         // nil: none
-	permit      *permit.Policy    // nil: everybody may everything
 	name        string
 	models      Models // may be nil
 	condemned   condemned
 	fanout      *fanout.Fanout
-	records     *records
+	records     *items.Records
 	admission   *admission.Control
 	metrics     *metrics
 	shadows     *shadows
 	pages       *pagetoken.Ring
 	forbid      feeds.Forbid
-
-	arriveWithin, takenWithin time.Duration
-
-	checks  *grpchealth.Server // what gRPC's health service says
-	leaving atomic.Bool        // see Leave
 
 	open context.Context // until Close
 	end  context.CancelFunc
@@ -171,12 +166,15 @@ func New(cfg Config) (*Broker, error) {
 	nodes := fanout.New(fanout.Config{Maps: cfg.Maps, Zone: cfg.Zone, Dial: cfg.Dial, Memory: admitted.Answering, Log: cfg.Log})
 	b := &Broker{
 		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: pagetoken.NewRing(cfg.PageKeys),
-		fanout: nodes, records: newRecords(nodes.Node), admission: admitted, traced: cfg.Traced,
-		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),
-		checks: grpchealth.NewServer(),
-		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin,
+		fanout: nodes, records: items.New(nodes.Node, cfg.Log), admission: admitted, traced: cfg.Traced,
+		exposures: cfg.Exposures, name: cfg.Name, shadows: newShadows(),
+		forbid: cfg.Forbid,
 	}
 	b.condemned.cluster = cfg.Condemned
+	b.Doors = doors.New(doors.Config{
+		Admission: admitted, Permit: cfg.Permit, Feed: b.wireFeed, Why: b.Why,
+		Refused: func(err error) { b.metrics.turnedAway(err) }, Shed: func() { b.metrics.refused.Inc() },
+	})
 	b.open, b.end = context.WithCancel(context.Background())
 	b.feeds = feeds.NewBook(append(feeds.BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	b.feeds.Start()
@@ -209,7 +207,7 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 	if err != nil {
 		return nil, err
 	}
-	return resp, readItems(resp)
+	return resp, items.Read(resp)
 }
 
 // wireFeed is GetFeed for doors that write protobuf: items are among the
@@ -234,7 +232,7 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 	}
 	if tracing.Forced(ctx) {
 		if err == nil {
-			err = readItems(resp)
+			err = items.Read(resp)
 		}
 		b.logTraced(ctx, req, resp, err, time.Since(start))
 		unexplained(req, resp)
@@ -267,7 +265,7 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err != nil {
 		return q, nil, err
 	}
-	if err := b.records.checkFields(ctx, nil, q, nil); err != nil {
+	if err := b.records.CheckFields(ctx, nil, &q.fields, nil); err != nil {
 		return q, nil, err
 	}
 	q.Query.Explain = q.Query.Explain || tracing.Forced(ctx)

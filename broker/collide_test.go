@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle/collide"
 	"github.com/millrace/millrace/internal/partition"
@@ -42,7 +43,7 @@ func TestPagesShowWhatCollides(t *testing.T) {
 			t.Errorf("%s: pages show %v", f.Name, all)
 		}
 		req.PageToken = first.NextPageToken
-		if why := w.why(b, &feedv1.WhyRequest{Record: "victim", Request: req}); why.Stage != stageBelowCut {
+		if why := w.why(b, &feedv1.WhyRequest{Record: "victim", Request: req}); why.Stage != findings.BelowCut {
 			t.Errorf("%s: the victim is %s: %s", f.Name, why.Stage, why.Detail)
 		}
 	}

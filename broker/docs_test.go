@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 )
 
 var shown = regexp.MustCompile("(?ms)^```(json|yaml)\n(.*?)^```")
@@ -36,7 +37,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s\n%d %s", text, status, answer)
 		}
 	}
-	for _, stage := range append([]string{stageUnanswered, stageNever}, furthest...) {
+	for _, stage := range append([]string{findings.Unanswered, findings.Never}, findings.Stages...) {
 		if !bytes.Contains(page, []byte("| `"+stage+"` |")) {
 			t.Errorf("the page does not tell what %s means", stage)
 		}

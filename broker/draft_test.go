@@ -207,7 +207,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		if d := got.Receipt.Draft; d == nil || !strings.Contains(d.Fault, c.fault) || d.Turns != 0 {
 			t.Errorf("%s: %v", what, got.Receipt.Draft)
 		}
-		if !slices.Equal(items(got), items(plain)[:9]) {
+		if !slices.Equal(itemsOf(got), itemsOf(plain)[:9]) {
 			t.Errorf("%s: the page is not the first model's", what)
 		}
 		if r := log.last(t); r.Interleaving != nil || len(r.Models) != 1 || r.Items[0].Team != -1 {
@@ -217,7 +217,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		if d := next.Receipt.Draft; d == nil || d.Fault != "" || d.Seed != got.Receipt.Draft.Seed || d.ModelVersion != "7" {
 			t.Errorf("%s, the page after: %v", what, next.Receipt.Draft)
 		}
-		if slices.ContainsFunc(items(next), func(it string) bool { return slices.Contains(items(got), it) }) {
+		if slices.ContainsFunc(itemsOf(next), func(it string) bool { return slices.Contains(itemsOf(got), it) }) {
 			t.Errorf("%s: an item is on both pages", what)
 		}
 		models.drop(second)

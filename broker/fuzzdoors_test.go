@@ -119,7 +119,7 @@ func serveDoors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.arriveWithin, b.takenWithin = 2*time.Second, 2*time.Second
+	b.ArriveWithin, b.TakenWithin = 2*time.Second, 2*time.Second
 	listen := func(refusal string) net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

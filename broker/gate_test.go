@@ -6,13 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/tap"
-
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/admission"
-	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // When nodes get slower the more they are asked, the gate settles where they
@@ -179,26 +172,4 @@ func TestGateStaysOpenForBriefAnswers(t *testing.T) {
 			t.Errorf("only %d requests are let in", limit)
 		}
 	})
-}
-
-// A full gate refuses by the headers alone, and feeds alone.
-func TestRefuseEarly(t *testing.T) {
-	b := newWorld(t, 1, 1).broker()
-	feed := &tap.Info{FullMethodName: feedv1.FeedService_GetFeed_FullMethodName}
-	prefetch := &tap.Info{FullMethodName: feed.FullMethodName, Header: metadata.Pairs(admission.PriorityHeader, "prefetch")}
-	other := &tap.Info{FullMethodName: "/grpc.health.v1.Health/Check"}
-	limit := b.admission.Limit()
-	for i := range limit + 1 {
-		for _, c := range []struct {
-			info   *tap.Info
-			refuse bool
-		}{{feed, i >= limit}, {prefetch, i >= limit/2}, {other, false}} {
-			if _, err := b.admitCall(t.Context(), c.info); (err != nil) != c.refuse {
-				t.Fatalf("%s %v with %d in flight: %v", c.info.FullMethodName, c.info.Header, i, err)
-			} else if _, again := rpcerr.RetryAfter(err); again != c.refuse {
-				t.Fatalf("no hint when to try again: %v", err)
-			}
-		}
-		_, _ = b.admission.Enter(t.Context())
-	}
 }

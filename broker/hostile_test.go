@@ -71,7 +71,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	refuse := map[string]func(body string) error{}
 	refuse["JSON"] = func(body string) error {
 		req := &feedv1.GetFeedRequest{}
-		err := unmarshalJSON([]byte(body), req, b.admission.Parsing)
+		err := intake.ReadJSON([]byte(body), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.read(req, time.Now())
 		}
@@ -79,7 +79,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	}
 	refuse["JSON of why"] = func(body string) error {
 		req := &feedv1.WhyRequest{}
-		err := unmarshalJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.admission.Parsing)
+		err := intake.ReadJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.inquire(req)
 		}
@@ -96,9 +96,9 @@ func TestWhatARefusalCosts(t *testing.T) {
 		t.Run("protobuf/"+name, func(t *testing.T) {
 			checkCost(t, func() error {
 				req := &feedv1.GetFeedRequest{}
-				p := &parcel{req: req, loan: b.admission.Parsing.Borrow()}
-				defer p.loan.Return()
-				err := p.open(message)
+				loan := b.admission.Parsing.Borrow()
+				defer loan.Return()
+				err := intake.ReadMessage(message, req, loan)
 				if err == nil {
 					_, err = b.read(req, time.Now())
 				}
@@ -283,7 +283,7 @@ func waitFor(t *testing.T, what string, so func() bool) {
 // stops.
 func TestTricklesAreCutOff(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.arriveWithin = 100 * time.Millisecond
+	b.ArriveWithin = 100 * time.Millisecond
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	for path, head := range map[string]string{
@@ -464,7 +464,7 @@ func TestProblemsEverywhere(t *testing.T) {
 	}{
 		{"GET", "/v1/feed", 405, millrace.ReasonMethod}, {"PUT", "/v1/why", 405, millrace.ReasonMethod}, {"POST", "/v1/openapi.json", 405, millrace.ReasonMethod},
 		{"GET", "/", 404, millrace.ReasonNotFound}, {"POST", "/v1/feeds", 404, millrace.ReasonNotFound}, {"GET", "//v1/feed", 404, millrace.ReasonNotFound},
-		{"GET", "/v1/../v1/feed", 404, millrace.ReasonNotFound}, {"POST", feedPrefix + "Nothing", 404, millrace.ReasonNotFound}, {"GET", feedv1connect.FeedServiceWhyProcedure, 405, millrace.ReasonMethod},
+		{"GET", "/v1/../v1/feed", 404, millrace.ReasonNotFound}, {"POST", "/" + feedv1connect.FeedServiceName + "/Nothing", 404, millrace.ReasonNotFound}, {"GET", feedv1connect.FeedServiceWhyProcedure, 405, millrace.ReasonMethod},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+c.path, nil)
 		if err != nil {

@@ -106,7 +106,7 @@ func TestLongMessagesAreRefused(t *testing.T) {
 	for range 17 {
 		req.Fields = append(req.Fields, strings.Repeat("x", 1<<20))
 	}
-	for name, ask := range doors(t, b) {
+	for name, ask := range doorsOf(t, b) {
 		if name == "in process" || strings.Contains(name, "POST") || strings.Contains(name, "UTF-8") {
 			continue // TestHTTPRefusals has the last two
 		}

@@ -13,13 +13,13 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
-	"github.com/millrace/millrace/schemas"
 )
 
 // question is a request that has been found good, and what becomes of it.
@@ -37,9 +37,8 @@ type question struct {
 	refused   []refused       // by nodes, while it is asked
 
 	minCoverage float64
-	fullReceipt bool                                  // it has the offsets as lists
-	fields      []string                              // of records, to be shown; empty: all
-	selected    map[*schemas.Schema]schemas.Selection // of each schema met; see shows
+	fullReceipt bool         // it has the offsets as lists
+	fields      items.Fields // of records
 
 	began   time.Time
 	keys    *pagetoken.Keys    // of the first page
@@ -73,7 +72,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		return nil, err
 	}
 	q := &question{feed: feed, narrows: no.Window, began: now}
-	q.FeedName = feed.Name
+	q.FeedName, q.fields.Private = feed.Name, feed.Private
 	q.Whole()
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
 		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
@@ -257,7 +256,7 @@ func readFields(q *question, req *feedv1.GetFeedRequest) error {
 			return limits.Invalid(fmt.Sprintf("fields[%d]", i), "name a field of the records' schema", "it is empty")
 		}
 	}
-	q.fields = req.GetFields()
+	q.fields.Names = req.GetFields()
 	return nil
 }
 

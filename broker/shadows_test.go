@@ -44,7 +44,7 @@ func observed(t *testing.T, o prometheus.Observer) (mean float64, n int) {
 	return m.Histogram.GetSampleSum() / float64(n), n
 }
 
-func items(resp *feedv1.GetFeedResponse) (ids []string) {
+func itemsOf(resp *feedv1.GetFeedResponse) (ids []string) {
 	for _, it := range resp.Items {
 		ids = append(ids, it.Entity+"\x00"+it.Type+"\x00"+it.Id)
 	}
@@ -131,7 +131,7 @@ func TestShadowsAreCompared(t *testing.T) {
 
 // ranking is an answer as a ranking.
 func ranking(resp *feedv1.GetFeedResponse) stats.Ranking[string] {
-	r := stats.Ranking[string]{Items: items(resp)}
+	r := stats.Ranking[string]{Items: itemsOf(resp)}
 	for _, it := range resp.Items {
 		r.Scores = append(r.Scores, it.Score)
 	}

@@ -8,12 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -49,21 +48,21 @@ func TestWhyUnanswered(t *testing.T) {
 	}
 	b := w.broker()
 	req := &feedv1.WhyRequest{Request: recentRequest(20), Record: string(recordID(1)), Entity: string(timelineOf(1).Entity)}
-	if resp := w.why(b, req); resp.Stage != stageShown {
+	if resp := w.why(b, req); resp.Stage != findings.Shown {
 		t.Errorf("with every node there: %v", resp)
 	}
 	lost := w.m.Replicas(partition.Of(timelineOf(1).Entity))[0]
 	w.nodes[lost].err = errors.New("broken")
 	for _, entity := range []string{req.Entity, ""} {
 		req.Entity = entity
-		if resp := w.why(b, req); resp.Stage != stageUnanswered || !strings.Contains(resp.Detail, fanout.MissError) {
+		if resp := w.why(b, req); resp.Stage != findings.Unanswered || !strings.Contains(resp.Detail, fanout.MissError) {
 			t.Errorf("of %q on a lost partition: %v", entity, resp)
 		}
 	}
 	for i := range 5 { // another, on the node that answers
 		if e := timelineOf(i).Entity; w.m.Replicas(partition.Of(e))[0] != lost {
 			req.Entity = string(e)
-			if resp := w.why(b, req); resp.Stage != stageNever {
+			if resp := w.why(b, req); resp.Stage != findings.Never {
 				t.Errorf("of %s: %v", e, resp)
 			}
 			return
@@ -124,10 +123,10 @@ experiments:
 		stage, says    string
 		variants       map[string]string
 	}{
-		{1, 49, false, stageOutside, "before the window, which begins at " + timeAt(52).String(), map[string]string{"reach": "short"}},
-		{1, 49, true, stageNotAsked, "does not ask for member:1", map[string]string{"reach": "short"}},
-		{2, 50, false, stageNotAsked, "the types asked are like", map[string]string{"reach": "long", "kinds": "likes"}},
-		{3, 51, false, stageShown, "", map[string]string{"reach": "long"}},
+		{1, 49, false, findings.Outside, "before the window, which begins at " + timeAt(52).String(), map[string]string{"reach": "short"}},
+		{1, 49, true, findings.NotAsked, "does not ask for member:1", map[string]string{"reach": "short"}},
+		{2, 50, false, findings.NotAsked, "the types asked are like", map[string]string{"reach": "long", "kinds": "likes"}},
+		{3, 51, false, findings.Shown, "", map[string]string{"reach": "long"}},
 	} {
 		req := recentRequest(12)
 		req.Feed, req.AsOf = "f", timestamp(timeAt(60))
@@ -159,7 +158,7 @@ func TestWhyIsNotHedged(t *testing.T) {
 			n.delay = func() time.Duration { return 2 * time.Second }
 		}
 		for range 4 {
-			if resp := w.why(b, &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}); resp.Stage != stageShown {
+			if resp := w.why(b, &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}); resp.Stage != findings.Shown {
 				t.Errorf("%v", resp)
 			}
 		}
@@ -193,17 +192,6 @@ func TestWhyByCurl(t *testing.T) {
 	} {
 		if status, _, got := post(t, s.URL+"/v1/why", curl, body); status != 400 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s, want %s", body, status, got, want)
-		}
-	}
-}
-
-// A value in a sentence is cut where it would drown the sentence, and between
-// characters.
-func TestValueText(t *testing.T) {
-	fits, long := strings.Repeat("ß", maxValueText-2), strings.Repeat("ß", maxValueText) // in quotes
-	for text, want := range map[string]string{fits: `"` + fits + `"`, long: `"` + long[:2*(maxValueText-1)] + "…"} {
-		if got := valueText(structpb.NewStringValue(text)); got != want {
-			t.Errorf("%d characters became %q, want %q", len(text)/2, got, want)
 		}
 	}
 }

@@ -22,11 +22,12 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/client"
 )
 
-// doors are all the ways to ask a broker, by name.
-func doors(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+// doorsOf are all the ways to ask a broker, by name.
+func doorsOf(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	t.Helper()
 	h := httptest.NewServer(b.Handler())
 	t.Cleanup(h.Close)
@@ -94,7 +95,7 @@ func TestDoors(t *testing.T) {
 		value["stars"] = 3.0 // as a Struct has it
 		return value
 	}
-	for door, ask := range doors(t, w.broker()) {
+	for door, ask := range doorsOf(t, w.broker()) {
 		for _, fields := range [][]string{nil, {"stars", "id", "likes"}} {
 			req := recentRequest(4)
 			req.Fields = fields
@@ -141,7 +142,7 @@ func TestWireFeed(t *testing.T) {
 	if err := proto.Unmarshal(raw, read); err != nil {
 		t.Fatal(err)
 	}
-	if err := readItems(wire); err != nil || len(wire.Items) != 1 || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
+	if err := items.Read(wire); err != nil || len(wire.Items) != 1 || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
 		t.Errorf("%v: off the wire\n%v, want\n%v", err, read, wire)
 	}
 }

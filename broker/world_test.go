@@ -23,6 +23,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -410,9 +411,9 @@ func (w *world) examine(req *nodev1.QueryRequest, q *oracle.Query) (all []*nodev
 					}
 					switch {
 					case len(q.Types) > 0 && !slices.Contains(q.Types, ty):
-						f.Dropped = stageNotAsked
+						f.Dropped = findings.NotAsked
 					case r.Time < q.From:
-						f.Dropped = stageOutside
+						f.Dropped = findings.Outside
 					}
 					all = append(all, f)
 				}

@@ -50,3 +50,14 @@ func CheckText(s string, limit int) error {
 	}
 	return nil
 }
+
+// Under puts the field that err names, if any, under a message.
+func Under(field string, err error) error {
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Field == "" {
+		return err
+	}
+	inner := *e
+	inner.Field = field + "." + e.Field
+	return &inner
+}

@@ -359,9 +359,9 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.check(err)
 	}
-	feeds, err := s.cl.Artefacts(t.Context(), feeds.Kind)
+	store, err := s.cl.Artefacts(t.Context(), feeds.Kind)
 	s.check(err)
-	likely, err := feeds.Define(t.Context(), feeds, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
+	likely, err := feeds.Define(t.Context(), store, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.check(err)
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
@@ -373,7 +373,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
-	s.check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
+	s.check(store.Drop(t.Context(), likely.Version, nil, "somebody"))
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}

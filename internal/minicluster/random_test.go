@@ -63,7 +63,7 @@ func TestRandomClustersEqualTheOracle(t *testing.T) {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			faults := &faults{}
 			c, err := Start(t.Context(), Config{
-				Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feeds(),
+				Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feedsOfAll(),
 				Assign: func(ids []millrace.NodeID) cluster.Assignment { return randomAssignment(r, ids) },
 				Broker: faults.into,
 			})

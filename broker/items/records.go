@@ -1,8 +1,12 @@
-package broker
+// Package items makes the items of an answer: bodies of records, by the schemas that
+// they were written under, to protobuf's wire form, and that to JSON. Nowhere on the
+// way are they messages.
+package items
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -27,10 +31,11 @@ const maxSchemaBytes = schemas.MaxBytes
 // schemas, which may be many.
 const fieldsLast = time.Second
 
-// records turns bodies into JSON objects by the schemas they were written
+// Records turns bodies into JSON objects by the schemas they were written
 // under, which it fetches from the nodes that returned the bodies.
-type records struct {
+type Records struct {
 	nodes   func(cluster.Node) (fanout.Node, error)
+	log     *slog.Logger
 	telling singleflight.Group // of the fields of all schemas
 
 	mu struct {
@@ -51,47 +56,54 @@ type fieldBook struct {
 	closed bool // there are no others; else there are too many to tell, or the node does not
 }
 
-func newRecords(nodes func(cluster.Node) (fanout.Node, error)) *records {
-	r := &records{nodes: nodes}
+// New returns one that asks nodes for the schemas that it does not know.
+func New(nodes func(cluster.Node) (fanout.Node, error), log *slog.Logger) *Records {
+	r := &Records{nodes: nodes, log: log}
 	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
 	r.told.Store(&fieldBook{hints: hint.NewIndex(nil)})
 	return r
 }
 
-// append appends to dst a body as protobuf writes a Struct: a JSON object, as
-// [schemas.Schema.JSONValue] says, of the fields that the question names, or
-// all.
-func (r *records) append(ctx context.Context, dst []byte, q *question, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
+// record appends to dst a body as protobuf writes a Struct: a JSON object, as
+// [schemas.Schema.JSONValue] says, of the fields that are to be shown.
+func (r *Records) record(ctx context.Context, dst []byte, fields *Fields, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
 	s, err := r.schema(ctx, f, millrace.Fingerprint(e.Item.GetSchema()), e.From.Node)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.AppendStruct(dst, e.Item.GetBody(), q.shows(s))
+	record, err := s.AppendStruct(dst, e.Item.GetBody(), fields.of(s))
 	if err != nil {
 		return nil, fmt.Errorf("record %q of %s: %w", e.ID, e.Timeline, err)
 	}
 	return record, nil
 }
 
-// shows returns the fields of a schema's records that the items carry.
-func (q *question) shows(s *schemas.Schema) schemas.Selection {
-	if len(q.fields) == 0 {
+// Fields is which fields of records an answer shows.
+type Fields struct {
+	Names    []string                              // empty: all
+	Private  bool                                  // a wrong name is held against what the answer shows, and nothing else
+	selected map[*schemas.Schema]schemas.Selection // of each schema met
+}
+
+// of returns the fields of a schema's records that the items carry.
+func (w *Fields) of(s *schemas.Schema) schemas.Selection {
+	if len(w.Names) == 0 {
 		return nil
 	}
-	only, ok := q.selected[s]
+	only, ok := w.selected[s]
 	if !ok {
-		if q.selected == nil {
-			q.selected = map[*schemas.Schema]schemas.Selection{}
+		if w.selected == nil {
+			w.selected = map[*schemas.Schema]schemas.Selection{}
 		}
-		only = s.Select(q.fields)
-		q.selected[s] = only
+		only = s.Select(w.Names)
+		w.selected[s] = only
 	}
 	return only
 }
 
 // schema returns a schema, from the cache or from the node that sent a body
 // written under it, or else from any other.
-func (r *records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
+func (r *Records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID) (*schemas.Schema, error) {
 	if s := r.byFingerprint(fp); s != nil {
 		return s, nil
 	}
@@ -100,7 +112,7 @@ func (r *records) schema(ctx context.Context, f *fanout.Asking, fp millrace.Fing
 
 // ask fetches a schema from a node or else from any other, and with it, if it
 // shall, the names of all fields that the node knows.
-func (r *records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
+func (r *Records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerprint, from millrace.NodeID, fields bool) (*schemas.Schema, error) {
 	ctx, cancel := context.WithDeadline(ctx, f.End)
 	defer cancel()
 	m := f.Map
@@ -121,7 +133,7 @@ func (r *records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerp
 	return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("no node could tell schema %s: %v", fp, err), WayOut: "try again after a pause"}
 }
 
-func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
+func (r *Records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
 	node, err := r.nodes(n)
 	if err != nil {
 		return nil, err
@@ -150,7 +162,7 @@ func (r *records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerp
 
 // learn takes over what a node says of the fields of all schemas. The names come
 // only when they are others than before, or from a node that has no sums.
-func (r *records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
+func (r *Records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 	next := &fieldBook{at: time.Now(), sum: resp.GetFieldsSum()}
 	names := resp.GetFields()
 	switch {
@@ -165,14 +177,14 @@ func (r *records) learn(was *fieldBook, resp *nodev1.GetSchemaResponse) {
 	r.told.Store(next)
 }
 
-// checkFields refuses a field that no schema has: that some records go without
+// CheckFields refuses a field that no schema has: that some records go without
 // is no fault. It asks a node for the fields of all schemas only when none that
 // it knows is the one, and once in so long, so that wrong names cost no more
 // than look-ups. Without entries, as before nodes are asked, it goes by what is
 // known.
-func (r *records) checkFields(ctx context.Context, f *fanout.Asking, q *question, entries []fanout.Entry) error {
-	wrong := r.unknown(q.fields)
-	if wrong < 0 || f == nil && q.feed.Private {
+func (r *Records) CheckFields(ctx context.Context, f *fanout.Asking, fields *Fields, entries []fanout.Entry) error {
+	wrong := r.unknown(fields.Names)
+	if wrong < 0 || f == nil && fields.Private {
 		return nil
 	}
 	if !r.told.Load().fresh() {
@@ -189,15 +201,15 @@ func (r *records) checkFields(ctx context.Context, f *fanout.Asking, q *question
 		case <-ctx.Done():
 			return nil
 		}
-		wrong = r.unknown(q.fields)
+		wrong = r.unknown(fields.Names)
 	}
 	if now := r.told.Load(); wrong < 0 || !now.fresh() || !now.closed {
 		return nil
 	}
-	name := q.fields[wrong]
+	name := fields.Names[wrong]
 	return &millrace.Error{
 		Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("fields[%d]", wrong), Detail: fmt.Sprintf("no schema has a field %.100q", name),
-		WayOut: r.suggest(name, q, entries),
+		WayOut: r.suggest(name, fields, entries),
 	}
 }
 
@@ -206,8 +218,8 @@ func (t *fieldBook) fresh() bool { return time.Since(t.at) < fieldsLast }
 
 // suggest says what a wrong name was probably meant to be: of a private feed
 // among the fields of the records that it shows.
-func (r *records) suggest(name string, q *question, entries []fanout.Entry) string {
-	if !q.feed.Private {
+func (r *Records) suggest(name string, fields *Fields, entries []fanout.Entry) string {
+	if !fields.Private {
 		return r.told.Load().hints.Nearest(name)
 	}
 	shown := map[string]bool{}
@@ -228,14 +240,14 @@ func (r *records) suggest(name string, q *question, entries []fanout.Entry) stri
 const maxNamed = 1000
 
 // byFingerprint returns a schema that is kept, or nil.
-func (r *records) byFingerprint(fp millrace.Fingerprint) *schemas.Schema {
+func (r *Records) byFingerprint(fp millrace.Fingerprint) *schemas.Schema {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.mu.known[fp]
 }
 
 // keep keeps a schema, up to the bound.
-func (r *records) keep(s *schemas.Schema) {
+func (r *Records) keep(s *schemas.Schema) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.known[s.Fingerprint()] != nil || r.mu.bytes+s.Bytes() > maxSchemaBytes {
@@ -253,7 +265,7 @@ func (r *records) keep(s *schemas.Schema) {
 
 // unknown returns the place of the first name that is a field of no schema that
 // is known of, -1 if there is none.
-func (r *records) unknown(names []string) int {
+func (r *Records) unknown(names []string) int {
 	if len(names) == 0 {
 		return -1
 	}

@@ -1,4 +1,7 @@
-package broker
+// Package doors is how callers reach a broker: gRPC, and HTTP with Connect and JSON,
+// which OpenAPI describes. A door lets a request in by its headers, reads it within
+// the bounds of its budget, and writes the answer in the form that was asked for.
+package doors
 
 import (
 	"context"
@@ -6,9 +9,11 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -21,9 +26,50 @@ import (
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 )
+
+// Config is what doors work with.
+type Config struct {
+	Admission *admission.Control
+	Permit    *permit.Policy // nil: whoever reaches the broker may everything
+	// Feed answers a request for a feed. The items are among the unknown fields of
+	// its answer, as [items.Records] writes them.
+	Feed func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
+	Why  func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
+	// Refused is told why a door refuses a request, which nobody is asked for then.
+	Refused func(error)
+	// Shed is told in its place where the headers alone were read.
+	Shed func()
+}
+
+// Doors is the doors of a broker: gRPC, and HTTP with Connect and JSON.
+type Doors struct {
+	// ArriveWithin is how long a request may take to arrive, and TakenWithin how
+	// long an answer may take to be read.
+	ArriveWithin, TakenWithin time.Duration
+
+	admission *admission.Control
+	permit    *permit.Policy
+	feed      func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
+	why       func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
+	refused   func(error)
+	shed      func()
+
+	checks  *grpchealth.Server // what gRPC's health service says
+	leaving atomic.Bool        // see Leave
+}
+
+// New returns the doors of a broker.
+func New(c Config) *Doors {
+	return &Doors{
+		ArriveWithin: intake.ArriveWithin, TakenWithin: intake.TakenWithin,
+		admission: c.Admission, permit: c.Permit, feed: c.Feed, why: c.Why, refused: c.Refused, shed: c.Shed,
+		checks: grpchealth.NewServer(),
+	}
+}
 
 // The bounds of a gRPC connection. Many calls at a time are usual: a service
 // has one connection to a broker.
@@ -34,9 +80,9 @@ const (
 	idleConn       = 15 * time.Minute
 )
 
-// ServerOptions are what the gRPC server of this broker needs. Its listener is
-// [Broker.Guard]'s.
-func (b *Broker) ServerOptions() []grpc.ServerOption {
+// ServerOptions are what the gRPC server of a broker needs. Its listener is
+// [Doors.Guard]'s.
+func (b *Doors) ServerOptions() []grpc.ServerOption {
 	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall)...), grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
@@ -46,8 +92,8 @@ func (b *Broker) ServerOptions() []grpc.ServerOption {
 // Guard returns the listener of the gRPC server: it bounds what connections
 // hold of requests that have not been read whole, and how long they may take to
 // read answers. See [intake.Watch].
-func (b *Broker) Guard(l net.Listener) net.Listener {
-	return intake.Watch(l, b.admission.Arriving, b.arriveWithin, b.takenWithin)
+func (b *Doors) Guard(l net.Listener) net.Listener {
+	return intake.Watch(l, b.admission.Arriving, b.ArriveWithin, b.TakenWithin)
 }
 
 // refuseCompressed refuses compressed requests: a small one may become a large
@@ -68,7 +114,7 @@ func (noDecompressor) Do(io.Reader) ([]byte, error) {
 // admitCall refuses on the strength of a request's headers what would be
 // refused anyway: in a flood, reading what is then refused takes as much time
 // as answering the rest.
-func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
 		return ctx, nil
 	}
@@ -83,11 +129,11 @@ func (b *Broker) admitCall(ctx context.Context, info *tap.Info) (context.Context
 		err = b.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
 	}
 	if err != nil {
-		b.metrics.turnedAway(err)
+		b.refused(err)
 		return nil, rpcerr.Status(err)
 	}
 	if b.admission.Full(p) {
-		b.metrics.refused.Inc()
+		b.shed()
 		return nil, errOverloaded
 	}
 	return admission.WithPass(ctx, &admission.Pass{}), nil
@@ -99,7 +145,7 @@ var errOverloaded = rpcerr.Status(admission.Overloaded)
 const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
 
 // RegisterGRPC puts the feed service, health and reflection on s.
-func (b *Broker) RegisterGRPC(s *grpc.Server) {
+func (b *Doors) RegisterGRPC(s *grpc.Server) {
 	s.RegisterService(b.feedService(), b)
 	b.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 	healthv1.RegisterHealthServer(s, b.checks)
@@ -109,19 +155,19 @@ func (b *Broker) RegisterGRPC(s *grpc.Server) {
 // Leave has the broker tell that it is to be asked no more, and go on answering:
 // gRPC's health service says that it does not serve, and each answer by HTTP ends
 // its connection.
-func (b *Broker) Leave() {
+func (b *Doors) Leave() {
 	b.leaving.Store(true)
 	b.checks.Shutdown()
 }
 
 // feedService is the service of feed.proto, whose requests are let in before
 // they are parsed.
-func (b *Broker) feedService() *grpc.ServiceDesc {
+func (b *Doors) feedService() *grpc.ServiceDesc {
 	desc := feedv1.FeedService_ServiceDesc
 	desc.HandlerType = (*any)(nil)
 	desc.Methods = []grpc.MethodDesc{
-		{MethodName: "GetFeed", Handler: serveGRPC(b, b.wireFeed)},
-		{MethodName: "Why", Handler: serveGRPC(b, b.Why)},
+		{MethodName: "GetFeed", Handler: serveGRPC(b, b.feed)},
+		{MethodName: "Why", Handler: serveGRPC(b, b.why)},
 	}
 	return &desc
 }
@@ -130,7 +176,7 @@ func (b *Broker) feedService() *grpc.ServiceDesc {
 func serveGRPC[Req any, PReq interface {
 	*Req
 	proto.Message
-}, Resp any](b *Broker, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
+}, Resp any](b *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
 	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		ctx = tracing.Incoming(ctx)
 		ctx, err := admission.WithHeaders(ctx, func(name string) string {
@@ -144,7 +190,7 @@ func serveGRPC[Req any, PReq interface {
 		}
 		visit, err := b.admission.Enter(ctx)
 		if err != nil {
-			b.metrics.turnedAway(err)
+			b.refused(err)
 			return nil, rpcerr.Status(err)
 		}
 		defer visit.Leave()
@@ -161,7 +207,7 @@ func serveGRPC[Req any, PReq interface {
 		}
 		var resp *Resp
 		if err != nil {
-			b.metrics.turnedAway(err)
+			b.refused(err)
 		} else {
 			resp, err = method(ctx, p.req.(PReq))
 		}

@@ -1,96 +1,33 @@
-package broker
+package intake
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// marshalJSON writes a message with the field names of the .proto, zeros
-// included. 64-bit integers are strings, as in all JSON of protobuf. Items that
-// are encoded, as [appendItem] does, are written from their bytes: as messages
-// they would take many times as much.
-func marshalJSON(m proto.Message) ([]byte, error) {
-	resp, ok := m.(*feedv1.GetFeedResponse)
-	if !ok || len(resp.ProtoReflect().GetUnknown()) == 0 {
-		return plainJSON(m)
-	}
-	rest, err := plainJSON(&feedv1.GetFeedResponse{
-		NextPageToken: resp.NextPageToken, Coverage: resp.Coverage, Receipt: resp.Receipt, Explain: resp.Explain, Hints: resp.Hints,
-	})
-	if err != nil {
-		return nil, err
-	}
-	text := append(make([]byte, 0, len(rest)+2*len(resp.ProtoReflect().GetUnknown())), noItems[:len(noItems)-1]...)
-	for item := range encodedItems(resp) {
-		if text, err = itemText.append(text, item); err != nil {
-			return nil, err
-		}
-		text = append(text, ',')
-	}
-	text[len(text)-1] = ']'
-	return append(text, bytes.TrimPrefix(rest, []byte(noItems))...), nil
-}
-
-// noItems is how an answer begins that has no items.
-const noItems = `{"items":[]`
-
-// encodedItems yields the items of an answer.
-func encodedItems(resp *feedv1.GetFeedResponse) iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for b := []byte(resp.ProtoReflect().GetUnknown()); len(b) > 0; {
-			_, _, tag := protowire.ConsumeTag(b)
-			item, size := protowire.ConsumeBytes(b[tag:])
-			if size < 0 || !yield(item) {
-				return
-			}
-			b = b[tag+size:]
-		}
-	}
-}
-
-// costOfJSON returns what marshalJSON takes for an answer: its text, which
-// grows as it is written.
-func costOfJSON(resp *feedv1.GetFeedResponse) (bytes int64) {
-	return 4 * int64(len(resp.ProtoReflect().GetUnknown()))
-}
-
-func plainJSON(m proto.Message) ([]byte, error) {
-	loose, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer // protojson varies its spaces on purpose
-	err = json.Compact(&b, loose)
-	return b.Bytes(), err
-}
-
-// unmarshalJSON reads a message strictly. The error is a refusal that names
+// ReadJSON reads a message strictly. The error is a refusal that names
 // the field at fault.
 //
-// Nothing is parsed before [intake.JSON] has found it bounded, and entities are
+// Nothing is parsed before [JSON] has found it bounded, and entities are
 // read by it: they are nearly all of a large request.
-func unmarshalJSON(b []byte, m proto.Message, budget *memory.Budget) error {
+func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	path := entitiesOf(m)
-	text, err := intake.JSON(b, path...)
+	text, err := JSON(b, path...)
 	if err != nil && len(path) > 1 {
-		return under(path[0], err)
+		return limits.Under(path[0], err)
 	}
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package broker
+package findings
 
 import (
 	"encoding/json"
@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// nothing is what became of a record that no timeline has.
-func (i *inquiry) nothing() (stage, detail string) {
+// Nothing is what became of a record that no timeline has.
+func (i *Search) Nothing() (stage, detail string) {
 	lacking := map[string]int{}
 	for p, why := range i.Missing {
-		if i.entity == "" || p == partition.Of(millrace.Entity(i.entity)) {
+		if i.Entity == "" || p == partition.Of(millrace.Entity(i.Entity)) {
 			lacking[why]++
 		}
 	}
@@ -28,45 +28,45 @@ func (i *inquiry) nothing() (stage, detail string) {
 		for _, why := range slices.Sorted(maps.Keys(lacking)) {
 			whys = append(whys, fmt.Sprintf("%d %s", lacking[why], why))
 		}
-		return stageUnanswered, "it may be on a partition that did not answer: " + strings.Join(whys, ", ")
+		return Unanswered, "it may be on a partition that did not answer: " + strings.Join(whys, ", ")
 	}
 	where := "no timeline of the entities asked"
-	if i.entity != "" {
-		where = "no timeline of " + i.entity
+	if i.Entity != "" {
+		where = "no timeline of " + i.Entity
 	}
-	return stageNever, where + " has it, or has had it deleted: it was not published, was refused (look in the dead letters), went to another entity, or retention has long dropped it"
+	return Never, where + " has it, or has had it deleted: it was not published, was refused (look in the dead letters), went to another entity, or retention has long dropped it"
 }
 
-// detail says a finding's stage as a sentence.
-func (i *inquiry) detail(f *feedv1.Finding) string {
+// Detail says a finding's stage as a sentence.
+func (i *Search) Detail(f *feedv1.Finding) string {
 	timeline, at := f.Entity+"/"+f.Type, millrace.TimeOf(f.GetTime().AsTime())
 	switch f.Stage {
-	case stageDeleted:
+	case Deleted:
 		return fmt.Sprintf("version %d, of %s, deleted it from %s", f.Version, at, timeline)
-	case stageExpired:
+	case Expired:
 		return fmt.Sprintf("retention has dropped it from %s: its time is %s", timeline, at)
-	case stageNotAsked:
-		if !i.asked {
+	case NotAsked:
+		if !i.Asked {
 			return fmt.Sprintf("it is in %s, and the request does not ask for %s", timeline, f.Entity)
 		}
 		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].Query.GetTypes(), ", "))
-	case stageOutside:
+	case Outside:
 		if from := millrace.Time(i.groups[f].Query.GetFromMs()); at < from {
 			return fmt.Sprintf("its time, %s, is before the window, which begins at %s", at, from)
 		}
-		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.q.Query.GetToMs()))
-	case stageFiltered:
+		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.Query.GetToMs()))
+	case Filtered:
 		return "the filter drops it: " + clauseText(f.GetClause())
-	case stageServed:
-		if i.q.Query.DistinctObjects {
+	case Served:
+		if i.Query.DistinctObjects {
 			return fmt.Sprintf("an earlier page showed its object, %s", f.Object)
 		}
 		return "an earlier page showed it"
-	case stageBelowCut:
+	case BelowCut:
 		return i.cutText(f)
-	case stageCapped:
+	case Capped:
 		return fmt.Sprintf("it scores %s, and %d of %s rank above it, as many as the feed shows of an entity: %s", number(f.GetScore()), len(f.Rivals), f.Entity, names(f.Rivals))
-	case stageDeduplicated:
+	case Deduplicated:
 		text := fmt.Sprintf("%s of %s/%s, about the same object, %s, ranks above it, at place %d of the answer", f.Rivals[0].GetId(), f.Rivals[0].GetEntity(), f.Rivals[0].GetType(), f.Object, f.Place)
 		if f.Also {
 			text += ", and names it as also"
@@ -77,7 +77,7 @@ func (i *inquiry) detail(f *feedv1.Finding) string {
 }
 
 // cutText says how far below the last item of the answer a record is.
-func (i *inquiry) cutText(f *feedv1.Finding) string {
+func (i *Search) cutText(f *feedv1.Finding) string {
 	last := f.Rivals[0]
 	text := fmt.Sprintf("it scores %s and is number %d of those scored; the last of the %d items, %s, scores %s", number(f.GetScore()), f.Rank, len(i.entries), last.GetId(), number(last.GetScore()))
 	switch {

@@ -1,4 +1,4 @@
-package broker
+package items
 
 import (
 	"context"
@@ -33,18 +33,18 @@ const (
 	timeNanos     protowire.Number = 2
 )
 
-// appendItem appends an item of an answer as protobuf writes it. Making
+// Append appends an item of an answer as protobuf writes it. Making
 // messages of items and their records would be half of the work of an answer,
 // and most callers get bytes anyway. So they stand among the unknown fields of
 // the response, which protobuf writes as they are and readers take for what
-// they say; [readItems] makes messages of them where the answer does not go
+// they say; [Read] makes messages of them where the answer does not go
 // out as protobuf.
-func (b *Broker) appendItem(ctx context.Context, dst []byte, q *question, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
+func (b *Records) Append(ctx context.Context, dst []byte, fields *Fields, f *fanout.Asking, e *fanout.Entry) ([]byte, error) {
 	start := len(dst)
 	dst = appendText(appendPlace(dst, &e.Rank), itemObject, e.Item.GetObject())
 	dst = appendScore(dst, itemScore, e.Score)
 	at := len(dst)
-	record, err := b.records.append(ctx, dst, q, f, e)
+	record, err := b.record(ctx, dst, fields, f, e)
 	var refused *millrace.Error
 	switch {
 	case errors.As(err, &refused):
@@ -105,8 +105,8 @@ func enclose(dst []byte, at int, field protowire.Number) []byte {
 	return slices.Insert(dst, at, head...)
 }
 
-// readItems makes messages of the items of an answer.
-func readItems(resp *feedv1.GetFeedResponse) error {
+// Read makes messages of the items of an answer.
+func Read(resp *feedv1.GetFeedResponse) error {
 	m := resp.ProtoReflect()
 	raw := m.GetUnknown()
 	m.SetUnknown(nil)

@@ -1,4 +1,4 @@
-package broker
+package doors
 
 import (
 	_ "embed"

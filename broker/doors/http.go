@@ -1,4 +1,4 @@
-package broker
+package doors
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -30,11 +31,11 @@ import (
 // Handler serves JSON: Connect's protocol, and POST /v1/feed and /v1/why. GET
 // /v1/openapi.json describes the latter. Errors are problem documents (RFC
 // 9457), but for calls by Connect's protocol, which has its own.
-func (b *Broker) Handler() http.Handler {
+func (b *Doors) Handler() http.Handler {
 	all := b.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.arriveWithin)) // also of what nobody reads
-		w = &timely{ResponseWriter: w, within: b.takenWithin}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.ArriveWithin)) // also of what nobody reads
+		w = &timely{ResponseWriter: w, within: b.TakenWithin}
 		if b.leaving.Load() {
 			w.Header().Set("Connection", "close")
 		}
@@ -52,13 +53,13 @@ func (b *Broker) Handler() http.Handler {
 }
 
 // routes is everything that is served, by path.
-func (b *Broker) routes() map[string]route {
+func (b *Doors) routes() map[string]route {
 	_, byConnect := feedv1connect.NewFeedServiceHandler(connectFeed{b},
 		connect.WithCodec(jsonCodec{b.admission.Parsing, "json"}), connect.WithCodec(jsonCodec{b.admission.Parsing, "json; charset=utf-8"}), connect.WithCodec(protoCodec{b.admission.Parsing}), connect.WithReadMaxBytes(intake.MaxBytes+envelopeBytes))
 	called := b.guarded(byConnect)
 	return map[string]route{
 		"/v1/feed":         {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.feedForJSON)))},
-		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.Why)))},
+		"/v1/why":          {http.MethodPost, b.guarded(gzhttp.GzipHandler(serveJSON(b, b.why)))},
 		"/v1/openapi.json": {http.MethodGet, http.HandlerFunc(serveOpenAPI)},
 		feedv1connect.FeedServiceGetFeedProcedure: {http.MethodPost, called},
 		feedv1connect.FeedServiceWhyProcedure:     {http.MethodPost, called},
@@ -79,9 +80,9 @@ const (
 	envelopeBytes = 64  // of gRPC-Web and of gRPC by Connect
 )
 
-// HTTPServer returns the server of [Broker.Handler], which bounds how long a
+// HTTPServer returns the server of [Doors.Handler], which bounds how long a
 // request may take to arrive and its answer to be read.
-func (b *Broker) HTTPServer() *http.Server {
+func (b *Doors) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler: b.permit.Handler(b.Handler()), ReadHeaderTimeout: headersWithin, IdleTimeout: idleWithin, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 64 << 10},
@@ -91,7 +92,7 @@ func (b *Broker) HTTPServer() *http.Server {
 // guarded lets requests in by their headers, reads their bodies within the
 // budget and in time, and lets them in to the gate, all before anything is
 // parsed. What it hands on has its body in a [received].
-func (b *Broker) guarded(next http.Handler) http.Handler {
+func (b *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := admission.WithHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
 		if err != nil {
@@ -115,7 +116,7 @@ func (b *Broker) guarded(next http.Handler) http.Handler {
 			in, err = b.admission.Enter(ctx)
 		}
 		if err != nil {
-			b.metrics.turnedAway(err)
+			b.refused(err)
 			refuse(w, r, err)
 			return
 		}
@@ -158,7 +159,7 @@ type received struct {
 func (*received) Close() error { return nil }
 
 // receive reads a body that the caller may send now.
-func (b *Broker) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
+func (b *Doors) receive(w http.ResponseWriter, r *http.Request, loan *memory.Loan) (*received, error) {
 	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
 		if e := r.Header.Get(name); e != "" && e != "identity" {
 			return nil, limits.Invalid(name, "send the body as it is", "%.100q is not taken here", e)
@@ -221,19 +222,19 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 func serveJSON[Req any, PReq interface {
 	*Req
 	proto.Message
-}, Resp proto.Message](b *Broker, method func(context.Context, PReq) (Resp, error)) http.Handler {
+}, Resp proto.Message](b *Doors, method func(context.Context, PReq) (Resp, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := PReq(new(Req))
 		err := readRequest(r, req, b.admission.Parsing)
 		var resp Resp
 		if err != nil {
-			b.metrics.turnedAway(err)
+			b.refused(err)
 		} else {
 			resp, err = method(r.Context(), req)
 		}
 		var body []byte
 		if err == nil {
-			body, err = marshalJSON(resp)
+			body, err = items.MarshalJSON(resp)
 		}
 		if err != nil {
 			rpcerr.WriteProblem(w, err)
@@ -253,27 +254,27 @@ func readRequest(r *http.Request, req proto.Message, budget *memory.Budget) erro
 	default:
 		return limits.Invalid("Content-Type", "send application/json", "%.100q is not JSON", kind)
 	}
-	return unmarshalJSON(r.Body.(*received).whole, req, budget)
+	return intake.ReadJSON(r.Body.(*received).whole, req, budget)
 }
 
-// feedForJSON is wireFeed for doors that write JSON: the loan of the answer is
+// feedForJSON is feed for doors that write JSON: the loan of the answer is
 // for its text too, and for the messages between.
-func (b *Broker) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
-	resp, err := b.wireFeed(ctx, req)
+func (b *Doors) feedForJSON(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+	resp, err := b.feed(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	loan, over := b.admission.Loan(ctx)
 	defer over()
-	return resp, loan.More(costOfJSON(resp))
+	return resp, loan.More(items.CostOfJSON(resp))
 }
 
-type connectFeed struct{ b *Broker }
+type connectFeed struct{ b *Doors }
 
 func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	get := c.b.feedForJSON
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && strings.HasSuffix(info.RequestHeader().Get("Content-Type"), "proto") {
-		get = c.b.wireFeed
+		get = c.b.feed
 	}
 	resp, err := get(ctx, req)
 	if err != nil {
@@ -283,7 +284,7 @@ func (c connectFeed) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*
 }
 
 func (c connectFeed) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
-	resp, err := c.b.Why(ctx, req)
+	resp, err := c.b.why(ctx, req)
 	if err != nil {
 		return nil, rpcerr.Connect(err)
 	}
@@ -300,11 +301,11 @@ type jsonCodec struct {
 func (c jsonCodec) Name() string { return c.name }
 
 // Marshal implements connect.Codec.
-func (jsonCodec) Marshal(m any) ([]byte, error) { return marshalJSON(m.(proto.Message)) }
+func (jsonCodec) Marshal(m any) ([]byte, error) { return items.MarshalJSON(m.(proto.Message)) }
 
 // Unmarshal implements connect.Codec.
 func (c jsonCodec) Unmarshal(b []byte, m any) error {
-	return unmarshalJSON(b, m.(proto.Message), c.budget)
+	return intake.ReadJSON(b, m.(proto.Message), c.budget)
 }
 
 // protoCodec is Connect's protobuf, of which nothing is parsed before it is
@@ -319,9 +320,9 @@ func (protoCodec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto
 
 // Unmarshal implements connect.Codec.
 func (c protoCodec) Unmarshal(b []byte, m any) error {
-	p := parcel{req: m.(proto.Message), loan: c.budget.Borrow()}
-	defer p.loan.Return()
-	return p.open(b)
+	loan := c.budget.Borrow()
+	defer loan.Return()
+	return intake.ReadMessage(b, m.(proto.Message), loan)
 }
 
 // withTimeout returns ctx with the deadline that a TimeoutHeader asks for.

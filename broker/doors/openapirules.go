@@ -1,10 +1,11 @@
-package broker
+package doors
 
 import (
 	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -69,7 +70,7 @@ var rules = map[string]rule{
 	"Missing.reason":           {values: values(fanout.MissTimeout, fanout.MissUnreachable, fanout.MissNoReplica, fanout.MissBehind, fanout.MissOverloaded, fanout.MissTooLarge, fanout.MissModel, fanout.MissOlder, fanout.MissError)},
 	"Receipt.execution":        {values: values("", "generated", "interpreted", "generated,interpreted")},
 	"ItemExplain.cache":        {values: values("fat", "store")},
-	"WhyResponse.stage":        {values: values(append([]string{stageNever, stageUnanswered}, furthest...)...)},
-	"Finding.stage":            {values: values(furthest...)},
+	"WhyResponse.stage":        {values: values(append([]string{findings.Never, findings.Unanswered}, findings.Stages...)...)},
+	"Finding.stage":            {values: values(findings.Stages...)},
 	"FilterClause.outcome":     {values: values(strings.Fields("false null error nan")...)},
 }

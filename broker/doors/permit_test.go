@@ -1,16 +1,17 @@
-package broker
+package doors
 
 import (
 	"testing"
 
 	"google.golang.org/grpc"
 
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/permit"
 )
 
 // Whatever a broker serves, the table says who may call it.
 func TestEveryMethodAndPathIsInTheTable(t *testing.T) {
-	b := newWorld(t, 1, 1).broker()
+	b := New(Config{Admission: admission.New(nil, 256<<20)})
 	s := grpc.NewServer()
 	b.RegisterGRPC(s)
 	var calls []string

@@ -1,4 +1,4 @@
-package broker
+package intake
 
 import (
 	"slices"

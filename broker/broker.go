@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/shadows"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/permit"
@@ -135,7 +136,7 @@ type Broker struct {
 	records     *items.Records
 	admission   *admission.Control
 	metrics     *metrics
-	shadows     *shadows
+	shadows     *shadows.Shadows
 	pages       *pagetoken.Ring
 	forbid      feeds.Forbid
 
@@ -167,7 +168,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: pagetoken.NewRing(cfg.PageKeys),
 		fanout: nodes, records: items.New(nodes.Node, cfg.Log), admission: admitted, traced: cfg.Traced,
-		exposures: cfg.Exposures, name: cfg.Name, shadows: newShadows(),
+		exposures: cfg.Exposures, name: cfg.Name,
 		forbid: cfg.Forbid,
 	}
 	b.condemned.cluster = cfg.Condemned
@@ -176,6 +177,7 @@ func New(cfg Config) (*Broker, error) {
 		Refused: func(err error) { b.metrics.turnedAway(err) }, Shed: func() { b.metrics.refused.Inc() },
 	})
 	b.open, b.end = context.WithCancel(context.Background())
+	b.shadows = shadows.New(b.open, admitted, b.timeout, cfg.Log)
 	b.feeds = feeds.NewBook(append(feeds.BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
 	b.feeds.Start()
 	if cfg.Experiments != nil { // which refer to feeds
@@ -195,7 +197,7 @@ func (b *Broker) Close() error {
 		b.experiments.Close()
 	}
 	b.end()
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	b.fanout.Close()
 	return nil
 }

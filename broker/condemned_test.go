@@ -191,7 +191,7 @@ func TestWhatTheClusterCondemns(t *testing.T) {
 	if _, err := b.GetFeed(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	for _, n := range w.nodes {
 		for _, q := range n.asked {
 			if q.ModelVersion == "2" || len(q.Beside) > 0 {

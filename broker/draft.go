@@ -111,7 +111,7 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 	if d.fault != nil {
 		return nil, d.fault
 	}
-	parts, version, err := besideOf(o.Parts, 0)
+	parts, version, err := fanout.Beside(o.Parts, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,25 +208,6 @@ func (c *caps) take(e millrace.Entity) {
 }
 
 func (c *caps) has(e millrace.Entity) bool { return c == nil || c.have[e] < c.most }
-
-// besideOf returns the parts as the i-th model beside ranks them, and its
-// version. The error says why some part has no such ranking.
-func besideOf(parts []fanout.Part, i int) (ranked []fanout.Part, version string, err error) {
-	for at, pt := range parts {
-		all := pt.Resp.GetBeside()
-		switch {
-		case i >= len(all):
-			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.Node)
-		case all[i].GetError() != "":
-			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.Node, all[i].GetError())
-		case at > 0 && all[i].GetModelVersion() != version:
-			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.Node)
-		}
-		version = all[i].GetModelVersion()
-		ranked = append(ranked, fanout.Part{Node: pt.Node, Group: pt.Group, Covered: pt.Covered, Resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
-	}
-	return ranked, version, nil
-}
 
 // receipt says how an answer was drafted.
 func (d *draft) receipt() *feedv1.Draft {

@@ -10,10 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/broker/shadows"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
@@ -42,12 +45,47 @@ func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespo
 		return
 	}
 	r := b.shown(q, o, resp, entries)
-	if again != nil && b.shadow(again, r, b.exposes(q) && concerns(r)) {
+	if again != nil && b.shadows.Rank(b.sampled(again), r, b.exposes(q) && concerns(r)) {
 		return
 	}
 	if b.exposes(q) && concerns(r) {
 		b.exposures.Add(r)
 	}
+}
+
+// sample returns an answer's question as its shadow models are to rank it again,
+// if it is one of the sample; or nil. Later pages are none of it: what they may
+// not show any more depends on the model that ranked the first. Nor are answers
+// whose entities are divided, which no one model ranked.
+func (b *Broker) sample(q *question, o fanout.Outcome) *question {
+	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || len(o.Missing) > 0 || mathrand.Float64() >= q.feed.ShadowShare {
+		return nil
+	}
+	again := *q
+	again.Loan, again.variants, again.draft, again.Aside = nil, variants{}, nil, true
+	again.BesideSum, again.Depth = "", 0
+	again.Query = proto.CloneOf(q.Query)
+	again.Whole()
+	again.Groups[0].Query = again.Query
+	again.Query.Explain, again.Query.Features, again.Query.Shadow, again.Query.Beside, again.Query.Measure = false, false, nil, nil, true
+	for _, m := range q.Query.Shadow {
+		if m.Name != q.Query.Model || q.Query.Weights != "" { // which a request may name, or a variant set
+			again.Query.Beside = append(again.Query.Beside, proto.CloneOf(m))
+		}
+	}
+	if len(again.Query.Beside) == 0 {
+		return nil
+	}
+	return &again
+}
+
+// sampled is a question that sample returned, as shadows ask it.
+func (b *Broker) sampled(again *question) shadows.Sample {
+	ask := func(ctx context.Context, end time.Time) (fanout.Outcome, error) {
+		o, _, err := b.ask(ctx, again, end)
+		return o, err
+	}
+	return shadows.Sample{Question: &again.Question, Share: again.feed.ShadowShare, Ask: ask, Told: b.exposures}
 }
 
 // concerns reports whether an experiment or a holdout had a part in what was

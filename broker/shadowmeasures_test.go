@@ -35,7 +35,7 @@ func TestExposuresOfShadows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 		if len(told.all) != i+1 {
 			t.Fatalf("%d exposures of %d answers", len(told.all), i+1)
 		}
@@ -64,7 +64,7 @@ func TestExposuresOfShadows(t *testing.T) {
 			t.Fatalf("cost and features: %+v, %d looked at", x, r.Looked)
 		}
 	}
-	metrics := shadowMetrics(t, &b.shadows.measures)
+	metrics := shadowMetrics(t, b.shadows.Collectors()[5])
 	for name, want := range map[string]float64{
 		"candidate_seconds of=shadow":              3e-8,
 		"candidate_seconds of=served":              1e-8,
@@ -124,7 +124,7 @@ func TestAnswersAreExposedOnce(t *testing.T) {
 	for i := range answers {
 		ask(t, b, string(recordID(i)), nil)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	ids, shadowed := map[string]bool{}, 0
 	for i := range told.all {
 		r := &told.all[i]

@@ -3,6 +3,7 @@ package broker
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,14 +24,34 @@ var shadowedFeed = feeds.Feed{Name: "shadowed", Model: "coarse", Shadow: []strin
 func (b *Broker) outcomes(t *testing.T) map[string]int {
 	t.Helper()
 	all := map[string]int{}
-	for _, outcome := range []string{shadowCompared, shadowPartial, shadowFailed, shadowDropped} {
+	for _, outcome := range []string{"compared", "partial", "failed", "dropped"} {
 		var m dto.Metric
-		if err := b.shadows.answers.WithLabelValues("shadowed", "coarse", "recency", "", outcome).Write(&m); err != nil {
+		if err := shadowAnswers(b).WithLabelValues("shadowed", "coarse", "recency", "", outcome).Write(&m); err != nil {
 			t.Fatal(err)
 		}
 		all[outcome] = int(m.Counter.GetValue())
 	}
 	return all
+}
+
+// shadowsAtOnce is how many answers are ranked again at a time.
+const shadowsAtOnce = 4
+
+// shadowAnswers counts what became of answers that shadows were to rank.
+func shadowAnswers(b *Broker) *prometheus.CounterVec {
+	return b.shadows.Collectors()[0].(*prometheus.CounterVec)
+}
+
+// shadowHistogram is the histogram of shadows with a name.
+func shadowHistogram(b *Broker, name string) *prometheus.HistogramVec {
+	for _, c := range b.shadows.Collectors() {
+		descs := make(chan *prometheus.Desc, 10)
+		c.Describe(descs)
+		if h, is := c.(*prometheus.HistogramVec); is && strings.Contains((<-descs).String(), `"millrace_broker_`+name+`"`) {
+			return h
+		}
+	}
+	panic(name)
 }
 
 // observed returns the mean and the number of what a histogram has seen.
@@ -105,9 +126,9 @@ func TestShadowsAreCompared(t *testing.T) {
 			t.Fatal(err)
 		}
 		tau += order / n
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 	}
-	if got := b.outcomes(t); got[shadowCompared] != n {
+	if got := b.outcomes(t); got["compared"] != n {
 		t.Fatalf("of %d answers: %v", n, got)
 	}
 	labels := []string{"shadowed", "coarse", "recency", ""}
@@ -115,10 +136,10 @@ func TestShadowsAreCompared(t *testing.T) {
 		got  prometheus.Observer
 		want float64
 	}{
-		"overlap at 10":    {b.shadows.overlap.WithLabelValues(append(slices.Clip(labels), "10")...), overlap},
-		"overlap at limit": {b.shadows.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...), all},
-		"rbo":              {b.shadows.rbo.WithLabelValues(labels...), rbo},
-		"tau":              {b.shadows.tau.WithLabelValues(labels...), tau},
+		"overlap at 10":    {shadowHistogram(b, "shadow_overlap").WithLabelValues(append(slices.Clip(labels), "10")...), overlap},
+		"overlap at limit": {shadowHistogram(b, "shadow_overlap").WithLabelValues(append(slices.Clip(labels), "limit")...), all},
+		"rbo":              {shadowHistogram(b, "shadow_rbo").WithLabelValues(labels...), rbo},
+		"tau":              {shadowHistogram(b, "shadow_kendall_tau").WithLabelValues(labels...), tau},
 	} {
 		if mean, seen := observed(t, c.got); seen != n || !close2(mean, c.want) {
 			t.Errorf("%s: %v of %d, not %v of %d", name, mean, seen, c.want, n)
@@ -157,12 +178,12 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	for range 10 {
 		ask()
 	}
-	if got := b.outcomes(t); got[shadowDropped] != 10-shadowing || got[shadowCompared]+got[shadowFailed] != 0 {
+	if got := b.outcomes(t); got["dropped"] != 10-shadowsAtOnce || got["compared"]+got["failed"] != 0 {
 		t.Errorf("ten answers, whose shadows take for ever: %v", got)
 	}
 	b.end() // as Close does, and does not wait for a node
-	b.shadows.running.Wait()
-	if got := b.outcomes(t); got[shadowFailed] != shadowing {
+	b.shadows.Wait()
+	if got := b.outcomes(t); got["failed"] != shadowsAtOnce {
 		t.Errorf("after the end: %v", got)
 	}
 
@@ -177,8 +198,8 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	}
 	b = busy // which ask asks
 	ask()
-	busy.shadows.running.Wait()
-	if got := busy.outcomes(t); got[shadowDropped] != 1 || got[shadowCompared] != 0 {
+	busy.shadows.Wait()
+	if got := busy.outcomes(t); got["dropped"] != 1 || got["compared"] != 0 {
 		t.Errorf("a gate that is half full: %v", got)
 	}
 }
@@ -203,7 +224,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 				}
 				req.PageToken = resp.NextPageToken
 			}
-		}, map[string]int{shadowCompared: 1}},
+		}, map[string]int{"compared": 1}},
 		"no share": {never, func(b *Broker, req *feedv1.GetFeedRequest) {
 			for range 100 {
 				if _, err := b.GetFeed(t.Context(), req); err != nil {
@@ -231,7 +252,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 		req := rankedRequest(5)
 		req.Feed = "shadowed"
 		c.ask(b, req)
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 		for outcome, n := range b.outcomes(t) {
 			if n != c.want[outcome] {
 				t.Errorf("%s: %d %s, not %d", name, n, outcome, c.want[outcome])

@@ -135,7 +135,7 @@ func TestVariantsSetWeights(t *testing.T) {
 	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
 	sum := weights.Sum(`{"scale":-2}`)
 	resp := ask(t, b, "alice", nil)
-	b.shadows.running.Wait() // for which the exposure waits
+	b.shadows.Wait() // for which the exposure waits
 	models.serve(coarseVersion(2))
 	next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = resp.NextPageToken })
 	anew := ask(t, b, "alice", nil)
@@ -152,13 +152,13 @@ func TestVariantsSetWeights(t *testing.T) {
 			}
 		}
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	if m := told.all[0].Models[0]; m.Checksum != first.Sum+"+"+sum {
 		t.Errorf("the exposure has %+v", m)
 	}
 	told.all = nil
 	bob := ask(t, b, "bob", nil)
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	if r := bob.Receipt; r.WeightsSum != "" || told.all[0].Models[0].Checksum != coarseVersion(2).Sum {
 		t.Errorf("control: %v, %+v", r, told.all[0].Models)
 	}
@@ -166,9 +166,9 @@ func TestVariantsSetWeights(t *testing.T) {
 	if overridden.Receipt.WeightsSum != "" || len(overridden.Receipt.Overridden) != 1 {
 		t.Errorf("a request that names its model: %v", overridden.Receipt)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	var m dto.Metric
-	if err := b.shadows.answers.WithLabelValues("f", "coarse+"+sum[:12], "recency", "", shadowCompared).Write(&m); err != nil || m.Counter.GetValue() != 2 {
+	if err := shadowAnswers(b).WithLabelValues("f", "coarse+"+sum[:12], "recency", "", "compared").Write(&m); err != nil || m.Counter.GetValue() != 2 {
 		t.Errorf("%v, %v", &m, err)
 	}
 	define(t, b, docs, 2, halves("running", "weights: {scale: -3}"))

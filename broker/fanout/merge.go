@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -102,4 +103,23 @@ func RankOf(it *nodev1.Item) millrace.Rank {
 		Score: it.GetScore(), Time: millrace.Time(it.GetTimeMs()), ID: millrace.RecordID(it.GetId()),
 		Timeline: millrace.Timeline{Entity: millrace.Entity(it.GetEntity()), Type: millrace.ContentType(it.GetType())},
 	}
+}
+
+// Beside returns the parts as the i-th model beside ranks them, and its
+// version. The error says why some part has no such ranking.
+func Beside(parts []Part, i int) (ranked []Part, version string, err error) {
+	for at, pt := range parts {
+		all := pt.Resp.GetBeside()
+		switch {
+		case i >= len(all):
+			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.Node)
+		case all[i].GetError() != "":
+			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.Node, all[i].GetError())
+		case at > 0 && all[i].GetModelVersion() != version:
+			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.Node)
+		}
+		version = all[i].GetModelVersion()
+		ranked = append(ranked, Part{Node: pt.Node, Group: pt.Group, Covered: pt.Covered, Resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+	}
+	return ranked, version, nil
 }

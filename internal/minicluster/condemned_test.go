@@ -17,7 +17,6 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode"

@@ -1,20 +1,23 @@
-package broker
+// Package shadows ranks answers again by models that rank nothing for anybody, beside
+// the requests, and counts how far they would differ.
+package shadows
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/proto"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 )
@@ -38,11 +41,15 @@ const (
 	shadowDropped  = "dropped" // for lack of room
 )
 
-// shadows rank a sample of a feed's answers again, by models that rank nothing
+// Shadows rank a sample of a feed's answers again, by models that rank nothing
 // for anybody, and count how far they would differ.
-type shadows struct {
-	slots   chan struct{}
-	running sync.WaitGroup
+type Shadows struct {
+	slots     chan struct{}
+	running   sync.WaitGroup
+	admission *admission.Control
+	timeout   time.Duration
+	open      context.Context // they end with it
+	log       *slog.Logger
 
 	answers *prometheus.CounterVec   // feed, model, shadow, version, outcome
 	overlap *prometheus.HistogramVec // feed, model, shadow, version, depth
@@ -52,14 +59,24 @@ type shadows struct {
 	measures
 }
 
-func newShadows() *shadows {
+// Sample is an answer that shadows rank again.
+type Sample struct {
+	Question *questions.Question // the answer's, with the shadows beside its model
+	Share    float64             // of the feed's answers, that are
+	Ask      func(ctx context.Context, end time.Time) (fanout.Outcome, error)
+	Told     interface{ Add(r *exposure.Record) } // what it showed; nil: nobody
+}
+
+// New returns shadows that rank as long as open does not end, each answer
+// within a timeout.
+func New(open context.Context, control *admission.Control, timeout time.Duration, log *slog.Logger) *Shadows {
 	labels := []string{"feed", "model", "shadow", "version"}
 	histogram := func(name, help string, buckets []float64, more ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "millrace", Subsystem: "broker", Name: name, Help: help, Buckets: buckets}, append(slices.Clip(labels), more...))
 	}
 	shares := prometheus.LinearBuckets(0, 0.1, 11)
-	return &shadows{
-		slots: make(chan struct{}, shadowing),
+	return &Shadows{
+		slots: make(chan struct{}, shadowing), admission: control, timeout: timeout, open: open, log: log,
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "shadow_answers_total",
 			Help: "Sampled answers by feed, the model that ranked them, the shadow model that was to rank them again with its version, and outcome: compared, partial (partitions were missing), failed, dropped (the broker had too much to do).",
@@ -74,56 +91,33 @@ func newShadows() *shadows {
 	}
 }
 
-func (s *shadows) collectors() []prometheus.Collector {
+// Wait waits until nothing is ranked any more.
+func (s *Shadows) Wait() { s.running.Wait() }
+
+// Collectors are the metrics of shadows.
+func (s *Shadows) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{s.answers, s.overlap, s.rbo, s.tau, s.seconds, &s.measures}
 }
 
-// sample returns an answer's question as its shadow models are to rank it again,
-// if it is one of the sample; or nil. Later pages are none of it: what they may
-// not show any more depends on the model that ranked the first. Nor are answers
-// whose entities are divided, which no one model ranked.
-func (b *Broker) sample(q *question, o fanout.Outcome) *question {
-	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || len(o.Missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
-		return nil
-	}
-	again := *q
-	again.Loan, again.variants, again.draft, again.Aside = nil, variants{}, nil, true
-	again.BesideSum, again.Depth = "", 0
-	again.Query = proto.CloneOf(q.Query)
-	again.Whole()
-	again.Groups[0].Query = again.Query
-	again.Query.Explain, again.Query.Features, again.Query.Shadow, again.Query.Beside, again.Query.Measure = false, false, nil, nil, true
-	for _, m := range q.Query.Shadow {
-		if m.Name != q.Query.Model || q.Query.Weights != "" { // which a request may name, or a variant set
-			again.Query.Beside = append(again.Query.Beside, proto.CloneOf(m))
-		}
-	}
-	if len(again.Query.Beside) == 0 {
-		return nil
-	}
-	return &again
-}
-
-// shadow has an answer ranked again, and takes over what it showed: with how it
+// Rank has an answer ranked again, and takes over what it showed: with how it
 // was ranked again, and without that only if it is to be exposed anyway. Nobody
 // waits for it. It reports false where there is no room.
-func (b *Broker) shadow(q *question, shown *exposure.Record, anyway bool) bool {
-	s := b.shadows
+func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.count(q, shadowDropped)
+		s.count(a.Question, shadowDropped)
 		return false
 	}
 	own(shown)
 	s.running.Go(func() {
 		defer func() { <-s.slots }()
-		outcome := b.rankAgain(q, shown)
+		outcome := s.rankAgain(a, shown)
 		if outcome != shadowCompared {
-			s.count(q, outcome)
+			s.count(a.Question, outcome)
 		}
-		if b.exposures != nil && (anyway || len(shown.ShadowRankings) > 0) {
-			b.exposures.Add(shown)
+		if a.Told != nil && (anyway || len(shown.ShadowRankings) > 0) {
+			a.Told.Add(shown)
 		}
 	})
 	return true
@@ -145,31 +139,31 @@ func own(r *exposure.Record) {
 // rankAgain asks a question again, its model and the shadows beside it, and
 // counts how far they differ, which it adds to what the answer showed. All of
 // them rank the same candidates, at the same offsets.
-func (b *Broker) rankAgain(q *question, shown *exposure.Record) string {
-	s, began := b.shadows, time.Now()
-	visit, err := b.admission.EnterAside()
+func (s *Shadows) rankAgain(a Sample, shown *exposure.Record) string {
+	q, began := a.Question, time.Now()
+	visit, err := s.admission.EnterAside()
 	if err != nil {
 		return shadowDropped
 	}
 	defer visit.Leave()
-	q.Loan = b.admission.Answering.Borrow()
+	q.Loan = s.admission.Answering.Borrow()
 	defer q.Loan.Return()
-	ctx, cancel := context.WithTimeout(b.open, b.timeout)
+	ctx, cancel := context.WithTimeout(s.open, s.timeout)
 	defer cancel()
-	o, _, err := b.ask(ctx, q, began.Add(b.timeout))
+	o, err := a.Ask(ctx, began.Add(s.timeout))
 	switch {
 	case err != nil || ctx.Err() != nil || len(o.Parts) == 0:
 		return shadowFailed
 	case len(o.Missing) > 0:
 		return shadowPartial
 	}
-	s.seconds.WithLabelValues(q.feed.Name, q.ranker()).Observe(time.Since(began).Seconds())
-	b.measure(q, o, shown)
+	s.seconds.WithLabelValues(q.FeedName, ranker(q)).Observe(time.Since(began).Seconds())
+	s.measure(a, o, shown)
 	return shadowCompared
 }
 
 // compare counts how far two rankings of one request differ, and tells it.
-func (s *shadows) compare(served, other stats.Ranking[string], labels []string) (x exposure.ShadowRanking, err error) {
+func (s *Shadows) compare(served, other stats.Ranking[string], labels []string) (x exposure.ShadowRanking, err error) {
 	if x.Overlap10, err = stats.Overlap(served, other, shadowDepth); err != nil {
 		return x, err
 	}
@@ -195,19 +189,19 @@ func (s *shadows) compare(served, other stats.Ranking[string], labels []string) 
 }
 
 // count counts what became of all shadows of an answer.
-func (s *shadows) count(q *question, outcome string) {
+func (s *Shadows) count(q *questions.Question, outcome string) {
 	for _, m := range q.Query.Beside {
 		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
 	}
 }
 
-func labelsOf(q *question, m *nodev1.Model) []string {
-	return []string{q.feed.Name, q.ranker(), m.GetName(), m.GetVersion()}
+func labelsOf(q *questions.Question, m *nodev1.Model) []string {
+	return []string{q.FeedName, ranker(q), m.GetName(), m.GetVersion()}
 }
 
 // ranker names what ranks, as metrics do: a model, with the beginning of the
 // checksum of weights that a variant set.
-func (q *question) ranker() string {
+func ranker(q *questions.Question) string {
 	if sum := q.Query.WeightsSum; sum != "" {
 		return fmt.Sprintf("%s+%.12s", q.Query.Model, sum)
 	}
@@ -217,7 +211,7 @@ func (q *question) ranker() string {
 // rankingOf is the entries of an answer as their model ranked them: objects
 // where each is shown once, and else records. Names are copies, since what nodes
 // sent goes with the answer.
-func rankingOf(q *question, entries []fanout.Entry) stats.Ranking[string] {
+func rankingOf(q *questions.Question, entries []fanout.Entry) stats.Ranking[string] {
 	r := stats.Ranking[string]{Items: make([]string, len(entries)), Scores: make([]float64, len(entries))}
 	for i := range entries {
 		e := &entries[i]

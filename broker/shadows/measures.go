@@ -1,4 +1,4 @@
-package broker
+package shadows
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -26,16 +27,16 @@ type measures struct {
 
 // measure compares how shadows ranked an answer again with how its model did,
 // and adds it to what the answer showed.
-func (b *Broker) measure(q *question, o fanout.Outcome, shown *exposure.Record) {
-	s := b.shadows
+func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
+	q := a.Question
 	served := fanout.Merge(o.Parts, int(q.Query.Limit), q.Query.DistinctObjects)
 	ranking := rankingOf(q, served)
 	var compared []int // of those asked for
 	for i, m := range q.Query.Beside {
 		outcome := shadowCompared
-		if err := b.measureOne(q, shown, ranking, o, i); err != nil {
+		if err := s.measureOne(q, shown, ranking, o, i); err != nil {
 			outcome = shadowFailed
-			b.log.Debug("a shadow did not rank", "feed", q.feed.Name, "model", m.Name, "fault", err)
+			s.log.Debug("a shadow did not rank", "feed", q.FeedName, "model", m.Name, "fault", err)
 		} else {
 			compared = append(compared, i)
 		}
@@ -44,7 +45,7 @@ func (b *Broker) measure(q *question, o fanout.Outcome, shown *exposure.Record) 
 	if len(compared) == 0 {
 		return
 	}
-	shown.ShadowShare = q.feed.ShadowShare
+	shown.ShadowShare = a.Share
 	for i := range o.Parts {
 		shown.Looked += int(o.Parts[i].Resp.GetLooked())
 		shown.Lacking = addLacking(shown.Lacking, o.Parts[i].Resp.GetLacking())
@@ -57,14 +58,14 @@ func (b *Broker) measure(q *question, o fanout.Outcome, shown *exposure.Record) 
 
 // measureOne compares the ranking of the i-th shadow with that of the answer's
 // model.
-func (b *Broker) measureOne(q *question, shown *exposure.Record, served stats.Ranking[string], o fanout.Outcome, i int) error {
-	parts, version, err := besideOf(o.Parts, i)
+func (s *Shadows) measureOne(q *questions.Question, shown *exposure.Record, served stats.Ranking[string], o fanout.Outcome, i int) error {
+	parts, version, err := fanout.Beside(o.Parts, i)
 	if err != nil {
 		return err
 	}
 	m := q.Query.Beside[i]
 	entries := fanout.Merge(parts, int(q.Query.Limit), q.Query.DistinctObjects)
-	x, err := b.shadows.compare(served, rankingOf(q, entries), labelsOf(q, m))
+	x, err := s.compare(served, rankingOf(q, entries), labelsOf(q, m))
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/sample"

@@ -72,7 +72,7 @@ const maxScratch = 1 << 20
 // holdStep is by how many bytes the loan of items grows.
 const holdStep = 64 << 10
 
-// items returns the items of an answer as [appendItem] writes them. The loan of
+// items returns the items of an answer as [items.Records.Append] writes them. The loan of
 // the request is then for these and a copy, and no more for the nodes' parts.
 func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entries []fanout.Entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)

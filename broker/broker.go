@@ -92,7 +92,7 @@ type Config struct {
 }
 
 // The memory for requests. One of the largest takes 62 MiB to be parsed, and
-// maxHeldBytes to be answered.
+// what package questions lets it hold to be answered.
 const (
 	DefaultRequestMemory = 256 << 20
 	minRequestMemory     = 256 << 20
@@ -213,7 +213,7 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 }
 
 // wireFeed is GetFeed for doors that write protobuf: items are among the
-// unknown fields, as [appendItem] writes them.
+// unknown fields, as [items.Records.Append] writes them.
 func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
 	ctx = b.trace(ctx, req.GetViewer().GetId())

@@ -31,7 +31,7 @@ func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
 
 // unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
 // pieces of one string instead of hundreds, and its viewer is read by hand as
-// index nodes do. Whether entities are UTF-8 is left to [broker.readEntities], which
+// index nodes do. Whether entities are UTF-8 is left to [questions.Question.TakeEntities], which
 // says which one is not.
 func unmarshalProto(message []byte, m proto.Message) (err error) {
 	if req, ok := m.(*feedv1.GetFeedRequest); ok {

@@ -19,7 +19,7 @@ import (
 
 // wireText writes the wire form of a message of one type as protojson writes the
 // message, without making it: an item's record would be a hundred pieces. It
-// takes what is written here (see [broker.Broker.appendItem]), and so has only the kinds
+// takes what is written here (see [Records.Append]), and so has only the kinds
 // of fields that items have.
 type wireText struct {
 	fields []textField

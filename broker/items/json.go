@@ -14,7 +14,7 @@ import (
 
 // MarshalJSON writes a message with the field names of the .proto, zeros
 // included. 64-bit integers are strings, as in all JSON of protobuf. Items that
-// are encoded, as [appendItem] does, are written from their bytes: as messages
+// are encoded, as [Records.Append] does, are written from their bytes: as messages
 // they would take many times as much.
 func MarshalJSON(m proto.Message) ([]byte, error) {
 	resp, ok := m.(*feedv1.GetFeedResponse)

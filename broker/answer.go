@@ -56,6 +56,9 @@ func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetF
 	if f.q.query.Explain {
 		resp.Explain = explain(f, o)
 	}
+	if f.q.counted {
+		b.gaps.look(f.q.feed.Name, entries)
+	}
 	b.expose(f.q, o, resp, entries)
 	return resp, nil
 }

@@ -158,6 +158,7 @@ type Broker struct {
 	quotas      quotas
 	metrics     *metrics
 	shadows     *shadows
+	gaps        *gaps
 	pages       *pageRing
 	forbid      Forbid
 
@@ -198,7 +199,7 @@ func New(cfg Config) (*Broker, error) {
 		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
 		conns: conns, crew: newCrew(), records: newRecords(conns),
 		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
-		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(),
+		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(), gaps: newGaps(),
 		checks: grpchealth.NewServer(),
 		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
 		arriving:  memory.New(bytes/4, "requests that are arriving"),

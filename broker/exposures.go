@@ -67,7 +67,7 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 		b.exposeEntities(q, r)
 	}
 	q.draft.expose(q, r, entries)
-	if q.query.Features {
+	if q.exposesFeatures {
 		exposeFeatures(r, entries)
 	}
 	for _, pt := range o.parts {
@@ -79,7 +79,7 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 // askFeaturesOf asks for features in so many of 10,000 answers.
 func (q *question) askFeaturesOf(answers int) {
 	if answers > 0 && mathrand.IntN(slot.Count) < answers {
-		q.query.Features = true
+		q.exposesFeatures = true
 	}
 }
 
@@ -121,18 +121,22 @@ func (b *Broker) exposeEntities(q *question, r *exposure.Record) {
 }
 
 // askFeatures asks for the features of items where an experiment wants exposures
-// to have them. Two models that draft a page have features of their own each:
-// there are none then.
+// to have them, or what they lack is counted. Two models that draft a page have
+// features of their own each: there are none then.
 func (b *Broker) askFeatures(q *question) {
-	if b.exposures == nil || q.draft != nil {
+	if q.draft != nil {
 		return
 	}
-	for _, x := range q.variants.dealt {
-		q.askFeaturesOf(x.Features)
+	if b.exposures != nil {
+		for _, x := range q.variants.dealt {
+			q.askFeaturesOf(x.Features)
+		}
+		for _, of := range q.variants.division.Features() {
+			q.askFeaturesOf(of)
+		}
 	}
-	for _, of := range q.variants.division.Features() {
-		q.askFeaturesOf(of)
-	}
+	q.counted = b.gaps.due(q.feed.Name, q.began)
+	q.query.Features = q.exposesFeatures || q.counted
 }
 
 // exposeFeatures adds the features of items, as nodes told them: one of an older

@@ -84,7 +84,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		Namespace: "millrace", Subsystem: "broker", Name: "answer_memory_bytes", Help: "Memory that is counted for answers, from before nodes are asked until callers have taken them."},
 		func() float64 { return float64(b.answering.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, b.feeds.bad, experimentFaults{b.experiments}, held, answering} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, b.feeds.bad, experimentFaults{b.experiments}, held, answering, b.gaps.looked, b.gaps.missing} {
 		errs = append(errs, r.Register(c))
 	}
 	for _, c := range b.shadows.collectors() {

@@ -51,7 +51,9 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	if r.failed, err = cl.Condemned(ctx); err != nil {
 		return nil, err
 	}
-	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil })
+	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil }, func(v cluster.Version, history []cluster.Event) bool {
+		return time.Now().Before(pagesUntil(history, v))
+	})
 	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
@@ -298,6 +300,7 @@ func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Ve
 		return cluster.Version{}, err
 	}
 	name, version := pack.Manifest.Name, pack.Manifest.Version
+	before := r.models.All()[name]
 	v, fresh, err := r.models.Publish(ctx, name, version, tar.Bytes(), r.who)
 	if errors.Is(err, cluster.ErrOtherBytes) {
 		if same, ok := r.samePack(ctx, pack); ok {
@@ -309,10 +312,29 @@ func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Ve
 	}
 	if fresh {
 		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, tar.Len(), v.Sum)
+		for _, old := range before {
+			if !slices.Contains(r.models.All()[name], old) {
+				fmt.Fprintf(r.out, "%s is dropped to make room%s\n", old, r.pagesOf(ctx, old))
+			}
+		}
 	} else {
 		fmt.Fprintf(r.out, "%s is published already, with the same content\n", v)
 	}
 	return v, nil
+}
+
+// pagesOf says what the loss of a version does to pages, if it does anything.
+func (r *rollout) pagesOf(ctx context.Context, v cluster.Version) string {
+	events, err := r.models.History(ctx, v.Name)
+	if err != nil {
+		return ""
+	}
+	for gone, e := range slices.Backward(events) {
+		if e.What == cluster.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
+			return ": all that are kept ranked within a day; who began a feed by it and asks for more is told to begin anew"
+		}
+	}
+	return ""
 }
 
 func (r *rollout) samePack(ctx context.Context, pack *relevance.Pack) (cluster.Version, bool) {
@@ -800,14 +822,18 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	if until := lastRanked(events, v, now).Add(broker.TokenLife); now.Before(until) {
+	if until := pagesUntil(events, v); time.Now().Before(until) {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
 			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",
 		}
 	}
 	return nil
+}
+
+// pagesUntil returns until when a page token may name a version.
+func pagesUntil(events []cluster.Event, v cluster.Version) time.Time {
+	return lastRanked(events, v, time.Now()).Add(broker.TokenLife)
 }
 
 // lastRanked returns when a version ranked last by a model's history: it served, or

@@ -112,6 +112,15 @@ func (s *stage) pushed(version, weight string, p push) (string, error) {
 
 func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
 	s.Helper()
+	pack := s.likes(version, weight)
+	s.out.Reset()
+	err := s.push(s.Context(), pack, p)
+	return s.out.String(), err
+}
+
+// likes is a pack of the model likes.
+func (s *stage) likes(version, weight string) *relevance.Pack {
+	s.Helper()
 	dir := s.TempDir()
 	for name, text := range map[string]string{
 		relevance.SpecFile:   fmt.Sprintf("name: likes\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: %s}}\n", version, weight),
@@ -124,9 +133,34 @@ func (s *stage) pushedWithin(version, weight string, p push) (string, error) {
 	s.check(err)
 	pack, err := packToPush(dir, nil)
 	s.check(err)
-	s.out.Reset()
-	err = s.push(s.Context(), pack, p)
-	return s.out.String(), err
+	return pack
+}
+
+// Room for a version is made of the oldest that ranked nothing within a day. Where
+// all did, the oldest goes all the same, and the push says what that does.
+func TestRoomIsMadeOfWhatRanksNoPages(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "node-1")
+	publish := func(version int, serve bool) string {
+		s.out.Reset()
+		v, err := s.publish(s.Context(), s.likes(strconv.Itoa(version), "2"))
+		s.check(err)
+		if serve {
+			s.check(s.models.Serve(s.Context(), v, nil, "ann"))
+		}
+		return s.out.String()
+	}
+	for i := 1; i <= 32; i++ {
+		if said := publish(i, i != 3); strings.Contains(said, "dropped") {
+			t.Fatalf("version %d: %s", i, said)
+		}
+	}
+	if said := publish(33, true); !strings.HasSuffix(said, "likes 3 is dropped to make room\n") {
+		t.Errorf("version 33: %s", said)
+	}
+	if said := publish(34, true); !strings.Contains(said, "likes 1 is dropped to make room: all that are kept ranked within a day") {
+		t.Errorf("version 34: %s", said)
+	}
 }
 
 // pushedOnceHeard pushes a version again once these nodes have answered it: a

@@ -80,9 +80,9 @@ func (s *shadows) collectors() []prometheus.Collector {
 // sample returns an answer's question as its shadow models are to rank it again,
 // if it is one of the sample; or nil. Later pages are none of it: what they may
 // not show any more depends on the model that ranked the first. Nor are answers
-// whose entities are divided, which no one model ranked.
+// whose entities are divided, or whose page is drafted, which no one model ranked.
 func (b *Broker) sample(q *question, o outcome) *question {
-	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
+	if len(q.query.Shadow) == 0 || len(q.query.Exclude) > 0 || len(q.groups) > 1 || q.draft != nil || len(o.missing) > 0 || rand.Float64() >= q.feed.ShadowShare {
 		return nil
 	}
 	again := *q

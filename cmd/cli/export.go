@@ -282,7 +282,7 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", e.others, e.topic)
 	}
 	if r != nil {
-		fmt.Fprintf(w, "%d outcomes belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
+		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
 	}
 }
 

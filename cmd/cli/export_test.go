@@ -165,7 +165,7 @@ func TestExportExposures(t *testing.T) {
 		[6]string{"3", "reader:1", "y", "like", later, "a"}, [6]string{"4", "reader:2", "y", "click", later, "a"}, [6]string{"5", "reader:2", "y", "click", later, ""})
 	rows, told := exported(ctx, t, addr, "--outcomes", "clicks")
 	if want := `3 items of 2 answers are in standard output, with 3 outcomes; 1 answers showed nothing
-3 outcomes belong to an item; 1 came twice, 1 name the answer of another viewer, and 1 belong to nothing that was shown
+of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answer of another viewer, and 1 belong to nothing that was shown
 `; told != want {
 		t.Errorf("told:\n%s", told)
 	}

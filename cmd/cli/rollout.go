@@ -195,8 +195,8 @@ func pushModel(avsc *[]string) *cobra.Command {
 it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
-serves, or costs over fifty times as much, is published but serves only with
---serve; so is one that changes what a variant of a running experiment is ranked
+serves, or costs over fifty times as much, is published, and the command
+fails: it serves only with --serve. So it is with one that changes what a variant of a running experiment is ranked
 by, where the experiment compares models and what serves is not condemned. One that lacks a weight which a variant of an experiment sets does not
 serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
@@ -243,6 +243,9 @@ type push struct {
 	timeout     time.Duration
 }
 
+// errHeld is of a version that serves only if it is told to.
+var errHeld = errors.New("is published and does not serve")
+
 func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error {
 	before, _ := r.models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
@@ -275,7 +278,7 @@ func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error 
 	case before == v:
 		fmt.Fprintf(r.out, "%s serves already\n", v)
 	case hold != "" && !p.serve:
-		fmt.Fprintf(r.out, "%s is published and does not serve: %s; add --serve to let it serve all the same\n", v, hold)
+		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
 	default:
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)

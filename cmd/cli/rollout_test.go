@@ -240,7 +240,7 @@ func TestPushOfADearVersion(t *testing.T) {
 		version, serves, says string
 	}{
 		{"1", "1", "likes 1 serves"},
-		{"3", "1", "10001 operations, more than 50 times the 200 of the version that serves; add --serve"},
+		{"3", "1", "does not serve: 10001 operations, more than 50 times the 200 of the version that serves; add --serve"},
 		{"2", "2", "likes 2 serves"},
 		{"3", "3", "likes 3 serves"},
 	} {
@@ -353,7 +353,7 @@ func TestPushOfVersions(t *testing.T) {
 		{"2", "2", push{}, "likes 2 serves", "2", nil},
 		{"2", "2", push{}, "already, with the same content", "2", nil},
 		{"2", "3", push{}, "", "2", cluster.ErrOtherBytes},
-		{"1", "1", push{}, "older than 2", "2", nil},
+		{"1", "1", push{}, "", "2", errHeld},
 		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
 		{"10", "10", push{only: true}, "does not serve", "1", nil},
 		{"10", "10", push{}, "likes 10 serves", "10", nil},

@@ -231,6 +231,7 @@ func packToPush(name string, avsc []string) (*relevance.Pack, error) {
 	if err != nil {
 		return nil, err
 	}
+	go func() { _, _ = pack.Tar() }() // both take a while, of a large one
 	if known := relevance.SchemasOf(snapshot); known.Knows(pack) {
 		_, err = relevance.Validate(pack, known)
 	}
@@ -298,13 +299,13 @@ func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error 
 // publish stores a pack. The same pack is the same version, whatever wrote its
 // archive.
 func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Version, error) {
-	var tar bytes.Buffer
-	if err := pack.WriteTar(&tar); err != nil {
+	tar, err := pack.Tar()
+	if err != nil {
 		return cluster.Version{}, err
 	}
 	name, version := pack.Manifest.Name, pack.Manifest.Version
 	before := r.models.All()[name]
-	v, fresh, err := r.models.Publish(ctx, name, version, tar.Bytes(), r.who)
+	v, fresh, err := r.models.Publish(ctx, name, version, tar, r.who)
 	if errors.Is(err, cluster.ErrOtherBytes) {
 		if same, ok := r.samePack(ctx, pack); ok {
 			v, err = same, nil
@@ -314,7 +315,7 @@ func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Ve
 		return v, err
 	}
 	if fresh {
-		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, tar.Len(), v.Sum)
+		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, len(tar), v.Sum)
 		for _, old := range before {
 			if !slices.Contains(r.models.All()[name], old) {
 				fmt.Fprintf(r.out, "%s is dropped to make room%s\n", old, r.pagesOf(ctx, old))

@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -21,7 +22,7 @@ const (
 	// trialEntities is of how many entities, at most so many of a partition, the
 	// records are by which a version is tried.
 	trialEntities, trialEach = 64, 8
-	trialTime                = 100 * time.Millisecond
+	trialTime                = 2 * time.Second
 )
 
 // ownQuestion marks the context of a question by which a version is tried: it is
@@ -46,6 +47,7 @@ func (c *condemner) try(ctx context.Context, id relevance.ID, m *relevance.Model
 			Viewer: v, Model: id.Name, ModelVersion: id.Version, ModelSum: id.Sum, Limit: trialEntities,
 		})
 		if err != nil {
+			c.node.log.Warn("a version could not be tried on records of the node's own", "model", id.Name, "version", id.Version, "err", err)
 			continue
 		}
 		for _, it := range resp.Items {
@@ -78,22 +80,26 @@ func viewersOf(m *relevance.Model) (all []*feedv1.Viewer) {
 func (n *Node) someEntities(ctx context.Context) (encoded []byte) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
-	all, count := slices.Collect(partition.All()), 0
+	var some []millrace.Entity
+	all := slices.Collect(partition.All())
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, p := range all {
-		last, here := millrace.Entity(""), 0
+		before := len(some)
 		for t, err := range n.store.Timelines(p) {
-			if err != nil || ctx.Err() != nil || here == trialEach {
+			if err != nil || ctx.Err() != nil || len(some)-before == trialEach {
 				break
 			}
-			if t.Entity != last {
-				last, here, count = t.Entity, here+1, count+1
-				encoded = partition.AppendEntity(encoded, p, t.Entity)
+			if len(some) == before || some[len(some)-1] != t.Entity {
+				some = append(some, t.Entity)
 			}
 		}
-		if count >= trialEntities || ctx.Err() != nil {
+		if len(some) >= trialEntities || ctx.Err() != nil {
 			break
 		}
+	}
+	slices.SortStableFunc(some, func(a, b millrace.Entity) int { return cmp.Compare(partition.Of(a), partition.Of(b)) })
+	for _, e := range some {
+		encoded = partition.AppendEntity(encoded, partition.Of(e), e)
 	}
 	return encoded
 }

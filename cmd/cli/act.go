@@ -17,7 +17,7 @@ import (
 // would do, and does it with --apply, after a question that --yes answers. A test
 // (guards) names the commands that act at once, and why.
 type act struct {
-	cm       *Common // the cluster; nil for what is of a log or a bucket alone
+	cm       *clusterFlags // the cluster; nil for what is of a log or a bucket alone
 	apply    bool
 	yes      bool
 	override string

@@ -93,7 +93,7 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		{Key: kafka.HeaderReason, Value: []byte("unknown-schema")}, {Key: kafka.HeaderSource, Value: []byte(o.ContentTopic() + "/0/0")},
 	}})
 	o.must(p.Flush(o.ctx))
-	cm := Common{Etcd: []string{o.Etcd}}
+	cm := clusterFlags{Etcd: []string{o.Etcd}}
 	at, err := cm.operate(o.ctx)
 	o.must(err)
 	defer at.close()
@@ -297,7 +297,7 @@ func startRehearsal(t *testing.T) *rehearsal {
 	}
 	r.done("experiment define " + r.file("ranking.yaml", fresher))
 	r.done("experiment stop fresher")
-	cl, err := (&Common{Etcd: []string{r.Etcd}}).openCluster(r.ctx, "")
+	cl, err := (&clusterFlags{Etcd: []string{r.Etcd}}).reachCluster(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	models, err := cl.Artefacts(r.ctx, indexnode.ModelsKind)
@@ -374,7 +374,7 @@ func (r *rehearsal) picture() map[string]string {
 			all["etcd "+key] = fmt.Sprint(revision)
 		}
 	}
-	cl, err := (&Common{Etcd: []string{r.Etcd}}).openCluster(r.ctx, "")
+	cl, err := (&clusterFlags{Etcd: []string{r.Etcd}}).reachCluster(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	steered, _, err := coordinator.Look(r.ctx, cl)

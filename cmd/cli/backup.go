@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +14,6 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/kafka"
 )
 
 // backupFlags are what all commands of backups take.
@@ -92,89 +89,6 @@ func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) er
 	return errors.Join(do(b), b.Close())
 }
 
-// teller tells how far a command is, on standard error: on a terminal a line
-// that is redrawn, elsewhere a line now and then.
-type teller struct {
-	*backup.Progress
-	step atomic.Pointer[string]
-	stop context.CancelFunc
-	done chan struct{}
-}
-
-const (
-	redraw    = 500 * time.Millisecond
-	tellFirst = time.Second
-	tellWait  = 5 * time.Second
-)
-
-// startTeller begins to tell after a second. Close it in the end.
-func startTeller(ctx context.Context, w io.Writer) *teller {
-	ctx, stop := context.WithCancel(ctx)
-	t := &teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
-	t.say("")
-	go func() {
-		defer close(t.done)
-		t.run(ctx, w, isTerminal(w))
-	}()
-	return t
-}
-
-// say names what is being done.
-func (t *teller) say(step string) { t.step.Store(&step) }
-
-func (t *teller) close() {
-	t.stop()
-	<-t.done
-}
-
-// line is what is told at one moment.
-func (t *teller) line() string {
-	line := *t.step.Load()
-	if s := t.Now(); s.Done > 0 || s.Total > 0 {
-		if line != "" {
-			line += ": "
-		}
-		line += s.String()
-	}
-	return line
-}
-
-func (t *teller) run(ctx context.Context, w io.Writer, terminal bool) {
-	every, format := tellWait, "%s\n"
-	if terminal {
-		every, format = redraw, "\r\x1b[K%s"
-		if s, ok := w.(screen); ok {
-			w = s.File
-		}
-		defer fmt.Fprint(w, "\r\x1b[K")
-	}
-	tick := time.NewTicker(min(every, tellFirst))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			tick.Reset(every)
-			if line := t.line(); line != "" {
-				fmt.Fprintf(w, format, line)
-			}
-		}
-	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if s, is := w.(screen); is {
-		f, ok = s.File, true
-	}
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
 // targetOf reads what restore goes back to.
 func targetOf(to string) (cut string, at time.Time, err error) {
 	if to == "latest" {
@@ -214,20 +128,3 @@ func partitionsFlag(text string) (cluster.Set, error) {
 	}
 	return cluster.ParseSet(text)
 }
-
-// kafkaFlags name Millrace's part of a Kafka, for who may do without.
-type kafkaFlags struct {
-	brokers []string
-	prefix  string
-}
-
-func kafkaFlagsOf(c *cobra.Command, what string) *kafkaFlags {
-	var k kafkaFlags
-	c.Flags().StringSliceVar(&k.brokers, "brokers", nil, "Kafka, host:port each; "+what)
-	c.Flags().StringVar(&k.prefix, "topic-prefix", "", "before Millrace's own topics")
-	return &k
-}
-
-func (k *kafkaFlags) at(ctx context.Context) kafka.Brokers { return kafkaAt(ctx, k.brokers) }
-
-func (k *kafkaFlags) topics() kafka.Topics { return kafka.Prefixed(k.prefix) }

@@ -224,13 +224,6 @@ func (s *bucketState) write(w io.Writer) error {
 	return t.Flush()
 }
 
-func ago(at time.Time) string {
-	if time.Until(at) > time.Minute {
-		return at.UTC().Format(time.DateTime) + "Z, in the future"
-	}
-	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
-}
-
 // shownHealings is how much of the damage that was replaced backup status shows.
 const shownHealings = 5
 
@@ -378,16 +371,6 @@ func manifestOf(ctx context.Context, b *backup.Bucket, p millrace.Partition, id 
 		id = ids[0]
 	}
 	return b.Manifest(ctx, p, id)
-}
-
-func partitionArg(text string) (millrace.Partition, error) {
-	set, err := cluster.ParseSet(text)
-	if err == nil && set.Len() == 1 {
-		for p := range set.All() {
-			return p, nil
-		}
-	}
-	return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("%.40q is no partition", text), WayOut: fmt.Sprintf("name one of 0 to %d", partition.Count-1)}
 }
 
 func backupShow(f *backupFlags) *cobra.Command {

@@ -32,7 +32,7 @@ type dropping struct {
 	all          bool
 }
 
-func cacheDrop(cm *Common) *cobra.Command {
+func cacheDrop(cm *clusterFlags) *cobra.Command {
 	d := dropping{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "drop --entity ENTITY | --partition P | --all",
@@ -165,21 +165,4 @@ func writeDropped(w io.Writer, all []droppedShown) {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", n.Node, n.Timelines, n.Empty, n.Features)
 	}
 	t.Flush()
-}
-
-// concerned returns the nodes that are there, the one named or those that fit.
-func (o *operating) concerned(named string, fits func(*operating, cluster.Node) bool) (nodes []cluster.Node, err error) {
-	if named != "" {
-		n, err := o.node(named)
-		return []cluster.Node{n}, err
-	}
-	for _, n := range o.m.Nodes() {
-		if o.m.Alive(n.ID) && fits(o, n) {
-			nodes = append(nodes, n)
-		}
-	}
-	if len(nodes) == 0 {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "no node that is concerned is there", WayOut: "millrace cluster show says why"}
-	}
-	return nodes, nil
 }

@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
-	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -35,52 +32,6 @@ func clusterCommand() *cobra.Command {
 		c.AddCommand(clusterOrder(cm, o, short))
 	}
 	return c
-}
-
-// clusterFlagsOf adds the flags that name a cluster.
-func clusterFlagsOf(f *pflag.FlagSet) *Common {
-	var cm Common
-	f.StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
-	f.StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
-	return &cm
-}
-
-// look is a cluster as it is at one moment.
-type look struct {
-	m      *cluster.Map
-	health cluster.Health
-	fault  error // why the map may not be what etcd should hold
-}
-
-// clusterLook looks at a cluster once, and writes nothing to it.
-func (c *Common) clusterLook(ctx context.Context) (look, error) {
-	cl, err := c.lookAtCluster(ctx)
-	if err != nil {
-		return look{}, err
-	}
-	defer cl.Close()
-	w, err := cl.Watch(ctx)
-	if err != nil {
-		return look{}, err
-	}
-	seen, err := cl.Seen(ctx)
-	if err != nil {
-		return look{}, err
-	}
-	m := w.Current()
-	return look{m, m.Health(seen), w.Fault()}, nil
-}
-
-// read reports whether nodes have hosted partitions, and so have read the log.
-func (l look) read() bool {
-	return l.health.Lost || l.health.Epoch > 0 && slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
-}
-
-// takenOut reports whether operators have quarantined replicas.
-func (l look) takenOut() bool {
-	return slices.ContainsFunc(l.health.Nodes, func(n cluster.NodeHealth) bool {
-		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
-	})
 }
 
 // faults is everything that is wrong with the cluster.
@@ -110,7 +61,7 @@ func (l look) wayOut() string {
 	return ""
 }
 
-func clusterShow(cm *Common) *cobra.Command {
+func clusterShow(cm *clusterFlags) *cobra.Command {
 	var output form
 	c := &cobra.Command{
 		Use:   "show",
@@ -217,15 +168,7 @@ func (l look) shown() shown {
 	return out
 }
 
-func numbers(s cluster.Set) []int {
-	out := []int{}
-	for p := range s.All() {
-		out = append(out, int(p))
-	}
-	return out
-}
-
-func clusterHistory(cm *Common) *cobra.Command {
+func clusterHistory(cm *clusterFlags) *cobra.Command {
 	var output form
 	c := &cobra.Command{
 		Use:   "history",
@@ -254,20 +197,6 @@ topic progress ("topics history").`,
 	return c
 }
 
-// writeActs prints what was done, an act a line.
-func writeActs(w io.Writer, all []audit.Entry) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WHEN\tWHO\tACT\tON\tBEFORE\tAFTER")
-	for _, e := range all {
-		after := e.After
-		if e.Fault != "" {
-			after = "FAILED: " + e.Fault
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", shortTime(e.Time), printable(e.Who), e.Act, printable(e.On), printable(e.Before), printable(after))
-	}
-	return t.Flush()
-}
-
 // assigning is what cluster assign is told.
 type assigning struct {
 	act
@@ -281,7 +210,7 @@ type assigning struct {
 	wait     time.Duration
 }
 
-func clusterAssign(cm *Common) *cobra.Command {
+func clusterAssign(cm *clusterFlags) *cobra.Command {
 	as := assigning{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
@@ -382,7 +311,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
-func clusterRestore(cm *Common) *cobra.Command {
+func clusterRestore(cm *clusterFlags) *cobra.Command {
 	var data []string
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -98,14 +95,6 @@ func begunOrNil(err error) error {
 	return begun{err}
 }
 
-// faults is how many there are, in words.
-func faults(n int) string {
-	if n == 1 {
-		return "1 fault"
-	}
-	return fmt.Sprintf("%d faults", n)
-}
-
 // way is the way out that the command line has of a refusal, by a flag or a
 // command. What refuses knows no flags: it names the fields of documents.
 type way struct {
@@ -113,26 +102,11 @@ type way struct {
 	wayOut string
 }
 
-var (
-	clusterWays = []way{
-		{cluster.ErrAway, "start etcd, or name its address by --etcd"},
-		{cluster.ErrShrink, "say --allow-shrink if that is meant"},
-		{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},
-	}
-	modelWays = []way{
-		{cluster.ErrNothingBefore, "let another version serve: millrace model push PACK --serve"},
-		{cluster.ErrNoVersion, "millrace model list names what there is"},
-		{cluster.ErrInUse, "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
-	}
-	feedWays = []way{
-		{cluster.ErrNothingBefore, "put another definition in place: millrace feed define FILE.yaml"},
-		{cluster.ErrNoVersion, "millrace feed list names what there is"},
-		{cluster.ErrInUse, "stop the experiments first: millrace experiment stop NAME"},
-	}
-	experimentWays = []way{
-		{cluster.ErrNoVersion, "millrace experiment list names what there is"},
-	}
-)
+var clusterWays = []way{
+	{cluster.ErrAway, "start etcd, or name its address by --etcd"},
+	{cluster.ErrShrink, "say --allow-shrink if that is meant"},
+	{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},
+}
 
 // refused is a refusal with the way out that the command line has.
 type refused struct {
@@ -157,98 +131,4 @@ func withWay(err error, ways []way) error {
 		return refused{&says, err}
 	}
 	return err
-}
-
-// etcdWait is how long a command waits for etcd. Roles wait for ever.
-const etcdWait = 10 * time.Second
-
-// reachCluster opens the cluster for a command, which fails where a role waits.
-func (c *Common) reachCluster(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{Who: whoami()})
-}
-
-// changesAnswers are commands of models, feeds, experiments and keys of pages
-// that change what brokers answer by.
-var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "page-keys"}
-
-// notLost refuses a change of a cluster whose etcd has lost state: brokers keep
-// what they had, and take over nothing before it is restored. What others show
-// of it is not what serves, which they are told.
-func notLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
-	maps, err := cl.Watch(ctx)
-	if err != nil {
-		return err
-	}
-	switch lost := maps.Current().Lost(); {
-	case lost == "":
-	case !slices.Contains(changesAnswers, c.Name()):
-		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, restoreWayOut)
-	default:
-		return &millrace.Error{
-			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("etcd has lost state: %s. Brokers keep what they had, and would not take over what is changed now", lost),
-			WayOut: restoreWayOut,
-		}
-	}
-	return nil
-}
-
-// onCluster makes a command that runs on a cluster, which is open for its time.
-func onCluster(c *cobra.Command, run func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error) *Common {
-	cm := clusterFlagsOf(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
-		ctx, cancel := context.WithCancel(c.Context())
-		defer cancel()
-		cl, err := cm.reachCluster(ctx)
-		if err != nil {
-			return err
-		}
-		defer cl.Close()
-		if err := notLost(ctx, c, cl); err != nil {
-			return err
-		}
-		return run(ctx, cm, cl, args)
-	}
-	return cm
-}
-
-// lookAtCluster is reachCluster for a command that writes nothing.
-func (c *Common) lookAtCluster(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{ReadOnly: true})
-}
-
-func (c *Common) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
-	cfg.Endpoints, cfg.Name, cfg.Wait = c.Etcd, c.clusterName(), etcdWait
-	cfg.Access = securityOf(ctx).Connections.Etcd
-	cfg.Log = slog.New(quiet{slog.Default().Handler()})
-	cl, err := cluster.Open(ctx, cfg)
-	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", c.Etcd)
-	}
-	return cl, err
-}
-
-// quiet logs everything at DEBUG: what watchers log for the operator of a role,
-// a command tells by itself.
-type quiet struct{ slog.Handler }
-
-func (h quiet) Enabled(ctx context.Context, _ slog.Level) bool {
-	return h.Handler.Enabled(ctx, slog.LevelDebug)
-}
-
-func (h quiet) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = slog.LevelDebug
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{h.Handler.WithAttrs(attrs)} }
-
-func (h quiet) WithGroup(name string) slog.Handler { return quiet{h.Handler.WithGroup(name)} }
-
-// note tells why what a command has from etcd may not be what etcd should hold.
-func note(c *cobra.Command, watched ...interface{ Fault() error }) {
-	for _, w := range watched {
-		if fault := w.Fault(); fault != nil {
-			fmt.Fprintln(c.ErrOrStderr(), "NOTE:", fault)
-		}
-	}
 }

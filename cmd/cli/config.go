@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-func configCommand() *cobra.Command {
+func configCommand(files configurationFiles) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check configuration files, and tell what may be in them",
@@ -20,19 +20,20 @@ func configCommand() *cobra.Command {
 ("millrace help context"), have a reference, which is of the program itself, and a
 check, which is the one that a role makes when it starts.`,
 	}
-	c.AddCommand(configCheckCommand(), configReferenceCommand())
+	c.AddCommand(configCheckCommand(files), configReferenceCommand(files))
 	return c
 }
 
 // configCheck is a check of a file.
 type configCheck struct {
+	files     configurationFiles
 	role      string
 	output    form
 	effective bool
 }
 
-func configCheckCommand() *cobra.Command {
-	var check configCheck
+func configCheckCommand(files configurationFiles) *cobra.Command {
+	check := configCheck{files: files}
 	c := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report every fault of a configuration file, before a role reads it",
@@ -59,7 +60,7 @@ file. Passwords and tokens are in neither.`,
 	f.StringVar(&check.role, "role", "", "which role the file is of: partitioner, indexnode, broker, coordinator or contexts")
 	f.BoolVar(&check.effective, "effective", false, "show the whole configuration, with its defaults")
 	outputFlag(c, &check.output)
-	for _, of := range configurationFiles {
+	for _, of := range files.all {
 		ownFlags(f, of.new())
 	}
 	return c
@@ -108,17 +109,25 @@ func (check *configCheck) read(c *cobra.Command, file string, role *string, gave
 			return nil, err
 		}
 	}
-	if cfg, err = configurationOf(*role); err != nil {
+	if cfg, err = check.files.named(*role); err != nil {
 		return nil, err
 	}
-	contexts, ok := cfg.(*Contexts)
+	calls, ok := cfg.(reaching)
 	if ok {
-		contexts.file = file
+		calls.readFrom(file)
 	}
 	if *gave, err = readConfiguration(file, cfg, c.Flags()); err != nil || !ok {
 		return cfg, err
 	}
-	return cfg, placed(file, contexts.reach())
+	return cfg, placed(file, calls.reach())
+}
+
+// reaching is a configuration of what others call, which its own reader judges only
+// as far as it calls it.
+type reaching interface {
+	readFrom(file string)
+	// reach reports what is wrong with each.
+	reach() error
 }
 
 // placed gives faults their places in a file.

@@ -33,7 +33,7 @@ type referenceKey struct {
 // referenceOf returns the keys of a configuration in order, those that every
 // role has last. What is required and what is a default is not said anywhere: an
 // empty configuration is refused for the first, and completed with the second.
-func referenceOf(of configuration) (keys []referenceKey) {
+func (files configurationFiles) referenceOf(of configuration) (keys []referenceKey) {
 	required := map[string]bool{}
 	for _, err := range flat(of.validate()) {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
@@ -67,7 +67,7 @@ func referenceOf(of configuration) (keys []referenceKey) {
 		}
 		keys = append(keys, k)
 	}
-	ofAll := everyRole()
+	ofAll := files.ofEveryRole()
 	rank := func(k referenceKey) int {
 		if ofAll[k.Key] {
 			return 1
@@ -78,10 +78,10 @@ func referenceOf(of configuration) (keys []referenceKey) {
 	return keys
 }
 
-// everyRole are the keys that every role has.
-func everyRole() map[string]bool {
+// ofEveryRole are the keys that every role has.
+func (files configurationFiles) ofEveryRole() map[string]bool {
 	all := map[string]bool{}
-	for _, l := range leavesOf(reflect.ValueOf(new(Common)).Elem(), "", true) {
+	for _, l := range leavesOf(reflect.ValueOf(files.everyRole).Elem(), "", true) {
 		all[l.path] = true
 	}
 	return all
@@ -115,7 +115,7 @@ func (l leaf) kind() string {
 	return "text"
 }
 
-func configReferenceCommand() *cobra.Command {
+func configReferenceCommand(files configurationFiles) *cobra.Command {
 	var output form
 	c := &cobra.Command{
 		Use:   "reference [ROLE]",
@@ -127,22 +127,22 @@ docs/configuration.md.`,
 		Example: `  millrace config reference broker
   millrace config reference contexts -o json`,
 		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: configurationNames(),
+		ValidArgs: files.names(),
 		RunE: func(c *cobra.Command, args []string) error {
-			names := configurationNames()
+			names := files.names()
 			if len(args) > 0 {
 				names = args
 			}
 			all := map[string][]referenceKey{}
 			for _, name := range names {
-				of, err := configurationOf(name)
+				of, err := files.named(name)
 				if err != nil {
 					return err
 				}
-				all[name] = referenceOf(of)
+				all[name] = files.referenceOf(of)
 			}
 			return output.write(c.OutOrStdout(), all, func(w io.Writer) error {
-				_, err := io.WriteString(w, referencePage(names, all))
+				_, err := io.WriteString(w, files.referencePage(names, all))
 				return err
 			})
 		},
@@ -164,10 +164,10 @@ Each role reads one file in YAML (` + "`--config FILE`" + `), and the command li
 `
 
 // referencePage writes keys in Markdown. What every role has stands once.
-func referencePage(names []string, all map[string][]referenceKey) string {
+func (files configurationFiles) referencePage(names []string, all map[string][]referenceKey) string {
 	var b strings.Builder
 	b.WriteString(referenceTop)
-	ofAll := everyRole()
+	ofAll := files.ofEveryRole()
 	var shared []referenceKey
 	requiredBy := map[string][]string{}
 	for _, name := range names {

@@ -72,7 +72,7 @@ func TestConfigurationPage(t *testing.T) {
 
 // every calls do with an empty configuration of each kind, as a test of its own.
 func every(t *testing.T, do func(t *testing.T, of string, cfg configuration)) {
-	for _, c := range configurationFiles {
+	for _, c := range roleFiles().all {
 		t.Run(c.of, func(t *testing.T) { do(t, c.of, c.new()) })
 	}
 }
@@ -82,7 +82,7 @@ func every(t *testing.T, do func(t *testing.T, of string, cfg configuration)) {
 func TestEveryKeyIsDocumented(t *testing.T) {
 	every(t, func(t *testing.T, of string, cfg configuration) {
 		said := map[string]bool{}
-		for _, k := range referenceOf(cfg) {
+		for _, k := range roleFiles().referenceOf(cfg) {
 			said[k.Key] = true
 		}
 		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
@@ -138,7 +138,7 @@ func faultOf(err error, field string) *millrace.Error {
 // The roles that a file may be of are those that there are.
 func TestRolesOfFiles(t *testing.T) {
 	for _, l := range leavesOf(reflect.ValueOf(new(Common)).Elem(), "", true) {
-		if want := configurationNames(); l.path == "role" && !slices.Equal(append(l.choices(), "contexts"), want) {
+		if want := roleFiles().names(); l.path == "role" && !slices.Equal(append(l.choices(), "contexts"), want) {
 			t.Errorf("files may be of %v, and there are %v", l.choices(), want)
 		}
 	}
@@ -174,8 +174,8 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
 			values[l.path] = l.text()
 		}
-		fresh, _ := configurationOf(of)
-		for _, k := range referenceOf(fresh) {
+		fresh, _ := roleFiles().named(of)
+		for _, k := range roleFiles().referenceOf(fresh) {
 			if k.Required {
 				lines := slices.DeleteFunc(strings.Split(enough[of], "\n"), func(line string) bool { return strings.HasPrefix(line, k.Key+":") })
 				if _, err := said(t, "config", "check", "--role", of, written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
@@ -191,7 +191,7 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 
 // inWordsAlone reports whether a default is said in words.
 func inWordsAlone(of, key string) bool {
-	cfg, _ := configurationOf(of)
+	cfg, _ := roleFiles().named(of)
 	for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
 		if l.path == key {
 			return l.field.Tag.Get("default") != ""
@@ -204,12 +204,12 @@ func inWordsAlone(of, key string) bool {
 // use where nothing is said.
 func TestRolesUseTheDefaults(t *testing.T) {
 	defaults := func(of string) (configuration, map[string]string) {
-		cfg, err := configurationOf(of)
+		cfg, err := roleFiles().named(of)
 		if err != nil {
 			t.Fatal(err)
 		}
 		all := map[string]string{}
-		for _, k := range referenceOf(cfg) { // which completes it
+		for _, k := range roleFiles().referenceOf(cfg) { // which completes it
 			all[k.Key] = k.Default
 		}
 		return cfg, all
@@ -280,7 +280,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	every(t, func(t *testing.T, of string, cfg configuration) {
 		file := written(t, enough[of])
 		keys := map[string]referenceKey{}
-		for _, k := range referenceOf(cfg) {
+		for _, k := range roleFiles().referenceOf(cfg) {
 			keys[k.Key] = k
 		}
 		shown := func(what string, text string) {
@@ -348,7 +348,7 @@ func TestTheFirstLineHasNoSecrets(t *testing.T) {
 	for _, name := range []string{"KAFKA", "ETCD", "SCHEMA_REGISTRY"} {
 		t.Setenv("MILLRACE_"+name+"_PASSWORD", hush)
 	}
-	for _, role := range configurationNames()[:4] {
+	for _, role := range roleFiles().names()[:4] {
 		// It ends behind that line: a directory takes no lines.
 		file := written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
 		out, err := output(role, "--config", file, "--log-level", "INFO")
@@ -466,7 +466,7 @@ func FuzzConfigurations(f *testing.F) {
 			return
 		}
 		n.Find("a.b[1].c")
-		for _, of := range configurationFiles {
+		for _, of := range roleFiles().all {
 			cfg := of.new()
 			if n.Decode(cfg) != nil {
 				continue

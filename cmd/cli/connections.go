@@ -1,20 +1,13 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/secure"
@@ -25,17 +18,6 @@ type Connections struct {
 	Kafka          kafka.Access         `yaml:"kafka,omitempty"`
 	Etcd           cluster.Access       `yaml:"etcd,omitempty"`
 	SchemaRegistry kafka.RegistryAccess `yaml:"schema_registry,omitempty"`
-}
-
-// setting is a value of a configuration that a flag and the environment can give.
-// A secret has no flag: flags are in the list of processes, for all to see.
-type setting struct {
-	flag  string // empty: by the environment alone
-	env   string
-	usage string
-	text  *string
-	on    *bool
-	from  string // the flag or the variable that gave it, once something did
 }
 
 // settingsOf are all of them, in the order in which help shows them.
@@ -98,33 +80,6 @@ func settingFlags(f *pflag.FlagSet) {
 // override gives s what flags and the environment say, flags first.
 func (s *Security) override(f *pflag.FlagSet) error { return override(f, settingsOf(s)) }
 
-func override(f *pflag.FlagSet, settings []setting) error {
-	var errs []error
-	for i := range settings {
-		x := &settings[i]
-		value := os.Getenv(x.env)
-		if value != "" {
-			x.from = x.env
-		}
-		if flag := f.Lookup(x.flag); flag != nil && flag.Changed {
-			value, x.from = flag.Value.String(), "--"+x.flag
-		}
-		switch {
-		case x.from == "":
-		case x.text != nil:
-			*x.text = value
-		default:
-			on, err := strconv.ParseBool(value)
-			if err != nil { // of the environment: a flag's has been parsed
-				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"})
-				continue
-			}
-			*x.on = on
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // connectionsHelp is the help on what every command has.
 func connectionsHelp() *cobra.Command {
 	var text strings.Builder
@@ -151,37 +106,4 @@ Addresses have flags of their own in each command, and these variables:
 What has no TLS speaks plain text, on loopback alone unless insecure says
 otherwise.`,
 	}
-}
-
-type securityKey struct{}
-
-// securityOf is how a command reaches the cluster that it is run on.
-func securityOf(ctx context.Context) *Security {
-	if s, ok := ctx.Value(securityKey{}).(*Security); ok {
-		return s
-	}
-	return new(Security)
-}
-
-// kafkaAt is the Kafka of a command.
-func kafkaAt(ctx context.Context, addrs []string) kafka.Brokers {
-	if len(addrs) == 0 {
-		return kafka.Brokers{}
-	}
-	return securityOf(ctx).Connections.Kafka.At(slog.Default(), addrs...)
-}
-
-// dialBroker returns a client of a Millrace broker.
-func dialBroker(ctx context.Context, addr string) (*client.Client, error) {
-	s := securityOf(ctx)
-	if !s.TLS.On() {
-		if err := s.plain().Check(addr); err != nil {
-			return nil, err
-		}
-	}
-	how, err := s.dial()
-	if err != nil {
-		return nil, err
-	}
-	return client.Dial(addr, how)
 }

@@ -111,6 +111,9 @@ func (c *Contexts) secret() bool {
 	})
 }
 
+// readFrom says which file it is read from.
+func (c *Contexts) readFrom(file string) { c.file = file }
+
 // reach reports what is wrong with each context, as the commands that work on it
 // are told.
 func (c *Contexts) reach() error {

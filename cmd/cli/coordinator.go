@@ -92,13 +92,6 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	}
 }
 
-// actsOf reads what an experiment's outcomes say, where the configuration has
-// all that its definition does not.
-func actsOf(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
-	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
-	return kafka.NewActs(cfg)
-}
-
 func coordinatorCommand() *cobra.Command {
 	return roleCommand("coordinator", "Carry out plans of moves, and repair what nodes that are gone leave behind; run two or more", `  etcd: [etcd-1:2379]
   name: coordinator-1          # of its own; left out: the host's name

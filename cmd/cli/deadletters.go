@@ -12,7 +12,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -90,21 +89,6 @@ func rowOf(d kafka.DeadLetter) letterRow {
 	}
 }
 
-// printable is the beginning of a text without what a terminal would obey.
-func printable(s string) string {
-	const most = 512
-	cut := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s[:min(len(s), most)])
-	if len(s) > most {
-		cut += "..."
-	}
-	return cut
-}
-
 // The list is read backwards, a span at a time, each twice as long as the one
 // before.
 const (
@@ -155,19 +139,6 @@ func (q letterQuery) fits(d kafka.DeadLetter) bool {
 	return (q.reason == "" || d.Reason == q.reason) &&
 		(q.topic == "" || strings.HasPrefix(d.Source, q.topic+"/")) &&
 		(bytes.Contains(d.Value, []byte(q.containing)) || bytes.Contains(d.Key, []byte(q.containing)))
-}
-
-// parseSince reads how long ago, or when.
-func parseSince(text string, now time.Time) (millrace.Time, error) {
-	if ago, err := time.ParseDuration(text); err == nil {
-		return millrace.TimeOf(now.Add(-ago)), nil
-	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "since", Detail: fmt.Sprintf("%q is neither a duration nor a time", text),
-			WayOut: "say how long ago, such as 90m, or when by RFC 3339, such as 2026-03-01T12:00:00Z"}
-	}
-	return millrace.TimeOf(t), nil
 }
 
 func writeLetters(w io.Writer, letters []letterRow, limit int) error {

@@ -7,12 +7,9 @@ import (
 	"io"
 	"iter"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,7 +44,7 @@ and the curl line that gives the same, and stays up. State is kept in --data; a
 second start finds it there.`,
 		Args: cobra.NoArgs,
 	}
-	cfg := clusterFlags(c, filepath.Join(".millrace", "demo"))
+	cfg := miniFlags(c, filepath.Join(".millrace", "demo"))
 	c.Flags().BoolVar(&once, "once", false, "print the feed and exit")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return runCluster(c.Context(), *cfg, func(mc *minicluster.Cluster) error {
@@ -83,7 +80,7 @@ commands that it prints: the records of sample/, the models and the feeds.`,
   millrace dev --backup file:///backups`,
 		Args: cobra.NoArgs,
 	}
-	cfg := clusterFlags(c, filepath.Join(".millrace", "dev"))
+	cfg := miniFlags(c, filepath.Join(".millrace", "dev"))
 	var keep backups.Config
 	c.Flags().StringVar(&keep.To, "backup", "", "have the index nodes back up to this bucket, such as file:///dir")
 	c.Flags().DurationVar(&keep.Every, "backup-every", 0, "how often; 0: 15m")
@@ -128,7 +125,7 @@ commands that it prints: the records of sample/, the models and the feeds.`,
 	return c
 }
 
-func clusterFlags(c *cobra.Command, dir string) *minicluster.Config {
+func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 	var cfg minicluster.Config
 	f := c.Flags()
 	f.StringVar(&cfg.Dir, "data", dir, "directory of everything kept")
@@ -272,111 +269,4 @@ func printDemo(ctx context.Context, w io.Writer, mc *minicluster.Cluster) error 
 	}
 	fmt.Fprintf(w, "\nThe same by curl:\n\n  curl -s %s/v1/feed -d '%s'\n", mc.HTTP, body)
 	return nil
-}
-
-// printFeed prints a feed as a table: what, by whom, when, its score, and what
-// others made of it. An empty one comes with hints.
-func printFeed(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
-	for i, it := range resp.Items {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(scorer(resp.Receipt), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
-			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
-	}
-	t.Flush()
-	c := resp.Coverage
-	fmt.Fprintf(w, "\n%d items; %d of %d timelines answered", len(resp.Items), c.GetTimelinesAnswered(), c.GetTimelinesAsked())
-	for _, m := range c.GetMissing() {
-		fmt.Fprintf(w, "; partition %d missing: %s", m.Partition, m.Reason)
-	}
-	if n := c.GetTimelinesBehind(); n > 0 {
-		fmt.Fprintf(w, "; %d by replicas that lag behind the log", n)
-	}
-	r := resp.Receipt
-	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
-	if r.GetWeightsSum() != "" {
-		fmt.Fprintf(w, ", weights %.12s", r.WeightsSum)
-	}
-	if v := r.GetInPlaceOf(); v != "" {
-		fmt.Fprintf(w, " in place of %s, which is condemned", v)
-	}
-	if d := r.GetDraft(); d.GetFault() != "" {
-		fmt.Fprintf(w, "; not drafted with %s: %s", d.Model, d.Fault)
-	} else if d != nil {
-		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
-	}
-	fmt.Fprint(w, variantsText(r.GetVariants()))
-	if of := r.GetUnapplied(); len(of) > 0 {
-		fmt.Fprintf(w, " (counts for no variant of %s: a version that it needs is condemned)", strings.Join(of, ", "))
-	}
-	for _, v := range r.GetEntityVariants() {
-		entities := "entities"
-		if v.Entities == 1 {
-			entities = "entity"
-		}
-		fmt.Fprintf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
-	}
-	fmt.Fprintln(w)
-	for _, hint := range resp.Hints {
-		fmt.Fprintf(w, "hint: %s\n", hint)
-	}
-}
-
-// variantsText names variants by their experiments, each behind a semicolon.
-func variantsText(of map[string]string) (text string) {
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		text += fmt.Sprintf("; %s: %s", name, of[name])
-	}
-	return text
-}
-
-// recency is the built-in model whose score is the time of the record, in
-// milliseconds.
-const recency = "recency"
-
-// scorer is the model of all scores of an answer; of a drafted one there is
-// none.
-func scorer(r *feedv1.Receipt) string {
-	if d := r.GetDraft(); d != nil && d.Fault == "" {
-		return ""
-	}
-	return r.GetModel()
-}
-
-// scoreText is a score as people read it.
-func scoreText(model string, score float64) string {
-	if model == recency {
-		return time.UnixMilli(int64(score)).UTC().Format("2006-01-02T15:04:05.000Z")
-	}
-	return fmt.Sprintf("%.4g", score)
-}
-
-// reasons says what others made of a record: its counters, and further records
-// about the same object.
-func reasons(it *feedv1.Item) string {
-	var all []string
-	for _, counter := range []struct{ one, field string }{{"like", "likes"}, {"comment", "comments"}, {"share", "shares"}} {
-		if n := it.Record.GetFields()[counter.field].GetNumberValue(); n == 1 {
-			all = append(all, "1 "+counter.one)
-		} else if n > 1 {
-			all = append(all, fmt.Sprintf("%.0f %s", n, counter.field))
-		}
-	}
-	if n := len(it.Also); n > 0 {
-		all = append(all, fmt.Sprintf("+%d more", n))
-	}
-	return strings.Join(all, ", ")
-}
-
-// excerpt is a record's text in a line, or what it is about.
-func excerpt(it *feedv1.Item) string {
-	const limit = 50
-	text := strings.Join(strings.Fields(it.Record.GetFields()["text"].GetStringValue()), " ")
-	if text == "" {
-		return it.Object
-	}
-	if r := []rune(text); len(r) > limit {
-		return string(r[:limit-1]) + "…"
-	}
-	return text
 }

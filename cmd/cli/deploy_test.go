@@ -40,7 +40,7 @@ type deployed struct {
 
 func readDeployed(t *testing.T, file string) deployed {
 	t.Helper()
-	cfg, err := configurationOf(strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	cfg, err := roleFiles().named(strings.TrimSuffix(filepath.Base(file), ".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,9 +27,11 @@ import (
 
 // doctor is what the checks look at.
 type doctor struct {
-	Common
-	grpc  string
-	ports []string // of admin
+	clusterFlags
+	brokers     []string // of Kafka
+	topicPrefix string
+	grpc        string
+	ports       []string // of admin
 
 	kafkaAway, logMissing, logGone, etcdAway, unassigned bool // as the checks found
 }
@@ -44,10 +46,10 @@ func doctorCommand() *cobra.Command {
 		return d.run(c.Context(), c.OutOrStdout(), output)
 	})
 	f := c.Flags()
-	f.StringSliceVar(&d.Brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringSliceVar(&d.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
 	f.StringSliceVar(&d.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
 	f.StringVar(&d.Cluster, "cluster", "millrace", "the cluster's name in etcd")
-	f.StringVar(&d.TopicPrefix, "topic-prefix", "", "before Millrace's own topics")
+	f.StringVar(&d.topicPrefix, "topic-prefix", "", "before Millrace's own topics")
 	f.StringVar(&d.grpc, "grpc", "127.0.0.1:9090", "the broker's gRPC address")
 	f.StringSliceVar(&d.ports, "admin", nil, "admin ports of roles that should be ready, host:port each")
 	return c
@@ -233,21 +235,21 @@ func finding(wayOut, what string, args ...any) error {
 }
 
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
-	err := kafka.WaitReady(ctx, kafkaAt(ctx, d.Brokers))
+	err := kafka.WaitReady(ctx, kafkaAt(ctx, d.brokers))
 	d.kafkaAway = err != nil
-	return fmt.Sprint(d.Brokers), err
+	return fmt.Sprint(d.brokers), err
 }
 
 // logWhole warns of topics that no longer have their beginning: what is gone of
 // them is only in the replicas that are there.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
-	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.brokers))
 	if err != nil {
 		return "", err
 	}
 	defer look.Close()
 	var begins []string
-	for _, topic := range kafka.Prefixed(d.TopicPrefix).Logs() {
+	for _, topic := range kafka.Prefixed(d.topicPrefix).Logs() {
 		starts, err := look.Starts(ctx, topic)
 		if err != nil {
 			return "", err
@@ -269,8 +271,8 @@ func (d *doctor) logWhole(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
-	topics := kafka.Prefixed(d.TopicPrefix)
-	log, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
+	topics := kafka.Prefixed(d.topicPrefix)
+	log, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.brokers), topics)
 	if err != nil {
 		return "", err
 	}
@@ -315,7 +317,7 @@ func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 
 // records returns how many offsets of a topic have been used.
 func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
-	look, err := kafka.NewInspector(kafkaAt(ctx, d.Brokers))
+	look, err := kafka.NewInspector(kafkaAt(ctx, d.brokers))
 	if err != nil {
 		return 0, err
 	}
@@ -334,15 +336,15 @@ const heartbeatLimit = 10 * time.Second
 var errNoPartitioner = finding("start one: millrace partitioner --config FILE", "no partitioner has ever said that it works")
 
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
-	topics := kafka.Prefixed(d.TopicPrefix)
-	look, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.Brokers), topics)
+	topics := kafka.Prefixed(d.topicPrefix)
+	look, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.brokers), topics)
 	if err != nil {
 		return "", err
 	}
 	if look.Progress.Partitions == 0 {
 		return "", errNoPartitioner
 	}
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafkaAt(ctx, d.Brokers), Topic: topics.Progress})
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafkaAt(ctx, d.brokers), Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -405,12 +407,6 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	return "cluster " + d.clusterName(), nil
 }
 
-const (
-	assignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
-	mendWayOut    = "mend it, or go back with millrace cluster assign --from .."
-	restoreWayOut = "millrace cluster restore --data .., with the data directories of a broker and of an index node; do not assign anew, which moves every partition"
-)
-
 // advise gives what is wrong with the state in etcd its way out: to restore it
 // where there was one, to assign only where there never was.
 func (d *doctor) advise(ctx context.Context, l look, what string) error {
@@ -420,7 +416,7 @@ func (d *doctor) advise(ctx context.Context, l look, what string) error {
 	if l.health.Epoch > 0 {
 		return finding(mendWayOut, "%s", what)
 	}
-	n, err := d.records(ctx, kafka.Prefixed(d.TopicPrefix).Timeline)
+	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)
 	switch {
 	case err == nil && n > 0:
 		return finding(restoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
@@ -541,7 +537,7 @@ func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all, err := (&feedStore{&d.Common, cl, versions}).definitions(ctx)
+	all, err := (&feedStore{&d.clusterFlags, cl, versions}).definitions(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -582,7 +578,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	t, err := openTrial(ctx, &d.Common, cl, io.Discard)
+	t, err := openTrial(ctx, &d.clusterFlags, cl, io.Discard)
 	if err != nil {
 		return "", err
 	}

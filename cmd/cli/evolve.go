@@ -12,22 +12,18 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
-	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
 // review holds a new schema against what is known and what serves.
 type review struct {
-	cm    *Common
+	cm    *clusterFlags
 	out   io.Writer
 	force bool // it may take fields from what serves
 	// accept is the flag that sets force; "" for a command that only looks.
@@ -127,7 +123,7 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 }
 
 // readers returns the feeds and models that serve.
-func (c *Common) readers(ctx context.Context, known *schemas.Snapshot) (all []reader, err error) {
+func (c *clusterFlags) readers(ctx context.Context, known *schemas.Snapshot) (all []reader, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cl, err := c.lookAtCluster(ctx)
@@ -193,7 +189,7 @@ func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reade
 
 // keepsReaders refuses a change of the schemas if a feed, a model that serves or an
 // experiment reads what no schema would have after it.
-func (c *Common) keepsReaders(ctx context.Context, known, after *schemas.Snapshot) error {
+func (c *clusterFlags) keepsReaders(ctx context.Context, known, after *schemas.Snapshot) error {
 	cl, err := c.lookAtCluster(ctx)
 	var lost []string
 	if err == nil {
@@ -215,7 +211,7 @@ func (c *Common) keepsReaders(ctx context.Context, known, after *schemas.Snapsho
 
 // lostReaders says who can be read for by the schemas that are known, and not after
 // a change, and why.
-func (c *Common) lostReaders(ctx context.Context, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
+func (c *clusterFlags) lostReaders(ctx context.Context, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
 	seen, err := cl.Watch(ctx)
 	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
 		err = fmt.Errorf("no cluster %s has ever been assigned there", c.clusterName())
@@ -283,20 +279,6 @@ func (c *Common) lostReaders(ctx context.Context, cl *cluster.Client, known, aft
 	return lost, err
 }
 
-// filterFits returns what index nodes have against a filter that know schemas.
-func filterFits(src string, known *schemas.Snapshot) error {
-	_, err := filter.Compile(src, filter.EnvOf(known))
-	if err == nil {
-		return nil
-	}
-	detail := err.Error()
-	if bad := (*expr.Error)(nil); errors.As(err, &bad) { // without all fields that there are
-		p := bad.Problems[0]
-		detail = fmt.Sprintf("%d:%d: %s", p.Line, p.Col, p.Message)
-	}
-	return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: detail}
-}
-
 func builtInReaders() (all []reader) {
 	builtin := relevance.Builtin()
 	for _, name := range builtin.Names() {
@@ -322,44 +304,4 @@ func readerOf(name string, m *relevance.Model) reader {
 		r.fields = f.Tree.Fields(r.fields)
 	}
 	return r
-}
-
-func schemaCheck(l *logFlags) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "check FILE.avsc",
-		Short: "Say what a schema would change, and which feeds and models read it",
-		Long: `Compares a schema with those of the log: what it adds, renames, widens, drops and
-retypes, what else of a type is another, and which of the feeds and models that
-serve read these fields. It fails where the schema is refused, and where records
-of it would lack what a feed or a model reads; "millrace load" refuses it then.
-It changes nothing.`,
-		Args: cobra.ExactArgs(1),
-	}
-	var output form
-	outputFlag(c, &output)
-	cm := clusterFlagsOf(c.Flags())
-	c.RunE = func(c *cobra.Command, args []string) error {
-		s, err := readSchema(args[0])
-		if err != nil {
-			return err
-		}
-		ctx, cancel := l.bound(c.Context())
-		defer cancel()
-		return l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
-			w := c.OutOrStdout()
-			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
-			if output.json() {
-				r.out = io.Discard
-			}
-			err := r.schema(ctx, known, s)
-			r.found.Fits = err == nil
-			return errors.Join(err, output.write(w, &r.found, func(w io.Writer) error {
-				if err == nil {
-					fmt.Fprintf(w, "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
-				}
-				return nil
-			}))
-		})
-	}
-	return c
 }

@@ -45,7 +45,7 @@ func TestReviewOfASchema(t *testing.T) {
 	if !strings.Contains(schemas.Activity().JSON(), like) {
 		t.Fatalf("the schema no longer has %s", like)
 	}
-	cm := &Common{Etcd: s.etcd, Cluster: "test"}
+	cm := &clusterFlags{Etcd: s.etcd, Cluster: "test"}
 	for name, c := range map[string]struct {
 		instead string // of likes
 		refused bool
@@ -100,7 +100,7 @@ func TestReviewOfASchema(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = (&review{cm: &Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}).schema(ended, registry.Snapshot(), gone)
+	err = (&review{cm: &clusterFlags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}).schema(ended, registry.Snapshot(), gone)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)
 	}

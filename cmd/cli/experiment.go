@@ -162,7 +162,7 @@ type trial struct {
 
 // experimentOn makes a command that runs on a cluster.
 func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
-	onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
+	onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
 		t, err := openTrial(ctx, cm, cl, c.OutOrStdout())
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func experimentLook(c *cobra.Command, run func(context.Context, *trial, *form, [
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return run(ctx, t, &output, args) })
 }
 
-func openTrial(ctx context.Context, cm *Common, cl *cluster.Client, out io.Writer) (*trial, error) {
+func openTrial(ctx context.Context, cm *clusterFlags, cl *cluster.Client, out io.Writer) (*trial, error) {
 	documents, err := cl.Artefacts(ctx, experiments.Kind)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -455,4 +456,11 @@ func number(x float64) string {
 		return "any number"
 	}
 	return fmt.Sprintf("%.3g", x)
+}
+
+// actsOf reads what an experiment's outcomes say, where the configuration has
+// all that its definition does not.
+func actsOf(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
+	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
+	return kafka.NewActs(cfg)
 }

@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
-	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
@@ -284,23 +281,4 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	if r != nil {
 		fmt.Fprintf(w, "%d outcomes belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
 	}
-}
-
-// unknownAmong is the refusal of a name that none of the answers has that were
-// read, with the names that they have.
-func unknownAmong(field, name, what string, has map[string]bool) error {
-	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: field, Detail: fmt.Sprintf("%s of %s %s", what, field, name), WayOut: "it has answers of no " + field}
-	if len(has) > 0 {
-		e.WayOut = hint.Nearest(name, slices.Sorted(maps.Keys(has)))
-	}
-	return e
-}
-
-// timeFlag is parseSince of another flag.
-func timeFlag(flag, text string, now time.Time) (millrace.Time, error) {
-	t, err := parseSince(text, now)
-	if e := (*millrace.Error)(nil); errors.As(err, &e) {
-		e.Field = flag
-	}
-	return t, err
 }

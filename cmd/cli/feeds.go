@@ -28,7 +28,7 @@ import (
 func feedDefinitions() []*cobra.Command {
 	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, meant) error) *cobra.Command {
 		var a act
-		onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
+		onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 			if err != nil {
 				return err
@@ -40,7 +40,7 @@ func feedDefinitions() []*cobra.Command {
 		return c
 	}
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
-		onCluster(c, func(ctx context.Context, cm *Common, cl *cluster.Client, args []string) error {
+		onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ models have to serve. A definition with a fault changes nothing.
 
 // feedStore is a cluster's definitions, and what they are checked against.
 type feedStore struct {
-	cm       *Common
+	cm       *clusterFlags
 	cluster  *cluster.Client
 	versions *cluster.Artefacts
 }
@@ -290,13 +290,6 @@ func writeFeeds(w io.Writer, all []feedShown) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Model, types, f.origin(), fault)
 	}
 	return t.Flush()
-}
-
-func faultText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Writer) error, error) {

@@ -148,8 +148,8 @@ func TestFeedDefinitionCommands(t *testing.T) {
 // bypass stores and serves a definition that nobody has checked.
 func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 	t.Helper()
-	cm := Common{Etcd: []string{etcd}}
-	cl, err := cm.openCluster(ctx, "")
+	cm := clusterFlags{Etcd: []string{etcd}}
+	cl, err := cm.reachCluster(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type pauseShown struct {
 	Applied    bool            `json:"applied"`
 }
 
-func ingestPause(cm *Common) *cobra.Command {
+func ingestPause(cm *clusterFlags) *cobra.Command {
 	p := pausing{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "pause NODE --for DURATION",
@@ -62,7 +62,7 @@ the cluster's name.`,
 	return c
 }
 
-func ingestResume(cm *Common) *cobra.Command {
+func ingestResume(cm *clusterFlags) *cobra.Command {
 	p := pausing{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:     "resume NODE",

@@ -3,12 +3,17 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
@@ -162,4 +167,18 @@ func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, s
 		return err
 	}
 	return pack.CheckWeights(set)
+}
+
+// filterFits returns what index nodes have against a filter that know schemas.
+func filterFits(src string, known *schemas.Snapshot) error {
+	_, err := filter.Compile(src, filter.EnvOf(known))
+	if err == nil {
+		return nil
+	}
+	detail := err.Error()
+	if bad := (*expr.Error)(nil); errors.As(err, &bad) { // without all fields that there are
+		p := bad.Problems[0]
+		detail = fmt.Sprintf("%d:%d: %s", p.Line, p.Col, p.Message)
+	}
+	return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: detail}
 }

@@ -11,28 +11,14 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Security is how a role's ports and calls are protected, and how it reaches
-// what is not Millrace's. Without TLS a role listens and calls on loopback only.
-type Security struct {
-	// TLS names the role's certificate and key, and the CA whose certificates
-	// callers and callees must show.
-	TLS         secure.TLS  `yaml:"tls,omitempty"`
-	Insecure    bool        `yaml:"insecure,omitempty" doc:"true: Millrace's own ports and the calls to them are plain text beyond loopback, where other means guard the network"`
-	Connections Connections `yaml:"connect,omitempty"`
-}
-
-func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
-
 // server is how a port is served; nil: by plain text.
-func (s *Security) server(auth tls.ClientAuthType) (*tls.Config, error) {
+func server(s *Security, auth tls.ClientAuthType) (*tls.Config, error) {
 	if !s.TLS.On() {
 		return nil, nil
 	}
@@ -56,8 +42,8 @@ type port struct {
 // listen takes a port: with mutual TLS if there are certificates, else on
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.
-func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
-	c, err := s.guard(p)
+func listen(ctx context.Context, s *Security, p port) (net.Listener, error) {
+	c, err := guard(s, p)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +56,7 @@ func (s *Security) listen(ctx context.Context, p port) (net.Listener, error) {
 
 // guard is how a port is served; nil: by plain text, which stays on loopback or
 // is insecure.
-func (s *Security) guard(p port) (*tls.Config, error) {
+func guard(s *Security, p port) (*tls.Config, error) {
 	if p.addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: "nothing says where to listen", WayOut: "name an address of this machine, host:port"}
 	}
@@ -78,7 +64,7 @@ func (s *Security) guard(p port) (*tls.Config, error) {
 	if p.open {
 		auth = tls.VerifyClientCertIfGiven
 	}
-	c, err := s.server(auth)
+	c, err := server(s, auth)
 	if err != nil || c != nil {
 		return c, err
 	}
@@ -153,20 +139,4 @@ func (d *closed) Accept() (net.Conn, error) {
 		_ = d.deadline(time.Time{})
 	})
 	return d.Listener.Accept()
-}
-
-// dial is how the role calls others by gRPC.
-func (s *Security) dial() (grpc.DialOption, error) {
-	if !s.TLS.On() {
-		return grpc.WithTransportCredentials(grpctune.Plain(s.plain().Check)), nil
-	}
-	files, err := secure.Open(s.TLS, "tls", slog.Default())
-	if err != nil {
-		return nil, err
-	}
-	return grpc.WithTransportCredentials(grpctune.Greeted(grpctune.TLS(func() *tls.Config {
-		c := files.Client()
-		c.MinVersion = tls.VersionTLS13
-		return c
-	}))), nil
 }

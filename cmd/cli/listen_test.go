@@ -30,18 +30,18 @@ import (
 
 func TestOnlyLoopbackWithoutProtection(t *testing.T) {
 	var s Security
-	if l, err := s.listen(t.Context(), port{addr: "0.0.0.0:0"}); err == nil {
+	if l, err := listen(t.Context(), &s, port{addr: "0.0.0.0:0"}); err == nil {
 		l.Close()
 		t.Error("listens everywhere without certificates")
 	}
 	s.Insecure = true
-	l, err := s.listen(t.Context(), port{addr: "0.0.0.0:0"})
+	l, err := listen(t.Context(), &s, port{addr: "0.0.0.0:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
 	s.TLS.Cert = "cert.pem"
-	if _, err := s.listen(t.Context(), port{addr: "127.0.0.1:0"}); err == nil {
+	if _, err := listen(t.Context(), &s, port{addr: "127.0.0.1:0"}); err == nil {
 		t.Error("a certificate without key and CA is accepted")
 	}
 }
@@ -74,7 +74,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 	p := port{field: "listen", addr: held.Addr().String()}
 
 	portWait = time.Millisecond
-	_, err = new(Security).listen(t.Context(), p)
+	_, err = listen(t.Context(), new(Security), p)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Detail, p.addr+" is taken by another process") || e.WayOut == "" {
 		t.Fatalf("a taken port: %v", err)
 	}
@@ -85,7 +85,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 		<-h.told // it has been seen to be taken
 		_ = held.Close()
 	}()
-	l, err := new(Security).listen(t.Context(), p)
+	l, err := listen(t.Context(), new(Security), p)
 	if err != nil {
 		t.Fatalf("a port that was taken for a moment: %v", err)
 	}
@@ -94,7 +94,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 
 // A port that is taken and not served yet hangs up, so that nobody waits for it.
 func TestAPortHangsUpUntilItIsServed(t *testing.T) {
-	l, err := new(Security).listen(t.Context(), port{field: "listen", addr: "127.0.0.1:0"})
+	l, err := listen(t.Context(), new(Security), port{field: "listen", addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestAPortHangsUpUntilItIsServed(t *testing.T) {
 // TestMutualTLS serves a caller with a certificate of the CA, and nobody else.
 func TestMutualTLS(t *testing.T) {
 	s := certificates(t)
-	l, err := s.listen(t.Context(), port{addr: "127.0.0.1:0"})
+	l, err := listen(t.Context(), s, port{addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if of, err := c.s.server(tls.NoClientCert); err != nil {
+		if of, err := server(c.s, tls.NoClientCert); err != nil {
 			t.Fatal(err)
 		} else if of != nil {
 			l = tls.NewListener(l, of)

@@ -9,10 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/load"
-	"github.com/millrace/millrace/schemas"
 )
 
 func loadCommand() *cobra.Command {
@@ -21,7 +19,7 @@ func loadCommand() *cobra.Command {
 		schema string
 		prefix string
 		loss   bool
-		cm     *Common
+		cm     *clusterFlags
 		addrs  []string
 	)
 	c := &cobra.Command{
@@ -99,25 +97,4 @@ func reach(brokers []string, prefix string) (flags string) {
 		flags += " --topic-prefix " + prefix
 	}
 	return flags
-}
-
-// readSchema returns a schema that ships, or one from a file.
-func readSchema(name string) (*schemas.Schema, error) {
-	switch name {
-	case "activity":
-		return schemas.Activity(), nil
-	case "note":
-		return schemas.Note(), nil
-	case "features":
-		return schemas.Features(), nil
-	}
-	text, err := document.ReadFile(name) // which is more than a schema may have
-	if err != nil {
-		return nil, fmt.Errorf("schema: %w (schemas that ship: activity, note, features)", err)
-	}
-	s, err := schemas.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("schema %s: %w", name, err)
-	}
-	return s, nil
 }

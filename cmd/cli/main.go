@@ -107,7 +107,7 @@ one member's feed, and the curl line that asks for it.`,
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
 	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
-	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand())
+	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand(roleFiles()))
 	prepare(c)
 	return c
 }

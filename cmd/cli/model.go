@@ -70,48 +70,6 @@ lets the one serve that served before.`,
 	return c
 }
 
-// schemasOf returns the schemas that ship and those of avsc files as a cluster
-// knows them that admitted the files in their order. Those of a shipped name
-// stand in its place.
-func schemasOf(avsc []string) (*schemas.Snapshot, error) {
-	files, err := readSchemas(avsc)
-	if err != nil {
-		return nil, err
-	}
-	var all []*schemas.Schema
-	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
-		if !slices.ContainsFunc(files, func(f *schemas.Schema) bool { return f.Name() == s.Name() }) {
-			all = append(all, s)
-		}
-	}
-	return admitted(append(all, files...))
-}
-
-func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
-	for _, file := range avsc {
-		s, err := readSchema(file)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, nil
-}
-
-// admitted is what a cluster knows that admitted schemas in their order.
-func admitted(all []*schemas.Schema) (*schemas.Snapshot, error) {
-	known, err := schemas.NewRegistry(nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range all {
-		if _, err := known.Admit(s); err != nil {
-			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: err.Error(), WayOut: "name the files of a name in the order in which they come into use, the oldest first"}
-		}
-	}
-	return known.Snapshot(), nil
-}
-
 // openModel reads a pack, a directory that is not sealed yet, a spec, or a
 // built-in model. The pack is nil unless there is one.
 func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {

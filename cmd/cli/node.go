@@ -59,7 +59,7 @@ type shownMember struct {
 	GoneFrom *time.Time       `json:"gone_since,omitempty"`
 }
 
-func nodeList(cm *Common) *cobra.Command {
+func nodeList(cm *clusterFlags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "list",
 		Short: "All nodes: what they host, their room on disk, and what is wanted of them",
@@ -155,7 +155,7 @@ there is drained first ("node drain") and then simply stopped.`,
 }
 
 // changing has a command begin a plan for the nodes that it is given.
-func changing(cm *Common, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
+func changing(cm *clusterFlags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
 	st := steering{act: act{cm: cm}}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return st.propose(c, coordinator.Request{Kind: kind, Nodes: nodeIDs(args)})
@@ -183,7 +183,7 @@ func (r *restarting) restartFlags(c *cobra.Command) {
 	}
 }
 
-func nodeRestart(cm *Common) *cobra.Command {
+func nodeRestart(cm *clusterFlags) *cobra.Command {
 	r := restarting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "restart NODE --exec COMMAND",
@@ -202,7 +202,7 @@ func nodeRestart(cm *Common) *cobra.Command {
 	return c
 }
 
-func clusterRoll(cm *Common) *cobra.Command {
+func clusterRoll(cm *clusterFlags) *cobra.Command {
 	r := restarting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "roll --exec COMMAND",
@@ -389,23 +389,6 @@ func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) 
 		err = fmt.Errorf("interrupted: %w: see whether the node runs", err)
 	}
 	return err
-}
-
-// await waits until the map has no fault any more, and returns the last one
-// when ctx ends.
-func await(ctx context.Context, w *cluster.Watcher, fault func(*cluster.Map) error) error {
-	for {
-		changed := w.Changed()
-		err := fault(w.Current())
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-changed:
-		}
-	}
 }
 
 // spared reports which partitions of a node nobody else serves.

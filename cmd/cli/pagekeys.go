@@ -18,7 +18,7 @@ import (
 // spread is until a new page key signs, so that all brokers know it by then.
 const spread = time.Minute
 
-func clusterPageKeys(cm *Common) *cobra.Command {
+func clusterPageKeys(cm *clusterFlags) *cobra.Command {
 	var rotate, revoke bool
 	var output form
 	a := act{cm: cm}
@@ -154,5 +154,3 @@ func (p *pageKeys) write(w io.Writer) error {
 	}
 	return t.Flush()
 }
-
-func shortTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -35,53 +33,6 @@ by quarantine, and made anew by release.`,
 	return c
 }
 
-// nodeConns are connections to nodes, one to each address.
-type nodeConns struct {
-	how grpc.DialOption
-	mu  sync.Mutex
-	all map[string]*grpc.ClientConn
-}
-
-// nodeConnsOf are those of a command.
-func nodeConnsOf(ctx context.Context) (*nodeConns, error) {
-	how, err := securityOf(ctx).dial()
-	return &nodeConns{how: how}, err
-}
-
-func (c *nodeConns) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
-	conn, err := c.to(n)
-	return nodev1.NewNodeServiceClient(conn), err
-}
-
-// admin is dial for what operators ask.
-func (c *nodeConns) admin(n cluster.Node) (nodev1.AdminServiceClient, error) {
-	conn, err := c.to(n)
-	return nodev1.NewAdminServiceClient(conn), err
-}
-
-func (c *nodeConns) to(n cluster.Node) (*grpc.ClientConn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	conn := c.all[n.Addr]
-	if conn == nil {
-		var err error
-		if conn, err = grpc.NewClient(n.Addr, c.how); err != nil {
-			return nil, err
-		}
-		if c.all == nil {
-			c.all = map[string]*grpc.ClientConn{}
-		}
-		c.all[n.Addr] = conn
-	}
-	return conn, nil
-}
-
-func (c *nodeConns) close() {
-	for _, conn := range c.all {
-		conn.Close()
-	}
-}
-
 // checked is a partition's replicas as check shows them.
 type checked struct {
 	Partition   millrace.Partition `json:"partition"`
@@ -99,7 +50,7 @@ type checkedReplica struct {
 	Fault          string          `json:"fault,omitempty"`
 }
 
-func partitionCheck(cm *Common) *cobra.Command {
+func partitionCheck(cm *clusterFlags) *cobra.Command {
 	var output form
 	c := &cobra.Command{
 		Use:   "check PARTITION",
@@ -204,7 +155,7 @@ func (all checked) fault() error {
 	return nil
 }
 
-func partitionDiff(cm *Common) *cobra.Command {
+func partitionDiff(cm *clusterFlags) *cobra.Command {
 	var output form
 	var nodes []string
 	c := &cobra.Command{

@@ -23,7 +23,7 @@ func (q *quarantining) replicaFlags(c *cobra.Command) {
 	_ = c.MarkFlagRequired("node") // it is there
 }
 
-func partitionQuarantine(cm *Common) *cobra.Command {
+func partitionQuarantine(cm *clusterFlags) *cobra.Command {
 	q := quarantining{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "quarantine PARTITION --node NODE --why TEXT",
@@ -43,7 +43,7 @@ ready is refused, unless --override has the cluster's name.`,
 	return c
 }
 
-func partitionRelease(cm *Common) *cobra.Command {
+func partitionRelease(cm *clusterFlags) *cobra.Command {
 	q := quarantining{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "release PARTITION --node NODE",

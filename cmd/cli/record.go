@@ -43,7 +43,7 @@ type deleting struct {
 	o          *operating
 }
 
-func recordDelete(cm *Common) *cobra.Command {
+func recordDelete(cm *clusterFlags) *cobra.Command {
 	d := deleting{act: act{cm: cm}}
 	c := &cobra.Command{
 		Use:   "delete [ID] --entity ENTITY | --everywhere | --file FILE",

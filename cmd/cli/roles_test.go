@@ -30,15 +30,15 @@ func TestExamplesOfConfiguration(t *testing.T) {
 		if !ok || len(example) < 100 {
 			t.Fatalf("%s shows no configuration: %q", role, command.Long)
 		}
-		cfg, err := configurationOf(role)
+		cfg, err := roleFiles().named(role)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := readConfiguration(written(t, example), cfg, command.Flags()); err != nil {
 			t.Error(err)
 		}
-		ofAll := everyRole()
-		for _, k := range referenceOf(cfg) {
+		ofAll := roleFiles().ofEveryRole()
+		for _, k := range roleFiles().referenceOf(cfg) {
 			if key := k.Key[strings.LastIndexByte(k.Key, '.')+1:]; !ofAll[k.Key] && !regexp.MustCompile(`(?m)(^|[ {,])`+key+`(:|,|$)`).MatchString(example) {
 				t.Errorf("%s: the help does not tell of %s", role, k.Key)
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,6 +34,23 @@ type rollout struct {
 	who    string
 }
 
+// The ways out of refusals.
+var (
+	modelWays = []way{
+		{cluster.ErrNothingBefore, "let another version serve: millrace model push PACK --serve"},
+		{cluster.ErrNoVersion, "millrace model list names what there is"},
+		{cluster.ErrInUse, "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
+	}
+	feedWays = []way{
+		{cluster.ErrNothingBefore, "put another definition in place: millrace feed define FILE.yaml"},
+		{cluster.ErrNoVersion, "millrace feed list names what there is"},
+		{cluster.ErrInUse, "stop the experiments first: millrace experiment stop NAME"},
+	}
+	experimentWays = []way{
+		{cluster.ErrNoVersion, "millrace experiment list names what there is"},
+	}
+)
+
 // openRollout reads the state of a cluster for the time of ctx.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
 	r := &rollout{out: out, who: whoami()}
@@ -57,18 +73,6 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	return r, err
 }
 
-// whoami is how the history names who runs the command.
-func whoami() string {
-	name, host := "somebody", "somewhere"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
-	}
-	return name + "@" + host
-}
-
 // rolloutCommand makes a command that runs on a cluster.
 func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
 	onRollout(c, run)
@@ -76,8 +80,8 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 }
 
 // onRollout is rolloutCommand, and returns which cluster it runs on.
-func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *Common {
-	return onCluster(c, func(ctx context.Context, _ *Common, cl *cluster.Client, args []string) error {
+func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *clusterFlags {
+	return onCluster(c, func(ctx context.Context, _ *clusterFlags, cl *cluster.Client, args []string) error {
 		r, err := openRollout(ctx, cl, c.OutOrStdout())
 		if err != nil {
 			return err

@@ -2,46 +2,18 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
-
-// logFlags name Millrace's part of a Kafka.
-type logFlags struct {
-	brokers []string
-	prefix  string
-	wait    time.Duration
-}
-
-// defaultBroker is where the demo's Kafka is.
-const defaultBroker = "127.0.0.1:9092"
-
-func logFlagsOf(f *pflag.FlagSet) *logFlags {
-	var l logFlags
-	f.StringSliceVar(&l.brokers, "brokers", []string{defaultBroker}, "Kafka, host:port each")
-	f.StringVar(&l.prefix, "topic-prefix", "", "before Millrace's own topics")
-	f.DurationVar(&l.wait, "wait", 30*time.Second, "give up after this long")
-	return &l
-}
-
-func (l *logFlags) at(ctx context.Context) kafka.Brokers { return kafkaAt(ctx, l.brokers) }
-
-func (l *logFlags) topics() kafka.Topics { return kafka.Prefixed(l.prefix) }
-
-// bound is ctx with the flags' limit.
-func (l *logFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, l.wait)
-}
 
 func schemaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
@@ -63,23 +35,6 @@ func schemaList(l *logFlags) *cobra.Command {
 			return output.write(c.OutOrStdout(), shown, shown.write)
 		})
 	})
-}
-
-// withSchemas reads the schemas topic to its end for use.
-func (l *logFlags) withSchemas(ctx context.Context, use func(*kafka.SchemaLog, *schemas.Snapshot) error) error {
-	registry, err := schemas.NewRegistry(nil, nil)
-	if err != nil {
-		return err
-	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.at(ctx), Topic: l.topics().Schemas, Registry: registry})
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	if err := log.Refresh(ctx); err != nil {
-		return err
-	}
-	return use(log, registry.Snapshot())
 }
 
 // schemasShown is what schema list shows.
@@ -209,7 +164,7 @@ func schemaWord(l *logFlags, say word, c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func showRetirement(ctx context.Context, w io.Writer, cm *Common, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRetirement(ctx context.Context, w io.Writer, cm *clusterFlags, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRetire(fp); err != nil {
 		return err
 	}
@@ -245,4 +200,44 @@ func showRefusal(_ context.Context, w io.Writer, log *kafka.SchemaLog, _ *schema
 	}
 	fmt.Fprintf(w, "every index node would pass over the records of schema %s, now and later, and no schema of it would be taken\n", fp)
 	return nil
+}
+
+func schemaCheck(l *logFlags) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check FILE.avsc",
+		Short: "Say what a schema would change, and which feeds and models read it",
+		Long: `Compares a schema with those of the log: what it adds, renames, widens, drops and
+retypes, what else of a type is another, and which of the feeds and models that
+serve read these fields. It fails where the schema is refused, and where records
+of it would lack what a feed or a model reads; "millrace load" refuses it then.
+It changes nothing.`,
+		Args: cobra.ExactArgs(1),
+	}
+	var output form
+	outputFlag(c, &output)
+	cm := clusterFlagsOf(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		s, err := readSchema(args[0])
+		if err != nil {
+			return err
+		}
+		ctx, cancel := l.bound(c.Context())
+		defer cancel()
+		return l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
+			w := c.OutOrStdout()
+			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
+			if output.json() {
+				r.out = io.Discard
+			}
+			err := r.schema(ctx, known, s)
+			r.found.Fits = err == nil
+			return errors.Join(err, output.write(w, &r.found, func(w io.Writer) error {
+				if err == nil {
+					fmt.Fprintf(w, "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
+				}
+				return nil
+			}))
+		})
+	}
+	return c
 }

@@ -48,3 +48,15 @@ func harmless(text string) string {
 	}
 	return b.String()
 }
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if s, is := w.(screen); is {
+		f, ok = s.File, true
+	}
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -22,7 +22,7 @@ import (
 
 // stating says what of a cluster's state is shown.
 type stating struct {
-	cm              *Common
+	cm              *clusterFlags
 	kind, partition string
 	by              string
 	output          form

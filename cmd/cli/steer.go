@@ -43,7 +43,7 @@ type nodeStats = map[millrace.NodeID]cluster.NodeStats
 
 // showing has a command show how the cluster is steered: look returns what is
 // shown as JSON, and what writes the same as text.
-func showing(cm *Common, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
+func showing(cm *clusterFlags, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
 	var output form
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cl, err := cm.reachCluster(c.Context())
@@ -207,7 +207,7 @@ func (out *shownProposal) write(w io.Writer) error {
 	return t.Flush()
 }
 
-func clusterPlan(cm *Common) *cobra.Command {
+func clusterPlan(cm *clusterFlags) *cobra.Command {
 	st := steering{act: act{cm: cm, how: "millrace cluster apply"}}
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
@@ -221,7 +221,7 @@ func clusterPlan(cm *Common) *cobra.Command {
 	return c
 }
 
-func clusterApply(cm *Common) *cobra.Command {
+func clusterApply(cm *clusterFlags) *cobra.Command {
 	st := steering{act: act{cm: cm, apply: true}} // as its name says; cluster plan is its dry run
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
@@ -276,7 +276,7 @@ func (st *steering) respread(c *cobra.Command, r coordinator.Request) error {
 
 // clusterOrder is a command that tells a plan what to do. One takes back what the
 // other does of pause and resume, which act at once; the others are dry.
-func clusterOrder(cm *Common, o coordinator.Order, short string) *cobra.Command {
+func clusterOrder(cm *clusterFlags, o coordinator.Order, short string) *cobra.Command {
 	a, atOnce := act{cm: cm}, o == coordinator.Pause || o == coordinator.Resume
 	c := &cobra.Command{
 		Use: string(o), Short: short, Args: cobra.NoArgs,
@@ -342,7 +342,7 @@ func takenBack(o coordinator.Order, pr *coordinator.Progress) string {
 	return fmt.Sprintf("%s: %d moves that are done %s, %d that build are taken back, %d are not begun", o, pr.Moves[coordinator.Moved], done, pr.Moves[coordinator.Building], pr.Moves[coordinator.Waiting])
 }
 
-func clusterStatus(cm *Common) *cobra.Command {
+func clusterStatus(cm *clusterFlags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "status",
 		Short: "How far the last plan is, which nodes are gone, and what a person has to see to",
@@ -418,7 +418,7 @@ func writeMoves(w io.Writer, moves []coordinator.MoveProgress) {
 	}
 }
 
-func clusterExplain(cm *Common) *cobra.Command {
+func clusterExplain(cm *clusterFlags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "explain PARTITION [NODE]",
 		Short: "Why a partition is where it is, since when, and by which rule not elsewhere",

@@ -27,7 +27,7 @@ func timelineCommand() *cobra.Command {
 
 // timelineFlags say what of a timeline is meant.
 type timelineFlags struct {
-	cm               *Common
+	cm               *clusterFlags
 	kind, node, id   string
 	in, since, until string
 	output           form
@@ -51,7 +51,7 @@ func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error
 	return from, to, nil
 }
 
-func timelineGet(cm *Common) *cobra.Command {
+func timelineGet(cm *clusterFlags) *cobra.Command {
 	t := timelineFlags{cm: cm}
 	c := &cobra.Command{
 		Use:   "get ENTITY",
@@ -198,7 +198,7 @@ func (g *gotten) end() error {
 	return nil
 }
 
-func timelineHistory(cm *Common) *cobra.Command {
+func timelineHistory(cm *clusterFlags) *cobra.Command {
 	t := timelineFlags{cm: cm}
 	c := &cobra.Command{
 		Use:   "history ENTITY",

@@ -155,13 +155,6 @@ func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (s
 	return says, nil
 }
 
-func joined(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
-}
-
 // versionsOf returns what became of the models that experiments of a document compare,
 // since the document is there.
 func (t *trial) versionsOf(ctx context.Context, of []experiment.Experiment, since cluster.Event) (all []cluster.Event, err error) {

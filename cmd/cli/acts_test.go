@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/backup"
@@ -93,11 +94,11 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		{Key: kafka.HeaderReason, Value: []byte("unknown-schema")}, {Key: kafka.HeaderSource, Value: []byte(o.ContentTopic() + "/0/0")},
 	}})
 	o.must(p.Flush(o.ctx))
-	cm := clusterFlags{Etcd: []string{o.Etcd}}
-	at, err := cm.operate(o.ctx)
+	cm := clusters.Flags{Etcd: []string{o.Etcd}}
+	at, err := cm.Operate(o.ctx)
 	o.must(err)
-	defer at.close()
-	first, err := at.node("node-1")
+	defer at.Close()
+	first, err := at.Node("node-1")
 	o.must(err)
 	conn, err := grpc.NewClient(first.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	o.must(err)
@@ -297,7 +298,7 @@ func startRehearsal(t *testing.T) *rehearsal {
 	}
 	r.done("experiment define " + r.file("ranking.yaml", fresher))
 	r.done("experiment stop fresher")
-	cl, err := (&clusterFlags{Etcd: []string{r.Etcd}}).reachCluster(r.ctx)
+	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	models, err := cl.Artefacts(r.ctx, indexnode.ModelsKind)
@@ -374,7 +375,7 @@ func (r *rehearsal) picture() map[string]string {
 			all["etcd "+key] = fmt.Sprint(revision)
 		}
 	}
-	cl, err := (&clusterFlags{Etcd: []string{r.Etcd}}).reachCluster(r.ctx)
+	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	steered, _, err := coordinator.Look(r.ctx, cl)
@@ -458,7 +459,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 	}
 	out := r.shows("cluster history")
 	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
-		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
+		if !regexp.MustCompile(regexp.QuoteMeta(clusters.Who()) + " +" + want).MatchString(out) {
 			t.Errorf("the history lacks %q:\n%s", want, out)
 		}
 	}

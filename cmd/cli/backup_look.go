@@ -16,6 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
@@ -47,9 +50,9 @@ type newestBackup struct {
 }
 
 func backupStatus(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var maxAge time.Duration
-	var k *kafkaFlags
+	var k *reach.KafkaFlags
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Whether every partition has a backup that can be read, and how old they are; fails unless all is well",
@@ -70,25 +73,25 @@ old. With --brokers, one that has all that the log has is of any age.`,
 				return err
 			}
 			defer b.Close()
-			t := startTeller(c.Context(), c.ErrOrStderr())
-			t.say("reading the newest backups")
+			t := display.StartTeller(c.Context(), c.ErrOrStderr())
+			t.Say("reading the newest backups")
 			s, err := bucketStateOf(c.Context(), b, freshness{maxAge, k})
-			t.close()
+			t.Close()
 			if err != nil {
 				return err
 			}
 			s.Cluster = whose
-			if err := output.write(c.OutOrStdout(), s, s.write); err != nil {
+			if err := output.Write(c.OutOrStdout(), s, s.write); err != nil {
 				return err
 			}
 			if !s.OK {
-				return fmt.Errorf("the backups of %s are not well: %s", whose.Name, faults(len(s.Faults)))
+				return fmt.Errorf("the backups of %s are not well: %s", whose.Name, display.Faults(len(s.Faults)))
 			}
 			return nil
 		},
 	}
-	outputFlag(c, &output)
-	k = kafkaFlagsOf(c, "of the log, for --max-age")
+	display.Flag(c, &output)
+	k = reach.KafkaFlagsOf(c, "of the log, for --max-age")
 	c.Flags().DurationVar(&maxAge, "max-age", 0, "how old the newest backup of a partition may be; 0: of any age")
 	return c
 }
@@ -97,7 +100,7 @@ old. With --brokers, one that has all that the log has is of any age.`,
 // have all that the log has.
 type freshness struct {
 	maxAge time.Duration // 0: any age
-	kafka  *kafkaFlags
+	kafka  *reach.KafkaFlags
 }
 
 // old returns which partitions' newest backups are too old. With an error, it is
@@ -110,10 +113,10 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 			suspects = append(suspects, kafka.TopicPartition{Partition: p}, kafka.TopicPartition{Stream: kafka.Features, Partition: p})
 		}
 	}
-	if len(suspects) == 0 || len(f.kafka.brokers) == 0 {
+	if len(suspects) == 0 || len(f.kafka.Brokers) == 0 {
 		return old, nil
 	}
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.at(ctx), Topics: f.kafka.topics()})
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.At(ctx), Topics: f.kafka.Topics()})
 	if err != nil {
 		return old, err
 	}
@@ -193,7 +196,7 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 	if s.Healed, err = b.Healings(ctx, shownHealings); err != nil {
 		return nil, err
 	}
-	s.Cuts, s.Healed = list(s.Cuts), list(s.Healed)
+	s.Cuts, s.Healed = display.List(s.Cuts), display.List(s.Healed)
 	s.Kept, err = b.Usage(ctx)
 	s.OK = len(s.Faults) == 0
 	return s, err
@@ -204,7 +207,7 @@ func (s *bucketState) write(w io.Writer) error {
 	fmt.Fprintf(t, "cluster\t%s\n", s.Cluster)
 	fmt.Fprintf(t, "partitions\t%d of %d have a backup\n", s.Partitions, partition.Count)
 	if s.Oldest != nil {
-		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", ago(s.Oldest.Time.Std()), s.Oldest.Partition)
+		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", display.Ago(s.Oldest.Time.Std()), s.Oldest.Partition)
 	}
 	fmt.Fprintf(t, "to restore\t%s\n", backup.Bytes(s.Bytes))
 	fmt.Fprintf(t, "kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
@@ -232,7 +235,7 @@ func healingLine(h *backup.Healing) string {
 	if h.From == "" {
 		from = "from the log's beginning"
 	}
-	return fmt.Sprintf("partition %d of %s, %s (%s): %s", h.Partition, h.Node, from, ago(h.Time.Std()), h.Damage)
+	return fmt.Sprintf("partition %d of %s, %s (%s): %s", h.Partition, h.Node, from, display.Ago(h.Time.Std()), h.Damage)
 }
 
 func drillLine(d *backup.Drill) string {
@@ -243,11 +246,11 @@ func drillLine(d *backup.Drill) string {
 	if d.Fault != "" {
 		result = "FAILED: " + d.Fault
 	}
-	return fmt.Sprintf("partition %d, %s in %.1f s, %s (%s)", d.Partition, backup.Bytes(d.Bytes), d.Seconds, result, ago(d.Time.Std()))
+	return fmt.Sprintf("partition %d, %s in %.1f s, %s (%s)", d.Partition, backup.Bytes(d.Bytes), d.Seconds, result, display.Ago(d.Time.Std()))
 }
 
 func backupList(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var of string
 	c := &cobra.Command{
 		Use:   "list",
@@ -267,18 +270,18 @@ func backupList(f *backupFlags) *cobra.Command {
 				}
 				maps.DeleteFunc(ids, func(p millrace.Partition, _ []string) bool { return !set.Has(p) })
 				if of == "" {
-					return output.write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeIDs(w, ids) })
+					return output.Write(c.OutOrStdout(), ids, func(w io.Writer) error { return writeIDs(w, ids) })
 				}
 				cuts, err := cutsBy(c.Context(), b, set)
 				if err != nil {
 					return err
 				}
 				each := eachID(ids, cuts)
-				return output.write(c.OutOrStdout(), each, func(w io.Writer) error { return writeEachID(w, each) })
+				return output.Write(c.OutOrStdout(), each, func(w io.Writer) error { return writeEachID(w, each) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.Flags().StringVar(&of, "partition", "", "of this partition, or of such as 0-3,7: every backup, and the cuts that begin with it; left out: how many there are of each")
 	return c
 }
@@ -343,7 +346,7 @@ func eachID(ids map[millrace.Partition][]string, cuts map[pinned][]string) []lis
 	all := []listedBackup{}
 	for _, p := range slices.Sorted(maps.Keys(ids)) {
 		for _, id := range ids[p] {
-			all = append(all, listedBackup{p, id, list(cuts[pinned{p, id}])})
+			all = append(all, listedBackup{p, id, display.List(cuts[pinned{p, id}])})
 		}
 	}
 	return all
@@ -374,7 +377,7 @@ func manifestOf(ctx context.Context, b *backup.Bucket, p millrace.Partition, id 
 }
 
 func backupShow(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "show PARTITION ID|latest",
 		Short: "What one backup of a partition is: when, by whom, of what offsets, and its files",
@@ -382,7 +385,7 @@ func backupShow(f *backupFlags) *cobra.Command {
   millrace backup show --from s3://bucket/prefix 7 20261122T114500.000Z-node-1 -o json`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := partitionArg(args[0])
+			p, err := command.Partition(args[0])
 			if err != nil {
 				return err
 			}
@@ -391,17 +394,17 @@ func backupShow(f *backupFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return output.write(c.OutOrStdout(), m, func(w io.Writer) error { return writeManifest(w, m) })
+				return output.Write(c.OutOrStdout(), m, func(w io.Writer) error { return writeManifest(w, m) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
 func writeManifest(w io.Writer, m *backup.Manifest) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "partition\t%d\nbackup\t%s\nof\t%s, by %s\n", m.Partition, m.ID, ago(m.Time.Std()), m.Node)
+	fmt.Fprintf(t, "partition\t%d\nbackup\t%s\nof\t%s, by %s\n", m.Partition, m.ID, display.Ago(m.Time.Std()), m.Node)
 	fmt.Fprintf(t, "offsets\ttimeline %d, features %d\nlog\t%s\n", m.Applied.Content, m.Applied.Features, m.Log)
 	fmt.Fprintf(t, "digest\t%016x %016x\n", m.Digest.Content, m.Digest.Features)
 	fmt.Fprintf(t, "types\t%d\nbytes\t%s in %d files\n\nFILE\tBYTES\tSHA256\n", len(m.Types), backup.Bytes(m.Bytes()), len(m.Files))
@@ -418,7 +421,7 @@ type shownDiff struct {
 }
 
 func backupDiff(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var scratch string
 	var rows bool
 	c := &cobra.Command{
@@ -431,7 +434,7 @@ records are new, gone or changed.`,
   millrace backup diff --from s3://bucket/prefix 7 20261122T114500.000Z-node-1 latest --rows`,
 		Args: cobra.ExactArgs(3),
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := partitionArg(args[0])
+			p, err := command.Partition(args[0])
 			if err != nil {
 				return err
 			}
@@ -449,19 +452,19 @@ records are new, gone or changed.`,
 				}
 				d := shownDiff{Difference: backup.Diff(old, now)}
 				if rows {
-					t := startTeller(c.Context(), c.ErrOrStderr())
-					t.say("restoring both")
+					t := display.StartTeller(c.Context(), c.ErrOrStderr())
+					t.Say("restoring both")
 					d.Types, err = backups.DiffRows(c.Context(), backups.RestoreConfig{Bucket: b, Data: scratch, Progress: t.Progress, Log: slog.Default()}, old, now)
-					t.close()
+					t.Close()
 					if err != nil {
 						return err
 					}
 				}
-				return output.write(c.OutOrStdout(), d, func(w io.Writer) error { return d.write(w, rows) })
+				return output.Write(c.OutOrStdout(), d, func(w io.Writer) error { return d.write(w, rows) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.Flags().BoolVar(&rows, "rows", false, "compare what they hold, too")
 	c.Flags().StringVar(&scratch, "scratch", "", "a directory for the scratch stores; left out: the system's for temporary files")
 	return c
@@ -495,7 +498,7 @@ func (d *shownDiff) write(w io.Writer, rows bool) error {
 }
 
 func backupCuts(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:     "cuts",
 		Short:   "The cuts there are: moments of the whole cluster",
@@ -515,11 +518,11 @@ func backupCuts(f *backupFlags) *cobra.Command {
 					}
 					all = append(all, cut)
 				}
-				return output.write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
+				return output.Write(c.OutOrStdout(), all, func(w io.Writer) error { return writeCuts(w, all) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
@@ -527,7 +530,7 @@ func writeCuts(w io.Writer, all []*backup.Cut) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CUT\tOF\tTIMELINE\tFEATURES\tGROUPS")
 	for _, c := range all {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", c.Name, ago(c.Time.Std()), total(c.Content), total(c.Features), len(c.Groups))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", c.Name, display.Ago(c.Time.Std()), total(c.Content), total(c.Features), len(c.Groups))
 	}
 	return t.Flush()
 }

@@ -17,6 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/audit"
@@ -30,8 +34,8 @@ type restoring struct {
 	entity, kind         string // the timeline for a look
 	out, scratch         string
 	log, groups          string
-	kafka                *kafkaFlags
-	progress             *teller
+	kafka                *reach.KafkaFlags
+	progress             *display.Teller
 	cut                  string
 	at                   time.Time
 	bucket               *backup.Bucket
@@ -67,7 +71,7 @@ partitioners go on in the content topics where the cut is; print shows where.`,
     --log new --brokers kafka-2:9092 --group-offsets set`,
 		Args: cobra.NoArgs,
 	}
-	r.kafka = kafkaFlagsOf(c, "for a TIME and for --log new")
+	r.kafka = reach.KafkaFlagsOf(c, "for a TIME and for --log new")
 	fl := c.Flags()
 	fl.StringVar(&r.to, "to", "", "latest, the name of a cut, or a time such as 2026-11-22T11:45:00Z")
 	fl.StringVar(&r.data, "data", "", "the data directory of a node that does not run")
@@ -84,8 +88,8 @@ partitioners go on in the content topics where the cut is; print shows where.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return f.use(c.Context(), func(b *backup.Bucket) error {
 			r.bucket, r.stdout, r.stderr = b, c.OutOrStdout(), c.ErrOrStderr()
-			r.progress = startTeller(c.Context(), c.ErrOrStderr())
-			defer r.progress.close()
+			r.progress = display.StartTeller(c.Context(), c.ErrOrStderr())
+			defer r.progress.Close()
 			return r.run(c.Context())
 		})
 	}
@@ -96,12 +100,12 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	if r.cut, r.at, err = targetOf(r.to); err != nil {
 		return err
 	}
-	if err := r.validate(); err != nil {
+	if err := r.Validate(); err != nil {
 		return err
 	}
 	cfg := backups.RestoreConfig{
 		Bucket: r.bucket, To: backups.Target{Cut: r.cut, Time: r.at}, Data: r.data, NewLog: r.log == "new",
-		Brokers: r.kafka.at(ctx), Topics: r.kafka.topics(), Progress: r.progress.Progress, Log: slog.Default(),
+		Brokers: r.kafka.At(ctx), Topics: r.kafka.Topics(), Progress: r.progress.Progress, Log: slog.Default(),
 	}
 	if cfg.Partitions, err = partitionsFlag(r.partitions); err != nil {
 		return err
@@ -110,7 +114,7 @@ func (r *restoring) run(ctx context.Context) (err error) {
 		return err
 	}
 	cfg.Older = r.fellBack
-	r.progress.say("restoring")
+	r.progress.Say("restoring")
 	if r.entity != "" {
 		err = r.one(ctx, cfg)
 	} else {
@@ -125,7 +129,7 @@ func (r *restoring) run(ctx context.Context) (err error) {
 // note writes down what was restored. The bucket may be read-only, so that this
 // fails nothing.
 func (r *restoring) note(ctx context.Context, cfg backups.RestoreConfig) {
-	e := audit.Entry{Who: whoami(), Act: "restore", On: r.data, Before: fmt.Sprint(cfg.To), After: fmt.Sprintf("%d partitions, by the %s log", cfg.Partitions.Len(), r.log)}
+	e := audit.Entry{Who: clusters.Who(), Act: "restore", On: r.data, Before: fmt.Sprint(cfg.To), After: fmt.Sprintf("%d partitions, by the %s log", cfg.Partitions.Len(), r.log)}
 	if r.entity != "" {
 		e.On, e.After = r.out, fmt.Sprintf("timeline %s/%s", r.entity, r.kind)
 	}
@@ -151,15 +155,15 @@ func (r *restoring) tellOlder() {
 	}
 }
 
-// validate refuses what does not go together.
-func (r *restoring) validate() error {
+// Validate refuses what does not go together.
+func (r *restoring) Validate() error {
 	bad := func(field, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
 	}
 	switch {
 	case r.log != "same" && r.log != "new":
 		return bad("log", fmt.Sprintf("%q is no log", r.log), "say same or new")
-	case r.log == "new" && len(r.kafka.brokers) == 0:
+	case r.log == "new" && len(r.kafka.Brokers) == 0:
 		return bad("brokers", "nothing says where the new log is", "name its Kafka by --brokers")
 	case r.log == "new" && r.entity != "":
 		return bad("log", "a timeline for a look goes on by no log", "leave out --log")
@@ -167,7 +171,7 @@ func (r *restoring) validate() error {
 		return bad("group-offsets", fmt.Sprintf("%q is neither print nor set", r.groups), "say one of them")
 	case r.groups != "" && r.cut == "":
 		return bad("group-offsets", "only a cut says what the groups had consumed", "restore a cut (millrace backup cuts), or reset the groups to a time before the restored state: records that come again change nothing")
-	case r.groups == "set" && len(r.kafka.brokers) == 0:
+	case r.groups == "set" && len(r.kafka.Brokers) == 0:
 		return bad("brokers", "nothing says which Kafka has the groups", "name it by --brokers")
 	case r.data == "" && (r.entity == "" || r.kind == ""):
 		return bad("entity", "a timeline has an entity and a type", "name both by --entity and --type")
@@ -181,11 +185,11 @@ func (r *restoring) validate() error {
 func (r *restoring) all(ctx context.Context, cfg backups.RestoreConfig) error {
 	began := time.Now()
 	if cfg.NewLog {
-		r.progress.say("making the topics of the new log")
+		r.progress.Say("making the topics of the new log")
 		if err := kafka.EnsureTopics(ctx, cfg.Brokers, cfg.Topics, nil); err != nil {
 			return err
 		}
-		r.progress.say("restoring")
+		r.progress.Say("restoring")
 	}
 	n, err := backups.RestoreData(ctx, cfg)
 	if err != nil {
@@ -222,10 +226,10 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	if r.groups == "print" {
 		return json.NewEncoder(r.stdout).Encode(cut.Groups)
 	}
-	r.progress.say("waiting for the groups to be without members")
+	r.progress.Say("waiting for the groups to be without members")
 	limited, cancel := context.WithTimeout(ctx, groupWait)
 	defer cancel()
-	if err := kafka.SetGroupOffsets(limited, r.kafka.at(ctx), cut.Groups); err != nil {
+	if err := kafka.SetGroupOffsets(limited, r.kafka.At(ctx), cut.Groups); err != nil {
 		return err
 	}
 	for name, topics := range cut.Groups {
@@ -284,7 +288,7 @@ func retentionIn(ctx context.Context, b *backup.Bucket) (map[millrace.ContentTyp
 }
 
 func backupVerify(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var depth, of, scratch string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -312,14 +316,14 @@ extra in the bucket is told too, and harms nothing.`,
 				return err
 			}
 			return f.use(c.Context(), func(b *backup.Bucket) error {
-				t := startTeller(c.Context(), c.ErrOrStderr())
-				t.say("verifying")
+				t := display.StartTeller(c.Context(), c.ErrOrStderr())
+				t.Say("verifying")
 				v, err := verifyBucket(c.Context(), b, depth, backups.VerifyConfig{Bucket: b, Partitions: set, Scratch: scratch, Progress: t.Progress, Log: slog.Default()})
-				t.close()
+				t.Close()
 				if err != nil {
 					return err
 				}
-				if err := output.write(c.OutOrStdout(), v, v.write); err != nil {
+				if err := output.Write(c.OutOrStdout(), v, v.write); err != nil {
 					return err
 				}
 				if v.bad > 0 {
@@ -329,7 +333,7 @@ extra in the bucket is told too, and harms nothing.`,
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.Flags().StringVar(&depth, "depth", "open", "files, meta, open or restore")
 	c.Flags().StringVar(&of, "partitions", "", "with --depth restore: restore these, such as 0-3,7; left out: all")
 	c.Flags().StringVar(&scratch, "scratch", "", "with --depth restore: a directory for the scratch stores; left out: the system's for temporary files")
@@ -381,7 +385,7 @@ func verifyBucket(ctx context.Context, b *backup.Bucket, depth string, cfg backu
 	}
 	for _, found := range []*backup.Restorable{v.Whole, v.Restored} {
 		if found != nil {
-			found.Cuts = list(found.Cuts)
+			found.Cuts = display.List(found.Cuts)
 		}
 	}
 	return v, err
@@ -415,7 +419,7 @@ func (v *verified) write(w io.Writer) error {
 }
 
 func backupDrill(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var of, scratch string
 	c := &cobra.Command{
 		Use:   "drill",
@@ -435,14 +439,14 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 				if err := scratchFlag(scratch); err != nil {
 					return err
 				}
-				t := startTeller(c.Context(), c.ErrOrStderr())
-				t.say("restoring")
-				d, err := backups.Drill(c.Context(), backups.DrillConfig{Bucket: b, Partitions: set, Node: millrace.NodeID(whoami()), Scratch: scratch, Progress: t.Progress, Log: slog.Default()})
-				t.close()
+				t := display.StartTeller(c.Context(), c.ErrOrStderr())
+				t.Say("restoring")
+				d, err := backups.Drill(c.Context(), backups.DrillConfig{Bucket: b, Partitions: set, Node: millrace.NodeID(clusters.Who()), Scratch: scratch, Progress: t.Progress, Log: slog.Default()})
+				t.Close()
 				if err != nil {
 					return err
 				}
-				err = output.write(c.OutOrStdout(), d, func(w io.Writer) error {
+				err = output.Write(c.OutOrStdout(), d, func(w io.Writer) error {
 					_, err := fmt.Fprintln(w, drillLine(d))
 					return err
 				})
@@ -453,14 +457,14 @@ Nodes do the same at intervals ("drill" of "backup" in their configuration).`,
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.Flags().StringVar(&of, "partitions", "", "one of these, such as 0-3,7; left out: any")
 	c.Flags().StringVar(&scratch, "scratch", "", "a directory for the scratch store; left out: the system's for temporary files")
 	return c
 }
 
 func backupCut(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	var name string
 	var wait time.Duration
 	c := &cobra.Command{
@@ -474,12 +478,12 @@ waits for at most a second at a time. Every partition needs a backup.`,
   millrace backup cut --from s3://bucket/prefix --brokers kafka-1:9092     # named after the time`,
 		Args: cobra.NoArgs,
 	}
-	k := kafkaFlagsOf(c, "of the log")
+	k := reach.KafkaFlagsOf(c, "of the log")
 	c.Flags().StringVar(&name, "name", "", "letters, digits, - and _; left out: the time, such as 20261122T114500Z")
 	c.Flags().DurationVar(&wait, "wait", 10*time.Minute, "give up after this long")
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if len(k.brokers) == 0 {
+		if len(k.Brokers) == 0 {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "brokers", Detail: "nothing says where the log is", WayOut: "name its Kafka by --brokers"}
 		}
 		if name == "latest" {
@@ -495,16 +499,16 @@ waits for at most a second at a time. Every partition needs a backup.`,
 		ctx, cancel := context.WithTimeout(c.Context(), wait)
 		defer cancel()
 		return f.use(ctx, func(b *backup.Bucket) error {
-			t := startTeller(ctx, c.ErrOrStderr())
-			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.at(ctx), Topics: k.topics(), Tell: t.say, Log: slog.Default()})
-			t.close()
+			t := display.StartTeller(ctx, c.ErrOrStderr())
+			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.At(ctx), Topics: k.Topics(), Tell: t.Say, Log: slog.Default()})
+			t.Close()
 			if err == nil {
-				err = b.WriteAct(ctx, audit.Entry{Who: whoami(), Act: "cut", On: "cut " + name, Before: "none of the name", After: "taken"})
+				err = b.WriteAct(ctx, audit.Entry{Who: clusters.Who(), Act: "cut", On: "cut " + name, Before: "none of the name", After: "taken"})
 			}
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), cut, func(w io.Writer) error {
+			return output.Write(c.OutOrStdout(), cut, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "cut %s of %s\n", cut.Name, cut.Time)
 				return err
 			})
@@ -514,7 +518,7 @@ waits for at most a second at a time. Every partition needs a backup.`,
 }
 
 func backupRemoveCut(f *backupFlags) *cobra.Command {
-	var a act
+	var a command.Act
 	c := &cobra.Command{
 		Use:     "cut-remove NAME",
 		Short:   "Remove a cut; what only it needs goes with the next expiry",
@@ -524,11 +528,11 @@ func backupRemoveCut(f *backupFlags) *cobra.Command {
 			return f.use(c.Context(), func(b *backup.Bucket) error { return removeCut(c, &a, b, args[0]) })
 		},
 	}
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func removeCut(c *cobra.Command, a *act, b *backup.Bucket, name string) error {
+func removeCut(c *cobra.Command, a *command.Act, b *backup.Bucket, name string) error {
 	ctx, w, was := c.Context(), c.OutOrStdout(), ""
 	var damage *backup.Damage
 	switch cut, err := b.Cut(ctx, name); {
@@ -537,17 +541,17 @@ func removeCut(c *cobra.Command, a *act, b *backup.Bucket, name string) error {
 	case err != nil:
 		return err
 	default:
-		was = "of " + ago(cut.Time.Std())
+		was = "of " + display.Ago(cut.Time.Std())
 	}
 	only, err := b.OnlyOf(ctx, name)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "the cut %s is %s; with it go %d files of %s that only it needs, and the backups that expiry kept for it alone\n", name, was, only.Files, backup.Bytes(only.Bytes))
-	if ok, err := a.meant(c); !ok {
+	if ok, err := a.Meant(c); !ok {
 		return err
 	}
-	if err := noted(noteIn(ctx, b), audit.Entry{Act: "cut-remove", On: "cut " + name, Before: was, After: "removed"}, func() error { return b.RemoveCut(ctx, name) }); err != nil {
+	if err := command.Noted(noteIn(ctx, b), audit.Entry{Act: "cut-remove", On: "cut " + name, Before: was, After: "removed"}, func() error { return b.RemoveCut(ctx, name) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "the cut %s is removed\n", name)
@@ -555,7 +559,7 @@ func removeCut(c *cobra.Command, a *act, b *backup.Bucket, name string) error {
 }
 
 func backupExpire(f *backupFlags) *cobra.Command {
-	var a act
+	var a command.Act
 	var keep int
 	c := &cobra.Command{
 		Use:   "expire --keep N",
@@ -575,30 +579,30 @@ and other expiries may run meanwhile.`,
 	if err := c.MarkFlagRequired("keep"); err != nil {
 		panic(err) // the flag above exists
 	}
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func expire(c *cobra.Command, a *act, b *backup.Bucket, keep int) error {
+func expire(c *cobra.Command, a *command.Act, b *backup.Bucket, keep int) error {
 	ctx, w := c.Context(), c.OutOrStdout()
-	t := startTeller(ctx, c.ErrOrStderr())
-	t.say("looking for what nothing names")
+	t := display.StartTeller(ctx, c.ErrOrStderr())
+	t.Say("looking for what nothing names")
 	would, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Dry: true})
-	t.close()
+	t.Close()
 	if err != nil {
 		return flagged(err)
 	}
 	what := fmt.Sprintf("%d backups, and %d files of %s", would.Backups, would.Files, backup.Bytes(would.Bytes))
 	fmt.Fprintf(w, "would remove %s\n", what)
 	tellBlocked(w, would)
-	if ok, err := a.meant(c); !ok {
+	if ok, err := a.Meant(c); !ok {
 		return err
 	}
 	e := audit.Entry{Act: "expire", On: "all partitions", Before: what + " beyond those to keep", After: fmt.Sprintf("%d backups of each are kept", keep)}
-	return noted(noteIn(ctx, b), e, func() error {
-		t := startTeller(ctx, c.ErrOrStderr())
-		gone, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.say("removing " + name) }})
-		t.close()
+	return command.Noted(noteIn(ctx, b), e, func() error {
+		t := display.StartTeller(ctx, c.ErrOrStderr())
+		gone, err := b.Expire(ctx, backup.ExpireOptions{Keep: keep, Report: func(name string, _ int64) { t.Say("removing " + name) }})
+		t.Close()
 		fmt.Fprintf(w, "removed %d backups, and %d files of %s\n", gone.Backups, gone.Files, backup.Bytes(gone.Bytes))
 		tellBlocked(w, gone)
 		return err
@@ -617,7 +621,7 @@ func tellBlocked(w io.Writer, e backup.Expired) {
 }
 
 func backupAdopt(f *backupFlags) *cobra.Command {
-	var a act
+	var a command.Act
 	c := &cobra.Command{
 		Use:   "adopt NAME",
 		Short: "Make the bucket of a lost cluster this cluster's",
@@ -628,18 +632,18 @@ meant: if the lost cluster still lives, it must not back up there any more.`,
 		Example: `  millrace backup adopt --from s3://bucket/prefix --etcd etcd-1:2379 --cluster prod prod --apply`,
 		Args:    cobra.ExactArgs(1),
 	}
-	cm := clusterFlagsOf(c.Flags())
+	cm := clusters.FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, whose, err := f.open(c.Context())
 		if err != nil {
 			return err
 		}
 		defer b.Close()
-		reach, identity := cm.lookAtCluster, backups.LookAtIdentity
-		if a.apply {
-			reach, identity = cm.reachCluster, backups.Identity
+		open, identity := cm.OpenReadOnly, backups.LookAtIdentity
+		if a.Apply {
+			open, identity = cm.Open, backups.Identity
 		}
-		cl, err := reach(c.Context())
+		cl, err := open(c.Context())
 		if err != nil {
 			return err
 		}
@@ -650,11 +654,11 @@ meant: if the lost cluster still lives, it must not back up there any more.`,
 		}
 		return adoptBucket(c, &a, b, whose, us, args[0])
 	}
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func adoptBucket(c *cobra.Command, a *act, b *backup.Bucket, whose, us backup.Identity, name string) error {
+func adoptBucket(c *cobra.Command, a *command.Act, b *backup.Bucket, whose, us backup.Identity, name string) error {
 	ctx, w := c.Context(), c.OutOrStdout()
 	switch {
 	case us == whose:
@@ -675,10 +679,10 @@ func adoptBucket(c *cobra.Command, a *act, b *backup.Bucket, whose, us backup.Id
 		ours = us.Name + ", which has none yet"
 	}
 	fmt.Fprintf(w, "the bucket of %v, with %d files of %s, would be that of %s; the former could back up there no more\n", whose, has.Files, backup.Bytes(has.Bytes), ours)
-	if ok, err := a.meant(c); !ok {
+	if ok, err := a.Meant(c); !ok {
 		return err
 	}
-	if err := noted(noteIn(ctx, b), audit.Entry{Act: "adopt", On: "the bucket", Before: fmt.Sprint(whose), After: ours}, func() error { return b.Adopt(ctx, us) }); err != nil {
+	if err := command.Noted(noteIn(ctx, b), audit.Entry{Act: "adopt", On: "the bucket", Before: fmt.Sprint(whose), After: ours}, func() error { return b.Adopt(ctx, us) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "the bucket of %v is now that of %v\n", whose, us)
@@ -689,7 +693,7 @@ func adoptBucket(c *cobra.Command, a *act, b *backup.Bucket, whose, us backup.Id
 const shownActs = 1000
 
 func backupActs(f *backupFlags) *cobra.Command {
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:     "acts",
 		Short:   "Who had backups expired, adopted, cut or restored, and when",
@@ -705,10 +709,10 @@ func backupActs(f *backupFlags) *cobra.Command {
 				for _, a := range slices.Backward(acts) {
 					all = append(all, a.Entry)
 				}
-				return output.write(c.OutOrStdout(), all, func(w io.Writer) error { return writeActs(w, all) })
+				return output.Write(c.OutOrStdout(), all, func(w io.Writer) error { return display.WriteActs(w, all) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }

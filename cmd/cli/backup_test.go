@@ -11,10 +11,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/store"
@@ -201,7 +201,7 @@ func TestBackupCommands(t *testing.T) {
 	if what, _, _ := strings.Cut(strings.TrimPrefix(would, "would remove "), "\n"); !strings.Contains(removed, "\nremoved "+what+"\n") {
 		b.Errorf("it said %q, and %q then", would, removed)
 	}
-	b.run(`(?s)`+regexp.QuoteMeta(whoami())+` +cut +cut one .* cut-remove +cut two .* restore .* expire +all partitions`, "acts")
+	b.run(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +cut +cut one .* cut-remove +cut two .* restore .* expire +all partitions`, "acts")
 	if out := b.refuse("would leave none", "expire", "--keep", "0"); strings.Contains(out, "removed") {
 		b.Errorf("it is refused, and prints %s", out)
 	}
@@ -374,30 +374,6 @@ func TestBackupAdopt(t *testing.T) {
 			t.Errorf("adopt %s: %q, %v", step.name, out, err)
 		}
 	}
-}
-
-// What takes long says how far it is: a pipe gets a line after a second and then
-// every five, a terminal one line that is drawn anew.
-func TestTeller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var pipe bytes.Buffer
-		told := startTeller(t.Context(), &pipe)
-		told.Expect(3 << 20)
-		told.say("restoring")
-		time.Sleep(12 * time.Second)
-		told.close()
-		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want+want {
-			t.Errorf("a pipe got %q", got)
-		}
-		var screen bytes.Buffer
-		ctx, stop := context.WithTimeout(t.Context(), 1200*time.Millisecond)
-		defer stop()
-		told.run(ctx, &screen, true)
-		const clear = "\r\x1b[K"
-		if got, want := screen.String(), clear+"restoring: 0 B of 3.0 MiB"; got != want+want+clear {
-			t.Errorf("a terminal got %q", got)
-		}
-	})
 }
 
 // What is extra in a bucket is counted, and does not hide what is damaged.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -48,10 +49,10 @@ type brokerConfig struct {
 	Drain         *time.Duration          `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
 }
 
-func (c *brokerConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+func (c *brokerConfig) Settings() []config.Setting { return append(c.Common.Settings(), ownOf(c)...) }
 
-func (c *brokerConfig) complete() {
-	c.Common.complete()
+func (c *brokerConfig) Complete() {
+	c.Common.Complete()
 	c.Connections = cmp.Or(c.Connections, door.DefaultConns)
 	c.RequestMemory = cmp.Or(c.RequestMemory, broker.DefaultRequestMemory>>20)
 	drain := c.drain()
@@ -66,14 +67,14 @@ func (c *brokerConfig) drain() time.Duration {
 	return drainFor
 }
 
-func (c *brokerConfig) validate() error {
+func (c *brokerConfig) Validate() error {
 	b, err := c.broker()
 	b.Maps = new(cluster.Watcher) // of nothing: it stands for what is joined later
 	ports := []port{c.grpcPort()}
 	if c.HTTP != "" {
 		ports = append(ports, c.httpPort())
 	}
-	return errors.Join(c.Common.validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
+	return errors.Join(c.Common.Validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
 }
 
 // checkQuotas refuses the quota of a name that nobody has, where a token or the
@@ -203,7 +204,7 @@ func brokerCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		dial, err := c.dial()
+		dial, err := c.Dial()
 		if err != nil {
 			return err
 		}

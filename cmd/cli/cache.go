@@ -9,6 +9,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -19,21 +22,21 @@ func cacheCommand() *cobra.Command {
 		Short:   "Drop what index nodes have in their caches",
 		Example: `  millrace cache drop --entity member:42 --apply`,
 	}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(cacheDrop(cm))
 	return c
 }
 
 // dropping says what caches are to forget.
 type dropping struct {
-	act
+	command.Act
 	entity, node string
 	partition    string
 	all          bool
 }
 
-func cacheDrop(cm *clusterFlags) *cobra.Command {
-	d := dropping{act: act{cm: cm}}
+func cacheDrop(cm *clusters.Flags) *cobra.Command {
+	d := dropping{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "drop --entity ENTITY | --partition P | --all",
 		Short: "Have nodes forget what they cache of an entity, a partition or everything",
@@ -52,15 +55,15 @@ so it wants a --node, or the cluster's name as --override for all nodes at once.
 	f.StringVar(&d.partition, "partition", "", "what is cached of this partition")
 	f.BoolVar(&d.all, "all", false, "everything")
 	f.StringVar(&d.node, "node", "", "on this node alone (default: on all that host it)")
-	d.overrideFlag(c, "to drop everything on all nodes at once")
-	d.flags(c)
-	outputFlag(c, &d.output)
+	d.OverrideFlag(c, "to drop everything on all nodes at once")
+	d.Flags(c)
+	display.Flag(c, &d.Output)
 	return c
 }
 
 // request reads the flags. hosts reports whether a node is concerned.
-func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*operating, cluster.Node) bool, err error) {
-	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*operating, cluster.Node) bool, error) {
+func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters.Operating, cluster.Node) bool, err error) {
+	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*clusters.Operating, cluster.Node) bool, error) {
 		return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
 	}
 	named := 0
@@ -69,9 +72,9 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*operatin
 			named++
 		}
 	}
-	of := func(p millrace.Partition) func(*operating, cluster.Node) bool {
-		return func(o *operating, n cluster.Node) bool {
-			hosted := o.m.Hosted(n.ID)
+	of := func(p millrace.Partition) func(*clusters.Operating, cluster.Node) bool {
+		return func(o *clusters.Operating, n cluster.Node) bool {
+			hosted := o.Map.Hosted(n.ID)
 			return hosted.Has(p)
 		}
 	}
@@ -81,17 +84,17 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*operatin
 	case d.entity != "":
 		return &nodev1.DropCacheRequest{Entity: d.entity}, of(partition.Of(millrace.Entity(d.entity))), nil
 	case d.partition != "":
-		p, err := partitionArg(d.partition)
+		p, err := command.Partition(d.partition)
 		i := int32(p)
 		return &nodev1.DropCacheRequest{Partition: &i}, of(p), err
 	}
-	switch over, err := d.overrides(); {
+	switch over, err := d.Overrides(); {
 	case err != nil:
 		return nil, nil, err
 	case d.node == "" && !over:
 		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or say --override with the cluster's name")
 	}
-	return &nodev1.DropCacheRequest{All: true}, func(*operating, cluster.Node) bool { return true }, nil
+	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, cluster.Node) bool { return true }, nil
 }
 
 // droppedShown is what a node's cache has, or had.
@@ -108,23 +111,23 @@ func (d *dropping) run(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	asJSON := d.output.json()
-	o, err := d.cm.operate(c.Context())
+	asJSON := d.Output.JSON()
+	o, err := d.Cluster.Operate(c.Context())
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	nodes, err := o.concerned(d.node, hosts)
+	defer o.Close()
+	nodes, err := o.Concerned(d.node, hosts)
 	if err != nil {
 		return err
 	}
 	do := func() (all []droppedShown, err error) {
 		for _, n := range nodes {
-			node, err := o.conns.admin(n)
+			node, err := o.Conns.Admin(n)
 			if err != nil {
 				return all, err
 			}
-			resp, err := ask(c.Context(), node.DropCache, req)
+			resp, err := clusters.Ask(c.Context(), node.DropCache, req)
 			if err != nil {
 				return all, fmt.Errorf("%s: %w", n.ID, err)
 			}
@@ -139,7 +142,7 @@ func (d *dropping) run(c *cobra.Command) error {
 	if !asJSON {
 		writeDropped(c.OutOrStdout(), all)
 	}
-	ok, err := d.meant(c)
+	ok, err := d.Meant(c)
 	if err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func (d *dropping) run(c *cobra.Command) error {
 		}
 	}
 	if asJSON {
-		return writeJSON(c.OutOrStdout(), list(all))
+		return display.WriteJSON(c.OutOrStdout(), display.List(all))
 	}
 	return nil
 }

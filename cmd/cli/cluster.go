@@ -14,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
@@ -21,7 +24,7 @@ import (
 
 func clusterCommand() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterHistory(cm), clusterRoll(cm), clusterPageKeys(cm))
 	for o, short := range map[coordinator.Order]string{
 		coordinator.Pause:    "Begin nothing further of the plan that is under way, and take no replica away",
@@ -34,57 +37,30 @@ func clusterCommand() *cobra.Command {
 	return c
 }
 
-// faults is everything that is wrong with the cluster.
-func (l look) faults() []string {
-	faults := l.health.Faults()
-	switch {
-	case errors.Is(l.fault, cluster.ErrNothing) && !l.health.Lost:
-		return []string{l.fault.Error()} // so it has no assignment either
-	case l.fault != nil:
-		faults = append(strings.Split(l.fault.Error(), "\n"), faults...)
-	}
-	return faults
-}
-
-// wayOut is what to do about faults of the whole cluster; "" if there are none.
-func (l look) wayOut() string {
-	switch {
-	case l.health.Lost:
-		return restoreWayOut
-	case errors.Is(l.fault, cluster.ErrNothing):
-		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
-	case l.health.Epoch == 0:
-		return assignWayOut
-	case l.fault != nil:
-		return mendWayOut
-	}
-	return ""
-}
-
-func clusterShow(cm *clusterFlags) *cobra.Command {
-	var output form
+func clusterShow(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := cm.clusterLook(c.Context())
+			l, err := cm.Look(c.Context())
 			if err != nil {
 				return err
 			}
-			err = output.write(c.OutOrStdout(), l.shown(), l.write)
-			if n := len(l.faults()); err == nil && n > 0 {
-				err = fmt.Errorf("cluster %s is not well: %s", cm.clusterName(), faults(n))
+			err = output.Write(c.OutOrStdout(), shownOf(l), func(w io.Writer) error { return writeLook(w, l) })
+			if n := len(l.Faults()); err == nil && n > 0 {
+				err = fmt.Errorf("cluster %s is not well: %s", cm.Name(), display.Faults(n))
 			}
 			return err
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
-func (l look) write(w io.Writer) error {
-	h := l.health
+func writeLook(w io.Writer, l clusters.Look) error {
+	h := l.Health
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
 	for _, n := range h.Nodes {
@@ -100,9 +76,9 @@ func (l look) write(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
 	}
-	if faults := l.faults(); len(faults) > 0 {
+	if faults := l.Faults(); len(faults) > 0 {
 		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(faults, "\n  "))
-		if way := l.wayOut(); way != "" {
+		if way := l.WayOut(); way != "" {
 			fmt.Fprintf(t, "  way out: %s\n", way)
 		}
 	} else {
@@ -152,24 +128,24 @@ type shownReport struct {
 	Warning    bool      `json:"warning,omitempty"`
 }
 
-func (l look) shown() shown {
-	h, faults := l.health, l.faults()
-	out := shown{OK: len(faults) == 0, Faults: list(faults), Nodes: []shownNode{}, WayOut: l.wayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: numbers(h.Unserved), Below: numbers(h.Below), Assignment: l.m.Assignment()}
+func shownOf(l clusters.Look) shown {
+	h, faults := l.Health, l.Faults()
+	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
 	for _, n := range h.Nodes {
-		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: numbers(n.Hosts), BacksUp: n.Keeps, Ready: numbers(n.Ready), Behind: numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
+		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: display.Numbers(n.Hosts), BacksUp: n.Keeps, Ready: display.Numbers(n.Ready), Behind: display.Numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
 			node.Seen = &n.Seen
 		}
 		for _, r := range n.Reports {
-			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, numbers(r.Partitions), r.Since, r.Seconds, r.Warning})
+			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, display.Numbers(r.Partitions), r.Since, r.Seconds, r.Warning})
 		}
 		out.Nodes = append(out.Nodes, node)
 	}
 	return out
 }
 
-func clusterHistory(cm *clusterFlags) *cobra.Command {
-	var output form
+func clusterHistory(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "history",
 		Short: "Who had what done to the cluster, and when",
@@ -181,7 +157,7 @@ backups is in their bucket ("backup acts"), and what partitioners are told in th
 topic progress ("topics history").`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.reachCluster(c.Context())
+			cl, err := cm.Open(c.Context())
 			if err != nil {
 				return err
 			}
@@ -190,16 +166,16 @@ topic progress ("topics history").`,
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), list(all), func(w io.Writer) error { return writeActs(w, all) })
+			return output.Write(c.OutOrStdout(), display.List(all), func(w io.Writer) error { return display.WriteActs(w, all) })
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
 // assigning is what cluster assign is told.
 type assigning struct {
-	act
+	command.Act
 	nodes    []string
 	replicas int
 	from     string
@@ -210,8 +186,8 @@ type assigning struct {
 	wait     time.Duration
 }
 
-func clusterAssign(cm *clusterFlags) *cobra.Command {
-	as := assigning{act: act{cm: cm}}
+func clusterAssign(cm *clusters.Flags) *cobra.Command {
+	as := assigning{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
 		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
@@ -225,7 +201,7 @@ Where nodes remember an assignment that etcd has lost --nodes is refused:
 "cluster restore" brings that back, and moves nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.reachCluster(c.Context())
+			cl, err := cm.Open(c.Context())
 			if err != nil {
 				return err
 			}
@@ -245,7 +221,7 @@ Where nodes remember an assignment that etcd has lost --nodes is refused:
 	f.BoolVar(&as.replace, "replace", false, "with --nodes: replace the present assignment, though nearly every partition moves")
 	f.BoolVar(&as.shrink, "allow-shrink", false, "let the map lose more than a fifth of its nodes or replicas")
 	f.BoolVar(&as.force, "force", false, "assign nodes that have never registered, too")
-	as.overrideFlag(c, "to assign anew what nodes remember otherwise, and etcd has lost")
+	as.OverrideFlag(c, "to assign anew what nodes remember otherwise, and etcd has lost")
 	f.DurationVar(&as.wait, "wait", 10*time.Second, "for how long nodes that have just been started may be on their way to register")
 	f.Int64Var(&as.epoch, "epoch", 0, "the epoch, above the present one by at most 1000 (default: the next)")
 	c.MarkFlagsMutuallyExclusive("nodes", "from")
@@ -254,7 +230,7 @@ Where nodes remember an assignment that etcd has lost --nodes is refused:
 }
 
 func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
-	over, err := as.overrides()
+	over, err := as.Overrides()
 	if err != nil {
 		return a, err
 	}
@@ -295,7 +271,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
 		return cluster.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
-			WayOut: restoreWayOut + "; if that is meant, say --override with the cluster's name",
+			WayOut: clusters.RestoreWayOut + "; if that is meant, say --override with the cluster's name",
 		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {
@@ -311,7 +287,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
-func clusterRestore(cm *clusterFlags) *cobra.Command {
+func clusterRestore(cm *clusters.Flags) *cobra.Command {
 	var data []string
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",
@@ -323,7 +299,7 @@ so name one of each. A directory in which nothing is kept, as of a node that has
 lost its disk, is left out and told.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.reachCluster(c.Context())
+			cl, err := cm.Open(c.Context())
 			if err != nil {
 				return err
 			}

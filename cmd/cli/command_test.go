@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/cli/command"
 )
 
 // commands calls do for every command, by its path without the program's name.
@@ -86,7 +88,7 @@ func TestErrorsOfTheLineShowTheUsage(t *testing.T) {
 	} {
 		c := root()
 		c.SetArgs(strings.Fields(line))
-		err := runLine(t.Context(), c)
+		err := command.Run(t.Context(), c)
 		text, not := strings.CutPrefix(want, "!")
 		if err == nil || strings.Contains(err.Error(), text) == not {
 			t.Errorf("%s: %v", line, err)
@@ -107,7 +109,7 @@ func TestRefusalsNameFlagsAndCommands(t *testing.T) {
 	on := func(args ...string) error {
 		c := root()
 		c.SetArgs(append(args, "--etcd", s.etcd[0], "--cluster", "test"))
-		return runLine(t.Context(), c)
+		return command.Run(t.Context(), c)
 	}
 	for want, args := range map[string][]string{
 		"--force":                   {"cluster", "assign", "--nodes", "n1,nobody", "--replace", "--wait", "0s"},

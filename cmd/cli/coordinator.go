@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -35,10 +37,12 @@ type coordinatorConfig struct {
 	Exposures    string        `yaml:"exposures" doc:"the topic of what answers of experiments showed, whose Kafka is brokers, by which experiments are ramped and paused; left out: only people do"`
 }
 
-func (c *coordinatorConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+func (c *coordinatorConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownOf(c)...)
+}
 
-func (c *coordinatorConfig) complete() {
-	c.Common.complete()
+func (c *coordinatorConfig) Complete() {
+	c.Common.Complete()
 	c.Grace = cmp.Or(c.Grace, coordinator.DefaultGrace)
 	c.DropAfter = cmp.Or(c.DropAfter, coordinator.DefaultDropAfter)
 	c.MovesPerNode = cmp.Or(c.MovesPerNode, coordinator.DefaultPerNode)
@@ -47,10 +51,10 @@ func (c *coordinatorConfig) complete() {
 	c.Repair = &repair
 }
 
-func (c *coordinatorConfig) validate() error {
+func (c *coordinatorConfig) Validate() error {
 	co, err := c.coordinator()
 	co.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
-	return errors.Join(c.Common.validate("coordinator"), err, c.inEtcd("").Validate(), co.Validate())
+	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), co.Validate())
 }
 
 func (c *coordinatorConfig) repairs() bool { return c.Repair == nil || *c.Repair }
@@ -122,17 +126,17 @@ func coordinatorCommand() *cobra.Command {
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		r.metrics.MustRegister(cl)
-		how, err := c.dial()
+		how, err := c.Dial()
 		if err != nil {
 			return err
 		}
-		conns := nodeConns{how: how}
-		defer conns.close()
+		conns := clusters.ConnsBy(how)
+		defer conns.Close()
 		cfg, err := c.coordinator()
 		if err != nil {
 			return err
 		}
-		cfg.Cluster, cfg.Dial = cl, conns.dial
+		cfg.Cluster, cfg.Dial = cl, conns.Dial
 		if cfg.Waits, err = waits(ctx, cl); err != nil {
 			return err
 		}

@@ -17,13 +17,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
 
 func deadlettersCommand() *cobra.Command {
 	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why; have them judged again"}
-	l := logFlagsOf(c.PersistentFlags())
+	l := reach.LogFlagsOf(c.PersistentFlags())
 	c.AddCommand(deadlettersList(l), deadlettersShow(l), deadlettersReplay(l))
 	return c
 }
@@ -34,9 +37,9 @@ type letterQuery struct {
 	limit                            int
 }
 
-func deadlettersList(l *logFlags) *cobra.Command {
+func deadlettersList(l *reach.LogFlags) *cobra.Command {
 	var q letterQuery
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, newest first",
@@ -47,17 +50,17 @@ letters has, until it has found as many as --limit says.`,
   millrace deadletters list --containing post:17`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
+			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
 			letters, err := q.find(ctx, l)
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), letters, func(w io.Writer) error { return writeLetters(w, letters, q.limit) })
+			return output.Write(c.OutOrStdout(), letters, func(w io.Writer) error { return writeLetters(w, letters, q.limit) })
 		},
 	}
 	q.flags(c.Flags())
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
@@ -84,8 +87,8 @@ type letterRow struct {
 
 func rowOf(d kafka.DeadLetter) letterRow {
 	return letterRow{
-		Offset: d.Offset, Time: d.Time.String(), Reason: printable(d.Reason), Detail: printable(d.Detail), Source: printable(d.Source),
-		Batch: printable(d.Batch), Piece: printable(d.Piece), Key: printable(string(d.Key)), Bytes: len(d.Value),
+		Offset: d.Offset, Time: d.Time.String(), Reason: display.Printable(d.Reason), Detail: display.Printable(d.Detail), Source: display.Printable(d.Source),
+		Batch: display.Printable(d.Batch), Piece: display.Printable(d.Piece), Key: display.Printable(string(d.Key)), Bytes: len(d.Value),
 	}
 }
 
@@ -97,17 +100,17 @@ const (
 )
 
 // find returns the newest letters that fit, newest first.
-func (q letterQuery) find(ctx context.Context, l *logFlags) ([]letterRow, error) {
+func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, error) {
 	if q.limit < 1 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "limit", Detail: fmt.Sprintf("%d letters are none", q.limit), WayOut: "give a positive number"}
 	}
-	log, err := kafka.OpenDeadLetters(ctx, l.at(ctx), l.topics().DeadLetters)
+	log, err := kafka.OpenDeadLetters(ctx, l.At(ctx), l.Topics().DeadLetters)
 	if err != nil {
 		return nil, err
 	}
 	first := log.First
 	if q.since != "" {
-		t, err := parseSince(q.since, time.Now())
+		t, err := command.Since(q.since, time.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -161,8 +164,8 @@ func writeLetters(w io.Writer, letters []letterRow, limit int) error {
 	return nil
 }
 
-func deadlettersShow(l *logFlags) *cobra.Command {
-	var output form
+func deadlettersShow(l *reach.LogFlags) *cobra.Command {
+	var output display.Form
 	var raw bool
 	c := &cobra.Command{
 		Use:   "show OFFSET",
@@ -177,7 +180,7 @@ With --raw it writes the value alone, byte for byte.`,
 				return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "OFFSET", Detail: fmt.Sprintf("%q is no offset", args[0]),
 					WayOut: "millrace deadletters list names the offsets"}
 			}
-			ctx, cancel := l.bound(c.Context())
+			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
 			d, err := letterAt(ctx, l, millrace.Offset(offset))
 			if err != nil {
@@ -187,20 +190,20 @@ With --raw it writes the value alone, byte for byte.`,
 				_, err := c.OutOrStdout().Write(d.Value)
 				return err
 			}
-			full, err := l.read(ctx, d)
+			full, err := readLetter(ctx, l, d)
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), full, full.write)
+			return output.Write(c.OutOrStdout(), full, full.write)
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.Flags().BoolVar(&raw, "raw", false, "write the value alone, as it is")
 	return c
 }
 
-func letterAt(ctx context.Context, l *logFlags, offset millrace.Offset) (found kafka.DeadLetter, err error) {
-	log, err := kafka.OpenDeadLetters(ctx, l.at(ctx), l.topics().DeadLetters)
+func letterAt(ctx context.Context, l *reach.LogFlags, offset millrace.Offset) (found kafka.DeadLetter, err error) {
+	log, err := kafka.OpenDeadLetters(ctx, l.At(ctx), l.Topics().DeadLetters)
 	if err != nil {
 		return found, err
 	}
@@ -223,14 +226,14 @@ type letterShown struct {
 	Value  []byte         `json:"value"`            // base64; null is a null value
 }
 
-// read decodes a letter as far as it can be read.
-func (l *logFlags) read(ctx context.Context, d kafka.DeadLetter) (letterShown, error) {
+// readLetter decodes a letter as far as it can be read.
+func readLetter(ctx context.Context, l *reach.LogFlags, d kafka.DeadLetter) (letterShown, error) {
 	shown := letterShown{letterRow: rowOf(d), Value: d.Value}
 	framed, err := schemas.Unframe(d.Value)
 	if err != nil || framed.Confluent {
 		return shown, nil
 	}
-	return shown, l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
+	return shown, l.WithSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
 		if s := known.ByFingerprint(framed.Fingerprint); s != nil {
 			shown.Schema = fmt.Sprintf("%s (%s)", s.Name(), s.Fingerprint())
 			shown.Record, _ = s.JSONValue(framed.Body) // the reason says what is wrong with it

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -143,7 +144,7 @@ func miniFlags(c *cobra.Command, dir string) *minicluster.Config {
 
 // runCluster starts a cluster, calls use once it serves, and closes it.
 func runCluster(ctx context.Context, cfg minicluster.Config, use func(*minicluster.Cluster) error) (err error) {
-	defer func() { err = toldToStop(err) }()
+	defer func() { err = command.ToldToStop(err) }()
 	for _, addr := range []string{cfg.HTTPAddr, cfg.GRPCAddr, cfg.KafkaAddr, cfg.EtcdAddr, cfg.AdminAddr} {
 		if err := (secure.Plain{}).Check(addr); err != nil {
 			return err
@@ -153,7 +154,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return err
 	}
-	cfg.Log, cfg.LogLevels = slog.Default(), levelsOf(ctx).Handler(nil)
+	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)
 	cfg.Waits = waits
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {

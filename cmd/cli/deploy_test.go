@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/secure/authority"
@@ -32,7 +34,7 @@ var configurations = []string{"compose/millrace", "systemd/etc", "kustomize/base
 // deployed is a role's configuration, as a deployment has it.
 type deployed struct {
 	common *Common
-	own    []setting
+	own    []config.Setting
 	data   string
 	ports  map[string]string // by the key
 	drain  time.Duration     // how long the role answers on when it is told to stop
@@ -40,7 +42,7 @@ type deployed struct {
 
 func readDeployed(t *testing.T, file string) deployed {
 	t.Helper()
-	cfg, err := roleFiles().named(strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	cfg, err := roleFiles().Named(strings.TrimSuffix(filepath.Base(file), ".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,9 +214,9 @@ func takes(t *testing.T, where string, line []string) {
 }
 
 // variables are those of the environment that a role takes.
-func variables(own []setting) (names []string) {
-	for _, s := range append(settingsOf(new(Security)), own...) {
-		names = append(names, s.env)
+func variables(own []config.Setting) (names []string) {
+	for _, s := range append(reach.SettingsOf(new(reach.Security)), own...) {
+		names = append(names, s.Env)
 	}
 	return names
 }
@@ -257,8 +259,8 @@ func TestComposedServices(t *testing.T) {
 			}
 		}
 		for _, x := range c.own {
-			if env[x.env] == nil && *x.text == "" {
-				t.Errorf("%s has no %s", name, x.flag)
+			if env[x.Env] == nil && *x.Text == "" {
+				t.Errorf("%s has no %s", name, x.Flag)
 			}
 		}
 		if c.data != "" && !slices.Contains(wordsIn(at(s, "volumes")), name+":"+c.data) {
@@ -331,7 +333,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal("the unit has no line to start, or no time to stop")
 	}
 	seconds, _ := strconv.Atoi(stop[1])
-	var own []setting
+	var own []config.Setting
 	for _, role := range []string{"partitioner", "indexnode", "broker", "coordinator"} {
 		words := strings.Fields(strings.ReplaceAll(line[1], "%i", role))
 		takes(t, "the unit", words)

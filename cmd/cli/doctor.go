@@ -19,6 +19,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
@@ -27,7 +31,7 @@ import (
 
 // doctor is what the checks look at.
 type doctor struct {
-	clusterFlags
+	clusters.Flags
 	brokers     []string // of Kafka
 	topicPrefix string
 	grpc        string
@@ -38,11 +42,11 @@ type doctor struct {
 
 func doctorCommand() *cobra.Command {
 	var d doctor
-	c := looking(&cobra.Command{
+	c := display.Looking(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check a cluster from end to end, and say how to mend what is wrong",
 		Args:  cobra.NoArgs,
-	}, func(c *cobra.Command, output *form, _ []string) error {
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
 		return d.run(c.Context(), c.OutOrStdout(), output)
 	})
 	f := c.Flags()
@@ -79,7 +83,7 @@ func (d *doctor) checks() []check {
 		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
 		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }},
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
-		{"partitions are assigned", d.assigned, assignWayOut, etcdUp},
+		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
 		{"models do not fail", d.modelsGood, "", etcdUp},
 		{"feeds are whole", d.feedsWhole, "", etcdUp},
@@ -108,7 +112,7 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 	for i, addr := range ports {
 		asked.Go(func() {
 			err := readyAt(ctx, addr)
-			all[i] = roleShown{addr, err == nil, faultText(err)}
+			all[i] = roleShown{addr, err == nil, display.FaultText(err)}
 		})
 	}
 	asked.Wait()
@@ -134,8 +138,8 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 
 // readyAt returns why the role of an admin port is not ready.
 func readyAt(ctx context.Context, addr string) error {
-	s, scheme := securityOf(ctx), "http"
-	t := &http.Transport{DialContext: s.plain().Dial}
+	s, scheme := reach.Of(ctx), "http"
+	t := &http.Transport{DialContext: s.Plain().Dial}
 	defer t.CloseIdleConnections()
 	if s.TLS.On() {
 		files, err := secure.Open(s.TLS, "tls", slog.Default())
@@ -186,7 +190,7 @@ func (d *doctor) look(ctx context.Context, c check) checkShown {
 	if warns, ok := errors.AsType[warning](err); ok {
 		return checkShown{c.name, "warn", warns.text, ""}
 	}
-	err = told(err)
+	err = command.Told(err)
 	what, wayOut := err.Error(), c.wayOut
 	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" {
 		what, wayOut = e.Detail, e.WayOut
@@ -207,19 +211,19 @@ func (c checkShown) write(w io.Writer) {
 }
 
 // run makes the checks. As text, each is told when it is made: some take seconds.
-func (d *doctor) run(ctx context.Context, w io.Writer, output *form) error {
+func (d *doctor) run(ctx context.Context, w io.Writer, output *display.Form) error {
 	all, failed := []checkShown{}, 0
 	for _, check := range d.checks() {
 		found := d.look(ctx, check)
 		if all = append(all, found); found.Result == "fail" {
 			failed++
 		}
-		if !output.json() {
+		if !output.JSON() {
 			found.write(w)
 		}
 	}
-	if output.json() {
-		if err := writeJSON(w, all); err != nil {
+	if output.JSON() {
+		if err := display.WriteJSON(w, all); err != nil {
 			return err
 		}
 	}
@@ -235,7 +239,7 @@ func finding(wayOut, what string, args ...any) error {
 }
 
 func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
-	err := kafka.WaitReady(ctx, kafkaAt(ctx, d.brokers))
+	err := kafka.WaitReady(ctx, reach.Kafka(ctx, d.brokers))
 	d.kafkaAway = err != nil
 	return fmt.Sprint(d.brokers), err
 }
@@ -243,7 +247,7 @@ func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 // logWhole warns of topics that no longer have their beginning: what is gone of
 // them is only in the replicas that are there.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
-	look, err := kafka.NewInspector(kafkaAt(ctx, d.brokers))
+	look, err := kafka.NewInspector(reach.Kafka(ctx, d.brokers))
 	if err != nil {
 		return "", err
 	}
@@ -272,7 +276,7 @@ func (d *doctor) logWhole(ctx context.Context) (string, error) {
 
 func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.topicPrefix)
-	log, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.brokers), topics)
+	log, err := kafka.InspectTopics(ctx, reach.Kafka(ctx, d.brokers), topics)
 	if err != nil {
 		return "", err
 	}
@@ -304,8 +308,8 @@ func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 	if !isLog {
 		return fmt.Errorf("topic %s does not exist", topic)
 	}
-	l, err := d.clusterLook(ctx)
-	if d.logGone = err != nil || l.read(); !d.logGone {
+	l, err := d.Look(ctx)
+	if d.logGone = err != nil || l.Read(); !d.logGone {
 		return fmt.Errorf("topic %s does not exist", topic)
 	}
 	const nothing = "start nothing and restart nothing, which would make it anew, and empty"
@@ -317,7 +321,7 @@ func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 
 // records returns how many offsets of a topic have been used.
 func (d *doctor) records(ctx context.Context, topic string) (sum int64, err error) {
-	look, err := kafka.NewInspector(kafkaAt(ctx, d.brokers))
+	look, err := kafka.NewInspector(reach.Kafka(ctx, d.brokers))
 	if err != nil {
 		return 0, err
 	}
@@ -337,14 +341,14 @@ var errNoPartitioner = finding("start one: millrace partitioner --config FILE", 
 
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.topicPrefix)
-	look, err := kafka.InspectTopics(ctx, kafkaAt(ctx, d.brokers), topics)
+	look, err := kafka.InspectTopics(ctx, reach.Kafka(ctx, d.brokers), topics)
 	if err != nil {
 		return "", err
 	}
 	if look.Progress.Partitions == 0 {
 		return "", errNoPartitioner
 	}
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafkaAt(ctx, d.brokers), Topic: topics.Progress})
+	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: reach.Kafka(ctx, d.brokers), Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -397,73 +401,73 @@ func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
 }
 
 func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
-	l, err := d.clusterLook(ctx)
+	l, err := d.Look(ctx)
 	if d.etcdAway = err != nil; err != nil {
 		return "", err
 	}
-	if l.fault != nil {
-		return "", d.advise(ctx, l, l.fault.Error())
+	if l.Fault != nil {
+		return "", d.advise(ctx, l, l.Fault.Error())
 	}
-	return "cluster " + d.clusterName(), nil
+	return "cluster " + d.Name(), nil
 }
 
 // advise gives what is wrong with the state in etcd its way out: to restore it
 // where there was one, to assign only where there never was.
-func (d *doctor) advise(ctx context.Context, l look, what string) error {
-	if l.health.Lost {
-		return finding(restoreWayOut, "%s; nodes remember what it has lost", what)
+func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error {
+	if l.Health.Lost {
+		return finding(clusters.RestoreWayOut, "%s; nodes remember what it has lost", what)
 	}
-	if l.health.Epoch > 0 {
-		return finding(mendWayOut, "%s", what)
+	if l.Health.Epoch > 0 {
+		return finding(clusters.MendWayOut, "%s", what)
 	}
 	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)
 	switch {
 	case err == nil && n > 0:
-		return finding(restoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
+		return finding(clusters.RestoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
 	case err != nil:
 		return finding("bring Kafka back, and ask again: its log tells whether there was an assignment, which is restored and not made anew", "%s; whether there was more cannot be told while Kafka does not answer", what)
 	}
-	return finding(assignWayOut, "%s", what)
+	return finding(clusters.AssignWayOut, "%s", what)
 }
 
 func (d *doctor) assigned(ctx context.Context) (string, error) {
-	l, err := d.clusterLook(ctx)
+	l, err := d.Look(ctx)
 	if err != nil {
 		return "", err
 	}
-	if d.unassigned = l.health.Lost || l.health.Epoch == 0; d.unassigned {
-		return "", d.advise(ctx, l, l.health.Faults()[0])
+	if d.unassigned = l.Health.Lost || l.Health.Epoch == 0; d.unassigned {
+		return "", d.advise(ctx, l, l.Health.Faults()[0])
 	}
-	a := l.m.Assignment()
-	return fmt.Sprintf("epoch %d, %d nodes, %d replicas", a.Epoch, len(a.Nodes()), l.health.Replicas), nil
+	a := l.Map.Assignment()
+	return fmt.Sprintf("epoch %d, %d nodes, %d replicas", a.Epoch, len(a.Nodes()), l.Health.Replicas), nil
 }
 
 func (d *doctor) nodesReady(ctx context.Context) (string, error) {
-	l, err := d.clusterLook(ctx)
+	l, err := d.Look(ctx)
 	if err != nil {
 		return "", err
 	}
-	faults := strings.Join(l.health.Faults(), "\n")
+	faults := strings.Join(l.Health.Faults(), "\n")
 	switch {
 	case faults != "" && d.logGone:
 		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
-	case faults != "" && l.takenOut():
+	case faults != "" && l.TakenOut():
 		return "", finding("start the nodes that are gone; what an operator has taken out (by_operator) is made anew by millrace partition release PARTITION --node NODE --apply; of the others look at the log and /readyz", "%s", faults)
 	case faults != "":
 		return "", errors.New(faults)
 	}
-	if warnings := l.health.Warnings(); len(warnings) > 0 {
+	if warnings := l.Health.Warnings(); len(warnings) > 0 {
 		return "", warning{strings.Join(warnings, "\n")}
 	}
-	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.health.Replicas), nil
+	return fmt.Sprintf("%d of %d partitions by %d replicas each", partition.Count, partition.Count, l.Health.Replicas), nil
 }
 
 // modelsGood tells of versions that serve and no node has, and warns of those that
 // some lack, that are condemned, or that cannot be read.
 func (d *doctor) modelsGood(ctx context.Context) (string, error) {
-	cl, err := d.lookAtCluster(ctx)
+	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -528,7 +532,7 @@ func lacking(all []nodeAnswer) (l lack) {
 
 // feedsWhole warns of definitions that brokers cannot take over.
 func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
-	cl, err := d.lookAtCluster(ctx)
+	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -537,7 +541,7 @@ func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all, err := (&feedStore{&d.clusterFlags, cl, versions}).definitions(ctx)
+	all, err := (&feedStore{&d.Flags, cl, versions}).definitions(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -558,7 +562,7 @@ func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 
 // coordinatorLeads warns where nobody repairs.
 func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
-	cl, err := d.lookAtCluster(ctx)
+	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -573,12 +577,12 @@ func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
 // experimentsWhole warns of experiments that give nobody a variant though they may, or
 // whose answers count for none, and of documents that cannot be taken over.
 func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
-	cl, err := d.lookAtCluster(ctx)
+	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer cl.Close()
-	t, err := openTrial(ctx, &d.clusterFlags, cl, io.Discard)
+	t, err := openTrial(ctx, &d.Flags, cl, io.Discard)
 	if err != nil {
 		return "", err
 	}
@@ -601,7 +605,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
-	c, err := dialBroker(ctx, d.grpc)
+	c, err := reach.Broker(ctx, d.grpc)
 	if err != nil {
 		return "", err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -229,7 +230,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
 	}
 	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
-	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
+	c.says(clusters.Who()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
 	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
 
 	// With the nodes gone, too, the log tells that there was a cluster.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/filter"
@@ -23,7 +25,7 @@ import (
 
 // review holds a new schema against what is known and what serves.
 type review struct {
-	cm    *clusterFlags
+	cm    *clusters.Flags
 	out   io.Writer
 	force bool // it may take fields from what serves
 	// accept is the flag that sets force; "" for a command that only looks.
@@ -71,15 +73,15 @@ func (r *review) schema(ctx context.Context, known *schemas.Snapshot, add *schem
 	var all []reader
 	var unasked error
 	if slices.ContainsFunc(changes, func(c schemas.Change) bool { return c.What != schemas.Added }) {
-		if all, unasked = r.cm.readers(ctx, known); unasked != nil && !loses {
+		if all, unasked = readers(ctx, r.cm, known); unasked != nil && !loses {
 			fmt.Fprintf(r.out, "who reads these fields is not known: %v\n", unasked)
 		}
-		r.found.Unasked = faultText(unasked)
+		r.found.Unasked = display.FaultText(unasked)
 	}
 	var lost []string
 	for _, c := range changes {
 		by := readersOf(all, add, c)
-		r.found.Changes = append(r.found.Changes, reviewedField{c.Path(), c.What, c.Detail, c.Loses(), list(by)})
+		r.found.Changes = append(r.found.Changes, reviewedField{c.Path(), c.What, c.Detail, c.Loses(), display.List(by)})
 		fmt.Fprintf(r.out, "schema %s %s\n", add.Name(), c)
 		if len(by) > 0 {
 			fmt.Fprintf(r.out, "  read by %s\n", strings.Join(by, ", "))
@@ -123,10 +125,10 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 }
 
 // readers returns the feeds and models that serve.
-func (c *clusterFlags) readers(ctx context.Context, known *schemas.Snapshot) (all []reader, err error) {
+func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (all []reader, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cl, err := c.lookAtCluster(ctx)
+	cl, err := cm.OpenReadOnly(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +191,12 @@ func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reade
 
 // keepsReaders refuses a change of the schemas if a feed, a model that serves or an
 // experiment reads what no schema would have after it.
-func (c *clusterFlags) keepsReaders(ctx context.Context, known, after *schemas.Snapshot) error {
-	cl, err := c.lookAtCluster(ctx)
+func keepsReaders(ctx context.Context, cm *clusters.Flags, known, after *schemas.Snapshot) error {
+	cl, err := cm.OpenReadOnly(ctx)
 	var lost []string
 	if err == nil {
 		defer cl.Close()
-		lost, err = c.lostReaders(ctx, cl, known, after)
+		lost, err = lostReaders(ctx, cm, cl, known, after)
 	}
 	if err != nil {
 		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("which feeds, models and experiments read the schema cannot be asked: %v", err), WayOut: "start etcd, or name the cluster by --etcd and --cluster"}
@@ -211,10 +213,10 @@ func (c *clusterFlags) keepsReaders(ctx context.Context, known, after *schemas.S
 
 // lostReaders says who can be read for by the schemas that are known, and not after
 // a change, and why.
-func (c *clusterFlags) lostReaders(ctx context.Context, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
+func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
 	seen, err := cl.Watch(ctx)
 	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
-		err = fmt.Errorf("no cluster %s has ever been assigned there", c.clusterName())
+		err = fmt.Errorf("no cluster %s has ever been assigned there", cm.Name())
 	}
 	if err != nil {
 		return nil, err
@@ -223,7 +225,7 @@ func (c *clusterFlags) lostReaders(ctx context.Context, cl *cluster.Client, know
 	if err != nil {
 		return nil, err
 	}
-	feeds := &feedStore{c, cl, versions}
+	feeds := &feedStore{cm, cl, versions}
 	r := &rollout{feeds: feeds}
 	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
 		return nil, err

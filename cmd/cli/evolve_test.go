@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -45,7 +46,7 @@ func TestReviewOfASchema(t *testing.T) {
 	if !strings.Contains(schemas.Activity().JSON(), like) {
 		t.Fatalf("the schema no longer has %s", like)
 	}
-	cm := &clusterFlags{Etcd: s.etcd, Cluster: "test"}
+	cm := &clusters.Flags{Etcd: s.etcd, Cluster: "test"}
 	for name, c := range map[string]struct {
 		instead string // of likes
 		refused bool
@@ -100,7 +101,7 @@ func TestReviewOfASchema(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = (&review{cm: &clusterFlags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}).schema(ended, registry.Snapshot(), gone)
+	err = (&review{cm: &clusters.Flags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, out: new(bytes.Buffer)}).schema(ended, registry.Snapshot(), gone)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)
 	}

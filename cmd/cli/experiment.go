@@ -17,6 +17,9 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
@@ -50,7 +53,7 @@ and puts it in place; brokers assign by it within a second. "start", "ramp",
 	explain := experimentLook(&cobra.Command{
 		Use: "explain --feed NAME --viewer ID|--entity ID", Short: "Say of every experiment why a viewer or an entity is in it, or why not", Args: cobra.NoArgs,
 		Example: `  millrace experiment explain --feed home --viewer member:42 --attribute country=de`,
-	}, func(ctx context.Context, t *trial, output *form, _ []string) error {
+	}, func(ctx context.Context, t *trial, output *display.Form, _ []string) error {
 		return t.explain(ctx, output, asked{feed, viewer, entity, attributes})
 	})
 	explain.Flags().StringVar(&feed, "feed", "", "the feed that is asked for")
@@ -108,13 +111,15 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 			return t.define(ctx, args[0], document)
 		})),
 		named(experimentLook(&cobra.Command{Use: "diff FILE.yaml", Short: "What define would change, and who would move where", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, output *form, args []string) error {
+			func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 				return t.diff(ctx, output, args[0], document)
 			})),
 		experimentLook(&cobra.Command{Use: "list", Short: "The experiments there are, and what is wrong with their documents", Args: cobra.NoArgs},
-			func(ctx context.Context, t *trial, output *form, _ []string) error { return t.list(ctx, output) }),
+			func(ctx context.Context, t *trial, output *display.Form, _ []string) error {
+				return t.list(ctx, output)
+			}),
 		experimentLook(&cobra.Command{Use: "show NAME", Short: "An experiment and the document that it stands in", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, t *trial, output *form, args []string) error {
+			func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 				return t.show(ctx, output, args[0])
 			}),
 		withShare(experimentOn(&cobra.Command{
@@ -142,7 +147,7 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 it: who put it in place, and when. Beside these it tells who held and resumed its
 experiments, and, of the models that these compare or set weights of, when another
 version began to rank, or was condemned.`},
-			func(ctx context.Context, t *trial, output *form, args []string) error {
+			func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 				return t.history(ctx, output, args[0])
 			}),
 		experimentDrop(),
@@ -162,25 +167,25 @@ type trial struct {
 
 // experimentOn makes a command that runs on a cluster.
 func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
-	onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
+	clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
 		t, err := openTrial(ctx, cm, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		note(c, t.Documents, t.feeds.versions)
-		return withWay(run(ctx, t, args), experimentWays)
+		clusters.TellFaults(c, t.Documents, t.feeds.versions)
+		return command.WithWay(run(ctx, t, args), experimentWays)
 	})
 	return c
 }
 
 // experimentLook is experimentOn of one that shows something.
-func experimentLook(c *cobra.Command, run func(context.Context, *trial, *form, []string) error) *cobra.Command {
-	var output form
-	outputFlag(c, &output)
+func experimentLook(c *cobra.Command, run func(context.Context, *trial, *display.Form, []string) error) *cobra.Command {
+	var output display.Form
+	display.Flag(c, &output)
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return run(ctx, t, &output, args) })
 }
 
-func openTrial(ctx context.Context, cm *clusterFlags, cl *cluster.Client, out io.Writer) (*trial, error) {
+func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out io.Writer) (*trial, error) {
 	documents, err := cl.Artefacts(ctx, experiments.Kind)
 	if err != nil {
 		return nil, err
@@ -195,7 +200,7 @@ func openTrial(ctx context.Context, cm *clusterFlags, cl *cluster.Client, out io
 		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, cl)
-	return &trial{Store: &experiments.Store{Documents: documents, Known: known, Who: whoami()}, cluster: cl, feeds: store, trails: trails, out: out}, err
+	return &trial{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, cluster: cl, feeds: store, trails: trails, out: out}, err
 }
 
 // steadily has an experiment change by what it leans on, which does not change
@@ -301,7 +306,7 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	return tellFaults(ctx, t.out, t.cluster)
 }
 
-func (t *trial) diff(ctx context.Context, output *form, file, name string) error {
+func (t *trial) diff(ctx context.Context, output *display.Form, file, name string) error {
 	name, c, err := ofFile(ctx, file, name, t.Check)
 	if err != nil {
 		return err
@@ -309,8 +314,8 @@ func (t *trial) diff(ctx context.Context, output *form, file, name string) error
 	shown := struct {
 		Document string   `json:"document"`
 		Changes  []string `json:"changes"` // sentences
-	}{name, list(c.Sentences)}
-	return output.write(t.out, shown, func(io.Writer) error { t.tell(c); return nil })
+	}{name, display.List(c.Sentences)}
+	return output.Write(t.out, shown, func(io.Writer) error { t.tell(c); return nil })
 }
 
 // ofFile does something with the document of a file, whose name is the file's
@@ -418,7 +423,7 @@ type armShown struct {
 func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.Defined) (x experimentShown, err error) {
 	e := &d.Experiment
 	x = experimentShown{
-		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: list(e.Feeds), Variants: []armShown{},
+		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: display.List(e.Feeds), Variants: []armShown{},
 		Document: d.Document, Version: st.Versions[d.Document].Version, Checksum: d.Checksum, Slots: slot.Count, Fault: d.Unfit,
 	}
 	for _, a := range d.Rule.Arms {
@@ -448,7 +453,7 @@ func leftOuts(st *experiments.State) []leftOut {
 	return all
 }
 
-func (t *trial) list(ctx context.Context, output *form) error {
+func (t *trial) list(ctx context.Context, output *display.Form) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -457,7 +462,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 		Experiments []experimentShown `json:"experiments"`
 		LeftOut     []leftOut         `json:"left_out"`
 		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
-	}{[]experimentShown{}, leftOuts(st), list(t.unwatchedLines(st))}
+	}{[]experimentShown{}, leftOuts(st), display.List(t.unwatchedLines(st))}
 	for _, d := range st.Set.Experiments() {
 		x, err := t.shown(ctx, st, &d)
 		if err != nil {
@@ -469,7 +474,7 @@ func (t *trial) list(ctx context.Context, output *form) error {
 	if err != nil {
 		return err
 	}
-	return output.write(t.out, shown, func(w io.Writer) error {
+	return output.Write(t.out, shown, func(w io.Writer) error {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT")
 		for _, e := range shown.Experiments {
@@ -507,7 +512,7 @@ func unfitLine(d *experiment.Defined) string {
 	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
-func (t *trial) show(ctx context.Context, output *form, name string) error {
+func (t *trial) show(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -520,8 +525,8 @@ func (t *trial) show(ctx context.Context, output *form, name string) error {
 	if err != nil {
 		return err
 	}
-	shown.Definition = objectOf(st.Texts[d.Document])
-	return output.write(t.out, shown, func(w io.Writer) error {
+	shown.Definition = display.Object(st.Texts[d.Document])
+	return output.Write(t.out, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
 		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		if d.Unfit != "" {
@@ -553,7 +558,7 @@ type explained struct {
 	Unapplied  string           `json:"unapplied,omitempty"`
 }
 
-func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
+func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -589,7 +594,7 @@ func (t *trial) explain(ctx context.Context, output *form, whom asked) error {
 		}
 		shown = append(shown, e)
 	}
-	return output.write(t.out, shown, func(w io.Writer) error { return writeExplained(w, shown) })
+	return output.Write(t.out, shown, func(w io.Writer) error { return writeExplained(w, shown) })
 }
 
 func writeExplained(w io.Writer, all []explained) error {
@@ -612,7 +617,7 @@ func experimentRule() *cobra.Command {
 client.ReadRule of the Go client and docs/assign.py take it. It does not have the
 targeting, and is old with the next change.`,
 	}
-	outputFlag(c, new(form), "json")
+	display.Flag(c, new(display.Form), "json")
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) })
 }
 
@@ -625,11 +630,11 @@ func (t *trial) rule(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(t.out, d.Rule)
+	return display.WriteJSON(t.out, d.Rule)
 }
 
 // history tells of a document by its own name, or by that of an experiment in it.
-func (t *trial) history(ctx context.Context, output *form, name string) error {
+func (t *trial) history(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -650,18 +655,18 @@ func (t *trial) history(ctx context.Context, output *form, name string) error {
 	}
 	events = append(append(events, t.said(of)...), versions...)
 	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
-	return output.write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
+	return output.Write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
 }
 
 func experimentDrop() *cobra.Command {
-	var a act
+	var a command.Act
 	c := &cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)}
-	experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0], a.of(c)) })
-	a.flags(c)
+	experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0], a.Of(c)) })
+	a.Flags(c)
 	return c
 }
 
-func (t *trial) drop(ctx context.Context, name string, meant meant) error {
+func (t *trial) drop(ctx context.Context, name string, meant command.Meant) error {
 	if done, err := dropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
 		return err
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -59,7 +62,7 @@ waits for, how old its evidence is, and each step that it took with what it was
 decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
 Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
 		Example: `  millrace experiment status fresher --since 24h`,
-	}, func(ctx context.Context, t *trial, output *form, args []string) error {
+	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
 	})
 	f := c.Flags()
@@ -71,14 +74,14 @@ Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
 	return c
 }
 
-func (t *trial) status(ctx context.Context, output *form, name string, q *statusQuery) error {
+func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
 	if !(q.alpha > 0 && q.alpha < 1) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--alpha", Detail: fmt.Sprintf("%v is no chance", q.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
 	}
 	var from millrace.Time
 	if q.since != "" {
 		var err error
-		if from, err = parseSince(q.since, time.Now()); err != nil {
+		if from, err = command.Since(q.since, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -103,7 +106,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()
-	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	others, err := kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
 		}
@@ -116,7 +119,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	}
 	strange, unread := outcome.Faults{}, error(nil)
 	if o := of.Experiment.Outcomes; o != nil {
-		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
+		acts := actsOf(o, kafka.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 	}
@@ -130,11 +133,11 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	}
 	trail, unwatched := t.watching(&of)
 	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
-	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: display.FaultText(unread)}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
-	if err := output.write(t.out, shown, func(w io.Writer) error {
+	if err := output.Write(t.out, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
 		if of.Unfit != "" {
 			fmt.Fprintln(w, unfitLine(&of))
@@ -299,7 +302,7 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
 	}
 	for _, d := range r.Drafts {
-		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, list(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), d.First, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
+		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), d.First, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -137,7 +138,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
 		"\n1 viewers met two variants, and stay with their first\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
-		"\nHELD by " + whoami() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
+		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
 		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
@@ -84,9 +85,9 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"define", s.file("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
 		{args: []string{"drop", "ranking"}, err: "stop it first"},
 		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher stays at its share"},
-		{args: []string{"history", "ranking"}, says: "held fresher  -        " + whoami() + ": a sale\n"},
+		{args: []string{"history", "ranking"}, says: "held fresher  -        " + clusters.Who() + ": a sale\n"},
 		{args: []string{"resume", "fresher"}, says: "experiment fresher may be ramped again"},
-		{args: []string{"history", "ranking"}, says: "resumed fresher  -        " + whoami() + "\n"},
+		{args: []string{"history", "ranking"}, says: "resumed fresher  -        " + clusters.Who() + "\n"},
 		{args: []string{"pause", "fresher"}, says: "paused"},
 		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
 		{args: []string{"start", "fresher", "--share", "20"}, says: "running"},

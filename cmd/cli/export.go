@@ -11,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
@@ -25,7 +28,7 @@ func exportCommand() *cobra.Command {
 
 // exporting is an export of exposures.
 type exporting struct {
-	log                  *logFlags
+	log                  *reach.LogFlags
 	topic, experiment    string
 	since, until         string
 	outcomes, answer     string
@@ -33,7 +36,7 @@ type exporting struct {
 	window               time.Duration
 	to, out              string
 	from, before         millrace.Time
-	progress             *teller
+	progress             *display.Teller
 	stdout               io.Writer
 	answers, items, none int             // that were written, and answers that showed nothing
 	did                  int64           // outcomes that were written
@@ -63,7 +66,7 @@ once. Clocks may differ by a minute.`,
 		Args: cobra.NoArgs,
 	}
 	f := c.Flags()
-	e.log = logFlagsOf(f)
+	e.log = reach.LogFlagsOf(f)
 	f.Lookup("wait").Usage = "give up after this long if Kafka does not answer"
 	f.StringVar(&e.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&e.experiment, "experiment", "", "only answers that it had a part in")
@@ -77,15 +80,15 @@ once. Clocks may differ by a minute.`,
 	_ = c.MarkFlagRequired("out")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		e.stdout, e.named = c.OutOrStdout(), c.Flags().Changed("answer-field")
-		e.progress = startTeller(c.Context(), c.ErrOrStderr())
-		defer e.progress.close()
+		e.progress = display.StartTeller(c.Context(), c.ErrOrStderr())
+		defer e.progress.Close()
 		return e.run(c.Context(), c.ErrOrStderr())
 	}
 	return c
 }
 
-// validate reads the flags.
-func (e *exporting) validate() (err error) {
+// Validate reads the flags.
+func (e *exporting) Validate() (err error) {
 	if e.to != "parquet" && e.to != "ndjson" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%.40q is no form of file", e.to), WayOut: "say parquet or ndjson"}
 	}
@@ -94,12 +97,12 @@ func (e *exporting) validate() (err error) {
 	}
 	now := time.Now()
 	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" {
-		if e.before, err = timeFlag("until", e.until, now); err != nil {
+		if e.before, err = command.TimeFlag("until", e.until, now); err != nil {
 			return err
 		}
 	}
 	if e.since != "" {
-		if e.from, err = timeFlag("since", e.since, now); err != nil {
+		if e.from, err = command.TimeFlag("since", e.since, now); err != nil {
 			return err
 		}
 	}
@@ -110,7 +113,7 @@ func (e *exporting) validate() (err error) {
 }
 
 func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
-	if err := e.validate(); err != nil {
+	if err := e.Validate(); err != nil {
 		return err
 	}
 	// A span is looked up before a file is made: most mistakes are found by then.
@@ -148,7 +151,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 		return err
 	}
 	if e.answers == 0 && e.experiment != "" {
-		return unknownAmong("experiment", e.experiment, e.topic+" has no answer of that time", e.has)
+		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer of that time", e.has)
 	}
 	if err := rows.Close(); err != nil {
 		return err
@@ -159,9 +162,9 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 
 // open looks at what a topic has.
 func (e *exporting) open(ctx context.Context, topic string, from millrace.Time) (*kafka.TopicSpan, error) {
-	ctx, cancel := e.log.bound(ctx)
+	ctx, cancel := e.log.Bound(ctx)
 	defer cancel()
-	return kafka.OpenTopic(ctx, e.log.at(ctx), topic, from)
+	return kafka.OpenTopic(ctx, e.log.At(ctx), topic, from)
 }
 
 // wanted reports whether an answer is to be written.
@@ -183,9 +186,9 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 		return nil, nil, nil
 	}
 	var known *schemas.Snapshot
-	bound, cancel := e.log.bound(ctx)
+	bound, cancel := e.log.Bound(ctx)
 	defer cancel()
-	if err := e.log.withSchemas(bound, func(_ *kafka.SchemaLog, s *schemas.Snapshot) error {
+	if err := e.log.WithSchemas(bound, func(_ *kafka.SchemaLog, s *schemas.Snapshot) error {
 		known = s
 		return nil
 	}); err != nil {
@@ -228,7 +231,7 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 
 // saying tells how far a reading has come.
 func (e *exporting) saying(what string, span *kafka.TopicSpan) {
-	e.progress.say(fmt.Sprintf("%s: %.0f %% of the topic", what, 100*span.Done()))
+	e.progress.Say(fmt.Sprintf("%s: %.0f %% of the topic", what, 100*span.Done()))
 }
 
 func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[outcome.Place][]outcome.Done, rows rowWriter) (err error) {

@@ -20,11 +20,13 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 )
 
 func feedCommand() *cobra.Command {
 	var flags requestFlags
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "feed --viewer ID (--entities A,B,... | --entities-file FILE)",
 		Short: "Ask a broker for a feed",
@@ -36,7 +38,7 @@ func feedCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cl, err := dialBroker(c.Context(), flags.addr)
+			cl, err := reach.Broker(c.Context(), flags.addr)
 			if err != nil {
 				return err
 			}
@@ -45,7 +47,7 @@ func feedCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), message{resp}, func(w io.Writer) error {
+			return output.Write(c.OutOrStdout(), display.Message{Message: resp}, func(w io.Writer) error {
 				printFeed(w, resp, func(e millrace.Entity) string { return string(e) })
 				printReasons(w, resp)
 				printAccount(w, resp.Explain)
@@ -58,7 +60,7 @@ func feedCommand() *cobra.Command {
 	}
 	flags.add(c.Flags())
 	c.Flags().BoolVar(&flags.req.Explain, "explain", false, "say how the answer was made, and what each feature contributes to each score")
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	c.AddCommand(feedDefinitions()...)
 	return c
 }

@@ -12,6 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -22,7 +25,7 @@ type shadowsQuery struct {
 	brokers      []string
 	topic, since string
 	file, model  string
-	output       form
+	output       display.Form
 }
 
 func feedShadows() *cobra.Command {
@@ -53,7 +56,7 @@ are of the items as they would be shown.`,
 	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
 	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
 	f.StringVar(&q.model, "shadow", "", "only this shadow model (default: all)")
-	outputFlag(c, &q.output)
+	display.Flag(c, &q.output)
 	f.StringVar(&q.file, "out", "", "write the report to this file")
 	return c
 }
@@ -62,13 +65,13 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 	var from millrace.Time
 	var err error
 	if q.since != "" {
-		if from, err = parseSince(q.since, time.Now()); err != nil {
+		if from, err = command.Since(q.since, time.Now()); err != nil {
 			return err
 		}
 	}
 	var tally shadow.Tally
 	feeds, answers := map[string]bool{}, 0
-	if _, err = kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	if _, err = kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		feeds[r.Feed] = true
 		if r.Feed == feed {
 			answers++
@@ -78,7 +81,7 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		return err
 	}
 	if answers == 0 {
-		return unknownAmong("feed", feed, q.topic+" has no answer", feeds)
+		return command.UnknownAmong("feed", feed, q.topic+" has no answer", feeds)
 	}
 	reports := shadowsOf(&tally)
 	if q.model != "" {
@@ -94,7 +97,7 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
 	}
 	var text bytes.Buffer
-	if err := q.output.write(&text, reports, func(w io.Writer) error {
+	if err := q.output.Write(&text, reports, func(w io.Writer) error {
 		if err := writeShadows(w, reports, tally.Beyond()); err != nil {
 			return err
 		}
@@ -119,7 +122,7 @@ func shadowsOf(t *shadow.Tally) []shadow.Report {
 	reports := t.Reports()
 	for i := range reports {
 		r := &reports[i]
-		r.Scores, r.Types, r.Authors, r.Lacking = list(r.Scores), list(r.Types), list(r.Authors), list(r.Lacking)
+		r.Scores, r.Types, r.Authors, r.Lacking = display.List(r.Scores), display.List(r.Types), display.List(r.Authors), display.List(r.Lacking)
 	}
 	return reports
 }

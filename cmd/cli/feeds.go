@@ -16,6 +16,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
@@ -26,39 +30,39 @@ import (
 // feedDefinitions are the commands that look at and change what feeds there
 // are.
 func feedDefinitions() []*cobra.Command {
-	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, meant) error) *cobra.Command {
-		var a act
-		onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
+	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, command.Meant) error) *cobra.Command {
+		var a command.Act
+		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 			if err != nil {
 				return err
 			}
-			note(c, versions)
-			return withWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args[0], a.of(c)), feedWays)
+			clusters.TellFaults(c, versions)
+			return command.WithWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args[0], a.Of(c)), feedWays)
 		})
-		a.flags(c)
+		a.Flags(c)
 		return c
 	}
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
-		onCluster(c, func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error {
+		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
 			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
 			if err != nil {
 				return err
 			}
-			note(c, versions)
-			return withWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args), feedWays)
+			clusters.TellFaults(c, versions)
+			return command.WithWay(run(ctx, c.OutOrStdout(), &feedStore{cm, cl, versions}, args), feedWays)
 		})
 		return c
 	}
 	looks := func(c *cobra.Command, look func(context.Context, *feedStore, []string) (any, func(io.Writer) error, error)) *cobra.Command {
-		var output form
-		outputFlag(c, &output)
+		var output display.Form
+		display.Flag(c, &output)
 		return with(c, func(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
 			shown, text, err := look(ctx, s, args)
 			if err != nil {
 				return err
 			}
-			return output.write(w, shown, text)
+			return output.Write(w, shown, text)
 		})
 	}
 	return []*cobra.Command{
@@ -91,7 +95,7 @@ models have to serve. A definition with a fault changes nothing.
 
 // feedStore is a cluster's definitions, and what they are checked against.
 type feedStore struct {
-	cm       *clusterFlags
+	cm       *clusters.Flags
 	cluster  *cluster.Client
 	versions *cluster.Artefacts
 }
@@ -116,7 +120,7 @@ func (s *feedStore) checks(ctx context.Context) (c broker.Checks, done func(), e
 	if err != nil {
 		return c, done, err
 	}
-	credentials, err := securityOf(ctx).dial()
+	credentials, err := reach.Of(ctx).Dial()
 	if err != nil {
 		return c, done, err
 	}
@@ -160,7 +164,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		if checks.Models, err = s.models(ctx); err != nil {
 			return err
 		}
-		d, err = broker.DefineFeed(ctx, s.versions, checks, file, whoami())
+		d, err = broker.DefineFeed(ctx, s.versions, checks, file, clusters.Who())
 		return err
 	})
 	if err != nil {
@@ -244,7 +248,7 @@ type feedShown struct {
 }
 
 func (d *definition) shown(name string) feedShown {
-	return feedShown{Name: name, Model: d.Model, Types: list(d.Types), BuiltIn: d.version == "", Version: d.version, Covers: d.covers, Fault: faultText(d.fault)}
+	return feedShown{Name: name, Model: d.Model, Types: display.List(d.Types), BuiltIn: d.version == "", Version: d.version, Covers: d.covers, Fault: display.FaultText(d.fault)}
 }
 
 func (f *feedShown) origin() string {
@@ -306,7 +310,7 @@ func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 		_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
 	}
 	shown := f.shown(args[0])
-	shown.Definition = objectOf(f.text)
+	shown.Definition = display.Object(f.text)
 	return shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# %s\n", shown.origin())
 		if shown.Fault != "" {
@@ -369,7 +373,7 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 		Name    string   `json:"name"`
 		Removed []string `json:"removed"` // lines
 		Added   []string `json:"added"`
-	}{next.Name, list(gone), list(come)}
+	}{next.Name, display.List(gone), display.List(come)}
 	return shown, func(w io.Writer) error { writeDiff(w, before, string(after)); return nil }, nil
 }
 
@@ -431,7 +435,7 @@ func writeEvents(w io.Writer, events []cluster.Event) error {
 	return t.Flush()
 }
 
-func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
+func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
 	v, err := s.showRollback(ctx, w, name)
 	if err != nil {
 		return err
@@ -497,12 +501,12 @@ func goBack(ctx context.Context, versions *cluster.Artefacts, v cluster.Version)
 	if to, err := versions.RollsBackTo(ctx, v.Name); err != nil || to != v {
 		return cmp.Or(err, fmt.Errorf("%w: it would be back at %s by now", cluster.ErrMoved, to))
 	}
-	_, err := versions.Rollback(ctx, v.Name, whoami())
+	_, err := versions.Rollback(ctx, v.Name, clusters.Who())
 	return err
 }
 
 // dropFeed drops the version that serves last: until then the feed is there.
-func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant meant) error {
+func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
 	if done, err := dropUnreadable(ctx, w, s.versions, "feed", name, meant); done || err != nil {
 		return err
 	}
@@ -523,7 +527,7 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
 	err := s.keeping(ctx, func(ctx context.Context) error { return s.keepsWithout(ctx, name) }, func(ctx context.Context) error {
 		for _, v := range versions {
-			if err := s.versions.Drop(ctx, v, nil, whoami()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+			if err := s.versions.Drop(ctx, v, nil, clusters.Who()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
 				return err
 			}
 		}

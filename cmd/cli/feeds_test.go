@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/schemas"
@@ -148,8 +149,8 @@ func TestFeedDefinitionCommands(t *testing.T) {
 // bypass stores and serves a definition that nobody has checked.
 func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 	t.Helper()
-	cm := clusterFlags{Etcd: []string{etcd}}
-	cl, err := cm.reachCluster(ctx)
+	cm := clusters.Flags{Etcd: []string{etcd}}
+	cl, err := cm.Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

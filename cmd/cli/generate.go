@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/filter"
@@ -98,7 +99,7 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := schemasOf(g.avsc)
+	known, err := schemafiles.Snapshot(g.avsc)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +119,7 @@ func (g *generation) files(specs []string) ([]codegen.File, error) {
 		files = append(files, f)
 	}
 	for _, file := range g.decoders {
-		s, err := readSchema(file)
+		s, err := schemafiles.Read(file)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -51,10 +52,12 @@ type indexnodeConfig struct {
 	Drain          *time.Duration `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while brokers look elsewhere; 0s for a backup node"`
 }
 
-func (c *indexnodeConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+func (c *indexnodeConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownOf(c)...)
+}
 
-func (c *indexnodeConfig) complete() {
-	c.Common.complete()
+func (c *indexnodeConfig) Complete() {
+	c.Common.Complete()
 	c.MinFree = cmp.Or(c.MinFree, store.DefaultMinFreeBytes>>20)
 	c.Weight = cmp.Or(c.Weight, 1)
 	c.QuestionMemory = cmp.Or(c.QuestionMemory, indexnode.DefaultQuestionMemory>>20)
@@ -63,10 +66,10 @@ func (c *indexnodeConfig) complete() {
 	c.Drain, c.Serves = &drain, &serves
 }
 
-func (c *indexnodeConfig) validate() error {
+func (c *indexnodeConfig) Validate() error {
 	n, err := c.node()
 	n.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
-	return errors.Join(c.Common.validate("indexnode", c.port()), err, c.inEtcd("").Validate(), n.Validate())
+	return errors.Join(c.Common.Validate("indexnode", c.port()), err, c.inEtcd("").Validate(), n.Validate())
 }
 
 // maxNodeConns are a node's: a few of each broker and each other node.
@@ -242,7 +245,7 @@ func indexnodeCommand() *cobra.Command {
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		joined.Store(true)
 		r.metrics.MustRegister(cl)
-		dial, err := c.dial()
+		dial, err := c.Dial()
 		if err != nil {
 			return err
 		}

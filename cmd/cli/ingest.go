@@ -8,6 +8,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -18,14 +21,14 @@ func ingestCommand() *cobra.Command {
 		Example: `  millrace ingest pause node-2 --for 10m --apply
   millrace ingest resume node-2 --apply`,
 	}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(ingestPause(cm), ingestResume(cm))
 	return c
 }
 
 // pausing is a pause, or the end of one.
 type pausing struct {
-	act
+	command.Act
 	lasts time.Duration
 }
 
@@ -39,8 +42,8 @@ type pauseShown struct {
 	Applied    bool            `json:"applied"`
 }
 
-func ingestPause(cm *clusterFlags) *cobra.Command {
-	p := pausing{act: act{cm: cm}}
+func ingestPause(cm *clusters.Flags) *cobra.Command {
+	p := pausing{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "pause NODE --for DURATION",
 		Short: "Have a node apply nothing that the log brings, for a time",
@@ -55,15 +58,15 @@ the cluster's name.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error { return p.pause(c, args[0]) },
 	}
-	p.flags(c)
-	outputFlag(c, &p.output)
+	p.Flags(c)
+	display.Flag(c, &p.Output)
 	c.Flags().DurationVar(&p.lasts, "for", 0, "for how long, such as 10m; 24h at most")
-	p.overrideFlag(c, "to pause what no other node has ready")
+	p.OverrideFlag(c, "to pause what no other node has ready")
 	return c
 }
 
-func ingestResume(cm *clusterFlags) *cobra.Command {
-	p := pausing{act: act{cm: cm}}
+func ingestResume(cm *clusters.Flags) *cobra.Command {
+	p := pausing{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:     "resume NODE",
 		Short:   "Have a node go on before its pause is over",
@@ -71,21 +74,21 @@ func ingestResume(cm *clusterFlags) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(c *cobra.Command, args []string) error { return p.resume(c, args[0]) },
 	}
-	p.flags(c)
-	outputFlag(c, &p.output)
+	p.Flags(c)
+	display.Flag(c, &p.Output)
 	return c
 }
 
 // at opens the node of a name.
-func (p *pausing) at(c *cobra.Command, name string) (o *operating, n cluster.Node, node nodev1.AdminServiceClient, err error) {
-	if o, err = p.cm.operate(c.Context()); err != nil {
+func (p *pausing) at(c *cobra.Command, name string) (o *clusters.Operating, n cluster.Node, node nodev1.AdminServiceClient, err error) {
+	if o, err = p.Cluster.Operate(c.Context()); err != nil {
 		return nil, n, nil, err
 	}
-	if n, err = o.node(name); err == nil {
-		node, err = o.conns.admin(n)
+	if n, err = o.Node(name); err == nil {
+		node, err = o.Conns.Admin(n)
 	}
 	if err != nil {
-		o.close()
+		o.Close()
 	}
 	return o, n, node, err
 }
@@ -98,8 +101,8 @@ func until(ms int64) string {
 }
 
 func (p *pausing) pause(c *cobra.Command, name string) error {
-	asJSON := p.output.json()
-	over, err := p.overrides()
+	asJSON := p.Output.JSON()
+	over, err := p.Overrides()
 	if err != nil {
 		return err
 	}
@@ -110,13 +113,13 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	defer o.close()
+	defer o.Close()
 	req := &nodev1.PauseIngestRequest{ForMs: p.lasts.Milliseconds()}
-	resp, err := ask(c.Context(), node.PauseIngest, req)
+	resp, err := clusters.Ask(c.Context(), node.PauseIngest, req)
 	if err != nil {
 		return err
 	}
-	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: numbers(aloneIn(o.m, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
+	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: display.Numbers(aloneIn(o.Map, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
 	if !asJSON {
 		fmt.Fprintf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
 		if shown.Was != "" {
@@ -124,7 +127,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		}
 	}
 	still := func(m *cluster.Map) error {
-		alone := numbers(aloneIn(m, n.ID))
+		alone := display.Numbers(aloneIn(m, n.ID))
 		if len(alone) == 0 || over {
 			return nil
 		}
@@ -133,14 +136,14 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
 		}
 	}
-	if err := still(o.m); err != nil {
+	if err := still(o.Map); err != nil {
 		return err
 	}
 	return p.finish(c, shown, asJSON, func() error {
 		req.Apply = true
 		var resp *nodev1.PauseIngestResponse
-		err := p.cm.alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
-			resp, err = ask(c.Context(), node.PauseIngest, req)
+		err := p.Cluster.Alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
+			resp, err = clusters.Ask(c.Context(), node.PauseIngest, req)
 			return err
 		}, func(m *cluster.Map) bool { return m.Paused(n.ID) })
 		shown.Until = until(resp.GetUntilMs())
@@ -152,13 +155,13 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 }
 
 func (p *pausing) resume(c *cobra.Command, name string) error {
-	asJSON := p.output.json()
+	asJSON := p.Output.JSON()
 	o, n, node, err := p.at(c, name)
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	resp, err := ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{})
+	defer o.Close()
+	resp, err := clusters.Ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{})
 	if err != nil {
 		return err
 	}
@@ -171,7 +174,7 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 		fmt.Fprintf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
 	}
 	return p.finish(c, shown, asJSON, func() error {
-		_, err := ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
+		_, err := clusters.Ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
 		if err == nil && !asJSON {
 			fmt.Fprintf(c.OutOrStdout(), "%s goes on\n", n.ID)
 		}
@@ -181,13 +184,13 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 
 // finish does what was shown, if that is so.
 func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do func() error) error {
-	ok, err := p.meant(c)
+	ok, err := p.Meant(c)
 	if ok {
 		err = do()
 		shown.Applied = true
 	}
 	if err == nil && asJSON {
-		err = writeJSON(c.OutOrStdout(), shown)
+		err = display.WriteJSON(c.OutOrStdout(), shown)
 	}
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/version"
 )
 
 // templates are the files of a module, as init writes them. Their names end in
@@ -27,11 +28,8 @@ import (
 //go:embed template
 var templates embed.FS
 
-// millracePath is this module, and goVersion the Go that its go.mod asks for.
-const (
-	millracePath = "github.com/millrace/millrace"
-	goVersion    = "1.26.0"
-)
+// goVersion is the Go that this module's go.mod asks for.
+const goVersion = "1.26.0"
 
 // moved are the files that stand elsewhere than in the templates.
 var moved = map[string]string{"gitignore": ".gitignore", "workflows/check.yaml": ".github/workflows/check.yaml"}
@@ -68,7 +66,7 @@ func (s scaffold) write(w io.Writer, dir string) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := s.complete(dir); err != nil {
+	if err := s.Complete(dir); err != nil {
 		return err
 	}
 	if err := fs.WalkDir(templates, "template", func(name string, e fs.DirEntry, err error) error {
@@ -111,16 +109,16 @@ var (
 	releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
-// complete works out what is not said, and checks what is.
-func (s *scaffold) complete(dir string) error {
+// Complete works out what is not said, and checks what is.
+func (s *scaffold) Complete(dir string) error {
 	at, err := filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
-	s.Go, s.Millrace, s.Version = goVersion, millracePath, version()
+	s.Go, s.Millrace, s.Version = goVersion, version.Module, version.Here()
 	s.Module = cmp.Or(s.Module, "example.org/"+filepath.Base(at))
 	s.Name = path.Base(s.Module)
-	if !modulePath.MatchString(s.Module) || s.Module == millracePath {
+	if !modulePath.MatchString(s.Module) || s.Module == version.Module {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--module", Detail: fmt.Sprintf("%q is no path of a module of yours", s.Module), WayOut: "name it as git.example.org/team/ranking"}
 	}
 	released := releaseTag.MatchString(s.Version)
@@ -140,8 +138,8 @@ func (s *scaffold) complete(dir string) error {
 		return err
 	}
 	text, err := os.ReadFile(filepath.Join(s.Replace, "go.mod"))
-	if err != nil || !strings.HasPrefix(string(text), "module "+millracePath+"\n") {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--replace", Detail: fmt.Sprintf("%s is no checkout of %s", s.Replace, millracePath), WayOut: "name the directory that has its go.mod"}
+	if err != nil || !strings.HasPrefix(string(text), "module "+version.Module+"\n") {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--replace", Detail: fmt.Sprintf("%s is no checkout of %s", s.Replace, version.Module), WayOut: "name the directory that has its go.mod"}
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/version"
 )
 
 // A module that init writes is generated, checked and served by its own Makefile,
@@ -271,8 +273,8 @@ func TestGenerateOfAModule(t *testing.T) {
 
 // The binary of a release makes a module that requires the release.
 func TestInitRequiresTheRelease(t *testing.T) {
-	defer func(was string) { release = was }(release)
-	release = "v1.2.3"
+	defer func(was string) { version.Release = was }(version.Release)
+	version.Release = "v1.2.3"
 	dir := filepath.Join(t.TempDir(), "ranking")
 	if err := (scaffold{}).write(&bytes.Buffer{}, dir); err != nil {
 		t.Fatal(err)

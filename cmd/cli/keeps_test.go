@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -158,7 +159,7 @@ func TestRetireKeepsReaders(t *testing.T) {
 	withoutFirst, err := known.Without(schemas.Activity().Fingerprint())
 	s.check(err)
 	keeps := func(after *schemas.Snapshot) error {
-		return (&clusterFlags{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+		return keepsReaders(s.Context(), &clusters.Flags{Etcd: s.etcd, Cluster: "test"}, known, after)
 	}
 	if err := keeps(after); err != nil {
 		t.Errorf("nobody reads it: %v", err)
@@ -209,11 +210,11 @@ func TestRetireKeepsReaders(t *testing.T) {
 	if err := keeps(after); err == nil || strings.Contains(err.Error(), "fresher") {
 		t.Errorf("of a stopped experiment: %v", err)
 	}
-	err = (&clusterFlags{Etcd: s.etcd, Cluster: "mistyped"}).keepsReaders(s.Context(), known, after)
+	err = keepsReaders(s.Context(), &clusters.Flags{Etcd: s.etcd, Cluster: "mistyped"}, known, after)
 	if err == nil || !strings.Contains(err.Error(), "no cluster mistyped has ever been assigned there") {
 		t.Errorf("of another cluster: %v", err)
 	}
-	err = (&clusterFlags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}).keepsReaders(cancelled(t), known, after)
+	err = keepsReaders(cancelled(t), &clusters.Flags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, known, after)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)
 	}
@@ -236,7 +237,7 @@ func TestRetireKeepsBuiltInModels(t *testing.T) {
 	keeps := func(retired *schemas.Schema) error {
 		after, err := known.Without(retired.Fingerprint())
 		s.check(err)
-		return (&clusterFlags{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+		return keepsReaders(s.Context(), &clusters.Flags{Etcd: s.etcd, Cluster: "test"}, known, after)
 	}
 	err = keeps(schemas.Activity())
 	if err == nil || !strings.Contains(err.Error(), "what no schema would have then is read by built-in model home: record.likes; keep the schema, or have one with these fields first: built-in models stay") {
@@ -269,7 +270,7 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	o.shows("feed define " + write("news.yaml", "name: news\nmodel: recency\n"))
 	o.shows("experiment define " + write("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)))
 	o.shows("experiment start fresher --share 100")
-	cl, err := (&clusterFlags{Etcd: []string{o.Etcd}}).reachCluster(o.ctx)
+	cl, err := (&clusters.Flags{Etcd: []string{o.Etcd}}).Open(o.ctx)
 	o.must(err)
 	defer cl.Close()
 	feeds, err := cl.Artefacts(o.ctx, broker.FeedsKind)

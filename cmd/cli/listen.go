@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/secure"
 )
 
 // server is how a port is served; nil: by plain text.
-func server(s *Security, auth tls.ClientAuthType) (*tls.Config, error) {
+func server(s *reach.Security, auth tls.ClientAuthType) (*tls.Config, error) {
 	if !s.TLS.On() {
 		return nil, nil
 	}
@@ -42,7 +43,7 @@ type port struct {
 // listen takes a port: with mutual TLS if there are certificates, else on
 // loopback or as insecure. A role takes its ports before it waits for anything;
 // until it serves one, that hangs up on who calls.
-func listen(ctx context.Context, s *Security, p port) (net.Listener, error) {
+func listen(ctx context.Context, s *reach.Security, p port) (net.Listener, error) {
 	c, err := guard(s, p)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func listen(ctx context.Context, s *Security, p port) (net.Listener, error) {
 
 // guard is how a port is served; nil: by plain text, which stays on loopback or
 // is insecure.
-func guard(s *Security, p port) (*tls.Config, error) {
+func guard(s *reach.Security, p port) (*tls.Config, error) {
 	if p.addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: p.field, Detail: "nothing says where to listen", WayOut: "name an address of this machine, host:port"}
 	}
@@ -68,7 +69,7 @@ func guard(s *Security, p port) (*tls.Config, error) {
 	if err != nil || c != nil {
 		return c, err
 	}
-	err = s.plain().Check(p.addr)
+	err = s.Plain().Check(p.addr)
 	if e, ok := errors.AsType[*millrace.Error](err); ok {
 		e.Field = p.field
 	}

@@ -24,12 +24,13 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
 func TestOnlyLoopbackWithoutProtection(t *testing.T) {
-	var s Security
+	var s reach.Security
 	if l, err := listen(t.Context(), &s, port{addr: "0.0.0.0:0"}); err == nil {
 		l.Close()
 		t.Error("listens everywhere without certificates")
@@ -74,7 +75,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 	p := port{field: "listen", addr: held.Addr().String()}
 
 	portWait = time.Millisecond
-	_, err = listen(t.Context(), new(Security), p)
+	_, err = listen(t.Context(), new(reach.Security), p)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "listen" || !strings.Contains(e.Detail, p.addr+" is taken by another process") || e.WayOut == "" {
 		t.Fatalf("a taken port: %v", err)
 	}
@@ -85,7 +86,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 		<-h.told // it has been seen to be taken
 		_ = held.Close()
 	}()
-	l, err := listen(t.Context(), new(Security), p)
+	l, err := listen(t.Context(), new(reach.Security), p)
 	if err != nil {
 		t.Fatalf("a port that was taken for a moment: %v", err)
 	}
@@ -94,7 +95,7 @@ func TestATakenPortIsWaitedFor(t *testing.T) {
 
 // A port that is taken and not served yet hangs up, so that nobody waits for it.
 func TestAPortHangsUpUntilItIsServed(t *testing.T) {
-	l, err := listen(t.Context(), new(Security), port{field: "listen", addr: "127.0.0.1:0"})
+	l, err := listen(t.Context(), new(reach.Security), port{field: "listen", addr: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func TestMutualTLS(t *testing.T) {
 		_, err = healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}, options...)
 		return err
 	}
-	how, err := s.dial()
+	how, err := s.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestMutualTLS(t *testing.T) {
 	}
 	stranger := certificates(t) // of another CA, who trusts ours
 	stranger.TLS.CA = s.TLS.CA
-	if how, err = stranger.dial(); err != nil {
+	if how, err = stranger.Dial(); err != nil {
 		t.Fatal(err)
 	}
 	if call(how) == nil {
@@ -169,12 +170,12 @@ func TestMutualTLS(t *testing.T) {
 
 // certificates are a role's certificate for 127.0.0.1 or other addresses, of a
 // CA of its own.
-func certificates(t *testing.T, addrs ...string) *Security {
+func certificates(t *testing.T, addrs ...string) *reach.Security {
 	t.Helper()
 	if len(addrs) == 0 {
 		addrs = []string{"127.0.0.1"}
 	}
-	return &Security{TLS: authority.New(t).Issue("role", addrs...)}
+	return &reach.Security{TLS: authority.New(t).Issue("role", addrs...)}
 }
 
 // Whoever takes a node's address, or has itself registered under its name, is
@@ -195,14 +196,14 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 	if err := os.WriteFile(caller.TLS.CA, append(both, more...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	how, err := caller.dial()
+	how, err := caller.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		s    *Security
+		s    *reach.Security
 		asks bool
-	}{"the node": {own, true}, "another CA": {stranger, false}, "another address": {elsewhere, false}, "no TLS": {new(Security), false}} {
+	}{"the node": {own, true}, "another CA": {stranger, false}, "another address": {elsewhere, false}, "no TLS": {new(reach.Security), false}} {
 		// An impostor lets everybody in.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

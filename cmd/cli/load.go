@@ -9,6 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/load"
 )
@@ -19,7 +22,7 @@ func loadCommand() *cobra.Command {
 		schema string
 		prefix string
 		loss   bool
-		cm     *clusterFlags
+		cm     *clusters.Flags
 		addrs  []string
 	)
 	c := &cobra.Command{
@@ -42,10 +45,10 @@ model which serves reads.
 The schema is one that ships (activity, note, features), or an .avsc file.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) (err error) {
-			if o.Schema, err = readSchema(schema); err != nil {
+			if o.Schema, err = schemafiles.Read(schema); err != nil {
 				return err
 			}
-			o.Brokers = kafkaAt(c.Context(), addrs)
+			o.Brokers = reach.Kafka(c.Context(), addrs)
 			o.File, o.Progress, o.Log, o.Topics = args[0], os.Stderr, slog.Default(), kafka.Prefixed(prefix)
 			o.Review = (&review{cm: cm, out: c.OutOrStdout(), force: loss, accept: "--accept-loss"}).schema
 			began := time.Now()
@@ -55,7 +58,7 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 			}
 			if report.Loaded > 0 {
 				fmt.Fprintf(c.ErrOrStderr(), "What partitioners refuse later: millrace deadletters list --topic %s --since %s%s\n",
-					o.Topic, began.UTC().Format(time.RFC3339), reach(addrs, prefix))
+					o.Topic, began.UTC().Format(time.RFC3339), sameLog(addrs, prefix))
 			}
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {
@@ -74,12 +77,12 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	f := c.Flags()
 	f.StringVar(&o.Topic, "topic", "", "the content or feature topic")
 	f.StringVar(&schema, "schema", "activity", "activity, note, features, or an .avsc file")
-	f.StringSliceVar(&addrs, "brokers", []string{defaultBroker}, "Kafka, host:port each")
+	f.StringSliceVar(&addrs, "brokers", []string{reach.DefaultBroker}, "Kafka, host:port each")
 	f.StringVar(&o.Rejected, "rejected", "", "where rejected lines go (default FILE.rejected.ndjson)")
 	f.DurationVar(&o.Wait, "wait", 0, "how long to wait for Kafka, and for a partitioner that consumes the topic (default 30s)")
 	f.BoolVar(&o.Force, "force", false, "load even if no partitioner consumes the topic")
 	f.BoolVar(&loss, "accept-loss", false, "load even if the schema takes a field from what serves")
-	cm = clusterFlagsOf(f)
+	cm = clusters.FlagsOf(f)
 	f.StringVar(&prefix, "topic-prefix", "", "before Millrace's own topics")
 	if err := c.MarkFlagRequired("topic"); err != nil {
 		panic(err) // the flag above exists
@@ -87,10 +90,10 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 	return c
 }
 
-// reach is the flags by which another command reaches the same log; empty for the
+// sameLog is the flags by which another command reaches the same log; empty for the
 // defaults.
-func reach(brokers []string, prefix string) (flags string) {
-	if list := strings.Join(brokers, ","); list != defaultBroker {
+func sameLog(brokers []string, prefix string) (flags string) {
+	if list := strings.Join(brokers, ","); list != reach.DefaultBroker {
 		flags += " --brokers " + list
 	}
 	if prefix != "" {

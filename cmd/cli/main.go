@@ -15,6 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -23,10 +28,10 @@ import (
 // function.
 func Main() {
 	c := root()
-	c.SetOut(onScreen(os.Stdout))
-	c.SetErr(onScreen(os.Stderr))
-	if err := runLine(untilTold(), c); err != nil {
-		fmt.Fprintln(onScreen(os.Stderr), "millrace:", err)
+	c.SetOut(display.OnScreen(os.Stdout))
+	c.SetErr(display.OnScreen(os.Stderr))
+	if err := command.Run(untilTold(), c); err != nil {
+		fmt.Fprintln(display.OnScreen(os.Stderr), "millrace:", err)
 		os.Exit(1)
 	}
 }
@@ -49,15 +54,6 @@ func untilTold() context.Context {
 	return ctx
 }
 
-// toldToStop is the end of what runs until it is told to stop, for which that is
-// no fault. For every other command it is: it has not done what it was to do.
-func toldToStop(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
-}
-
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "millrace",
@@ -68,7 +64,7 @@ next to the data, and returns the best.
 
 Begin with "millrace demo": a whole cluster in this process, a sample network,
 one member's feed, and the curl line that asks for it.`,
-		Version:       version(),
+		Version:       version.Here(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -77,7 +73,7 @@ one member's feed, and the curl line that asks for it.`,
 	c.PersistentFlags().TextVar(&level, "log-level", logs.Setting{Level: slog.LevelWarn}, "log from this level on: DEBUG, INFO, WARN or ERROR; and by package: WARN,broker=DEBUG")
 	c.PersistentFlags().StringVar(&format, "log-format", logs.Text, "log in this form: text or json")
 	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
-	settingFlags(c.PersistentFlags())
+	reach.Flags(c.PersistentFlags())
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
 			return e // which says all of it
@@ -91,8 +87,8 @@ one member's feed, and the curl line that asks for it.`,
 			return err
 		}
 		slog.SetDefault(slog.New(h))
-		c.SetContext(context.WithValue(c.Context(), levelsKey{}, levels))
-		return begunOrNil(inContext(c))
+		c.SetContext(command.WithLevels(c.Context(), levels))
+		return command.Begun(reach.InContext(c))
 	}
 	c.AddGroup(
 		&cobra.Group{ID: "try", Title: "Try it:"},
@@ -106,18 +102,8 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
-	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand(roleFiles()))
-	prepare(c)
+	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), reach.Command(), readyCommand(), version.Command(), reach.Help())
+	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), config.Command(roleFiles()))
+	command.Prepare(c)
 	return c
-}
-
-type levelsKey struct{}
-
-// levelsOf is what the process logs.
-func levelsOf(ctx context.Context) *logs.Levels {
-	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
-		return l
-	}
-	return logs.NewLevels(logs.Setting{}) // of nobody
 }

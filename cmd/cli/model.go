@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -34,9 +36,9 @@ lets the one serve that served before.`,
 	var avsc []string
 	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship; of one name in the order in which they come into use")
 	c.AddCommand(
-		looking(&cobra.Command{
+		display.Looking(&cobra.Command{
 			Use: "validate PACK|SPEC.yaml", Short: "Check a pack, a directory to be sealed, or a spec, and report every fault", Args: cobra.ExactArgs(1),
-		}, func(c *cobra.Command, output *form, args []string) error {
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
 			return validateModel(c.OutOrStdout(), output, args[0], avsc)
 		}),
 		&cobra.Command{
@@ -51,14 +53,14 @@ lets the one serve that served before.`,
 			},
 		},
 		featuresCommand(&avsc), replayCommand(&avsc),
-		looking(&cobra.Command{
+		display.Looking(&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
-		}, func(c *cobra.Command, output *form, args []string) error {
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
 			return showModel(c.OutOrStdout(), output, args[0], avsc)
 		}),
-		looking(&cobra.Command{
+		display.Looking(&cobra.Command{
 			Use: "diff OLD NEW", Short: "What a new model changes, and how far the scores move", Args: cobra.ExactArgs(2),
-		}, func(c *cobra.Command, output *form, args []string) error {
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
 			return diffModels(c.OutOrStdout(), output, args[0], args[1], avsc)
 		}),
 		&cobra.Command{
@@ -73,7 +75,7 @@ lets the one serve that served before.`,
 // openModel reads a pack, a directory that is not sealed yet, a spec, or a
 // built-in model. The pack is nil unless there is one.
 func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
-	snapshot, err := schemasOf(avsc)
+	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +107,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func validateModel(w io.Writer, output *form, name string, avsc []string) error {
+func validateModel(w io.Writer, output *display.Form, name string, avsc []string) error {
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
@@ -123,7 +125,7 @@ func validateModel(w io.Writer, output *form, name string, avsc []string) error 
 		Execution  string `json:"execution"`  // of its scores by this binary
 		Sealed     bool   `json:"sealed"`     // and its golden rows checked
 	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), execution, p != nil}
-	return output.write(w, shown, func(w io.Writer) error {
+	return output.Write(w, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record, %s here: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations, shown.Execution)
 		if !shown.Sealed {
 			fmt.Fprint(w, "; not sealed, golden rows not checked")
@@ -136,7 +138,7 @@ func validateModel(w io.Writer, output *form, name string, avsc []string) error 
 // executionOf tells whether this binary has the code of a model, for each of the
 // schemas that it is of.
 func executionOf(m *relevance.Model, avsc []string) (string, error) {
-	snapshot, err := schemasOf(avsc)
+	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +164,7 @@ func executionOf(m *relevance.Model, avsc []string) (string, error) {
 }
 
 func sealModel(w io.Writer, dir string, avsc []string) error {
-	known, err := schemasOf(avsc)
+	known, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func sealModel(w io.Writer, dir string, avsc []string) error {
 // completeGolden writes rows as golden.ndjson has them. That they are right,
 // only somebody can say who knows what they should be.
 func completeGolden(w, told io.Writer, name, file string, avsc []string) error {
-	snapshot, err := schemasOf(avsc)
+	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return err
 	}
@@ -250,7 +252,7 @@ type featureShown struct {
 	weight     string
 }
 
-func showModel(w io.Writer, output *form, name string, avsc []string) error {
+func showModel(w io.Writer, output *display.Form, name string, avsc []string) error {
 	m, p, err := openModel(name, avsc)
 	if err != nil {
 		return err
@@ -266,7 +268,7 @@ func showModel(w io.Writer, output *form, name string, avsc []string) error {
 	if p != nil {
 		shown.Card = p.Card
 	}
-	return output.write(w, shown, shown.write)
+	return output.Write(w, shown, shown.write)
 }
 
 func (m *modelShown) write(w io.Writer) error {
@@ -285,7 +287,7 @@ func (m *modelShown) write(w io.Writer) error {
 	return nil
 }
 
-func diffModels(w io.Writer, output *form, before, after string, avsc []string) error {
+func diffModels(w io.Writer, output *display.Form, before, after string, avsc []string) error {
 	a, pack, err := openModel(before, avsc)
 	if err != nil {
 		return err
@@ -301,7 +303,7 @@ func diffModels(w io.Writer, output *form, before, after string, avsc []string) 
 		}
 	}
 	changes := relevance.Diff(a, b, golden)
-	return output.write(w, list(changes), func(w io.Writer) error {
+	return output.Write(w, display.List(changes), func(w io.Writer) error {
 		for _, c := range changes {
 			fmt.Fprintln(w, c)
 		}

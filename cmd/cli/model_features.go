@@ -15,12 +15,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/relevance"
 )
 
 func featuresCommand(avsc *[]string) *cobra.Command {
-	var output form
+	var output display.Form
 	var file string
 	var keep []string
 	c := &cobra.Command{
@@ -41,7 +43,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 			if err != nil {
 				return err
 			}
-			snapshot, err := schemasOf(*avsc)
+			snapshot, err := schemafiles.Snapshot(*avsc)
 			if err != nil {
 				return err
 			}
@@ -61,7 +63,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 			}
 			buffered := bufio.NewWriter(c.OutOrStdout())
 			var out vectors = &csvVectors{w: csv.NewWriter(buffered), titles: append(slices.Clip(keep), names...)}
-			if output.word == "ndjson" {
+			if output.Word == "ndjson" {
 				out = &jsonVectors{w: buffered, kept: keep, names: names}
 			}
 			unread := unreadRows{}
@@ -79,7 +81,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 	}
 	c.Flags().StringVar(&file, "records", "-", "NDJSON, a line for each record; - reads standard input")
 	c.Flags().StringSliceVar(&keep, "keep", nil, "further fields of the lines to carry over, such as label,weight")
-	outputFlag(c, &output, "csv", "ndjson")
+	display.Flag(c, &output, "csv", "ndjson")
 	return c
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/display"
 )
 
 // TestSealOverTheSchemasOfAName: a model that reads fields which only one of two
@@ -30,7 +32,7 @@ func TestSealOverTheSchemasOfAName(t *testing.T) {
 		t.Fatalf("%v: %s", err, out.String())
 	}
 	out.Reset()
-	if err := validateModel(&out, new(form), dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "fit to serve") {
+	if err := validateModel(&out, new(display.Form), dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "fit to serve") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
@@ -97,7 +99,7 @@ package gen
 `)}}
 	newest := map[string]int{} // by schema, its place in decoders
 	for _, file := range m.schemas {
-		s, err := readSchema(file)
+		s, err := schemafiles.Read(file)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +144,7 @@ func (m *module) clear(w io.Writer, written map[string]bool, check bool) error {
 
 // seal seals the models, which holds them against their golden rows.
 func (m *module) seal(w io.Writer, check bool) error {
-	known, err := schemasOf(m.schemas)
+	known, err := schemafiles.Snapshot(m.schemas)
 	if err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func (m *module) topics() (all []topic, err error) {
 		if !exists(sample) {
 			continue
 		}
-		s, err := readSchema(file)
+		s, err := schemafiles.Read(file)
 		if err != nil {
 			return nil, err
 		}
@@ -218,7 +220,7 @@ func (m *module) bring(ctx context.Context, w io.Writer, mc *minicluster.Cluster
 	run := func(args ...string) error {
 		fmt.Fprintf(w, "\n$ millrace %s\n", strings.Join(args, " "))
 		c := exec.CommandContext(ctx, binary, args...)
-		c.Env = inNoContext()
+		c.Env = reach.WithoutContext()
 		c.Stdout, c.Stderr = w, w
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("millrace %s: %w", args[0], err)
@@ -244,18 +246,4 @@ func (m *module) bring(ctx context.Context, w io.Writer, mc *minicluster.Cluster
 		}
 	}
 	return nil
-}
-
-// inNoContext is the environment without what it says of a cluster: the cluster is
-// this process's, whatever the user works on.
-func inNoContext() []string {
-	others := []string{"MILLRACE_CONTEXT", "MILLRACE_CONTEXTS"}
-	for _, a := range new(Context).addresses() {
-		others = append(others, a.env)
-	}
-	env := slices.DeleteFunc(os.Environ(), func(of string) bool {
-		name, _, _ := strings.Cut(of, "=")
-		return slices.Contains(others, name)
-	})
-	return append(env, "MILLRACE_CONTEXTS="+os.DevNull)
 }

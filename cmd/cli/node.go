@@ -17,6 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
@@ -24,7 +27,7 @@ import (
 
 func nodeCommand() *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "List, add, drain, replace, remove and restart index nodes"}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(
 		nodeList(cm), changing(cm, coordinator.Add, nodeAdd()), changing(cm, coordinator.Drain, nodeDrain()),
 		changing(cm, coordinator.Replace, nodeReplace()), changing(cm, coordinator.Repair, nodeRemove()), nodeRestart(cm),
@@ -59,13 +62,13 @@ type shownMember struct {
 	GoneFrom *time.Time       `json:"gone_since,omitempty"`
 }
 
-func nodeList(cm *clusterFlags) *cobra.Command {
+func nodeList(cm *clusters.Flags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "list",
 		Short: "All nodes: what they host, their room on disk, and what is wanted of them",
 		Args:  cobra.NoArgs,
 	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
-		members := list(membersOf(s, stats))
+		members := display.List(membersOf(s, stats))
 		return members, func(w io.Writer) error { return writeMembers(w, members) }, nil
 	})
 }
@@ -155,36 +158,36 @@ there is drained first ("node drain") and then simply stopped.`,
 }
 
 // changing has a command begin a plan for the nodes that it is given.
-func changing(cm *clusterFlags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
-	st := steering{act: act{cm: cm}}
+func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm}}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return st.propose(c, coordinator.Request{Kind: kind, Nodes: nodeIDs(args)})
 	}
-	st.flags(c)
+	st.Flags(c)
 	st.planFlags(c)
 	return c
 }
 
 // restarting is how nodes are restarted.
 type restarting struct {
-	act
+	command.Act
 	exec    string
 	timeout time.Duration
 }
 
 func (r *restarting) restartFlags(c *cobra.Command) {
-	r.flags(c)
-	outputFlag(c, &r.output)
+	r.Flags(c)
+	display.Flag(c, &r.Output)
 	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
 	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
-	r.overrideFlag(c, "to go on though partitions have no second ready replica")
+	r.OverrideFlag(c, "to go on though partitions have no second ready replica")
 	if err := c.MarkFlagRequired("exec"); err != nil {
 		panic(err) // the flag above exists
 	}
 }
 
-func nodeRestart(cm *clusterFlags) *cobra.Command {
-	r := restarting{act: act{cm: cm}}
+func nodeRestart(cm *clusters.Flags) *cobra.Command {
+	r := restarting{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "restart NODE --exec COMMAND",
 		Short: "Restart a node once everything it hosts is served elsewhere, and wait until it is whole again",
@@ -202,8 +205,8 @@ func nodeRestart(cm *clusterFlags) *cobra.Command {
 	return c
 }
 
-func clusterRoll(cm *clusterFlags) *cobra.Command {
-	r := restarting{act: act{cm: cm}}
+func clusterRoll(cm *clusters.Flags) *cobra.Command {
+	r := restarting{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "roll --exec COMMAND",
 		Short: "Restart all nodes, one after the other and zone by zone, as for an upgrade",
@@ -247,10 +250,10 @@ func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err
 
 // run restarts nodes one after the other.
 func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]millrace.NodeID, error)) error {
-	if _, err := r.overrides(); err != nil {
+	if _, err := r.Overrides(); err != nil {
 		return err
 	}
-	cl, err := r.cm.reachCluster(c.Context())
+	cl, err := r.Cluster.Open(c.Context())
 	if err != nil {
 		return err
 	}
@@ -268,11 +271,11 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 		n, _ := s.Map.Node(id)
 		hosted := s.Map.Hosted(id)
 		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "planned"}
-		if err := r.output.write(w, step, step.text("%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())); err != nil {
+		if err := r.Output.Write(w, step, step.text("%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())); err != nil {
 			return err
 		}
 	}
-	if ok, err := r.meant(c); !ok {
+	if ok, err := r.Meant(c); !ok {
 		return err
 	}
 	for i, id := range ids {
@@ -320,8 +323,8 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	ctx, cancel := context.WithTimeout(told, r.timeout)
 	defer cancel()
 	watch, err := cl.Watch(ctx)
-	if err == nil && r.override == "" {
-		err = await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
+	if err == nil && r.Override == "" {
+		err = clusters.Await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
 	}
 	if told.Err() != nil {
 		return false, fmt.Errorf("interrupted: %s is not restarted", id)
@@ -332,16 +335,16 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	n, _ := watch.Current().Node(id)
 	hosted := watch.Current().Hosted(id)
 	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
-	if err := r.output.write(w, step, step.text("%s restarts\n", id)); err != nil {
+	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
 		return false, err
 	}
 	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
-	return restarted, noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
+	return restarted, command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
 		if err := r.command(told, w, n); err != nil {
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
 		}
 		begun := time.Now()
-		err := await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, n.Start) })
+		err := clusters.Await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, n.Start) })
 		if restarted = err != nil && told.Err() != nil; restarted {
 			return fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, err)
 		}
@@ -350,7 +353,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		}
 		took := time.Since(begun).Round(100 * time.Millisecond)
 		step.State, step.Seconds = "whole", took.Seconds()
-		return r.output.write(w, step, step.text("%s is whole again after %s\n", id, took))
+		return r.Output.Write(w, step, step.text("%s is whole again after %s\n", id, took))
 	})
 }
 
@@ -380,7 +383,7 @@ func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) 
 	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
 	c.Env = append(os.Environ(), "NODE="+string(n.ID), "ADDR="+n.Addr, "ZONE="+n.Zone)
 	c.Stdout, c.Stderr = w, os.Stderr
-	if r.output.json() {
+	if r.Output.JSON() {
 		c.Stdout = os.Stderr
 	}
 	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, stopsWithin

@@ -20,6 +20,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
@@ -64,13 +67,13 @@ func TestEveryLookHasOutput(t *testing.T) {
 			}
 			return
 		}
-		output, ok := f.Value.(*form)
+		output, ok := f.Value.(*display.Form)
 		if !ok || f.Shorthand != "o" {
 			t.Errorf("%q has an --output of its own", path)
 			return
 		}
-		if tells(path) && !slices.Contains(output.words, "json") {
-			t.Errorf("%q writes no JSON: %v", path, output.words)
+		if tells(path) && !strings.Contains(output.Choices(), "json") {
+			t.Errorf("%q writes no JSON: %v", path, output.Choices())
 		}
 		args := append(strings.Fields(path), "-o", "yaml")
 		for _, flag := range []string{"etcd", "brokers", "addr", "grpc", "admin"} {
@@ -79,7 +82,7 @@ func TestEveryLookHasOutput(t *testing.T) {
 			}
 		}
 		_, err := execute(t.Context(), args...)
-		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "output" || e.WayOut != "say "+output.choices() {
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "output" || e.WayOut != "say "+output.Choices() {
 			t.Errorf("%q with -o yaml: %v", path, err)
 		}
 	})
@@ -107,7 +110,7 @@ func (c *counted) accept(l net.Listener) {
 func TestOutputIsRefusedInWords(t *testing.T) {
 	c := root()
 	c.SetArgs([]string{"config", "reference", "-o", "text"})
-	if err := runLine(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "output: \"text\" is no form of output; say markdown or json\nusage: millrace config reference") {
+	if err := command.Run(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "output: \"text\" is no form of output; say markdown or json\nusage: millrace config reference") {
 		t.Errorf("%v", err)
 	}
 }
@@ -143,7 +146,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 	shown.Shadows, shown.ShadowRankings = []exposure.Model{{Name: "next", Version: "2"}}, []exposure.ShadowRanking{{Overlap10: 0.5, Tau: math.NaN(), Items: []exposure.ShadowItem{{ID: "b", Entity: "member:9", Type: "post"}}}}
 	writeExposures(r.ctx, t, r.Kafka, shown)
 	waitFor(r.ctx, t, "the group that is stuck to be missed", func() bool { out, _ := r.run("cluster show"); return strings.Contains(out, "input_stalled") })
-	log, who := " --brokers "+r.Kafka, whoami()
+	log, who := " --brokers "+r.Kafka, clusters.Who()
 	runs := map[string]both{
 		"backup acts": {line: "--from " + bucket, facts: []string{"somebody", "cut"}}, "backup cuts": {line: "--from " + bucket}, "backup list": {line: "--from " + bucket},
 		"backup status": {line: "--from " + bucket, facts: []string{"720 partitions have no backup", `"ok":false`}}, "backup verify": {line: "--depth meta --from " + bucket},
@@ -280,7 +283,7 @@ func TestReportAsJSON(t *testing.T) {
 		BeyondActs: 4, OtherTeams: 6,
 	}
 	var text, out bytes.Buffer
-	if err := errors.Join(printReport(&text, &r, 0.05), writeJSON(&out, reportOf(&r, 0.05))); err != nil {
+	if err := errors.Join(printReport(&text, &r, 0.05), display.WriteJSON(&out, reportOf(&r, 0.05))); err != nil {
 		t.Fatal(err)
 	}
 	for said, field := range map[string]string{

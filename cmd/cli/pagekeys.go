@@ -12,16 +12,19 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // spread is until a new page key signs, so that all brokers know it by then.
 const spread = time.Minute
 
-func clusterPageKeys(cm *clusterFlags) *cobra.Command {
+func clusterPageKeys(cm *clusters.Flags) *cobra.Command {
 	var rotate, revoke bool
-	var output form
-	a := act{cm: cm}
+	var output display.Form
+	a := command.Act{Cluster: cm}
 	c := &cobra.Command{
 		Use:   "page-keys [--rotate [--revoke] [--apply]]",
 		Short: "Show the keys that page tokens are signed with, and since when; replace them",
@@ -37,10 +40,10 @@ this version: older ones know the first key alone.`,
 		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
-		if !rotate && (revoke || a.apply) {
+		if !rotate && (revoke || a.Apply) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "rotate", Detail: "nothing is to be done without it", WayOut: "add --rotate, or leave the other flags out"}
 		}
-		cl, err := cm.reachCluster(c.Context())
+		cl, err := cm.Open(c.Context())
 		if err != nil {
 			return err
 		}
@@ -51,29 +54,29 @@ this version: older ones know the first key alone.`,
 		}
 		w, shown := c.OutOrStdout(), pageKeysOf(all, time.Now())
 		if !rotate {
-			return output.write(w, shown, shown.write)
+			return output.Write(w, shown, shown.write)
 		}
 		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
-		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", shortTime(next.From), shortTime(next.From.Add(broker.TokenLife)))
+		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", display.ShortTime(next.From), display.ShortTime(next.From.Add(broker.TokenLife)))
 		if revoke {
 			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
 		}
 		shown.Next = &nextKey{next.From.UTC(), revoke}
-		if !output.json() {
+		if !output.JSON() {
 			fmt.Fprintln(w, what)
 		}
-		if err := notLost(c.Context(), c, cl); err != nil {
+		if err := clusters.NotLost(c.Context(), c, cl); err != nil {
 			return err
 		}
-		ok, err := a.meant(c)
+		ok, err := a.Meant(c)
 		if err == nil && ok {
 			err = shown.rotated(c.Context(), cl, next)
 		}
 		if err != nil {
 			return err
 		}
-		return output.write(w, shown, func(w io.Writer) error {
+		return output.Write(w, shown, func(w io.Writer) error {
 			if !shown.Applied {
 				return nil
 			}
@@ -83,8 +86,8 @@ this version: older ones know the first key alone.`,
 	f := c.Flags()
 	f.BoolVar(&rotate, "rotate", false, "make another key")
 	f.BoolVar(&revoke, "revoke", false, "with --rotate: take no token of the keys before")
-	a.flags(c)
-	outputFlag(c, &output)
+	a.Flags(c)
+	display.Flag(c, &output)
 	return c
 }
 
@@ -142,13 +145,13 @@ func (p *pageKeys) write(w io.Writer) error {
 	for _, k := range p.Keys {
 		from, taken := "the first", "always"
 		if k.SignsFrom != nil {
-			from = shortTime(*k.SignsFrom)
+			from = display.ShortTime(*k.SignsFrom)
 		}
 		switch {
 		case !k.Taken:
 			taken = "no longer"
 		case k.Until != nil:
-			taken = "until " + shortTime(*k.Until)
+			taken = "until " + display.ShortTime(*k.Until)
 		}
 		fmt.Fprintf(t, "%s\t%s\n", from, taken)
 	}

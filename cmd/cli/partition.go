@@ -12,6 +12,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/digest"
 )
@@ -28,7 +31,7 @@ by quarantine, and made anew by release.`,
 		Example: `  millrace partition check 17
   millrace partition diff 17 --nodes node-1,node-2`,
 	}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(partitionCheck(cm), partitionDiff(cm), partitionQuarantine(cm), partitionRelease(cm))
 	return c
 }
@@ -50,46 +53,46 @@ type checkedReplica struct {
 	Fault          string          `json:"fault,omitempty"`
 }
 
-func partitionCheck(cm *clusterFlags) *cobra.Command {
-	var output form
+func partitionCheck(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "check PARTITION",
 		Short: "Compare the digests of a partition's replicas, and each with what it holds",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := partitionArg(args[0])
+			p, err := command.Partition(args[0])
 			if err != nil {
 				return err
 			}
-			l, err := cm.clusterLook(c.Context())
+			l, err := cm.Look(c.Context())
 			if err != nil {
 				return err
 			}
-			all, err := checkReplicas(c.Context(), l.m, p)
+			all, err := checkReplicas(c.Context(), l.Map, p)
 			if err != nil && len(all.Replicas) == 0 {
 				return err
 			}
-			return errors.Join(output.write(c.OutOrStdout(), all, all.write), err, all.fault())
+			return errors.Join(output.Write(c.OutOrStdout(), all, all.write), err, all.fault())
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
 func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (all checked, err error) {
-	conns, err := nodeConnsOf(ctx)
+	conns, err := clusters.ConnsOf(ctx)
 	if err != nil {
 		return all, err
 	}
-	defer conns.close()
-	trails, err := digest.Trails(ctx, m, conns.dial, p)
+	defer conns.Close()
+	trails, err := digest.Trails(ctx, m, conns.Dial, p)
 	all.Partition, all.Replicas = p, []checkedReplica{}
 	for _, t := range trails[p] {
 		n, _ := m.Node(t.Node)
 		r := checkedReplica{Node: t.Node}
 		r.Content, r.ContentDigest = newest(t.ContentAt, t.Content)
 		r.Features, r.FeaturesDigest = newest(t.FeaturesAt, t.Features)
-		c, bad := conns.dial(n)
+		c, bad := conns.Dial(n)
 		if bad == nil {
 			var resp *nodev1.CheckPartitionResponse
 			resp, bad = c.CheckPartition(ctx, &nodev1.CheckPartitionRequest{Partition: int32(p)})
@@ -150,13 +153,13 @@ func (all checked) fault() error {
 		}
 	}
 	if n > 0 {
-		return fmt.Errorf("%s in the replicas of partition %d", faults(n), all.Partition)
+		return fmt.Errorf("%s in the replicas of partition %d", display.Faults(n), all.Partition)
 	}
 	return nil
 }
 
-func partitionDiff(cm *clusterFlags) *cobra.Command {
-	var output form
+func partitionDiff(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
 	var nodes []string
 	c := &cobra.Command{
 		Use:   "diff PARTITION",
@@ -167,20 +170,20 @@ timeline, id, version and schema, and features by subject. With -o json there is
 a line for each. Fails if there is anything.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := partitionArg(args[0])
+			p, err := command.Partition(args[0])
 			if err != nil {
 				return err
 			}
-			l, err := cm.clusterLook(c.Context())
+			l, err := cm.Look(c.Context())
 			if err != nil {
 				return err
 			}
-			conns, err := nodeConnsOf(c.Context())
+			conns, err := clusters.ConnsOf(c.Context())
 			if err != nil {
 				return err
 			}
-			defer conns.close()
-			sides, err := sidesOf(l.m, p, nodes, conns)
+			defer conns.Close()
+			sides, err := sidesOf(l.Map, p, nodes, conns)
 			if err != nil {
 				return err
 			}
@@ -193,12 +196,12 @@ a line for each. Fails if there is anything.`,
 		},
 	}
 	c.Flags().StringSliceVar(&nodes, "nodes", nil, "two nodes (default: the first two that have it ready)")
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
 // sidesOf returns the two replicas to compare.
-func sidesOf(m *cluster.Map, p millrace.Partition, nodes []string, conns *nodeConns) (sides [2]digest.Side, err error) {
+func sidesOf(m *cluster.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
 	if len(nodes) == 0 {
 		for _, id := range m.Replicas(p) {
 			if ready := m.Ready(id); m.Alive(id) && ready.Has(p) && len(nodes) < 2 {
@@ -219,7 +222,7 @@ func sidesOf(m *cluster.Map, p millrace.Partition, nodes []string, conns *nodeCo
 			return sides, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "nodes", Detail: fmt.Sprintf("there is no node %s", id), WayOut: "millrace cluster show names them"}
 		}
 		sides[i].Node = n.ID
-		if sides[i].Client, err = conns.dial(n); err != nil {
+		if sides[i].Client, err = conns.Dial(n); err != nil {
 			return sides, err
 		}
 	}
@@ -270,9 +273,9 @@ func (r *deltaRecord) String() string {
 	return fmt.Sprintf("version %d%s of %s, schema %s, sum %s", r.Version, deleted, r.Time, r.Schema, r.Sum)
 }
 
-func showDiff(w io.Writer, output *form, d *digest.Diff, sides [2]digest.Side) error {
+func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest.Side) error {
 	n := 0
-	if !output.json() {
+	if !output.JSON() {
 		fmt.Fprintf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
 	}
 	for delta, err := range d.All() {
@@ -281,7 +284,7 @@ func showDiff(w io.Writer, output *form, d *digest.Diff, sides [2]digest.Side) e
 		}
 		n++
 		l := lineOf(delta, sides)
-		if err := output.write(w, l, func(w io.Writer) error {
+		if err := output.Write(w, l, func(w io.Writer) error {
 			fmt.Fprintf(w, "%s %s\n", l.Timeline, l.ID)
 			for _, side := range sides {
 				fmt.Fprintf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
@@ -297,7 +300,7 @@ func showDiff(w io.Writer, output *form, d *digest.Diff, sides [2]digest.Side) e
 	case a.Content != b.Content || a.Features != b.Features:
 		return fmt.Errorf("%s and %s hold the same, and their digests differ: they have dropped other records", sides[0].Node, sides[1].Node)
 	}
-	if !output.json() {
+	if !output.JSON() {
 		fmt.Fprintf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/schemas"
@@ -25,16 +26,18 @@ type partitionerConfig struct {
 	Future         time.Duration `yaml:"future" range:"0s.." doc:"how far a record's time may be after its arrival; the same in all of a group"`
 }
 
-func (c *partitionerConfig) settings() []setting { return append(c.Common.settings(), ownOf(c)...) }
+func (c *partitionerConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownOf(c)...)
+}
 
-func (c *partitionerConfig) complete() {
-	c.Common.complete()
+func (c *partitionerConfig) Complete() {
+	c.Common.Complete()
 	c.Group = cmp.Or(c.Group, partitioner.DefaultGroup)
 	c.Future = cmp.Or(c.Future, schemas.DefaultFuture)
 }
 
-func (c *partitionerConfig) validate() error {
-	return errors.Join(c.Common.validate("partitioner"), c.partitioner().Validate())
+func (c *partitionerConfig) Validate() error {
+	return errors.Join(c.Common.Validate("partitioner"), c.partitioner().Validate())
 }
 
 func (c *partitionerConfig) partitioner() partitioner.Config {

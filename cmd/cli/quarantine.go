@@ -7,24 +7,27 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // quarantining takes a replica out, or has it made anew.
 type quarantining struct {
-	act
+	command.Act
 	node, why string
 }
 
 func (q *quarantining) replicaFlags(c *cobra.Command) {
-	q.flags(c)
-	outputFlag(c, &q.output)
+	q.Flags(c)
+	display.Flag(c, &q.Output)
 	c.Flags().StringVar(&q.node, "node", "", "the node whose replica is meant")
 	_ = c.MarkFlagRequired("node") // it is there
 }
 
-func partitionQuarantine(cm *clusterFlags) *cobra.Command {
-	q := quarantining{act: act{cm: cm}}
+func partitionQuarantine(cm *clusters.Flags) *cobra.Command {
+	q := quarantining{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "quarantine PARTITION --node NODE --why TEXT",
 		Short: "Take a replica that is in doubt out of service, until it is released",
@@ -38,13 +41,13 @@ ready is refused, unless --override has the cluster's name.`,
 	}
 	q.replicaFlags(c)
 	c.Flags().StringVar(&q.why, "why", "", "for those who find it so")
-	q.overrideFlag(c, "to take out what no other node has ready")
+	q.OverrideFlag(c, "to take out what no other node has ready")
 	_ = c.MarkFlagRequired("why") // it is there
 	return c
 }
 
-func partitionRelease(cm *clusterFlags) *cobra.Command {
-	q := quarantining{act: act{cm: cm}}
+func partitionRelease(cm *clusters.Flags) *cobra.Command {
+	q := quarantining{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "release PARTITION --node NODE",
 		Short: "Have a replica made anew that was quarantined",
@@ -71,25 +74,25 @@ type quarantineShown struct {
 
 // run shows what one of the two would do, and does it if that is so.
 func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command, nodev1.AdminServiceClient, millrace.Partition, bool) (quarantineShown, error)) error {
-	p, err := partitionArg(arg)
+	p, err := command.Partition(arg)
 	if err != nil {
 		return err
 	}
-	asJSON := q.output.json()
-	over, err := q.overrides()
+	asJSON := q.Output.JSON()
+	over, err := q.Overrides()
 	if err != nil {
 		return err
 	}
-	o, err := q.cm.operate(c.Context())
+	o, err := q.Cluster.Operate(c.Context())
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	n, err := o.node(q.node)
+	defer o.Close()
+	n, err := o.Node(q.node)
 	if err != nil {
 		return err
 	}
-	node, err := o.conns.admin(n)
+	node, err := o.Conns.Admin(n)
 	if err != nil {
 		return err
 	}
@@ -111,12 +114,12 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 			WayOut: "wait until another has it (millrace cluster show), or say --override with the cluster's name",
 		}
 	}
-	if err := still(o.m); err != nil {
+	if err := still(o.Map); err != nil {
 		return err
 	}
-	ok, err := q.meant(c)
+	ok, err := q.Meant(c)
 	if ok {
-		err = q.cm.alone(c.Context(), fmt.Sprintf("%s %d on %s", c.CommandPath(), p, n.ID), still, func() error {
+		err = q.Cluster.Alone(c.Context(), fmt.Sprintf("%s %d on %s", c.CommandPath(), p, n.ID), still, func() error {
 			_, err := do(c, node, p, true)
 			return err
 		}, func(m *cluster.Map) bool { ready := m.Ready(n.ID); return !ready.Has(p) })
@@ -128,7 +131,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		fmt.Fprintln(w, "done: see millrace cluster show")
 	}
 	if asJSON {
-		return writeJSON(w, shown)
+		return display.WriteJSON(w, shown)
 	}
 	return nil
 }
@@ -142,11 +145,11 @@ func (q *quarantining) does() string {
 }
 
 func (q *quarantining) quarantine(c *cobra.Command, node nodev1.AdminServiceClient, p millrace.Partition, apply bool) (quarantineShown, error) {
-	resp, err := ask(c.Context(), node.QuarantinePartition, &nodev1.QuarantinePartitionRequest{Partition: int32(p), Why: q.why, Apply: apply})
+	resp, err := clusters.Ask(c.Context(), node.QuarantinePartition, &nodev1.QuarantinePartitionRequest{Partition: int32(p), Why: q.why, Apply: apply})
 	return quarantineShown{Partition: p, Was: resp.GetAt().GetState()}, err
 }
 
 func (q *quarantining) release(c *cobra.Command, node nodev1.AdminServiceClient, p millrace.Partition, apply bool) (quarantineShown, error) {
-	resp, err := ask(c.Context(), node.ReleasePartition, &nodev1.ReleasePartitionRequest{Partition: int32(p), Apply: apply})
+	resp, err := clusters.Ask(c.Context(), node.ReleasePartition, &nodev1.ReleasePartitionRequest{Partition: int32(p), Apply: apply})
 	return quarantineShown{Partition: p, Was: resp.GetAt().GetState(), Detail: resp.GetDetail()}, err
 }

@@ -8,22 +8,24 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/cli/display"
 )
 
 // readyCommand is for images without a shell, whose health the container's
 // engine asks by a command.
 func readyCommand() *cobra.Command {
 	var ports []string
-	c := looking(&cobra.Command{
+	c := display.Looking(&cobra.Command{
 		Use:   "ready",
 		Short: "Say whether roles are ready, by their admin ports; fails unless all are",
 		Args:  cobra.NoArgs,
-	}, func(c *cobra.Command, output *form, _ []string) error {
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
 		ctx, cancel := context.WithTimeout(c.Context(), checkTimeout)
 		defer cancel()
 		all := askRoles(ctx, ports)
 		fault := unready(all)
-		return errors.Join(fault, output.write(c.OutOrStdout(), all, func(w io.Writer) error {
+		return errors.Join(fault, output.Write(c.OutOrStdout(), all, func(w io.Writer) error {
 			if fault != nil {
 				return nil // which says it
 			}

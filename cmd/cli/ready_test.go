@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/admin"
 )
 
@@ -21,7 +23,7 @@ func printed(t *testing.T, line ...string) (string, error) {
 	c := root()
 	c.SetOut(&out)
 	c.SetArgs(line)
-	err := runLine(t.Context(), c)
+	err := command.Run(t.Context(), c)
 	return out.String(), err
 }
 
@@ -75,12 +77,12 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 
 // A release says its version.
 func TestVersion(t *testing.T) {
-	defer func(was string) { release = was }(release)
-	release = "v1.2.3"
+	defer func(was string) { version.Release = was }(version.Release)
+	version.Release = "v1.2.3"
 	if out, err := printed(t, "version"); err != nil || !strings.HasPrefix(out, "millrace v1.2.3 (go") {
 		t.Errorf("%q, %v", out, err)
 	}
-	if release = ""; version() == "" {
+	if version.Release = ""; version.Here() == "" {
 		t.Error("what is no release has no version")
 	}
 }

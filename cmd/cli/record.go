@@ -18,6 +18,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -27,24 +30,24 @@ func recordCommand() *cobra.Command {
 		Short:   "Delete records from every timeline, replica and later restore",
 		Example: `  millrace record delete post:17 --entity member:42 --apply`,
 	}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(recordDelete(cm))
 	return c
 }
 
 // deleting is a deletion of records.
 type deleting struct {
-	act
+	command.Act
 	entities   []string
 	file       string
 	topic      string
 	everywhere bool
 	patience   time.Duration
-	o          *operating
+	o          *clusters.Operating
 }
 
-func recordDelete(cm *clusterFlags) *cobra.Command {
-	d := deleting{act: act{cm: cm}}
+func recordDelete(cm *clusters.Flags) *cobra.Command {
+	d := deleting{Act: command.Act{Cluster: cm}}
 	c := &cobra.Command{
 		Use:   "delete [ID] --entity ENTITY | --everywhere | --file FILE",
 		Short: "Delete records: show where they are, write tombstones, and wait until no replica has them",
@@ -74,8 +77,8 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 	f.StringVar(&d.file, "file", "", "a file of records, a line of JSON each; - is standard input")
 	f.StringVar(&d.topic, "topic", "", "the content topic to write to (default: the only one that partitioners read)")
 	f.DurationVar(&d.patience, "wait", time.Minute, "after --apply, how long to wait until all replicas have applied it")
-	d.flags(c)
-	outputFlag(c, &d.output)
+	d.Flags(c)
+	display.Flag(c, &d.Output)
 	return c
 }
 
@@ -165,8 +168,8 @@ func (d *deleting) find(ctx context.Context, wanted []*nodev1.WantedRecord) (*si
 			asked[where{w.Id, w.Entity}] = true
 		}
 		further := map[where]bool{}
-		for _, n := range d.o.m.Nodes() {
-			if !d.o.m.Alive(n.ID) {
+		for _, n := range d.o.Map.Nodes() {
+			if !d.o.Map.Alive(n.ID) {
 				continue
 			}
 			if err := d.ask(ctx, n.ID, wanted, found, func(f *nodev1.FoundRecord) {
@@ -192,13 +195,13 @@ func (d *deleting) find(ctx context.Context, wanted []*nodev1.WantedRecord) (*si
 
 // ask adds what one node has.
 func (d *deleting) ask(ctx context.Context, id millrace.NodeID, wanted []*nodev1.WantedRecord, to *sightings, saw func(*nodev1.FoundRecord)) error {
-	n, _ := d.o.m.Node(id)
-	node, err := d.o.conns.admin(n)
+	n, _ := d.o.Map.Node(id)
+	node, err := d.o.Conns.Admin(n)
 	if err != nil {
 		return err
 	}
 	stream, err := node.FindRecords(ctx, &nodev1.FindRecordsRequest{Wanted: wanted})
-	return receive(stream, err, func(m *nodev1.FindRecordsResponse) error {
+	return clusters.Receive(stream, err, func(m *nodev1.FindRecordsResponse) error {
 		for _, f := range m.Found {
 			s := spot{f.Record.Id, f.Entity, f.Record.Type}
 			if to.at[s] == nil {
@@ -236,7 +239,7 @@ func (d *deleting) unseen(found *sightings, of map[millrace.Partition]bool) (all
 				Reason: millrace.ReasonUnavailable, Field: "entity", Detail: fmt.Sprintf("no replica of partition %d could be looked into", p), WayOut: "millrace cluster show says why; try again when one is ready",
 			}
 		}
-		for _, id := range d.o.m.Replicas(p) {
+		for _, id := range d.o.Map.Replicas(p) {
 			if !found.looked[id][p] {
 				all = append(all, fmt.Sprintf("partition %d of %s", p, id))
 			}
@@ -352,7 +355,7 @@ func writeSightings(w io.Writer, all []sightingShown) {
 		if s.InCache {
 			is += ", in the cache"
 		}
-		fmt.Fprintf(t, "%s\t%s/%s\t%d\t%s\t%d\t%s\t%s\n", printable(s.ID), printable(s.Entity), s.Type, s.Partition, s.Node, s.Version, s.Time, is)
+		fmt.Fprintf(t, "%s\t%s/%s\t%d\t%s\t%d\t%s\t%s\n", display.Printable(s.ID), display.Printable(s.Entity), s.Type, s.Partition, s.Node, s.Version, s.Time, is)
 	}
 	t.Flush()
 }
@@ -362,11 +365,11 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	asJSON := d.output.json()
-	if d.o, err = d.cm.operate(c.Context()); err != nil {
+	asJSON := d.Output.JSON()
+	if d.o, err = d.Cluster.Operate(c.Context()); err != nil {
 		return err
 	}
-	defer d.o.close()
+	defer d.o.Close()
 	found, err := d.find(c.Context(), wanted)
 	if err != nil {
 		return err
@@ -381,7 +384,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 			WayOut: "name another --entity, or say --everywhere; millrace timeline history says what the log had",
 		}
 	}
-	shown.Found = list(found.shown())
+	shown.Found = display.List(found.shown())
 	w := c.OutOrStdout()
 	tombstones := found.tombstones()
 	if !asJSON {
@@ -395,7 +398,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	} else {
 		defer func() {
 			if err == nil || shown.Applied {
-				err = errors.Join(writeJSON(w, shown), err)
+				err = errors.Join(display.WriteJSON(w, shown), err)
 			}
 		}()
 	}
@@ -408,16 +411,16 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 // do writes the tombstones, if that is so, and waits for them.
 func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.Tombstone, shown *deletionShown, asJSON bool) error {
 	ctx, w := c.Context(), c.OutOrStdout()
-	n, err := d.o.replica(partition.Of(millrace.Entity(tombstones[0].Entities[0])), "")
+	n, err := d.o.Replica(partition.Of(millrace.Entity(tombstones[0].Entities[0])), "")
 	if err != nil {
 		return err
 	}
-	node, err := d.o.conns.admin(n)
+	node, err := d.o.Conns.Admin(n)
 	if err != nil {
 		return err
 	}
 	req := &nodev1.DeleteRecordsRequest{Tombstones: tombstones, Topic: d.topic}
-	resp, err := ask(ctx, node.DeleteRecords, req)
+	resp, err := clusters.Ask(ctx, node.DeleteRecords, req)
 	if err != nil {
 		return err
 	}
@@ -425,11 +428,11 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 	if !asJSON {
 		fmt.Fprintf(w, "%d tombstones would go to topic %s\n", resp.Records, resp.Topic)
 	}
-	if ok, err := d.meant(c); !ok {
+	if ok, err := d.Meant(c); !ok {
 		return err
 	}
 	req.Topic, req.Apply = resp.Topic, true
-	if _, err := ask(ctx, node.DeleteRecords, req); err != nil {
+	if _, err := clusters.Ask(ctx, node.DeleteRecords, req); err != nil {
 		return err
 	}
 	shown.Applied = true

@@ -11,19 +11,23 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // replaying is a replay of dead letters.
 type replaying struct {
-	act
-	log *logFlags
+	command.Act
+	log *reach.LogFlags
 	q   letterQuery
 	to  string
 	all bool
 }
 
-func deadlettersReplay(l *logFlags) *cobra.Command {
+func deadlettersReplay(l *reach.LogFlags) *cobra.Command {
 	r := replaying{log: l}
 	c := &cobra.Command{
 		Use:   "replay OFFSET... | --all [--reason REASON --topic TOPIC --since 1h]",
@@ -40,12 +44,12 @@ A letter may be replayed twice: of two equal versions of a record the first stay
 		RunE: func(c *cobra.Command, args []string) error { return r.run(c, args) },
 	}
 	f := c.Flags()
-	r.cm = clusterFlagsOf(f)
+	r.Cluster = clusters.FlagsOf(f)
 	r.q.flags(f)
 	f.BoolVar(&r.all, "all", false, "all that the flags choose, at most --limit, the newest")
 	f.StringVar(&r.to, "to", "", "the topic to write them to (default: where each came from)")
-	r.flags(c)
-	outputFlag(c, &r.output)
+	r.Flags(c)
+	display.Flag(c, &r.Output)
 	return c
 }
 
@@ -64,7 +68,7 @@ func (r *replaying) offsets(ctx context.Context, args []string) (all []int64, er
 		}
 		return all, nil
 	}
-	ctx, cancel := r.log.bound(ctx)
+	ctx, cancel := r.log.Bound(ctx)
 	defer cancel()
 	letters, err := r.q.find(ctx, r.log)
 	for _, d := range letters {
@@ -87,7 +91,7 @@ type replayedLine struct {
 }
 
 func (r *replaying) run(c *cobra.Command, args []string) error {
-	asJSON := r.output.json()
+	asJSON := r.Output.JSON()
 	offsets, err := r.offsets(c.Context(), args)
 	if err != nil {
 		return err
@@ -97,21 +101,21 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 		fmt.Fprintln(c.ErrOrStderr(), "no dead letters")
 		return nil
 	}
-	o, err := r.cm.operate(c.Context())
+	o, err := r.Cluster.Operate(c.Context())
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	nodes, err := o.concerned("", func(*operating, cluster.Node) bool { return true })
+	defer o.Close()
+	nodes, err := o.Concerned("", func(*clusters.Operating, cluster.Node) bool { return true })
 	if err != nil {
 		return err
 	}
-	node, err := o.conns.admin(nodes[0])
+	node, err := o.Conns.Admin(nodes[0])
 	if err != nil {
 		return err
 	}
 	req := &nodev1.ReplayDeadLettersRequest{Offsets: offsets, Topic: r.to}
-	resp, err := ask(c.Context(), node.ReplayDeadLetters, req)
+	resp, err := clusters.Ask(c.Context(), node.ReplayDeadLetters, req)
 	if err != nil {
 		return err
 	}
@@ -127,11 +131,11 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 	}
 	ok := taken > 0
 	if ok {
-		ok, err = r.meant(c)
+		ok, err = r.Meant(c)
 	}
 	if ok {
 		req.Apply = true
-		if resp, err = ask(c.Context(), node.ReplayDeadLetters, req); err == nil && !asJSON {
+		if resp, err = clusters.Ask(c.Context(), node.ReplayDeadLetters, req); err == nil && !asJSON {
 			fmt.Fprintf(w, "%d are written again\n", taken)
 		}
 	}
@@ -143,7 +147,7 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 
 func encodeReplay(w io.Writer, letters []*nodev1.ReplayedLetter, applied bool) error {
 	for _, l := range letters {
-		if err := writeJSON(w, replayedLine{l.Offset, l.Source, l.Reason, l.Topic, l.Refused, l.Id, l.Entity, l.Unjudged, applied && l.Topic != ""}); err != nil {
+		if err := display.WriteJSON(w, replayedLine{l.Offset, l.Source, l.Reason, l.Topic, l.Refused, l.Id, l.Entity, l.Unjudged, applied && l.Topic != ""}); err != nil {
 			return err
 		}
 	}
@@ -157,11 +161,11 @@ func writeReplay(w io.Writer, letters []*nodev1.ReplayedLetter) {
 		now := "goes to " + l.Topic
 		switch {
 		case l.Refused != "":
-			now = "left out: " + printable(l.Refused)
+			now = "left out: " + display.Printable(l.Refused)
 		case l.Unjudged:
 			now += ", where only a partitioner can judge it"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", l.Offset, printable(l.Source), printable(l.Reason), printable(l.Id), now)
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", l.Offset, display.Printable(l.Source), display.Printable(l.Reason), display.Printable(l.Id), now)
 	}
 	t.Flush()
 }

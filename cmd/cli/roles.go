@@ -19,6 +19,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
@@ -30,26 +34,26 @@ import (
 
 // Common is what every role's configuration file has.
 type Common struct {
-	Role          string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
-	Brokers       []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
-	TopicPrefix   string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
-	Etcd          []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
-	Cluster       string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
-	Admin         string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
-	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
-	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
-	Security      `yaml:",inline"`
+	Role           string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
+	Brokers        []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
+	TopicPrefix    string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
+	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
+	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
+	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	reach.Security `yaml:",inline"`
 }
 
 // roleFiles are the files that the program reads.
-func roleFiles() configurationFiles {
-	return configurationFiles{[]configurationFile{
-		{"partitioner", func() configuration { return new(partitionerConfig) }},
-		{"indexnode", func() configuration { return new(indexnodeConfig) }},
-		{"broker", func() configuration { return new(brokerConfig) }},
-		{"coordinator", func() configuration { return new(coordinatorConfig) }},
-		{"contexts", func() configuration { return new(Contexts) }},
-	}, new(Common)}
+func roleFiles() config.Files {
+	return config.Files{All: []config.File{
+		{Of: "partitioner", New: func() config.Configuration { return new(partitionerConfig) }},
+		{Of: "indexnode", New: func() config.Configuration { return new(indexnodeConfig) }},
+		{Of: "broker", New: func() config.Configuration { return new(brokerConfig) }},
+		{Of: "coordinator", New: func() config.Configuration { return new(coordinatorConfig) }},
+		{Of: "contexts", New: func() config.Configuration { return new(reach.Contexts) }},
+	}, EveryRole: new(Common)}
 }
 
 // roleFlags is the help on what goes before the configuration.
@@ -64,7 +68,7 @@ file serves all of them.
 // is told to stop.
 func roleCommand[C any, P interface {
 	*C
-	configuration
+	config.Configuration
 }](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
 	var file string
 	c := &cobra.Command{
@@ -74,14 +78,14 @@ func roleCommand[C any, P interface {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg := P(new(C))
-			if _, err := readConfiguration(file, cfg, c.Flags()); err != nil {
+			if _, err := config.Read(file, cfg, c.Flags()); err != nil {
 				return err
 			}
 			said, err := document.Encode(cfg) // passwords write themselves as stars
 			if err != nil {
 				return err
 			}
-			slog.Info("starting", "role", name, "version", version(), "config", string(said))
+			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
 			stop, err := startTraces(c.Context(), "millrace-"+name)
 			if err != nil {
 				return err
@@ -89,11 +93,11 @@ func roleCommand[C any, P interface {
 			err = run(c.Context(), cfg)
 			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
 			defer cancel()
-			return toldToStop(errors.Join(err, stop(last)))
+			return command.ToldToStop(errors.Join(err, stop(last)))
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "the configuration file")
-	ownFlags(c.Flags(), P(new(C)))
+	config.OwnFlags(c.Flags(), P(new(C)))
 	if err := c.MarkFlagRequired("config"); err != nil {
 		panic(err) // the flag above exists
 	}
@@ -102,23 +106,23 @@ func roleCommand[C any, P interface {
 
 // ownOf are the settings of a role's configuration in which its processes
 // differ. By flags and the environment they can all have the same file.
-func ownOf(cfg any) []setting {
-	own := func(key, usage string, text *string) setting {
-		return setting{flag: key, env: "MILLRACE_" + strings.ToUpper(key), usage: usage, text: text, own: true}
+func ownOf(cfg any) []config.Setting {
+	own := func(key, usage string, text *string) config.Setting {
+		return config.Setting{Flag: key, Env: "MILLRACE_" + strings.ToUpper(key), Usage: usage, Text: text, Own: true}
 	}
 	switch c := cfg.(type) {
 	case *partitionerConfig:
-		return []setting{own("instance", "this process's name, kept across restarts", &c.Instance)}
+		return []config.Setting{own("instance", "this process's name, kept across restarts", &c.Instance)}
 	case *indexnodeConfig:
-		return []setting{
+		return []config.Setting{
 			own("id", "the node's name, kept for life", (*string)(&c.ID)),
 			own("advertise", "where brokers reach the node, host:port", &c.Advertise),
 			own("zone", "where the process stands", &c.Zone),
 		}
 	case *brokerConfig:
-		return []setting{own("zone", "where the process stands", &c.Zone)}
+		return []config.Setting{own("zone", "where the process stands", &c.Zone)}
 	case *coordinatorConfig:
-		return []setting{own("name", "the coordinator's name", &c.Name)}
+		return []config.Setting{own("name", "the coordinator's name", &c.Name)}
 	}
 	return nil
 }
@@ -144,7 +148,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	spareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
+		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version.Here(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 }))
 	r.metrics.MustRegister(admin.FileFaults())
 	r.told = door.NewRefusals(slog.Default(), r.metrics)
@@ -180,7 +184,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 					return errStopping
 				}
 				return ready()
-			}, levelsOf(ctx).Handler(r.acts))))
+			}, command.LevelsOf(ctx).Handler(r.acts))))
 		})
 	}
 	return r, ctx, nil
@@ -224,7 +228,7 @@ func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
 // known refuses a port beyond loopback where nothing says who may do what, since
 // the certificates of the CA are those of many.
 func (c *Common) known(p port) error {
-	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.plain().Check(p.addr) != nil {
+	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.Plain().Check(p.addr) != nil {
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "authorization", Detail: fmt.Sprintf("%s (%s) is beyond loopback, and whoever has a certificate of the CA could do everything there", p.field, p.addr),
 			WayOut: "name identities and their roles, or say insecure: true if they may",
@@ -233,9 +237,9 @@ func (c *Common) known(p port) error {
 	return nil
 }
 
-// validate reports the faults of what every role has, besides those of its
+// Validate reports the faults of what every role has, besides those of its
 // Kafka, where it has these ports.
-func (c *Common) validate(role string, ports ...port) error {
+func (c *Common) Validate(role string, ports ...port) error {
 	var errs []error
 	if c.Role != "" && c.Role != role {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "role", Detail: fmt.Sprintf("the file is of another role than %s: %.40q", role, c.Role), WayOut: "give the role its own file"})
@@ -250,16 +254,16 @@ func (c *Common) validate(role string, ports ...port) error {
 		}
 	}
 	_, authorized := c.Authorization.Open(nil)
-	_, calls := c.dial()
+	_, calls := c.Dial()
 	return errors.Join(append(errs, authorized, calls)...)
 }
 
-// settings are those of every role.
-func (c *Common) settings() []setting {
-	return append(settingsOf(&c.Security), setting{env: "MILLRACE_TOKENS", text: &c.Authorization.Tokens})
+// Settings are those of every role.
+func (c *Common) Settings() []config.Setting {
+	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
 }
 
-func (c *Common) complete() { c.Cluster = c.clusterName() }
+func (c *Common) Complete() { c.Cluster = c.clusterName() }
 
 // kafka is the role's Kafka.
 func (c *Common) kafka() kafka.Brokers {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/document"
 )
 
@@ -30,15 +31,15 @@ func TestExamplesOfConfiguration(t *testing.T) {
 		if !ok || len(example) < 100 {
 			t.Fatalf("%s shows no configuration: %q", role, command.Long)
 		}
-		cfg, err := roleFiles().named(role)
+		cfg, err := roleFiles().Named(role)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readConfiguration(written(t, example), cfg, command.Flags()); err != nil {
+		if _, err := config.Read(written(t, example), cfg, command.Flags()); err != nil {
 			t.Error(err)
 		}
-		ofAll := roleFiles().ofEveryRole()
-		for _, k := range roleFiles().referenceOf(cfg) {
+		ofAll := roleFiles().OfEveryRole()
+		for _, k := range roleFiles().ReferenceOf(cfg) {
 			if key := k.Key[strings.LastIndexByte(k.Key, '.')+1:]; !ofAll[k.Key] && !regexp.MustCompile(`(?m)(^|[ {,])`+key+`(:|,|$)`).MatchString(example) {
 				t.Errorf("%s: the help does not tell of %s", role, k.Key)
 			}

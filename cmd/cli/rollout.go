@@ -17,6 +17,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
@@ -36,24 +40,24 @@ type rollout struct {
 
 // The ways out of refusals.
 var (
-	modelWays = []way{
-		{cluster.ErrNothingBefore, "let another version serve: millrace model push PACK --serve"},
-		{cluster.ErrNoVersion, "millrace model list names what there is"},
-		{cluster.ErrInUse, "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
+	modelWays = []command.Way{
+		{Of: cluster.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
+		{Of: cluster.ErrNoVersion, WayOut: "millrace model list names what there is"},
+		{Of: cluster.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
 	}
-	feedWays = []way{
-		{cluster.ErrNothingBefore, "put another definition in place: millrace feed define FILE.yaml"},
-		{cluster.ErrNoVersion, "millrace feed list names what there is"},
-		{cluster.ErrInUse, "stop the experiments first: millrace experiment stop NAME"},
+	feedWays = []command.Way{
+		{Of: cluster.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
+		{Of: cluster.ErrNoVersion, WayOut: "millrace feed list names what there is"},
+		{Of: cluster.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
 	}
-	experimentWays = []way{
-		{cluster.ErrNoVersion, "millrace experiment list names what there is"},
+	experimentWays = []command.Way{
+		{Of: cluster.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
 	}
 )
 
 // openRollout reads the state of a cluster for the time of ctx.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
-	r := &rollout{out: out, who: whoami()}
+	r := &rollout{out: out, who: clusters.Who()}
 	var err error
 	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
 		return nil, err
@@ -80,29 +84,29 @@ func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, 
 }
 
 // onRollout is rolloutCommand, and returns which cluster it runs on.
-func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *clusterFlags {
-	return onCluster(c, func(ctx context.Context, _ *clusterFlags, cl *cluster.Client, args []string) error {
+func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *clusters.Flags {
+	return clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
 		r, err := openRollout(ctx, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		note(c, r.models, r.maps, r.heard, r.feeds.versions)
-		return withWay(run(ctx, r, args), modelWays)
+		clusters.TellFaults(c, r.models, r.maps, r.heard, r.feeds.versions)
+		return command.WithWay(run(ctx, r, args), modelWays)
 	})
 }
 
 // rolloutLook is rolloutCommand of one that shows something.
-func rolloutLook(c *cobra.Command, run func(ctx context.Context, r *rollout, output *form, args []string) error) *cobra.Command {
-	var output form
-	outputFlag(c, &output)
+func rolloutLook(c *cobra.Command, run func(ctx context.Context, r *rollout, output *display.Form, args []string) error) *cobra.Command {
+	var output display.Form
+	display.Flag(c, &output)
 	return rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, &output, args) })
 }
 
 // rolloutAct is rolloutCommand of one that is dry without --apply.
-func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant meant) error) *cobra.Command {
-	var a act
-	rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, args, a.of(c)) })
-	a.flags(c)
+func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant command.Meant) error) *cobra.Command {
+	var a command.Act
+	rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, args, a.Of(c)) })
+	a.Flags(c)
 	return c
 }
 
@@ -115,13 +119,15 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 	return []*cobra.Command{
 		pushModel(avsc), pull,
 		rolloutLook(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
-			func(ctx context.Context, r *rollout, output *form, _ []string) error { return r.list(ctx, output) }),
+			func(ctx context.Context, r *rollout, output *display.Form, _ []string) error {
+				return r.list(ctx, output)
+			}),
 		rolloutLook(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, r *rollout, output *form, args []string) error {
+			func(ctx context.Context, r *rollout, output *display.Form, args []string) error {
 				return r.history(ctx, output, args[0])
 			}),
 		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, r *rollout, args []string, meant meant) error {
+			func(ctx context.Context, r *rollout, args []string, meant command.Meant) error {
 				return r.rollback(ctx, args[0], meant)
 			}),
 		rolloutCommand(&cobra.Command{
@@ -140,7 +146,7 @@ releases it too.`,
 }
 
 func dropModel() *cobra.Command {
-	var a act
+	var a command.Act
 	c := &cobra.Command{
 		Use: "drop NAME [VERSION]", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.RangeArgs(1, 2),
 		Long: `Removes a version. What a feed or an experiment names is refused, and so is a
@@ -151,28 +157,28 @@ Without VERSION it removes what is no list of versions, as when somebody wrote
 it past the commands: it goes whole. A version that begins with a dash, of before
 such were refused, stands behind two: millrace model drop NAME -- -1.`,
 	}
-	a.cm = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
-		over, err := a.overrides()
+	a.Cluster = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
+		over, err := a.Overrides()
 		if err != nil {
 			return err
 		}
 		if len(args) == 1 {
-			done, err := dropUnreadable(ctx, r.out, r.models, "model", args[0], a.of(c))
+			done, err := dropUnreadable(ctx, r.out, r.models, "model", args[0], a.Of(c))
 			if !done && err == nil {
 				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: "which version of " + args[0] + " is to be dropped is not said", WayOut: "name one of millrace model list"}
 			}
 			return err
 		}
-		return r.drop(ctx, args[0], args[1], over, a.of(c))
+		return r.drop(ctx, args[0], args[1], over, a.Of(c))
 	})
-	a.flags(c)
-	a.overrideFlag(c, "to drop what pages that viewers have begun are ranked by")
+	a.Flags(c)
+	a.OverrideFlag(c, "to drop what pages that viewers have begun are ranked by")
 	return c
 }
 
 // dropUnreadable removes what cannot be read under a name, and reports whether that is
 // so.
-func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant meant) (bool, error) {
+func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant command.Meant) (bool, error) {
 	why, err := of.Unreadable(ctx, name)
 	if why == nil || err != nil {
 		return false, err
@@ -181,7 +187,7 @@ func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, wha
 	if ok, err := meant(); !ok {
 		return true, err
 	}
-	if err := of.DropUnreadable(ctx, name, whoami()); err != nil {
+	if err := of.DropUnreadable(ctx, name, clusters.Who()); err != nil {
 		return true, err
 	}
 	fmt.Fprintf(w, "%s %s is dropped\n", what, name)
@@ -229,7 +235,7 @@ func packToPush(name string, avsc []string) (*relevance.Pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	snapshot, err := schemasOf(avsc)
+	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +276,7 @@ func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error 
 	if err != nil {
 		return err
 	}
-	hold := joined(r.hold(before, v), changes)
+	hold := display.Joined(r.hold(before, v), changes)
 	switch {
 	case p.only:
 		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
@@ -499,7 +505,7 @@ type listedModel struct {
 }
 
 // list shows what every node really has.
-func (r *rollout) list(ctx context.Context, output *form) error {
+func (r *rollout) list(ctx context.Context, output *display.Form) error {
 	shown := []listedModel{}
 	builtin := relevance.Builtin()
 	for _, name := range builtin.Names() {
@@ -513,14 +519,14 @@ func (r *rollout) list(ctx context.Context, output *form) error {
 	condemned := r.failed.Current()
 	for _, name := range r.models.Names() {
 		for _, v := range all[name] {
-			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: list(r.answers(v)), Checksum: v.Sum}
+			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: display.List(r.answers(v)), Checksum: v.Sum}
 			if x, is := condemned[v]; is {
 				m.Condemned = r.condemnation(ctx, v, x)
 			}
 			shown = append(shown, m)
 		}
 	}
-	return output.write(r.out, shown, func(w io.Writer) error { return writeModels(w, shown) })
+	return output.Write(r.out, shown, func(w io.Writer) error { return writeModels(w, shown) })
 }
 
 func writeModels(w io.Writer, all []listedModel) error {
@@ -586,7 +592,7 @@ func (r *rollout) condemnation(ctx context.Context, v cluster.Version, x cluster
 	}
 	var err error
 	c.Undrafted, err = experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
-	c.Unknown = faultText(err)
+	c.Unknown = display.FaultText(err)
 	return c
 }
 
@@ -639,12 +645,12 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	return r.absolve(ctx, v)
 }
 
-func (r *rollout) history(ctx context.Context, output *form, name string) error {
+func (r *rollout) history(ctx context.Context, output *display.Form, name string) error {
 	events, err := r.models.History(ctx, name)
 	if err != nil {
 		return err
 	}
-	return output.write(r.out, eventsShown(events), func(w io.Writer) error {
+	return output.Write(r.out, eventsShown(events), func(w io.Writer) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
 		for _, e := range events {
@@ -671,7 +677,7 @@ func eventsShown(events []cluster.Event) []eventShown {
 	return all
 }
 
-func (r *rollout) rollback(ctx context.Context, name string, meant meant) error {
+func (r *rollout) rollback(ctx context.Context, name string, meant command.Meant) error {
 	before, _ := r.models.Served(name)
 	v, err := r.models.RollsBackTo(ctx, name)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
@@ -744,7 +750,7 @@ func (r *rollout) showUses(ctx context.Context, name string) error {
 	return err
 }
 
-func (r *rollout) drop(ctx context.Context, name, version string, over bool, meant meant) error {
+func (r *rollout) drop(ctx context.Context, name, version string, over bool, meant command.Meant) error {
 	v, err := r.version(name, version)
 	if err != nil {
 		return err

@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
@@ -187,7 +189,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	s.serves("1")
 
 	s.out.Reset()
-	s.check(s.list(t.Context(), new(form)))
+	s.check(s.list(t.Context(), new(display.Form)))
 	if out := s.out.String(); !strings.Contains(out, "3 of 3") || !strings.Contains(out, "2 of 3") || !strings.Contains(out, "likes 2: n2 refused: no schema team.Talk") {
 		t.Errorf("list says\n%s", out)
 	}
@@ -338,7 +340,7 @@ func TestPushOfVersions(t *testing.T) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
-	s.check(s.history(t.Context(), new(form), "likes"))
+	s.check(s.history(t.Context(), new(display.Form), "likes"))
 	if out := s.out.String(); strings.Count(out, "put") != 3 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
 		t.Errorf("history says\n%s", out)
 	}
@@ -485,7 +487,7 @@ func TestCondemnedVersions(t *testing.T) {
 	listed := func() string {
 		t.Helper()
 		s.out.Reset()
-		s.check(s.list(t.Context(), new(form)))
+		s.check(s.list(t.Context(), new(display.Form)))
 		return s.out.String()
 	}
 	condemn()
@@ -508,8 +510,8 @@ func TestCondemnedVersions(t *testing.T) {
 		t.Errorf("released\n%s", out)
 	}
 	s.out.Reset()
-	s.check(s.history(t.Context(), new(form), "likes"))
-	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], whoami()+": it was condemned: it panicked on n1: a broken table") ||
+	s.check(s.history(t.Context(), new(display.Form), "likes"))
+	if out := s.out.String(); strings.Count(out, "release") != 1 || !strings.Contains(out[strings.Index(out, "release"):], clusters.Who()+": it was condemned: it panicked on n1: a broken table") ||
 		strings.Count(out, "condemn  ") != 1 || !strings.Contains(out[strings.Index(out, "condemn  "):], "n1: it panicked on n1: a broken table") {
 		t.Errorf("history says\n%s", out)
 	}
@@ -611,7 +613,7 @@ func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 	v, _, err := s.models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
 	s.check(err)
 	s.check(s.models.Serve(t.Context(), v, nil, "mallory"))
-	s.check(s.list(t.Context(), new(form)))
+	s.check(s.list(t.Context(), new(display.Form)))
 	if out := s.out.String(); !strings.Contains(out, "never asked for") || !strings.Contains(out, "millrace model drop home 1 --apply removes it") {
 		t.Errorf("list says\n%s", out)
 	}
@@ -658,7 +660,7 @@ func TestAnUnkeptPackIsTold(t *testing.T) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 	s.out.Reset()
-	s.check(s.list(t.Context(), new(form)))
+	s.check(s.list(t.Context(), new(display.Form)))
 	if out := s.out.String(); !strings.Contains(out, "1 of 1") || !strings.Contains(out, want) {
 		t.Errorf("list says\n%s", out)
 	}

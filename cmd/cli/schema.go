@@ -11,28 +11,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
 
 func schemaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
-	l := logFlagsOf(c.PersistentFlags())
+	l := reach.LogFlagsOf(c.PersistentFlags())
 	c.AddCommand(schemaList(l), schemaCheck(l), schemaRetire(l), schemaRefuse(l))
 	return c
 }
 
-func schemaList(l *logFlags) *cobra.Command {
-	return looking(&cobra.Command{
+func schemaList(l *reach.LogFlags) *cobra.Command {
+	return display.Looking(&cobra.Command{
 		Use:   "list",
 		Short: "List every schema in the schemas topic, and every fingerprint that was given up",
 		Args:  cobra.NoArgs,
-	}, func(c *cobra.Command, output *form, _ []string) error {
-		ctx, cancel := l.bound(c.Context())
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
+		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		return l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
 			shown := schemasShownOf(log, known)
-			return output.write(c.OutOrStdout(), shown, shown.write)
+			return output.Write(c.OutOrStdout(), shown, shown.write)
 		})
 	})
 }
@@ -56,9 +61,9 @@ func schemasShownOf(log *kafka.SchemaLog, known *schemas.Snapshot) *schemasShown
 	add := func(fp millrace.Fingerprint, name, state string) {
 		word, at := log.Word(fp), ""
 		if !word.At.IsZero() {
-			at = shortTime(word.At)
+			at = display.ShortTime(word.At)
 		}
-		shown.Schemas = append(shown.Schemas, schemaShown{fp.String(), name, state, printable(word.By), at})
+		shown.Schemas = append(shown.Schemas, schemaShown{fp.String(), name, state, display.Printable(word.By), at})
 	}
 	for _, s := range known.All() {
 		state := "known"
@@ -96,7 +101,7 @@ func (all *schemasShown) write(w io.Writer) error {
 	return nil
 }
 
-func schemaRetire(l *logFlags) *cobra.Command {
+func schemaRetire(l *reach.LogFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "retire FINGERPRINT",
 		Short: "Take a schema out of what shapes the records of its name",
@@ -108,14 +113,14 @@ other schemas of the name have. The last schema of a name stays.
 It is refused while a feed, a model that serves or an experiment that has not
 stopped reads what no schema would have then: it names them.`,
 	}
-	cm := clusterFlagsOf(c.Flags())
+	cm := clusters.FlagsOf(c.Flags())
 	show := func(ctx context.Context, w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
 		return showRetirement(ctx, w, cm, log, known, fp)
 	}
 	return schemaWord(l, word{show: show, give: kafka.RetireSchema, done: "retired: it shapes nothing any more"}, c)
 }
 
-func schemaRefuse(l *logFlags) *cobra.Command {
+func schemaRefuse(l *reach.LogFlags) *cobra.Command {
 	return schemaWord(l, word{show: showRefusal, give: kafka.RefuseSchema, done: "given up: its records are passed over"}, &cobra.Command{
 		Use:   "refuse FINGERPRINT",
 		Short: "Give up a schema that will never come, so that index nodes get past its records",
@@ -133,38 +138,38 @@ type word struct {
 	done string
 }
 
-func schemaWord(l *logFlags, say word, c *cobra.Command) *cobra.Command {
-	var a act
+func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
+	var a command.Act
 	c.Args = cobra.ExactArgs(1)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		fp, err := kafka.ParseFingerprint(args[0])
 		if err != nil {
 			return err
 		}
-		ctx, cancel := l.bound(c.Context())
+		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		err = l.withSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+		err = l.WithSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
 			return say.show(ctx, c.OutOrStdout(), log, known, fp)
 		})
 		if err != nil {
 			return err
 		}
-		if ok, err := a.meant(c); !ok {
+		if ok, err := a.Meant(c); !ok {
 			return err
 		}
-		ctx, again := l.bound(c.Context()) // the question has taken its time
+		ctx, again := l.Bound(c.Context()) // the question has taken its time
 		defer again()
-		if err := say.give(ctx, l.at(ctx), l.topics().Schemas, fp, whoami()); err != nil {
+		if err := say.give(ctx, l.At(ctx), l.Topics().Schemas, fp, clusters.Who()); err != nil {
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, say.done)
 		return nil
 	}
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func showRetirement(ctx context.Context, w io.Writer, cm *clusterFlags, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRetire(fp); err != nil {
 		return err
 	}
@@ -187,7 +192,7 @@ func showRetirement(ctx context.Context, w io.Writer, cm *clusterFlags, log *kaf
 	if len(gone) > 0 {
 		fmt.Fprintf(w, "fields that no schema has then: %s\n", strings.Join(gone, ", "))
 	}
-	return cm.keepsReaders(ctx, known, after)
+	return keepsReaders(ctx, cm, known, after)
 }
 
 func showRefusal(_ context.Context, w io.Writer, log *kafka.SchemaLog, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
@@ -202,7 +207,7 @@ func showRefusal(_ context.Context, w io.Writer, log *kafka.SchemaLog, _ *schema
 	return nil
 }
 
-func schemaCheck(l *logFlags) *cobra.Command {
+func schemaCheck(l *reach.LogFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE.avsc",
 		Short: "Say what a schema would change, and which feeds and models read it",
@@ -213,25 +218,25 @@ of it would lack what a feed or a model reads; "millrace load" refuses it then.
 It changes nothing.`,
 		Args: cobra.ExactArgs(1),
 	}
-	var output form
-	outputFlag(c, &output)
-	cm := clusterFlagsOf(c.Flags())
+	var output display.Form
+	display.Flag(c, &output)
+	cm := clusters.FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		s, err := readSchema(args[0])
+		s, err := schemafiles.Read(args[0])
 		if err != nil {
 			return err
 		}
-		ctx, cancel := l.bound(c.Context())
+		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		return l.withSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
 			w := c.OutOrStdout()
 			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
-			if output.json() {
+			if output.JSON() {
 				r.out = io.Discard
 			}
 			err := r.schema(ctx, known, s)
 			r.found.Fits = err == nil
-			return errors.Join(err, output.write(w, &r.found, func(w io.Writer) error {
+			return errors.Join(err, output.Write(w, &r.found, func(w io.Writer) error {
 				if err == nil {
 					fmt.Fprintf(w, "schema %s %s takes nothing from what serves\n", s.Name(), s.Fingerprint())
 				}

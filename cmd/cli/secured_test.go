@@ -20,6 +20,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/secure"
@@ -270,7 +271,7 @@ func (e *estate) adminPorts(stranger secure.TLS) {
 // each time by a connection of its own: no request fails.
 func (e *estate) rotate() {
 	e.t.Helper()
-	s := Security{TLS: e.me}
+	s := reach.Security{TLS: e.me}
 	served := map[string]bool{}
 	for i := range 60 {
 		if i%3 == 0 {
@@ -279,7 +280,7 @@ func (e *estate) rotate() {
 			}
 			e.a.Issue("me")
 		}
-		how, err := s.dial()
+		how, err := s.Dial()
 		if err != nil {
 			e.t.Fatal(err)
 		}

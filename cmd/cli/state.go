@@ -16,16 +16,19 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 // stating says what of a cluster's state is shown.
 type stating struct {
-	cm              *clusterFlags
+	cm              *clusters.Flags
 	kind, partition string
 	by              string
-	output          form
+	output          display.Form
 	since           string
 	watch           time.Duration
 	asked           *int32 // partition, read
@@ -54,7 +57,7 @@ fails; what it shows then is the rest.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.run(c) },
 	}
-	s.cm = clusterFlagsOf(c.Flags())
+	s.cm = clusters.FlagsOf(c.Flags())
 	f := c.Flags()
 	f.StringVar(&s.kind, "type", "", "of this content type (default: of all)")
 	f.StringVar(&s.partition, "partition", "", "of this partition (default: of all)")
@@ -62,7 +65,7 @@ fails; what it shows then is the rest.`,
 	f.StringVar(&s.since, "since", "24h", "count the dead letters from then on: how long ago, or a time as of RFC 3339")
 	f.DurationVar(&s.watch, "watch", 0, "draw it again, each time after so long")
 	f.Lookup("watch").NoOptDefVal = "2s"
-	outputFlag(c, &s.output)
+	display.Flag(c, &s.output)
 	return c
 }
 
@@ -80,14 +83,14 @@ func (s *stating) check(c *cobra.Command) error {
 		return wrong("watch", fmt.Sprintf("nodes cannot be asked every %s", s.watch), "say a time such as 2s")
 	}
 	if s.partition != "" {
-		p, err := partitionArg(s.partition)
+		p, err := command.Partition(s.partition)
 		if err != nil {
 			return err
 		}
 		i := int32(p)
 		s.asked = &i
 	}
-	_, err := parseSince(s.since, time.Now())
+	_, err := command.Since(s.since, time.Now())
 	return err
 }
 
@@ -122,13 +125,13 @@ func (s *stating) run(c *cobra.Command) error {
 
 // draw shows what was seen in the place of what is there, on a terminal.
 func (s *stating) draw(w io.Writer, all *stateShown, err error) error {
-	if s.output.json() {
+	if s.output.JSON() {
 		if err != nil {
-			return writeJSON(w, map[string]string{"error": err.Error()})
+			return display.WriteJSON(w, map[string]string{"error": err.Error()})
 		}
 		return s.show(w, all)
 	}
-	if s, ok := w.(screen); ok {
+	if s, ok := w.(display.Screen); ok {
 		fmt.Fprint(s.File, "\x1b[H\x1b[2J")
 	}
 	if err != nil {
@@ -228,26 +231,26 @@ const stateWait = 10 * time.Second
 
 // look asks all nodes.
 func (s *stating) look(ctx context.Context) (*stateShown, error) {
-	o, err := s.cm.operate(ctx)
+	o, err := s.cm.Operate(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer o.Close()
 	all := &stateShown{Time: time.Now().UTC().Format(time.RFC3339), Types: []typeShown{}, DeadLetters: []letterShownCount{}}
 	told := s.ask(ctx, o, all)
-	s.merge(o.m, told, all)
+	s.merge(o.Map, told, all)
 	s.countLetters(ctx, o, all)
 	return all, nil
 }
 
 // ask has every node tell what it has.
-func (s *stating) ask(ctx context.Context, o *operating, all *stateShown) map[millrace.Partition][]toldState {
+func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShown) map[millrace.Partition][]toldState {
 	var mu sync.Mutex
 	told := map[millrace.Partition][]toldState{}
 	ctx, cancel := context.WithTimeout(ctx, stateWait)
 	defer cancel()
 	var asking sync.WaitGroup
-	for _, id := range s.nodes(o.m) {
+	for _, id := range s.nodes(o.Map) {
 		asking.Go(func() {
 			answer, err := s.askOne(ctx, o, id)
 			mu.Lock()
@@ -282,17 +285,17 @@ func (s *stating) nodes(m *cluster.Map) []millrace.NodeID {
 	return slices.Sorted(maps.Keys(ids))
 }
 
-func (s *stating) askOne(ctx context.Context, o *operating, id millrace.NodeID) (answer []*nodev1.ReadStateResponse, err error) {
-	n, err := o.node(string(id))
+func (s *stating) askOne(ctx context.Context, o *clusters.Operating, id millrace.NodeID) (answer []*nodev1.ReadStateResponse, err error) {
+	n, err := o.Node(string(id))
 	if err != nil {
 		return nil, err
 	}
-	node, err := o.conns.admin(n)
+	node, err := o.Conns.Admin(n)
 	if err != nil {
 		return nil, err
 	}
 	stream, err := node.ReadState(ctx, &nodev1.ReadStateRequest{Partition: s.asked, Type: s.kind})
-	err = receive(stream, err, func(m *nodev1.ReadStateResponse) error {
+	err = clusters.Receive(stream, err, func(m *nodev1.ReadStateResponse) error {
 		answer = append(answer, m)
 		return nil
 	})
@@ -363,8 +366,8 @@ func (s *stating) merge(m *cluster.Map, told map[millrace.Partition][]toldState,
 }
 
 // countLetters has one of the nodes count dead letters.
-func (s *stating) countLetters(ctx context.Context, o *operating, all *stateShown) {
-	since, err := parseSince(s.since, time.Now())
+func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *stateShown) {
+	since, err := command.Since(s.since, time.Now())
 	if err != nil {
 		all.LettersBad = err.Error()
 		return
@@ -383,16 +386,16 @@ func (s *stating) countLetters(ctx context.Context, o *operating, all *stateShow
 	all.LettersBad = err.Error()
 }
 
-func (s *stating) lettersOf(ctx context.Context, o *operating, id millrace.NodeID, since millrace.Time) (*nodev1.CountDeadLettersResponse, error) {
-	n, err := o.node(string(id))
+func (s *stating) lettersOf(ctx context.Context, o *clusters.Operating, id millrace.NodeID, since millrace.Time) (*nodev1.CountDeadLettersResponse, error) {
+	n, err := o.Node(string(id))
 	if err != nil {
 		return nil, err
 	}
-	node, err := o.conns.admin(n)
+	node, err := o.Conns.Admin(n)
 	if err != nil {
 		return nil, err
 	}
-	return ask(ctx, node.CountDeadLetters, &nodev1.CountDeadLettersRequest{SinceMs: int64(since)})
+	return clusters.Ask(ctx, node.CountDeadLetters, &nodev1.CountDeadLettersRequest{SinceMs: int64(since)})
 }
 
 // fault says what was not answered.
@@ -425,7 +428,7 @@ func setOf(all []millrace.Partition) string {
 }
 
 func (s *stating) show(w io.Writer, all *stateShown) error {
-	return s.output.write(w, all, func(w io.Writer) error { return s.write(w, all) })
+	return s.output.Write(w, all, func(w io.Writer) error { return s.write(w, all) })
 }
 
 func (s *stating) write(w io.Writer, all *stateShown) error {
@@ -463,14 +466,14 @@ func (s *stating) write(w io.Writer, all *stateShown) error {
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TOPIC\tREASON\tLETTERS")
 	for _, l := range all.DeadLetters {
-		fmt.Fprintf(t, "%s\t%s\t%d\n", printable(l.Topic), printable(l.Reason), l.Letters)
+		fmt.Fprintf(t, "%s\t%s\t%d\n", display.Printable(l.Topic), display.Printable(l.Reason), l.Letters)
 	}
 	return t.Flush()
 }
 
 // line is how much there is, for a table.
 func (t typeShown) line(now time.Time) string {
-	name, newest, cached := printable(t.Type), "-", "-"
+	name, newest, cached := display.Printable(t.Type), "-", "-"
 	if name == "" {
 		name = "(others)"
 	}

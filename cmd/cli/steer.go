@@ -14,13 +14,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
 // steering is what every command has that changes who hosts what.
 type steering struct {
-	act
+	command.Act
 	wait  bool
 	per   int
 	begun int
@@ -34,8 +37,8 @@ func (st *steering) planFlags(c *cobra.Command) {
 	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
 	f.IntVar(&st.begun, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
 	f.Int64Var(&st.rate, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
-	st.overrideFlag(c, "to do what leaves partitions with fewer replicas than are wanted")
-	outputFlag(c, &st.output)
+	st.OverrideFlag(c, "to do what leaves partitions with fewer replicas than are wanted")
+	display.Flag(c, &st.Output)
 }
 
 // nodeStats is what nodes say of themselves.
@@ -43,10 +46,10 @@ type nodeStats = map[millrace.NodeID]cluster.NodeStats
 
 // showing has a command show how the cluster is steered: look returns what is
 // shown as JSON, and what writes the same as text.
-func showing(cm *clusterFlags, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
-	var output form
+func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
+	var output display.Form
 	c.RunE = func(c *cobra.Command, args []string) error {
-		cl, err := cm.reachCluster(c.Context())
+		cl, err := cm.Open(c.Context())
 		if err != nil {
 			return err
 		}
@@ -59,16 +62,16 @@ func showing(cm *clusterFlags, c *cobra.Command, look func(context.Context, *clu
 		if err != nil {
 			return err
 		}
-		return output.write(c.OutOrStdout(), all, text)
+		return output.Write(c.OutOrStdout(), all, text)
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
 // request completes what is wanted by what the flags say.
 func (st *steering) request(r coordinator.Request) (coordinator.Request, error) {
-	lossy, err := st.overrides()
-	r.By, r.Lossy = whoami(), lossy
+	lossy, err := st.Overrides()
+	r.By, r.Lossy = clusters.Who(), lossy
 	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
 	return r, err
 }
@@ -79,7 +82,7 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 	if err != nil {
 		return err
 	}
-	cl, err := st.cm.reachCluster(c.Context())
+	cl, err := st.Cluster.Open(c.Context())
 	if err != nil {
 		return err
 	}
@@ -89,20 +92,20 @@ func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
 	}
 	w := c.OutOrStdout()
 	err = coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
-		if err := showProposal(w, p, &st.output); err != nil {
+		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
 		says := r.Kind == coordinator.Add || r.Kind == coordinator.Drain // something of a node, though nothing moves
 		if err := p.Err(); err != nil || len(p.Plan.Moves) == 0 && !says {
-			return cmp.Or(err, errDry)
+			return cmp.Or(err, command.ErrDry)
 		}
-		if ok, err := st.meant(c); !ok {
-			return cmp.Or(err, errDry)
+		if ok, err := st.Meant(c); !ok {
+			return cmp.Or(err, command.ErrDry)
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errDry):
+	case errors.Is(err, command.ErrDry):
 		return nil
 	case err != nil:
 		return err
@@ -185,12 +188,12 @@ type shownProposal struct {
 	Checks []coordinator.Check      `json:"checks"`
 }
 
-func showProposal(w io.Writer, p *coordinator.Proposal, output *form) error {
-	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: list(p.Plan.Moves), Nodes: list(p.Nodes()), Checks: list(p.Checks)}
+func showProposal(w io.Writer, p *coordinator.Proposal, output *display.Form) error {
+	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: display.List(p.Plan.Moves), Nodes: display.List(p.Nodes()), Checks: display.List(p.Checks)}
 	for _, m := range out.Moves {
 		out.Bytes += m.Bytes
 	}
-	return output.write(w, out, out.write)
+	return output.Write(w, out, out.write)
 }
 
 func (out *shownProposal) write(w io.Writer) error {
@@ -207,8 +210,8 @@ func (out *shownProposal) write(w io.Writer) error {
 	return t.Flush()
 }
 
-func clusterPlan(cm *clusterFlags) *cobra.Command {
-	st := steering{act: act{cm: cm, how: "millrace cluster apply"}}
+func clusterPlan(cm *clusters.Flags) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm, How: "millrace cluster apply"}}
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "plan",
@@ -217,12 +220,12 @@ func clusterPlan(cm *clusterFlags) *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
 	}
 	replicasFlag(c, &r)
-	outputFlag(c, &st.output)
+	display.Flag(c, &st.Output)
 	return c
 }
 
-func clusterApply(cm *clusterFlags) *cobra.Command {
-	st := steering{act: act{cm: cm, apply: true}} // as its name says; cluster plan is its dry run
+func clusterApply(cm *clusters.Flags) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm, Apply: true}} // as its name says; cluster plan is its dry run
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "apply",
@@ -235,7 +238,7 @@ far it is, and pause, resume, cancel and rollback steer it.`,
 		RunE: func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
 	}
 	replicasFlag(c, &r)
-	c.Flags().BoolVar(&st.yes, "yes", false, "do not ask; for scripts")
+	c.Flags().BoolVar(&st.Yes, "yes", false, "do not ask; for scripts")
 	st.planFlags(c)
 	return c
 }
@@ -276,43 +279,43 @@ func (st *steering) respread(c *cobra.Command, r coordinator.Request) error {
 
 // clusterOrder is a command that tells a plan what to do. One takes back what the
 // other does of pause and resume, which act at once; the others are dry.
-func clusterOrder(cm *clusterFlags, o coordinator.Order, short string) *cobra.Command {
-	a, atOnce := act{cm: cm}, o == coordinator.Pause || o == coordinator.Resume
+func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.Command {
+	a, atOnce := command.Act{Cluster: cm}, o == coordinator.Pause || o == coordinator.Resume
 	c := &cobra.Command{
 		Use: string(o), Short: short, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cl, err := cm.reachCluster(c.Context())
+			cl, err := cm.Open(c.Context())
 			if err != nil {
 				return err
 			}
 			defer cl.Close()
 			w, shown := c.OutOrStdout(), shownOrder{Order: o}
-			p, err := coordinator.Command(c.Context(), cl, o, whoami(), func(s *coordinator.Steered) error {
+			p, err := coordinator.Command(c.Context(), cl, o, clusters.Who(), func(s *coordinator.Steered) error {
 				pr := s.Progress(time.Now())
 				shown.Plan, shown.Kind, shown.Status, shown.Moves = s.Plan.ID, s.Plan.Kind, s.Plan.Status, pr.Moves
 				if atOnce {
 					return nil
 				}
-				if !a.output.json() {
+				if !a.Output.JSON() {
 					fmt.Fprintf(w, "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
 				}
-				if ok, err := a.meant(c); !ok {
-					return cmp.Or(err, errDry)
+				if ok, err := a.Meant(c); !ok {
+					return cmp.Or(err, command.ErrDry)
 				}
 				return nil
 			})
 			if err == nil {
 				shown.Status, shown.Applied = p.Status, true
-			} else if !errors.Is(err, errDry) {
+			} else if !errors.Is(err, command.ErrDry) {
 				return err
 			}
-			return a.output.write(w, shown, shown.write)
+			return a.Output.Write(w, shown, shown.write)
 		},
 	}
 	if !atOnce {
-		a.flags(c)
+		a.Flags(c)
 	}
-	outputFlag(c, &a.output)
+	display.Flag(c, &a.Output)
 	return c
 }
 
@@ -342,7 +345,7 @@ func takenBack(o coordinator.Order, pr *coordinator.Progress) string {
 	return fmt.Sprintf("%s: %d moves that are done %s, %d that build are taken back, %d are not begun", o, pr.Moves[coordinator.Moved], done, pr.Moves[coordinator.Building], pr.Moves[coordinator.Waiting])
 }
 
-func clusterStatus(cm *clusterFlags) *cobra.Command {
+func clusterStatus(cm *clusters.Flags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "status",
 		Short: "How far the last plan is, which nodes are gone, and what a person has to see to",
@@ -353,7 +356,7 @@ func clusterStatus(cm *clusterFlags) *cobra.Command {
 			return nil, nil, err
 		}
 		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
-		out.Progress.UnderWay, out.Progress.Nodes = list(out.Progress.UnderWay), list(out.Progress.Nodes)
+		out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
 		if out.Progress.Moves == nil {
 			out.Progress.Moves = map[coordinator.MoveState]int{}
 		}
@@ -418,13 +421,13 @@ func writeMoves(w io.Writer, moves []coordinator.MoveProgress) {
 	}
 }
 
-func clusterExplain(cm *clusterFlags) *cobra.Command {
+func clusterExplain(cm *clusters.Flags) *cobra.Command {
 	return showing(cm, &cobra.Command{
 		Use:   "explain PARTITION [NODE]",
 		Short: "Why a partition is where it is, since when, and by which rule not elsewhere",
 		Args:  cobra.RangeArgs(1, 2),
 	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, args []string) (any, func(io.Writer) error, error) {
-		p, err := partitionArg(args[0])
+		p, err := command.Partition(args[0])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -433,7 +436,7 @@ func clusterExplain(cm *clusterFlags) *cobra.Command {
 			only = millrace.NodeID(args[1])
 		}
 		x, err := s.Explain(stats, p, only, time.Now())
-		x.Replicas, x.Elsewhere = list(x.Replicas), list(x.Elsewhere)
+		x.Replicas, x.Elsewhere = display.List(x.Replicas), display.List(x.Elsewhere)
 		return x, func(w io.Writer) error { return writeExplanation(w, x) }, err
 	})
 }

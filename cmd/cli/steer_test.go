@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -91,7 +92,7 @@ func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
 	}
 	r.SetOut(stopping(&out))
 	r.SetErr(stopping(&progress))
-	err := runLine(ctx, r)
+	err := command.Run(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
 		t.Errorf("%v\n%s\n%s", err, &out, &progress)
 	}
@@ -120,7 +121,7 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 		}
 		return out.Write(p)
 	}))
-	err := runLine(ctx, r)
+	err := command.Run(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
 		t.Errorf("%v\n%s", err, &out)
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -20,28 +23,28 @@ func timelineCommand() *cobra.Command {
 		Example: `  millrace timeline get member:42 --type post
   millrace timeline history member:42 --id post:17`,
 	}
-	cm := clusterFlagsOf(c.PersistentFlags())
+	cm := clusters.FlagsOf(c.PersistentFlags())
 	c.AddCommand(timelineGet(cm), timelineHistory(cm))
 	return c
 }
 
 // timelineFlags say what of a timeline is meant.
 type timelineFlags struct {
-	cm               *clusterFlags
+	cm               *clusters.Flags
 	kind, node, id   string
 	in, since, until string
-	output           form
+	output           display.Form
 	limit            int32
 }
 
 func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error) {
 	if t.since != "" {
-		if from, err = timeFlag("since", t.since, now); err != nil {
+		if from, err = command.TimeFlag("since", t.since, now); err != nil {
 			return 0, 0, err
 		}
 	}
 	if t.until != "" {
-		if to, err = timeFlag("until", t.until, now); err != nil {
+		if to, err = command.TimeFlag("until", t.until, now); err != nil {
 			return 0, 0, err
 		}
 		if from >= to {
@@ -51,7 +54,7 @@ func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error
 	return from, to, nil
 }
 
-func timelineGet(cm *clusterFlags) *cobra.Command {
+func timelineGet(cm *clusters.Flags) *cobra.Command {
 	t := timelineFlags{cm: cm}
 	c := &cobra.Command{
 		Use:   "get ENTITY",
@@ -76,7 +79,7 @@ answer has it.`,
 	f.StringVar(&t.since, "since", "", "only records whose time is from then on: 90m ago, or a time as of RFC 3339")
 	f.StringVar(&t.until, "until", "", "only records from before then, likewise")
 	f.Int32Var(&t.limit, "limit", 100, "at most so many of each type, the newest")
-	outputFlag(c, &t.output)
+	display.Flag(c, &t.output)
 	return c
 }
 
@@ -93,22 +96,22 @@ func (t *timelineFlags) get(c *cobra.Command, entity string) error {
 		return err
 	}
 	req.FromMs, req.ToMs = int64(from), int64(to)
-	o, err := t.cm.operate(c.Context())
+	o, err := t.cm.Operate(c.Context())
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	n, err := o.replica(partition.Of(millrace.Entity(entity)), t.node)
+	defer o.Close()
+	n, err := o.Replica(partition.Of(millrace.Entity(entity)), t.node)
 	if err != nil {
 		return err
 	}
-	node, err := o.conns.admin(n)
+	node, err := o.Conns.Admin(n)
 	if err != nil {
 		return err
 	}
-	show := gotten{w: c.OutOrStdout(), json: t.output.json(), node: n.ID, req: req}
+	show := gotten{w: c.OutOrStdout(), json: t.output.JSON(), node: n.ID, req: req}
 	stream, err := node.ReadTimeline(c.Context(), req)
-	if err := receive(stream, err, show.take); err != nil {
+	if err := clusters.Receive(stream, err, show.take); err != nil {
 		return err
 	}
 	return show.end()
@@ -141,7 +144,7 @@ func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 	for _, r := range m.Records {
 		l := gottenLine{recordLineOf(g.req.Entity, r), g.node, r.InStore, r.InCache}
 		if g.n++; g.json {
-			if err := writeJSON(g.w, l); err != nil {
+			if err := display.WriteJSON(g.w, l); err != nil {
 				return err
 			}
 			continue
@@ -149,7 +152,7 @@ func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 		if g.n == 1 {
 			fmt.Fprintln(g.table, "TIME\tTYPE\tID\tVERSION\tIN\tRECORD")
 		}
-		fmt.Fprintf(g.table, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Time, l.Type, printable(l.ID), l.Version, inOf(r), printable(string(l.Record)))
+		fmt.Fprintf(g.table, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Time, l.Type, display.Printable(l.ID), l.Version, inOf(r), display.Printable(string(l.Record)))
 	}
 	if c := m.Cached; c != nil {
 		g.note(c)
@@ -198,7 +201,7 @@ func (g *gotten) end() error {
 	return nil
 }
 
-func timelineHistory(cm *clusterFlags) *cobra.Command {
+func timelineHistory(cm *clusters.Flags) *cobra.Command {
 	t := timelineFlags{cm: cm}
 	c := &cobra.Command{
 		Use:   "history ENTITY",
@@ -217,7 +220,7 @@ all of the partition, or what was logged since --since.`,
 	f.StringVar(&t.id, "id", "", "only the record of this id")
 	f.StringVar(&t.node, "node", "", "the node to ask (default: the first that has it ready)")
 	f.StringVar(&t.since, "since", "", "only what was logged from then on: 90m ago, or a time as of RFC 3339")
-	outputFlag(c, &t.output)
+	display.Flag(c, &t.output)
 	return c
 }
 
@@ -226,16 +229,16 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 	if err != nil {
 		return err
 	}
-	o, err := t.cm.operate(c.Context())
+	o, err := t.cm.Operate(c.Context())
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	n, err := o.replica(partition.Of(millrace.Entity(entity)), t.node)
+	defer o.Close()
+	n, err := o.Replica(partition.Of(millrace.Entity(entity)), t.node)
 	if err != nil {
 		return err
 	}
-	node, err := o.conns.admin(n)
+	node, err := o.Conns.Admin(n)
 	if err != nil {
 		return err
 	}
@@ -243,11 +246,11 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	seen := 0
 	stream, err := node.ReadHistory(c.Context(), &nodev1.ReadHistoryRequest{Entity: entity, Type: t.kind, Id: t.id, SinceMs: int64(since)})
-	return receive(stream, err, func(m *nodev1.ReadHistoryResponse) error {
+	return clusters.Receive(stream, err, func(m *nodev1.ReadHistoryResponse) error {
 		for _, e := range m.Entries {
 			l := historyLine{recordLineOf(entity, e.Record), e.Offset, millrace.Time(e.LoggedMs).String(), e.Source, e.Refused}
-			if seen++; t.output.json() {
-				if err := writeJSON(w, l); err != nil {
+			if seen++; t.output.JSON() {
+				if err := display.WriteJSON(w, l); err != nil {
 					return err
 				}
 				continue
@@ -255,9 +258,9 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 			if seen == 1 {
 				fmt.Fprintln(table, "OFFSET\tLOGGED\tFROM\tTYPE\tID\tVERSION\tRECORD")
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\n", l.Offset, l.Logged, printable(l.Source), l.Type, printable(l.ID), l.Version, l.says())
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\n", l.Offset, l.Logged, display.Printable(l.Source), l.Type, display.Printable(l.ID), l.Version, l.says())
 		}
-		if m.End == 0 && m.First == 0 && len(m.Entries) > 0 || t.output.json() {
+		if m.End == 0 && m.First == 0 && len(m.Entries) > 0 || t.output.JSON() {
 			return nil
 		}
 		if seen == 0 {
@@ -283,9 +286,9 @@ type historyLine struct {
 func (l *historyLine) says() string {
 	switch {
 	case l.Refused != "":
-		return "REFUSED: " + printable(l.Refused)
+		return "REFUSED: " + display.Printable(l.Refused)
 	case l.Deleted:
-		return "DELETED " + printable(string(l.Record))
+		return "DELETED " + display.Printable(string(l.Record))
 	}
-	return printable(string(l.Record))
+	return display.Printable(string(l.Record))
 }

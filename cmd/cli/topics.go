@@ -13,30 +13,33 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
 func topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
-	l := logFlagsOf(c.PersistentFlags())
+	l := reach.LogFlagsOf(c.PersistentFlags())
 	c.AddCommand(topicsShow(l), topicsHistory(l), topicsSkip(l), topicsAdopt(l), topicsForget(l))
 	return c
 }
 
-func topicsShow(l *logFlags) *cobra.Command {
-	return looking(&cobra.Command{
+func topicsShow(l *reach.LogFlags) *cobra.Command {
+	return display.Looking(&cobra.Command{
 		Use:   "show",
 		Short: "Show Millrace's own topics and the progress of the partitioners",
 		Args:  cobra.NoArgs,
-	}, func(c *cobra.Command, output *form, _ []string) error {
-		ctx, cancel := l.bound(c.Context())
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
+		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
 		shown, err := topicsOf(ctx, l)
 		if err != nil {
 			return err
 		}
-		return output.write(c.OutOrStdout(), shown, shown.write)
+		return output.Write(c.OutOrStdout(), shown, shown.write)
 	})
 }
 
@@ -73,8 +76,8 @@ type stuckShown struct {
 	Says string `json:"says"` // all of it, with the way out
 }
 
-func topicsOf(ctx context.Context, l *logFlags) (*topicsShown, error) {
-	log, err := kafka.InspectTopics(ctx, l.at(ctx), l.topics())
+func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
+	log, err := kafka.InspectTopics(ctx, l.At(ctx), l.Topics())
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +96,7 @@ func topicsOf(ctx context.Context, l *logFlags) (*topicsShown, error) {
 	if log.Progress.Partitions == 0 {
 		return shown, nil
 	}
-	return shown, l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
+	return shown, withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
 		for _, p := range progress.Groups() {
 			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, of: p}
 			if p.ThroughMillis != 0 {
@@ -146,8 +149,8 @@ func (s *topicsShown) write(w io.Writer) error {
 }
 
 // withProgress reads the topic progress to its end for use.
-func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog) error) error {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.at(ctx), Topic: l.topics().Progress})
+func withProgress(ctx context.Context, l *reach.LogFlags, use func(*kafka.ProgressLog) error) error {
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.At(ctx), Topic: l.Topics().Progress})
 	if err != nil {
 		return err
 	}
@@ -158,39 +161,39 @@ func (l *logFlags) withProgress(ctx context.Context, use func(*kafka.ProgressLog
 	return use(progress)
 }
 
-func topicsHistory(l *logFlags) *cobra.Command {
-	var output form
+func topicsHistory(l *reach.LogFlags) *cobra.Command {
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "history",
 		Short: "Who had partitioners skip, adopt or be forgotten, and when",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
+			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
 				all := progress.History()
-				return output.write(c.OutOrStdout(), list(all), func(w io.Writer) error { return writeActs(w, all) })
+				return output.Write(c.OutOrStdout(), display.List(all), func(w io.Writer) error { return display.WriteActs(w, all) })
 			})
 		},
 	}
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	return c
 }
 
-// note writes down, in the topic progress, what is done to a group.
-func (l *logFlags) note(ctx context.Context) func(audit.Entry) error {
-	return func(e audit.Entry) error { return kafka.NoteAct(ctx, l.at(ctx), l.topics().Progress, e) }
+// noteOf writes down, in the topic progress, what is done to a group.
+func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
+	return func(e audit.Entry) error { return kafka.NoteAct(ctx, l.At(ctx), l.Topics().Progress, e) }
 }
 
 // skipFlags name what is to be skipped.
 type skipFlags struct {
-	act
+	command.Act
 	group, topic string
 	partition    int32 // -1: all that have nothing to keep
 	offset       int64 // -1: wherever it is
 }
 
-func topicsSkip(l *logFlags) *cobra.Command {
+func topicsSkip(l *reach.LogFlags) *cobra.Command {
 	var s skipFlags
 	c := &cobra.Command{
 		Use:   "skip --topic TOPIC [--partition P --offset O]",
@@ -205,9 +208,9 @@ byte for byte. Without them it is about all places of the topic where what was
 to be read next is gone: there is nothing to keep. It says what is lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
+			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error { return skipPlaces(c, l, progress, s) })
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error { return skipPlaces(c, l, progress, s) })
 		},
 	}
 	f := c.Flags()
@@ -215,7 +218,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 	f.StringVar(&s.topic, "topic", "", "the content or feature topic")
 	f.Int32Var(&s.partition, "partition", -1, "of a batch: its partition")
 	f.Int64Var(&s.offset, "offset", -1, "of a batch: where it begins")
-	s.flags(c)
+	s.Flags(c)
 	c.MarkFlagsRequiredTogether("partition", "offset")
 	if err := c.MarkFlagRequired("topic"); err != nil {
 		panic(err) // the flag above exists
@@ -224,7 +227,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 }
 
 // skipPlaces asks for skips and waits until they were carried out.
-func skipPlaces(c *cobra.Command, l *logFlags, progress *kafka.ProgressLog, f skipFlags) error {
+func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog, f skipFlags) error {
 	w, places := c.OutOrStdout(), f.places(progress)
 	if len(places) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic",
@@ -243,16 +246,16 @@ func skipPlaces(c *cobra.Command, l *logFlags, progress *kafka.ProgressLog, f sk
 	if lost > 0 {
 		fmt.Fprintf(w, "%d records of %s are lost, at most\n", lost, f.topic)
 	}
-	if ok, err := f.meant(c); !ok {
+	if ok, err := f.Meant(c); !ok {
 		return err
 	}
-	ctx, cancel := l.bound(c.Context()) // the question has taken its time
+	ctx, cancel := l.Bound(c.Context()) // the question has taken its time
 	defer cancel()
 	var asked []kafka.Skip
 	for _, at := range places {
 		s := at.Skip(f.group)
 		e := audit.Entry{Act: "skip", On: "group " + f.group, Before: fmt.Sprintf("stuck at %s/%d, offset %d", at.Topic, at.Partition, at.Offset), After: fmt.Sprintf("goes on at %d", at.Next)}
-		if err := noted(l.note(ctx), e, func() error { return kafka.RequestSkip(ctx, l.at(ctx), l.topics().Progress, s) }); err != nil {
+		if err := command.Noted(noteOf(ctx, l), e, func() error { return kafka.RequestSkip(ctx, l.At(ctx), l.Topics().Progress, s) }); err != nil {
 			return err
 		}
 		asked = append(asked, s)
@@ -304,8 +307,8 @@ func (f skipFlags) where() string {
 	return fmt.Sprintf("at %s/%d at %d", f.topic, f.partition, f.offset)
 }
 
-func topicsAdopt(l *logFlags) *cobra.Command {
-	var a act
+func topicsAdopt(l *reach.LogFlags) *cobra.Command {
+	var a command.Act
 	var group string
 	var fromBeginning bool
 	c := &cobra.Command{
@@ -330,20 +333,20 @@ present ones once their data directories are empty.`,
 	f := c.Flags()
 	f.StringVar(&group, "group", "millrace-partitioner", "the partitioners' consumer group")
 	f.BoolVar(&fromBeginning, "from-beginning", false, "set the group back to the beginning of its topics")
-	a.flags(c)
+	a.Flags(c)
 	return c
 }
 
-func adopt(c *cobra.Command, a *act, l *logFlags, group string, fromBeginning bool) error {
-	ctx, cancel := l.bound(c.Context())
+func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fromBeginning bool) error {
+	ctx, cancel := l.Bound(c.Context())
 	defer cancel()
 	w := c.OutOrStdout()
-	look, err := kafka.NewInspector(l.at(ctx))
+	look, err := kafka.NewInspector(l.At(ctx))
 	if err != nil {
 		return err
 	}
 	defer look.Close()
-	plan, err := look.PlanAdoption(ctx, group, l.topics().Logs())
+	plan, err := look.PlanAdoption(ctx, group, l.Topics().Logs())
 	if err != nil {
 		return err
 	}
@@ -358,25 +361,25 @@ func adopt(c *cobra.Command, a *act, l *logFlags, group string, fromBeginning bo
 	} else {
 		fmt.Fprintln(w, "the group goes on where it is: feeds lack what came before unless a backup is restored; --from-beginning brings what the topics still have")
 	}
-	if ok, err := a.meant(c); !ok {
+	if ok, err := a.Meant(c); !ok {
 		return err
 	}
-	ctx, again := l.bound(c.Context()) // the question has taken its time
+	ctx, again := l.Bound(c.Context()) // the question has taken its time
 	defer again()
 	from := "from where it is"
 	if fromBeginning {
 		from = "from the beginning"
 	}
 	e := audit.Entry{Act: "adopt", On: "group " + group, Before: strings.Join(plan.Other.Changes, "; "), After: "writes to the topics that are there, and reads " + from}
-	if err := noted(l.note(ctx), e, func() error { return look.Adopt(ctx, plan, fromBeginning) }); err != nil {
+	if err := command.Noted(noteOf(ctx, l), e, func() error { return look.Adopt(ctx, plan, fromBeginning) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "group %s goes on; index nodes that are quarantined by other_log need empty data directories\n", group)
 	return nil
 }
 
-func topicsForget(l *logFlags) *cobra.Command {
-	var a act
+func topicsForget(l *reach.LogFlags) *cobra.Command {
+	var a command.Act
 	var group string
 	c := &cobra.Command{
 		Use:   "forget --group GROUP",
@@ -385,29 +388,29 @@ func topicsForget(l *logFlags) *cobra.Command {
 heartbeat. One of which a partitioner still runs comes back with the next.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, cancel := l.bound(c.Context())
+			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return l.withProgress(ctx, func(progress *kafka.ProgressLog) error {
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
 				p, ok := progress.Group(group)
 				if !ok {
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
 				}
-				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, shortTime(p.At()))
+				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, display.ShortTime(p.At()))
 				fmt.Fprintf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
-				if ok, err := a.meant(c); !ok {
+				if ok, err := a.Meant(c); !ok {
 					return err
 				}
-				ctx, again := l.bound(c.Context()) // the question has taken its time
+				ctx, again := l.Bound(c.Context()) // the question has taken its time
 				defer again()
-				return noted(l.note(ctx), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
-					return kafka.ForgetGroup(ctx, l.at(ctx), l.topics().Progress, group)
+				return command.Noted(noteOf(ctx, l), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
+					return kafka.ForgetGroup(ctx, l.At(ctx), l.Topics().Progress, group)
 				})
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the partitioners' consumer group")
-	a.flags(c)
+	a.Flags(c)
 	if err := c.MarkFlagRequired("group"); err != nil {
 		panic(err) // the flag above exists
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -82,12 +83,12 @@ func TestSchemaCommand(t *testing.T) {
 		{args: []string{"refuse", never}, out: []string{"would pass over the records of schema " + never}},
 		{args: []string{"refuse", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
 		{args: []string{"refuse", "--apply", "--yes", never}, out: []string{never + " is given up"}},
-		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + whoami() + "  20"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + clusters.Who() + "  20"}},
 		{args: []string{"retire", again, "--etcd", "127.0.0.1:1", "--wait", "1s"}, out: []string{"fields that no schema has then: more"}, err: "etcd: which feeds, models and experiments read the schema cannot be asked"},
 		{args: []string{"retire", again, "--etcd", etcd, "--cluster", "test"}, out: []string{"would shape nothing any more; 1 others of the name do", "fields that no schema has then: more"}},
 		{args: []string{"retire", "--apply", "--yes", again, "--etcd", etcd, "--cluster", "test"}, out: []string{again + " is retired"}},
 		{args: []string{"retire", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
-		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + whoami() + "  20"}},
+		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + clusters.Who() + "  20"}},
 	} {
 		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
@@ -161,7 +162,7 @@ func TestTopicsSkip(t *testing.T) {
 		t.Error(err)
 	}
 	out, err := execute(ctx, append(flags, "history")...)
-	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(whoami())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
+	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
 		t.Errorf("the history: %q, %v", out, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/audit"
 )
 
@@ -23,9 +24,9 @@ and logged with its request, its answer without the records, and how that was
 made, as with "explain". It ends by itself.`,
 		Args: cobra.NoArgs,
 	}
-	cm := clusterFlagsOf(c.Flags())
+	cm := clusters.FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
-		cl, err := cm.reachCluster(c.Context())
+		cl, err := cm.Open(c.Context())
 		if err != nil {
 			return err
 		}

@@ -205,19 +205,19 @@ func (p *page) blocks() (all []block) {
 	return all
 }
 
-// command is a command of a console and what it prints.
-type command struct {
+// commandLine is a command of a console and what it prints.
+type commandLine struct {
 	line       int
 	text, want string
 }
 
-func (b *block) commands() (all []command) {
+func (b *block) commands() (all []commandLine) {
 	more := false
 	for i, line := range strings.Split(strings.TrimSuffix(b.text, "\n"), "\n") {
 		text, starts := strings.CutPrefix(line, "$ ")
 		switch {
 		case starts:
-			all = append(all, command{line: b.line + 1 + i, text: text})
+			all = append(all, commandLine{line: b.line + 1 + i, text: text})
 		case more:
 			all[len(all)-1].text += "\n" + line
 		case len(all) > 0:
@@ -234,7 +234,7 @@ var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|
 
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
-func (p *page) run(c command) {
+func (p *page) run(c commandLine) {
 	p.Helper()
 	switch c.text {
 	case "make build": // the test itself is the binary
@@ -294,7 +294,7 @@ func (p *page) run(c command) {
 
 // matches compares what was printed with the page, on which ... stands for any
 // text of a line, and alone for any lines.
-func (c *command) matches(got string) bool {
+func (c *commandLine) matches(got string) bool {
 	var re strings.Builder
 	re.WriteString(`^`)
 	for line := range strings.Lines(c.want) {
@@ -309,7 +309,7 @@ func (c *command) matches(got string) bool {
 
 // build builds the binary of a module that the page made. It becomes bin/built,
 // which both bin/millrace and the module's run with addresses that are free.
-func (p *page) build(c command, module string) {
+func (p *page) build(c commandLine, module string) {
 	p.Helper()
 	dir := filepath.Join(p.dir, module)
 	if out, err := exec.CommandContext(p.ctx, "make", "-C", dir, "build").CombinedOutput(); err != nil {
@@ -322,7 +322,7 @@ func (p *page) build(c command, module string) {
 }
 
 // start starts the cluster and waits until it has printed what the page shows.
-func (p *page) start(c command, line string) {
+func (p *page) start(c commandLine, line string) {
 	p.Helper()
 	name := filepath.Join(p.dir, "cluster.log")
 	log, err := os.Create(name)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -148,7 +149,7 @@ func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (s
 				return "", err
 			}
 			if slices.Contains(models, next.Name) {
-				says = joined(says, fmt.Sprintf("it changes what variant %s of experiment %s, which runs, is ranked by", e.Variants[i].Name, e.Name))
+				says = display.Joined(says, fmt.Sprintf("it changes what variant %s of experiment %s, which runs, is ranked by", e.Variants[i].Name, e.Name))
 			}
 		}
 	}

@@ -8,12 +8,15 @@ import (
 	"github.com/spf13/cobra"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
 )
 
 func whyCommand() *cobra.Command {
 	var flags requestFlags
 	var req feedv1.WhyRequest
-	var output form
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "why --record ID --viewer ID (--entities A,B,... | --entities-file FILE)",
 		Short: "Tell why a record is not in a feed",
@@ -29,7 +32,7 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 			if req.Request, err = flags.request(c.Flags()); err != nil {
 				return err
 			}
-			cl, err := dialBroker(c.Context(), flags.addr)
+			cl, err := reach.Broker(c.Context(), flags.addr)
 			if err != nil {
 				return err
 			}
@@ -38,14 +41,14 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 			if err != nil {
 				return err
 			}
-			return output.write(c.OutOrStdout(), message{resp}, func(w io.Writer) error { return printWhy(w, req.Record, resp) })
+			return output.Write(c.OutOrStdout(), display.Message{Message: resp}, func(w io.Writer) error { return printWhy(w, req.Record, resp) })
 		},
 	}
 	flags.add(c.Flags())
 	f := c.Flags()
 	f.StringVar(&req.Record, "record", "", "the record's id")
 	f.StringVar(&req.Entity, "entity", "", "whose timelines to look in (default: all that the request asks for)")
-	outputFlag(c, &output)
+	display.Flag(c, &output)
 	if err := c.MarkFlagRequired("record"); err != nil {
 		panic(err) // the flag above exists
 	}

@@ -1,4 +1,7 @@
-package cli
+// Package config reads configuration files: what their keys are by the fields of a
+// struct, what flags and the environment say over them, every fault at once, and
+// the reference of all keys. It knows no role.
+package config
 
 import (
 	"cmp"
@@ -11,11 +14,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/hint"
 )
 
-// configuration is a file that the program reads: of a role, or of contexts. Its
+// Configuration is a file that the program reads: of a role, or of contexts. Its
 // keys are the fields of a struct. What there is to say of a key stands in tags
 // of the field, which the reference and the check read: a table beside it would
 // be a second list of the same keys.
@@ -29,50 +33,52 @@ import (
 //	unit      of a number
 //	name      stands for the keys of a mapping
 //	secret    file: it names a file that nobody else may read
-type configuration interface {
-	// settings are what flags and the environment give, too.
-	settings() []setting
-	// validate reports every fault that no field shows by itself. It reads files, and
+type Configuration interface {
+	// Settings are what flags and the environment give, too.
+	Settings() []Setting
+	// Validate reports every fault that no field shows by itself. It reads files, and
 	// connects to nothing.
-	validate() error
-	// complete gives fields that were left out the values that are used instead.
-	complete()
+	Validate() error
+	// Complete gives fields that were left out the values that are used instead.
+	Complete()
 }
 
-// configurationFiles are those that there are, by what they are of.
-type configurationFiles struct {
-	all       []configurationFile
-	everyRole any // a struct, whose keys every role has
+// Files are those that there are, by what they are of.
+type Files struct {
+	All       []File
+	EveryRole any // a struct, whose keys every role has
 }
 
-type configurationFile struct {
-	of  string
-	new func() configuration
+// File is a configuration file that there is.
+type File struct {
+	Of  string
+	New func() Configuration
 }
 
-func (files configurationFiles) names() (names []string) {
-	for _, c := range files.all {
-		names = append(names, c.of)
+// Names returns what the files are of, in order.
+func (files Files) Names() (names []string) {
+	for _, c := range files.All {
+		names = append(names, c.Of)
 	}
 	return names
 }
 
-// named returns an empty one.
-func (files configurationFiles) named(name string) (configuration, error) {
-	for _, c := range files.all {
-		if c.of == name {
-			return c.new(), nil
+// Named returns an empty one.
+func (files Files) Named(name string) (Configuration, error) {
+	for _, c := range files.All {
+		if c.Of == name {
+			return c.New(), nil
 		}
 	}
-	wayOut := hint.Nearest(name, files.names())
+	wayOut := hint.Nearest(name, files.Names())
 	if name == "dev" || name == "demo" {
 		wayOut = "it has no file: millrace help " + name + " shows its flags"
 	}
 	return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "role", Detail: fmt.Sprintf("%.40q has no configuration", name), WayOut: wayOut}
 }
 
-// fault is one thing that is wrong with a configuration.
-type fault struct {
+// Fault is one thing that is wrong with a configuration.
+type Fault struct {
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 	From   string `json:"from,omitempty"` // the flag or variable that gives the value
@@ -81,7 +87,8 @@ type fault struct {
 	WayOut string `json:"way_out,omitempty"`
 }
 
-func (f fault) String() string {
+// String renders a fault in a line: where it is, what is wrong, and what to write.
+func (f Fault) String() string {
 	at := f.From
 	if at == "" {
 		at = fmt.Sprintf("line %d, column %d", f.Line, f.Column)
@@ -89,19 +96,19 @@ func (f fault) String() string {
 	return at + ": " + f.err().Error()
 }
 
-func (f fault) err() *millrace.Error {
+func (f Fault) err() *millrace.Error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.Field, Detail: f.Detail, WayOut: f.WayOut}
 }
 
-// invalid is a configuration that cannot be used, with every fault of it.
-type invalid struct {
+// Invalid is a configuration that cannot be used, with every fault of it.
+type Invalid struct {
 	file   string
-	faults []fault
+	faults []Fault
 }
 
 // Error renders a fault a line.
-func (e *invalid) Error() string {
-	lines := []string{e.file + ": " + faults(len(e.faults))}
+func (e *Invalid) Error() string {
+	lines := []string{e.file + ": " + display.Faults(len(e.faults))}
 	for _, f := range e.faults {
 		lines = append(lines, "  "+f.String())
 	}
@@ -109,15 +116,15 @@ func (e *invalid) Error() string {
 }
 
 // Unwrap gives the faults as refusals of fields.
-func (e *invalid) Unwrap() (errs []error) {
+func (e *Invalid) Unwrap() (errs []error) {
 	for _, f := range e.faults {
 		errs = append(errs, f.err())
 	}
 	return errs
 }
 
-// given is a value that somebody gave, and where.
-type given struct {
+// Given is a value that somebody gave, and where.
+type Given struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 	From  string `json:"from"`
@@ -127,14 +134,14 @@ type given struct {
 type reading struct {
 	document *document.Node
 	from     map[string]string // the flag or variable, by the path
-	faults   []fault
+	faults   []Fault
 }
 
-// readConfiguration is how every configuration is read, by whom it is for and by
+// Read is how every configuration is read, by whom it is for and by
 // config check: what the file says, then flags (nil: none) and the environment
 // over it, then the checks, which report every fault at once, then what was left
 // out. It returns what was given.
-func readConfiguration(file string, cfg configuration, flags *pflag.FlagSet) ([]given, error) {
+func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error) {
 	text, err := document.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -142,30 +149,30 @@ func readConfiguration(file string, cfg configuration, flags *pflag.FlagSet) ([]
 	r := &reading{from: map[string]string{}}
 	if r.document, err = document.Parse(text); err != nil {
 		r.add(err)
-		return nil, &invalid{file, r.faults}
+		return nil, &Invalid{file, r.faults}
 	}
 	r.add(r.document.Decode(cfg))
-	settings := cfg.settings()
+	settings := cfg.Settings()
 	if flags != nil {
-		r.add(override(flags, settings))
+		r.add(Override(flags, settings))
 	}
-	all := leavesOf(reflect.ValueOf(cfg).Elem(), "", false)
-	var gave []given
+	all := LeavesOf(reflect.ValueOf(cfg).Elem(), "", false)
+	var gave []Given
 	for _, l := range all {
 		if s := l.set(settings); s != nil && s.from != "" {
-			r.from[l.path] = s.from
+			r.from[l.Path] = s.from
 		}
-		r.add(errors.Join(l.validate()...))
-		if line, _ := r.document.Find(l.path); !l.value.IsZero() {
-			gave = append(gave, given{l.path, l.text(), cmp.Or(r.from[l.path], fmt.Sprintf("line %d", line))})
+		r.add(errors.Join(l.Validate()...))
+		if line, _ := r.document.Find(l.Path); !l.Value.IsZero() {
+			gave = append(gave, Given{l.Path, l.Text(), cmp.Or(r.from[l.Path], fmt.Sprintf("line %d", line))})
 		}
 	}
-	r.addNew(cfg.validate())
+	r.addNew(cfg.Validate())
 	if len(r.faults) > 0 {
-		slices.SortStableFunc(r.faults, func(a, b fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
-		return gave, &invalid{file, r.faults}
+		slices.SortStableFunc(r.faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+		return gave, &Invalid{file, r.faults}
 	}
-	cfg.complete()
+	cfg.Complete()
 	return gave, nil
 }
 
@@ -178,7 +185,7 @@ func (r *reading) addNew(err error) {
 		told[f.Field] = true
 		addresses = addresses || strings.HasSuffix(f.Detail, "is no host:port")
 	}
-	for _, err := range flat(err) {
+	for _, err := range Flat(err) {
 		e, ok := errors.AsType[*millrace.Error](err)
 		if ok && (told[e.Field] || addresses && strings.Contains(e.Detail, "is no host:port")) {
 			continue
@@ -189,23 +196,23 @@ func (r *reading) addNew(err error) {
 
 // add adds faults with their places, each once.
 func (r *reading) add(err error) {
-	for _, err := range flat(err) {
-		var of []fault
+	for _, err := range Flat(err) {
+		var of []Fault
 		if e, ok := errors.AsType[*document.Error](err); ok {
 			for _, f := range e.Faults {
-				of = append(of, fault{f.Line, f.Col, "", f.Field, f.Detail, f.WayOut})
+				of = append(of, Fault{f.Line, f.Col, "", f.Field, f.Detail, f.WayOut})
 			}
 		} else if e, ok := errors.AsType[*millrace.Error](err); ok {
-			f := fault{From: r.from[e.Field], Field: e.Field, Detail: e.Detail, WayOut: e.WayOut}
+			f := Fault{From: r.from[e.Field], Field: e.Field, Detail: e.Detail, WayOut: e.WayOut}
 			if strings.HasPrefix(f.Field, "MILLRACE_") {
 				f.From, f.Field = f.Field, ""
 			}
 			if f.From == "" {
 				f.Line, f.Column = r.document.Find(f.Field)
 			}
-			of = []fault{f}
+			of = []Fault{f}
 		} else {
-			of = []fault{{Line: 1, Column: 1, Detail: err.Error()}}
+			of = []Fault{{Line: 1, Column: 1, Detail: err.Error()}}
 		}
 		for _, f := range of {
 			if !slices.Contains(r.faults, f) {
@@ -215,8 +222,8 @@ func (r *reading) add(err error) {
 	}
 }
 
-// flat takes joined errors apart.
-func flat(err error) (all []error) {
+// Flat takes joined errors apart.
+func Flat(err error) (all []error) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	switch {
 	case err == nil:
@@ -225,7 +232,7 @@ func flat(err error) (all []error) {
 		return []error{err}
 	}
 	for _, err := range joined.Unwrap() {
-		all = append(all, flat(err)...)
+		all = append(all, Flat(err)...)
 	}
 	return all
 }

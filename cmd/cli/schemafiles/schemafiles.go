@@ -1,4 +1,6 @@
-package cli
+// Package schemafiles reads the schemas that commands are given: those that ship, by
+// their names, and others by their .avsc files.
+package schemafiles
 
 import (
 	"fmt"
@@ -9,8 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// readSchema returns a schema that ships, or one from a file.
-func readSchema(name string) (*schemas.Schema, error) {
+// Read returns a schema that ships, or one from a file.
+func Read(name string) (*schemas.Schema, error) {
 	switch name {
 	case "activity":
 		return schemas.Activity(), nil
@@ -30,10 +32,10 @@ func readSchema(name string) (*schemas.Schema, error) {
 	return s, nil
 }
 
-// schemasOf returns the schemas that ship and those of avsc files as a cluster
+// Snapshot returns the schemas that ship and those of avsc files as a cluster
 // knows them that admitted the files in their order. Those of a shipped name
 // stand in its place.
-func schemasOf(avsc []string) (*schemas.Snapshot, error) {
+func Snapshot(avsc []string) (*schemas.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
 		return nil, err
@@ -49,7 +51,7 @@ func schemasOf(avsc []string) (*schemas.Snapshot, error) {
 
 func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
 	for _, file := range avsc {
-		s, err := readSchema(file)
+		s, err := Read(file)
 		if err != nil {
 			return nil, err
 		}

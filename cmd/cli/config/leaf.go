@@ -1,4 +1,4 @@
-package cli
+package config
 
 import (
 	"fmt"
@@ -16,65 +16,65 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// leaf is a key that has a value, and no keys below it.
-type leaf struct {
-	path  string
-	field reflect.StructField
-	value reflect.Value
+// Leaf is a key that has a value, and no keys below it.
+type Leaf struct {
+	Path  string
+	Field reflect.StructField
+	Value reflect.Value
 }
 
-// leavesOf returns the leaves of a struct in order. With names, each mapping has
+// LeavesOf returns the leaves of a struct in order. With names, each mapping has
 // one entry, whose key is the name of the tag.
-func leavesOf(v reflect.Value, path string, names bool) (all []leaf) {
+func LeavesOf(v reflect.Value, path string, names bool) (all []Leaf) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		switch key, inline := document.Key(f); {
 		case inline:
-			all = append(all, leavesOf(v.Field(i), path, names)...)
+			all = append(all, LeavesOf(v.Field(i), path, names)...)
 		case key != "":
-			all = append(all, leavesAt(leaf{strings.TrimPrefix(path+"."+key, "."), f, v.Field(i)}, names)...)
+			all = append(all, leavesAt(Leaf{strings.TrimPrefix(path+"."+key, "."), f, v.Field(i)}, names)...)
 		}
 	}
 	return all
 }
 
-func leavesAt(l leaf, names bool) (all []leaf) {
+func leavesAt(l Leaf, names bool) (all []Leaf) {
 	switch {
-	case l.value.Kind() == reflect.Struct:
-		return leavesOf(l.value, l.path, names)
-	case l.value.Kind() != reflect.Map:
-		return []leaf{l}
+	case l.Value.Kind() == reflect.Struct:
+		return LeavesOf(l.Value, l.Path, names)
+	case l.Value.Kind() != reflect.Map:
+		return []Leaf{l}
 	case names:
-		return leavesAt(leaf{l.path + "." + l.field.Tag.Get("name"), l.field, reflect.New(l.value.Type().Elem()).Elem()}, names)
+		return leavesAt(Leaf{l.Path + "." + l.Field.Tag.Get("name"), l.Field, reflect.New(l.Value.Type().Elem()).Elem()}, names)
 	}
-	keys := l.value.MapKeys()
+	keys := l.Value.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 	for _, key := range keys {
-		all = append(all, leavesAt(leaf{l.path + "." + key.String(), l.field, l.value.MapIndex(key)}, names)...)
+		all = append(all, leavesAt(Leaf{l.Path + "." + key.String(), l.Field, l.Value.MapIndex(key)}, names)...)
 	}
 	return all
 }
 
-// isSecret reports whether the value itself must not be seen.
-func (l leaf) isSecret() bool { return l.value.Type() == reflect.TypeFor[secure.Secret]() }
+// IsSecret reports whether the value itself must not be seen.
+func (l Leaf) IsSecret() bool { return l.Value.Type() == reflect.TypeFor[secure.Secret]() }
 
 // set returns which of the settings gives the leaf; nil: none.
-func (l leaf) set(by []setting) *setting {
-	if !l.value.CanAddr() {
+func (l Leaf) set(by []Setting) *Setting {
+	if !l.Value.CanAddr() {
 		return nil
 	}
-	at := l.value.Addr().Pointer()
+	at := l.Value.Addr().Pointer()
 	for i, s := range by {
-		if s.text != nil && reflect.ValueOf(s.text).Pointer() == at || s.on != nil && reflect.ValueOf(s.on).Pointer() == at {
+		if s.Text != nil && reflect.ValueOf(s.Text).Pointer() == at || s.On != nil && reflect.ValueOf(s.On).Pointer() == at {
 			return &by[i]
 		}
 	}
 	return nil
 }
 
-// text is the value in a line, where it is no secret.
-func (l leaf) text() string {
-	v := reflect.Indirect(l.value)
+// Text is the value in a line, where it is no secret.
+func (l Leaf) Text() string {
+	v := reflect.Indirect(l.Value)
 	if !v.IsValid() {
 		return ""
 	}
@@ -89,33 +89,33 @@ func (l leaf) text() string {
 }
 
 // items are the texts of a leaf that is one, or a list of them, by their paths.
-func (l leaf) items() map[string]string {
-	switch l.value.Kind() {
+func (l Leaf) items() map[string]string {
+	switch l.Value.Kind() {
 	case reflect.String:
-		return map[string]string{l.path: l.value.String()}
+		return map[string]string{l.Path: l.Value.String()}
 	case reflect.Slice:
 		all := map[string]string{}
-		for i := range l.value.Len() {
-			all[fmt.Sprintf("%s[%d]", l.path, i)] = l.value.Index(i).String()
+		for i := range l.Value.Len() {
+			all[fmt.Sprintf("%s[%d]", l.Path, i)] = l.Value.Index(i).String()
 		}
 		return all
 	}
 	return nil
 }
 
-// choices are the texts that the leaf may be; none: any.
-func (l leaf) choices() []string {
-	all := l.field.Tag.Get("choices")
+// Choices are the texts that the leaf may be; none: any.
+func (l Leaf) Choices() []string {
+	all := l.Field.Tag.Get("choices")
 	if all == "" {
 		return nil
 	}
 	return strings.Split(all, ", ")
 }
 
-// validate reports what is wrong with the value by itself, by its tags. What was
+// Validate reports what is wrong with the value by itself, by its tags. What was
 // left out is not.
-func (l leaf) validate() (errs []error) {
-	if l.value.IsZero() {
+func (l Leaf) Validate() (errs []error) {
+	if l.Value.IsZero() {
 		return nil
 	}
 	bad := func(path, detail, wayOut string) {
@@ -124,19 +124,19 @@ func (l leaf) validate() (errs []error) {
 	items := l.items()
 	for _, path := range slices.Sorted(maps.Keys(items)) {
 		text := items[path]
-		if choices := l.choices(); choices != nil && !slices.Contains(choices, text) {
-			bad(l.path, fmt.Sprintf("%.40q is not known", text), hint.Nearest(text, choices))
+		if choices := l.Choices(); choices != nil && !slices.Contains(choices, text) {
+			bad(l.Path, fmt.Sprintf("%.40q is not known", text), hint.Nearest(text, choices))
 		}
-		if l.field.Tag.Get("form") == hostPort {
+		if l.Field.Tag.Get("form") == hostPort {
 			if fault := noHostPort(text); fault != "" {
 				bad(path, fault, "write a host, a colon and a port, such as 127.0.0.1:9092")
 			}
 		}
 	}
-	if least, most, ok := strings.Cut(l.field.Tag.Get("range"), ".."); ok {
-		v := reflect.Indirect(l.value)
+	if least, most, ok := strings.Cut(l.Field.Tag.Get("range"), ".."); ok {
+		v := reflect.Indirect(l.Value)
 		if x := v.Convert(reflect.TypeFor[float64]()).Float(); least != "" && x < bound(least) || most != "" && x > bound(most) {
-			bad(l.path, fmt.Sprintf("%v is out of its range", v.Interface()), "give "+inWords(least, most)+", or leave it out")
+			bad(l.Path, fmt.Sprintf("%v is out of its range", v.Interface()), "give "+inWords(least, most)+", or leave it out")
 		}
 	}
 	return errs

@@ -1,4 +1,4 @@
-package cli
+package reach
 
 import (
 	"context"
@@ -23,12 +23,13 @@ type Security struct {
 	Connections Connections `yaml:"connect,omitempty"`
 }
 
-func (s *Security) plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
+// Plain says where plain text may go.
+func (s *Security) Plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
 
-// dial is how the role calls others by gRPC.
-func (s *Security) dial() (grpc.DialOption, error) {
+// Dial is how the role calls others by gRPC.
+func (s *Security) Dial() (grpc.DialOption, error) {
 	if !s.TLS.On() {
-		return grpc.WithTransportCredentials(grpctune.Plain(s.plain().Check)), nil
+		return grpc.WithTransportCredentials(grpctune.Plain(s.Plain().Check)), nil
 	}
 	files, err := secure.Open(s.TLS, "tls", slog.Default())
 	if err != nil {
@@ -43,31 +44,31 @@ func (s *Security) dial() (grpc.DialOption, error) {
 
 type securityKey struct{}
 
-// securityOf is how a command reaches the cluster that it is run on.
-func securityOf(ctx context.Context) *Security {
+// Of is how a command reaches the cluster that it is run on.
+func Of(ctx context.Context) *Security {
 	if s, ok := ctx.Value(securityKey{}).(*Security); ok {
 		return s
 	}
 	return new(Security)
 }
 
-// kafkaAt is the Kafka of a command.
-func kafkaAt(ctx context.Context, addrs []string) kafka.Brokers {
+// Kafka is the Kafka of a command.
+func Kafka(ctx context.Context, addrs []string) kafka.Brokers {
 	if len(addrs) == 0 {
 		return kafka.Brokers{}
 	}
-	return securityOf(ctx).Connections.Kafka.At(slog.Default(), addrs...)
+	return Of(ctx).Connections.Kafka.At(slog.Default(), addrs...)
 }
 
-// dialBroker returns a client of a Millrace broker.
-func dialBroker(ctx context.Context, addr string) (*client.Client, error) {
-	s := securityOf(ctx)
+// Broker returns a client of a Millrace broker.
+func Broker(ctx context.Context, addr string) (*client.Client, error) {
+	s := Of(ctx)
 	if !s.TLS.On() {
-		if err := s.plain().Check(addr); err != nil {
+		if err := s.Plain().Check(addr); err != nil {
 			return nil, err
 		}
 	}
-	how, err := s.dial()
+	how, err := s.Dial()
 	if err != nil {
 		return nil, err
 	}

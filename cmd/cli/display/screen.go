@@ -1,4 +1,4 @@
-package cli
+package display
 
 import (
 	"fmt"
@@ -8,21 +8,21 @@ import (
 	"unicode"
 )
 
-// screen is a terminal that what others have written (ids, texts, names, reasons)
+// Screen is a terminal that what others have written (ids, texts, names, reasons)
 // cannot steer: characters that move the cursor, name the window or turn the
 // direction of text are shown by their number.
-type screen struct{ *os.File }
+type Screen struct{ *os.File }
 
-// onScreen returns a file as it is, or as a screen if it is a terminal.
-func onScreen(f *os.File) io.Writer {
-	if isTerminal(f) {
-		return screen{f}
+// OnScreen returns a file as it is, or as a screen if it is a terminal.
+func OnScreen(f *os.File) io.Writer {
+	if IsTerminal(f) {
+		return Screen{f}
 	}
 	return f
 }
 
 // Write implements io.Writer.
-func (s screen) Write(b []byte) (int, error) {
+func (s Screen) Write(b []byte) (int, error) {
 	if _, err := io.WriteString(s.File, harmless(string(b))); err != nil {
 		return 0, err
 	}
@@ -49,9 +49,10 @@ func harmless(text string) string {
 	return b.String()
 }
 
-func isTerminal(w io.Writer) bool {
+// IsTerminal reports whether somebody reads along.
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if s, is := w.(screen); is {
+	if s, is := w.(Screen); is {
 		f, ok = s.File, true
 	}
 	if !ok {

@@ -1,4 +1,4 @@
-package cli
+package display
 
 import (
 	"os"
@@ -25,10 +25,10 @@ func TestOnScreen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if onScreen(f) != f {
+	if OnScreen(f) != f {
 		t.Error("a file is taken for a terminal")
 	}
-	if n, err := (screen{f}).Write([]byte("a\x1bb")); n != 3 || err != nil {
+	if n, err := (Screen{f}).Write([]byte("a\x1bb")); n != 3 || err != nil {
 		t.Error(n, err)
 	}
 	if text, err := os.ReadFile(f.Name()); err != nil || string(text) != `a\u001bb` {

@@ -1,4 +1,4 @@
-package cli
+package display
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// printable is the beginning of a text without what a terminal would obey.
-func printable(s string) string {
+// Printable is the beginning of a text without what a terminal would obey.
+func Printable(s string) string {
 	const most = 512
 	cut := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -27,16 +27,19 @@ func printable(s string) string {
 	return cut
 }
 
-func shortTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// ShortTime is a time to the second, in UTC.
+func ShortTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func ago(at time.Time) string {
+// Ago says how long ago something was.
+func Ago(at time.Time) string {
 	if time.Until(at) > time.Minute {
 		return at.UTC().Format(time.DateTime) + "Z, in the future"
 	}
 	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
 }
 
-func numbers(s cluster.Set) []int {
+// Numbers are the partitions of a set, as JSON has them.
+func Numbers(s cluster.Set) []int {
 	out := []int{}
 	for p := range s.All() {
 		out = append(out, int(p))
@@ -44,30 +47,32 @@ func numbers(s cluster.Set) []int {
 	return out
 }
 
-// faults is how many there are, in words.
-func faults(n int) string {
+// Faults is how many there are, in words.
+func Faults(n int) string {
 	if n == 1 {
 		return "1 fault"
 	}
 	return fmt.Sprintf("%d faults", n)
 }
 
-func joined(a, b string) string {
+// Joined is two sentences as one, of which each may be empty.
+func Joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}
 	return a + "; " + b
 }
 
-func faultText(err error) string {
+// FaultText is what an error says; "" for none.
+func FaultText(err error) string {
 	if err == nil {
 		return ""
 	}
 	return err.Error()
 }
 
-// writeActs prints what was done, an act a line.
-func writeActs(w io.Writer, all []audit.Entry) error {
+// WriteActs prints what was done, an act a line.
+func WriteActs(w io.Writer, all []audit.Entry) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "WHEN\tWHO\tACT\tON\tBEFORE\tAFTER")
 	for _, e := range all {
@@ -75,7 +80,7 @@ func writeActs(w io.Writer, all []audit.Entry) error {
 		if e.Fault != "" {
 			after = "FAILED: " + e.Fault
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", shortTime(e.Time), printable(e.Who), e.Act, printable(e.On), printable(e.Before), printable(after))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), e.Act, Printable(e.On), Printable(e.Before), Printable(after))
 	}
 	return t.Flush()
 }

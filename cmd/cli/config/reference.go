@@ -1,4 +1,4 @@
-package cli
+package config
 
 import (
 	"cmp"
@@ -13,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
 )
 
-// referenceKey is what there is to say of a key.
-type referenceKey struct {
+// Key is what there is to say of a key.
+type Key struct {
 	Key      string   `json:"key"`
 	Type     string   `json:"type"`
 	Unit     string   `json:"unit,omitempty"`
@@ -30,59 +31,59 @@ type referenceKey struct {
 	Doc      string   `json:"doc"`
 }
 
-// referenceOf returns the keys of a configuration in order, those that every
+// ReferenceOf returns the keys of a configuration in order, those that every
 // role has last. What is required and what is a default is not said anywhere: an
 // empty configuration is refused for the first, and completed with the second.
-func (files configurationFiles) referenceOf(of configuration) (keys []referenceKey) {
+func (files Files) ReferenceOf(of Configuration) (keys []Key) {
 	required := map[string]bool{}
-	for _, err := range flat(of.validate()) {
+	for _, err := range Flat(of.Validate()) {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
 			required[e.Field] = true
 		}
 	}
-	of.complete()
-	settings := of.settings()
-	for _, l := range leavesOf(reflect.ValueOf(of).Elem(), "", true) {
-		tag := l.field.Tag.Get
+	of.Complete()
+	settings := of.Settings()
+	for _, l := range LeavesOf(reflect.ValueOf(of).Elem(), "", true) {
+		tag := l.Field.Tag.Get
 		if tag("doc") == "-" {
 			continue
 		}
-		k := referenceKey{Key: l.path, Type: l.kind(), Unit: tag("unit"), Required: required[l.path], Default: tag("default"), Choices: l.choices(), Secret: tag("secret"), Doc: tag("doc")}
+		k := Key{Key: l.Path, Type: l.kind(), Unit: tag("unit"), Required: required[l.Path], Default: tag("default"), Choices: l.Choices(), Secret: tag("secret"), Doc: tag("doc")}
 		if least, most, ok := strings.Cut(tag("range"), ".."); ok {
 			k.Range = inWords(least, most)
 		}
-		if v := reflect.Indirect(l.value); k.Default == "" && v.IsValid() && (!v.IsZero() || l.value.Kind() == reflect.Pointer) {
-			k.Default = l.text()
+		if v := reflect.Indirect(l.Value); k.Default == "" && v.IsValid() && (!v.IsZero() || l.Value.Kind() == reflect.Pointer) {
+			k.Default = l.Text()
 		}
 		if l.kind() == trueOrFalse {
 			k.Default = cmp.Or(k.Default, "false")
 		}
-		if l.isSecret() {
+		if l.IsSecret() {
 			k.Secret = "value"
 		}
 		if s := l.set(settings); s != nil {
-			if k.Variable = s.env; s.flag != "" {
-				k.Flag = "--" + s.flag
+			if k.Variable = s.Env; s.Flag != "" {
+				k.Flag = "--" + s.Flag
 			}
 		}
 		keys = append(keys, k)
 	}
-	ofAll := files.ofEveryRole()
-	rank := func(k referenceKey) int {
+	ofAll := files.OfEveryRole()
+	rank := func(k Key) int {
 		if ofAll[k.Key] {
 			return 1
 		}
 		return 0
 	}
-	slices.SortStableFunc(keys, func(a, b referenceKey) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(keys, func(a, b Key) int { return rank(a) - rank(b) })
 	return keys
 }
 
-// ofEveryRole are the keys that every role has.
-func (files configurationFiles) ofEveryRole() map[string]bool {
+// OfEveryRole are the keys that every role has.
+func (files Files) OfEveryRole() map[string]bool {
 	all := map[string]bool{}
-	for _, l := range leavesOf(reflect.ValueOf(files.everyRole).Elem(), "", true) {
-		all[l.path] = true
+	for _, l := range LeavesOf(reflect.ValueOf(files.EveryRole).Elem(), "", true) {
+		all[l.Path] = true
 	}
 	return all
 }
@@ -90,12 +91,12 @@ func (files configurationFiles) ofEveryRole() map[string]bool {
 const trueOrFalse = "true or false"
 
 // kind is what a value is, in words.
-func (l leaf) kind() string {
-	t := l.value.Type()
+func (l Leaf) kind() string {
+	t := l.Value.Type()
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	form := l.field.Tag.Get("form")
+	form := l.Field.Tag.Get("form")
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "time such as 90s"
@@ -115,8 +116,8 @@ func (l leaf) kind() string {
 	return "text"
 }
 
-func configReferenceCommand(files configurationFiles) *cobra.Command {
-	var output form
+func configReferenceCommand(files Files) *cobra.Command {
+	var output display.Form
 	c := &cobra.Command{
 		Use:   "reference [ROLE]",
 		Short: "Print every key of configuration files",
@@ -127,27 +128,27 @@ docs/configuration.md.`,
 		Example: `  millrace config reference broker
   millrace config reference contexts -o json`,
 		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: files.names(),
+		ValidArgs: files.Names(),
 		RunE: func(c *cobra.Command, args []string) error {
-			names := files.names()
+			names := files.Names()
 			if len(args) > 0 {
 				names = args
 			}
-			all := map[string][]referenceKey{}
+			all := map[string][]Key{}
 			for _, name := range names {
-				of, err := files.named(name)
+				of, err := files.Named(name)
 				if err != nil {
 					return err
 				}
-				all[name] = files.referenceOf(of)
+				all[name] = files.ReferenceOf(of)
 			}
-			return output.write(c.OutOrStdout(), all, func(w io.Writer) error {
+			return output.Write(c.OutOrStdout(), all, func(w io.Writer) error {
 				_, err := io.WriteString(w, files.referencePage(names, all))
 				return err
 			})
 		},
 	}
-	outputFlag(c, &output, "markdown", "json")
+	display.Flag(c, &output, "markdown", "json")
 	return c
 }
 
@@ -164,16 +165,16 @@ Each role reads one file in YAML (` + "`--config FILE`" + `), and the command li
 `
 
 // referencePage writes keys in Markdown. What every role has stands once.
-func (files configurationFiles) referencePage(names []string, all map[string][]referenceKey) string {
+func (files Files) referencePage(names []string, all map[string][]Key) string {
 	var b strings.Builder
 	b.WriteString(referenceTop)
-	ofAll := files.ofEveryRole()
-	var shared []referenceKey
+	ofAll := files.OfEveryRole()
+	var shared []Key
 	requiredBy := map[string][]string{}
 	for _, name := range names {
 		own := all[name]
 		if name != "contexts" {
-			i := slices.IndexFunc(own, func(k referenceKey) bool { return ofAll[k.Key] })
+			i := slices.IndexFunc(own, func(k Key) bool { return ofAll[k.Key] })
 			own, shared = own[:i], slices.Clone(own[i:])
 		}
 		referenceTable(&b, name, own)
@@ -194,7 +195,7 @@ func (files configurationFiles) referencePage(names []string, all map[string][]r
 	return b.String()
 }
 
-func referenceTable(b *strings.Builder, title string, keys []referenceKey) {
+func referenceTable(b *strings.Builder, title string, keys []Key) {
 	fmt.Fprintf(b, "\n## %s\n\n| key | type | default | flag, variable | |\n|---|---|---|---|---|\n", strings.ToUpper(title[:1])+title[1:])
 	for _, k := range keys {
 		of := []string{k.Type}

@@ -1,4 +1,6 @@
-package cli
+// Package clusters is the cluster that a command works on: which one its flags name,
+// how it is at one moment, and its nodes, which are asked what operators may.
+package clusters
 
 import (
 	"cmp"
@@ -14,20 +16,22 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
-// clusterFlags name the cluster that a command works on.
-type clusterFlags struct {
+// Flags name the cluster that a command works on.
+type Flags struct {
 	Etcd    []string // host:port each
 	Cluster string   // its name in etcd
 }
 
-func (c *clusterFlags) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
+// Name is the cluster's name in etcd.
+func (c *Flags) Name() string { return cmp.Or(c.Cluster, "millrace") }
 
-// clusterFlagsOf adds the flags that name a cluster.
-func clusterFlagsOf(f *pflag.FlagSet) *clusterFlags {
-	var cm clusterFlags
+// FlagsOf adds the flags that name a cluster.
+func FlagsOf(f *pflag.FlagSet) *Flags {
+	var cm Flags
 	f.StringSliceVar(&cm.Etcd, "etcd", []string{"127.0.0.1:2379"}, "etcd, host:port each")
 	f.StringVar(&cm.Cluster, "cluster", "millrace", "the cluster's name in etcd")
 	return &cm
@@ -36,19 +40,19 @@ func clusterFlagsOf(f *pflag.FlagSet) *clusterFlags {
 // etcdWait is how long a command waits for etcd. Roles wait for ever.
 const etcdWait = 10 * time.Second
 
-// reachCluster opens the cluster for a command, which fails where a role waits.
-func (c *clusterFlags) reachCluster(ctx context.Context) (*cluster.Client, error) {
-	return c.reach(ctx, cluster.Config{Who: whoami()})
+// Open opens the cluster for a command, which fails where a role waits.
+func (c *Flags) Open(ctx context.Context) (*cluster.Client, error) {
+	return c.reach(ctx, cluster.Config{Who: Who()})
 }
 
 // changesAnswers are commands of models, feeds, experiments and keys of pages
 // that change what brokers answer by.
 var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "page-keys"}
 
-// notLost refuses a change of a cluster whose etcd has lost state: brokers keep
+// NotLost refuses a change of a cluster whose etcd has lost state: brokers keep
 // what they had, and take over nothing before it is restored. What others show
 // of it is not what serves, which they are told.
-func notLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
+func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	maps, err := cl.Watch(ctx)
 	if err != nil {
 		return err
@@ -56,28 +60,28 @@ func notLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	switch lost := maps.Current().Lost(); {
 	case lost == "":
 	case !slices.Contains(changesAnswers, c.Name()):
-		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, restoreWayOut)
+		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, RestoreWayOut)
 	default:
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("etcd has lost state: %s. Brokers keep what they had, and would not take over what is changed now", lost),
-			WayOut: restoreWayOut,
+			WayOut: RestoreWayOut,
 		}
 	}
 	return nil
 }
 
-// onCluster makes a command that runs on a cluster, which is open for its time.
-func onCluster(c *cobra.Command, run func(ctx context.Context, cm *clusterFlags, cl *cluster.Client, args []string) error) *clusterFlags {
-	cm := clusterFlagsOf(c.Flags())
+// On makes a command that runs on a cluster, which is open for its time.
+func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.Client, args []string) error) *Flags {
+	cm := FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		ctx, cancel := context.WithCancel(c.Context())
 		defer cancel()
-		cl, err := cm.reachCluster(ctx)
+		cl, err := cm.Open(ctx)
 		if err != nil {
 			return err
 		}
 		defer cl.Close()
-		if err := notLost(ctx, c, cl); err != nil {
+		if err := NotLost(ctx, c, cl); err != nil {
 			return err
 		}
 		return run(ctx, cm, cl, args)
@@ -85,14 +89,14 @@ func onCluster(c *cobra.Command, run func(ctx context.Context, cm *clusterFlags,
 	return cm
 }
 
-// lookAtCluster is reachCluster for a command that writes nothing.
-func (c *clusterFlags) lookAtCluster(ctx context.Context) (*cluster.Client, error) {
+// OpenReadOnly is reachCluster for a command that writes nothing.
+func (c *Flags) OpenReadOnly(ctx context.Context) (*cluster.Client, error) {
 	return c.reach(ctx, cluster.Config{ReadOnly: true})
 }
 
-func (c *clusterFlags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
-	cfg.Endpoints, cfg.Name, cfg.Wait = c.Etcd, c.clusterName(), etcdWait
-	cfg.Access = securityOf(ctx).Connections.Etcd
+func (c *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client, error) {
+	cfg.Endpoints, cfg.Name, cfg.Wait = c.Etcd, c.Name(), etcdWait
+	cfg.Access = reach.Of(ctx).Connections.Etcd
 	cfg.Log = slog.New(quiet{slog.Default().Handler()})
 	cl, err := cluster.Open(ctx, cfg)
 	if err != nil && ctx.Err() != nil {
@@ -118,8 +122,8 @@ func (h quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{h.Handle
 
 func (h quiet) WithGroup(name string) slog.Handler { return quiet{h.Handler.WithGroup(name)} }
 
-// note tells why what a command has from etcd may not be what etcd should hold.
-func note(c *cobra.Command, watched ...interface{ Fault() error }) {
+// TellFaults tells why what a command has from etcd may not be what etcd should hold.
+func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
 	for _, w := range watched {
 		if fault := w.Fault(); fault != nil {
 			fmt.Fprintln(c.ErrOrStderr(), "NOTE:", fault)
@@ -127,8 +131,8 @@ func note(c *cobra.Command, watched ...interface{ Fault() error }) {
 	}
 }
 
-// whoami is how the history names who runs the command.
-func whoami() string {
+// Who is how the history names who runs the command.
+func Who() string {
 	name, host := "somebody", "somewhere"
 	if u, err := user.Current(); err == nil {
 		name = u.Username

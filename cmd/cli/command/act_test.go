@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func TestNobodyIsAsked(t *testing.T) {
 			c := &cobra.Command{}
 			c.SetIn(in)
 			c.SetErr(io.Discard)
-			ok, err := (&act{apply: true, yes: yes}).meant(c)
+			ok, err := (&Act{Apply: true, Yes: yes}).Meant(c)
 			e := (*millrace.Error)(nil)
 			if asked := errors.As(err, &e) && e.WayOut == "add --yes"; ok != yes || asked == yes {
 				t.Errorf("%s, --yes %v: %v, %v", name, yes, ok, err)
@@ -50,9 +50,9 @@ func TestActsAreNotedFirst(t *testing.T) {
 	}
 	bad := errors.New("bad")
 	for want, run := range map[string]func() error{
-		"skip":               func() error { return noted(note(bad), audit.Entry{Act: "skip"}, do(nil)) },
-		"skip done":          func() error { return noted(note(nil), audit.Entry{Act: "skip"}, do(nil)) },
-		"skip done skip bad": func() error { return noted(note(nil), audit.Entry{Act: "skip"}, do(bad)) },
+		"skip":               func() error { return Noted(note(bad), audit.Entry{Act: "skip"}, do(nil)) },
+		"skip done":          func() error { return Noted(note(nil), audit.Entry{Act: "skip"}, do(nil)) },
+		"skip done skip bad": func() error { return Noted(note(nil), audit.Entry{Act: "skip"}, do(bad)) },
 	} {
 		log = nil
 		if err := run(); (err == nil) != (want == "skip done") || strings.Join(log, " ") != want {
@@ -66,12 +66,12 @@ func TestActsAreNotedFirst(t *testing.T) {
 func TestAnInterruptedCommandFails(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	for use, ends := range map[string]func(error) error{"show": func(err error) error { return err }, "role": toldToStop} {
+	for use, ends := range map[string]func(error) error{"show": func(err error) error { return err }, "role": ToldToStop} {
 		c := &cobra.Command{Use: "millrace"}
 		c.AddCommand(&cobra.Command{Use: use, RunE: func(c *cobra.Command, _ []string) error { return ends(c.Context().Err()) }})
 		c.SetArgs([]string{use})
-		prepare(c)
-		if err := runLine(ctx, c); (err != nil) != (use == "show") || err != nil && err.Error() != "interrupted" {
+		Prepare(c)
+		if err := Run(ctx, c); (err != nil) != (use == "show") || err != nil && err.Error() != "interrupted" {
 			t.Errorf("%s: %v", use, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package reach
 
 import (
 	"cmp"
@@ -18,6 +18,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/hint"
@@ -85,18 +87,19 @@ func readContexts() (file string, all Contexts, err error) {
 		return file, all, nil
 	}
 	all.file = file
-	_, err = readConfiguration(file, &all, nil)
+	_, err = config.Read(file, &all, nil)
 	return file, all, err
 }
 
-// settings implements configuration. What flags and the environment say is of
+// Settings implements [config.Configuration]. What flags and the environment say is of
 // the command, whatever its context.
-func (c *Contexts) settings() []setting { return nil }
+func (c *Contexts) Settings() []config.Setting { return nil }
 
-func (c *Contexts) complete() {}
+// Complete implements [config.Configuration]: nothing that is left out has a value.
+func (c *Contexts) Complete() {}
 
-// validate reports what no command takes, whatever context it works on.
-func (c *Contexts) validate() error {
+// Validate reports what no command takes, whatever context it works on.
+func (c *Contexts) Validate() error {
 	info, err := os.Stat(c.file)
 	if err == nil && info.Mode().Perm()&0o077 != 0 && c.secret() {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "contexts", Detail: "the file holds passwords, and others may read it", WayOut: "chmod 600 it, or name files of passwords (password_file)"}
@@ -106,17 +109,17 @@ func (c *Contexts) validate() error {
 
 // secret reports whether a password stands in the file itself.
 func (c *Contexts) secret() bool {
-	return slices.ContainsFunc(leavesOf(reflect.ValueOf(c).Elem(), "", false), func(l leaf) bool {
-		return l.isSecret() && !l.value.IsZero()
+	return slices.ContainsFunc(config.LeavesOf(reflect.ValueOf(c).Elem(), "", false), func(l config.Leaf) bool {
+		return l.IsSecret() && !l.Value.IsZero()
 	})
 }
 
-// readFrom says which file it is read from.
-func (c *Contexts) readFrom(file string) { c.file = file }
+// ReadFrom says which file it is read from.
+func (c *Contexts) ReadFrom(file string) { c.file = file }
 
-// reach reports what is wrong with each context, as the commands that work on it
+// Reach reports what is wrong with each context, as the commands that work on it
 // are told.
-func (c *Contexts) reach() error {
+func (c *Contexts) Reach() error {
 	var errs []error
 	if c.Current != "" {
 		if _, err := c.find(c.file, c.Current); err != nil {
@@ -135,7 +138,7 @@ func (c *Contexts) reach() error {
 			faults = append(faults, s.Connections.Kafka.At(nil, x.Brokers...).Validate())
 		}
 		for i, addr := range append([]string{x.Broker}, x.Admin...) {
-			if err := s.plain().Check(addr); addr != "" && !s.TLS.On() && err != nil {
+			if err := s.Plain().Check(addr); addr != "" && !s.TLS.On() && err != nil {
 				e, _ := errors.AsType[*millrace.Error](err)
 				if e.Field = "broker"; i > 0 {
 					e.Field = fmt.Sprintf("admin[%d]", i-1)
@@ -143,8 +146,8 @@ func (c *Contexts) reach() error {
 				faults = append(faults, e)
 			}
 		}
-		_, err := s.dial()
-		for _, err := range flat(errors.Join(append(faults, err)...)) {
+		_, err := s.Dial()
+		for _, err := range config.Flat(errors.Join(append(faults, err)...)) {
 			if e, ok := errors.AsType[*millrace.Error](err); ok {
 				e.Field = "contexts." + name + "." + e.Field
 			}
@@ -166,18 +169,18 @@ func (c Contexts) find(file, name string) (Context, error) {
 		return x, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "context", Detail: fmt.Sprintf("%s has no context %.60q", file, name), WayOut: wayOut}
 	}
 	dir := filepath.Dir(file)
-	for _, s := range settingsOf(&x.Security) {
-		if isFile := s.flag != "" && strings.Contains(s.usage, "file"); isFile && *s.text != "" && *s.text != "system" && !filepath.IsAbs(*s.text) {
-			*s.text = filepath.Join(dir, *s.text)
+	for _, s := range SettingsOf(&x.Security) {
+		if isFile := s.Flag != "" && strings.Contains(s.Usage, "file"); isFile && *s.Text != "" && *s.Text != "system" && !filepath.IsAbs(*s.Text) {
+			*s.Text = filepath.Join(dir, *s.Text)
 		}
 	}
 	return x, nil
 }
 
-// inContext has a command work on the cluster of its context: what no flag says,
+// InContext has a command work on the cluster of its context: what no flag says,
 // the environment says, and then the context. Roles have configurations, and
 // clusters in this process have no context.
-func inContext(c *cobra.Command) error {
+func InContext(c *cobra.Command) error {
 	name, _ := c.Flags().GetString("context") // every command has it
 	switch top := topCommand(c); {
 	case top.GroupID == "run", top.Name() == "context", top.Name() == "config", top.Name() == "completion":
@@ -223,9 +226,9 @@ func ownCluster(c *cobra.Command, name string) error {
 	if name != "" {
 		given = "--context"
 	}
-	for _, s := range settingsOf(new(Security)) {
-		if f := c.Flags().Lookup(s.flag); f != nil && f.Changed {
-			given = "--" + s.flag
+	for _, s := range SettingsOf(new(Security)) {
+		if f := c.Flags().Lookup(s.Flag); f != nil && f.Changed {
+			given = "--" + s.Flag
 		}
 	}
 	if given == "" {
@@ -244,7 +247,8 @@ func topCommand(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func contextCommand() *cobra.Command {
+// Command names the contexts, and chooses one.
+func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "context",
 		Short: "Name the clusters that commands work on, and choose one",
@@ -259,13 +263,13 @@ contexts. A password belongs into a file of its own (password_file); where it
 stands here (password), nobody else may be able to read the file.`,
 	}
 	c.AddCommand(
-		looking(&cobra.Command{Use: "list", Short: "List the contexts; * is the current one", Args: cobra.NoArgs}, func(c *cobra.Command, output *form, _ []string) error {
+		display.Looking(&cobra.Command{Use: "list", Short: "List the contexts; * is the current one", Args: cobra.NoArgs}, func(c *cobra.Command, output *display.Form, _ []string) error {
 			return listContexts(c.OutOrStdout(), output)
 		}),
 		&cobra.Command{Use: "use NAME", Short: "Make a context the current one", Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error {
 			return useContext(args[0])
 		}},
-		looking(&cobra.Command{Use: "show [NAME]", Short: "Show a context, without its passwords", Args: cobra.MaximumNArgs(1)}, func(c *cobra.Command, output *form, args []string) error {
+		display.Looking(&cobra.Command{Use: "show [NAME]", Short: "Show a context, without its passwords", Args: cobra.MaximumNArgs(1)}, func(c *cobra.Command, output *display.Form, args []string) error {
 			return showContext(c.OutOrStdout(), output, args)
 		}),
 	)
@@ -294,7 +298,7 @@ const contextExample = `  current: prod
       broker: 127.0.0.1:9090
 `
 
-func listContexts(w io.Writer, output *form) error {
+func listContexts(w io.Writer, output *display.Form) error {
 	file, all, err := readContexts()
 	if err != nil {
 		return err
@@ -310,7 +314,7 @@ func listContexts(w io.Writer, output *form) error {
 	for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
 		shown.Contexts = append(shown.Contexts, listed{name, name == cmp.Or(os.Getenv("MILLRACE_CONTEXT"), all.Current)})
 	}
-	return output.write(w, shown, func(w io.Writer) error {
+	return output.Write(w, shown, func(w io.Writer) error {
 		if len(shown.Contexts) == 0 {
 			fmt.Fprintf(w, "There are no contexts in %s\n", file)
 		}
@@ -325,7 +329,7 @@ func listContexts(w io.Writer, output *form) error {
 	})
 }
 
-func showContext(w io.Writer, output *form, args []string) error {
+func showContext(w io.Writer, output *display.Form, args []string) error {
 	file, all, err := readContexts()
 	if err != nil {
 		return err
@@ -342,7 +346,7 @@ func showContext(w io.Writer, output *form, args []string) error {
 	if err != nil {
 		return err
 	}
-	return output.write(w, objectOf(text), func(w io.Writer) error {
+	return output.Write(w, display.Object(text), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
@@ -390,4 +394,18 @@ func replaceFile(file, text string) error {
 		}
 	}
 	return nil
+}
+
+// WithoutContext is the environment without what it says of a cluster: the cluster is
+// this process's, whatever the user works on.
+func WithoutContext() []string {
+	others := []string{"MILLRACE_CONTEXT", "MILLRACE_CONTEXTS"}
+	for _, a := range new(Context).addresses() {
+		others = append(others, a.env)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(of string) bool {
+		name, _, _ := strings.Cut(of, "=")
+		return slices.Contains(others, name)
+	})
+	return append(env, "MILLRACE_CONTEXTS="+os.DevNull)
 }

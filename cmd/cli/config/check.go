@@ -1,4 +1,4 @@
-package cli
+package config
 
 import (
 	"errors"
@@ -9,10 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/document"
 )
 
-func configCommand(files configurationFiles) *cobra.Command {
+// Command checks files and prints their reference.
+func Command(files Files) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check configuration files, and tell what may be in them",
@@ -26,13 +28,13 @@ check, which is the one that a role makes when it starts.`,
 
 // configCheck is a check of a file.
 type configCheck struct {
-	files     configurationFiles
+	files     Files
 	role      string
-	output    form
+	output    display.Form
 	effective bool
 }
 
-func configCheckCommand(files configurationFiles) *cobra.Command {
+func configCheckCommand(files Files) *cobra.Command {
 	check := configCheck{files: files}
 	c := &cobra.Command{
 		Use:   "check FILE",
@@ -59,9 +61,9 @@ file. Passwords and tokens are in neither.`,
 	f := c.Flags()
 	f.StringVar(&check.role, "role", "", "which role the file is of: partitioner, indexnode, broker, coordinator or contexts")
 	f.BoolVar(&check.effective, "effective", false, "show the whole configuration, with its defaults")
-	outputFlag(c, &check.output)
-	for _, of := range files.all {
-		ownFlags(f, of.new())
+	display.Flag(c, &check.output)
+	for _, of := range files.All {
+		OwnFlags(f, of.New())
 	}
 	return c
 }
@@ -70,19 +72,19 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 	said := struct {
 		File   string  `json:"file"`
 		Role   string  `json:"role,omitempty"`
-		Given  []given `json:"given"`
-		Faults []fault `json:"faults"`
+		Given  []Given `json:"given"`
+		Faults []Fault `json:"faults"`
 	}{File: file}
 	cfg, err := check.read(c, file, &said.Role, &said.Given)
-	wrong, ok := errors.AsType[*invalid](err)
+	wrong, ok := errors.AsType[*Invalid](err)
 	if err != nil && !ok {
 		return err
 	}
 	if ok {
 		said.Faults = wrong.faults
 	}
-	said.Given, said.Faults = list(said.Given), list(said.Faults)
-	shown := check.output.write(c.OutOrStdout(), said, func(w io.Writer) error {
+	said.Given, said.Faults = display.List(said.Given), display.List(said.Faults)
+	shown := check.output.Write(c.OutOrStdout(), said, func(w io.Writer) error {
 		switch {
 		case ok:
 			return nil
@@ -96,38 +98,38 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 		}
 		return summary(w, file, said.Role, said.Given)
 	})
-	if shown == nil && ok && check.output.json() { // which has told them
-		return fmt.Errorf("%s: %s", file, faults(len(wrong.faults)))
+	if shown == nil && ok && check.output.JSON() { // which has told them
+		return fmt.Errorf("%s: %s", file, display.Faults(len(wrong.faults)))
 	}
 	return errors.Join(err, shown)
 }
 
 // read reads the file, as what it is of.
-func (check *configCheck) read(c *cobra.Command, file string, role *string, gave *[]given) (cfg configuration, err error) {
+func (check *configCheck) read(c *cobra.Command, file string, role *string, gave *[]Given) (cfg Configuration, err error) {
 	if *role = check.role; *role == "" {
 		if *role, err = saysItself(file); err != nil {
 			return nil, err
 		}
 	}
-	if cfg, err = check.files.named(*role); err != nil {
+	if cfg, err = check.files.Named(*role); err != nil {
 		return nil, err
 	}
 	calls, ok := cfg.(reaching)
 	if ok {
-		calls.readFrom(file)
+		calls.ReadFrom(file)
 	}
-	if *gave, err = readConfiguration(file, cfg, c.Flags()); err != nil || !ok {
+	if *gave, err = Read(file, cfg, c.Flags()); err != nil || !ok {
 		return cfg, err
 	}
-	return cfg, placed(file, calls.reach())
+	return cfg, placed(file, calls.Reach())
 }
 
 // reaching is a configuration of what others call, which its own reader judges only
 // as far as it calls it.
 type reaching interface {
-	readFrom(file string)
-	// reach reports what is wrong with each.
-	reach() error
+	ReadFrom(file string)
+	// Reach reports what is wrong with each.
+	Reach() error
 }
 
 // placed gives faults their places in a file.
@@ -142,7 +144,7 @@ func placed(file string, err error) error {
 	var r reading
 	r.document, _ = document.Parse(text) // it has been parsed before
 	r.add(err)
-	return &invalid{file, r.faults}
+	return &Invalid{file, r.faults}
 }
 
 // saysItself returns what a file says that it is of.
@@ -169,7 +171,7 @@ func saysItself(file string) (string, error) {
 }
 
 // summary shows what was given, and where.
-func summary(w io.Writer, file, role string, all []given) error {
+func summary(w io.Writer, file, role string, all []Given) error {
 	fmt.Fprintf(w, "ok: %s (%s)\n", file, role)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, g := range all {

@@ -1,4 +1,4 @@
-package cli
+package command
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// parseSince reads how long ago, or when.
-func parseSince(text string, now time.Time) (millrace.Time, error) {
+// Since reads how long ago, or when.
+func Since(text string, now time.Time) (millrace.Time, error) {
 	if ago, err := time.ParseDuration(text); err == nil {
 		return millrace.TimeOf(now.Add(-ago)), nil
 	}
@@ -26,9 +26,9 @@ func parseSince(text string, now time.Time) (millrace.Time, error) {
 	return millrace.TimeOf(t), nil
 }
 
-// unknownAmong is the refusal of a name that none of the answers has that were
+// UnknownAmong is the refusal of a name that none of the answers has that were
 // read, with the names that they have.
-func unknownAmong(field, name, what string, has map[string]bool) error {
+func UnknownAmong(field, name, what string, has map[string]bool) error {
 	e := &millrace.Error{Reason: millrace.ReasonNotFound, Field: field, Detail: fmt.Sprintf("%s of %s %s", what, field, name), WayOut: "it has answers of no " + field}
 	if len(has) > 0 {
 		e.WayOut = hint.Nearest(name, slices.Sorted(maps.Keys(has)))
@@ -36,16 +36,17 @@ func unknownAmong(field, name, what string, has map[string]bool) error {
 	return e
 }
 
-// timeFlag is parseSince of another flag.
-func timeFlag(flag, text string, now time.Time) (millrace.Time, error) {
-	t, err := parseSince(text, now)
+// TimeFlag is parseSince of another flag.
+func TimeFlag(flag, text string, now time.Time) (millrace.Time, error) {
+	t, err := Since(text, now)
 	if e := (*millrace.Error)(nil); errors.As(err, &e) {
 		e.Field = flag
 	}
 	return t, err
 }
 
-func partitionArg(text string) (millrace.Partition, error) {
+// Partition reads the number of a partition.
+func Partition(text string) (millrace.Partition, error) {
 	set, err := cluster.ParseSet(text)
 	if err == nil && set.Len() == 1 {
 		for p := range set.All() {

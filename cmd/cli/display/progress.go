@@ -1,4 +1,4 @@
-package cli
+package display
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 )
 
-// teller tells how far a command is, on standard error: on a terminal a line
+// Teller tells how far a command is, on standard error: on a terminal a line
 // that is redrawn, elsewhere a line now and then.
-type teller struct {
+type Teller struct {
 	*backup.Progress
 	step atomic.Pointer[string]
 	stop context.CancelFunc
@@ -25,28 +25,29 @@ const (
 	tellWait  = 5 * time.Second
 )
 
-// startTeller begins to tell after a second. Close it in the end.
-func startTeller(ctx context.Context, w io.Writer) *teller {
+// StartTeller begins to tell after a second. Close it in the end.
+func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	ctx, stop := context.WithCancel(ctx)
-	t := &teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
-	t.say("")
+	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
+	t.Say("")
 	go func() {
 		defer close(t.done)
-		t.run(ctx, w, isTerminal(w))
+		t.run(ctx, w, IsTerminal(w))
 	}()
 	return t
 }
 
-// say names what is being done.
-func (t *teller) say(step string) { t.step.Store(&step) }
+// Say names what is being done.
+func (t *Teller) Say(step string) { t.step.Store(&step) }
 
-func (t *teller) close() {
+// Close ends the telling.
+func (t *Teller) Close() {
 	t.stop()
 	<-t.done
 }
 
 // line is what is told at one moment.
-func (t *teller) line() string {
+func (t *Teller) line() string {
 	line := *t.step.Load()
 	if s := t.Now(); s.Done > 0 || s.Total > 0 {
 		if line != "" {
@@ -57,11 +58,11 @@ func (t *teller) line() string {
 	return line
 }
 
-func (t *teller) run(ctx context.Context, w io.Writer, terminal bool) {
+func (t *Teller) run(ctx context.Context, w io.Writer, terminal bool) {
 	every, format := tellWait, "%s\n"
 	if terminal {
 		every, format = redraw, "\r\x1b[K%s"
-		if s, ok := w.(screen); ok {
+		if s, ok := w.(Screen); ok {
 			w = s.File
 		}
 		defer fmt.Fprint(w, "\r\x1b[K")

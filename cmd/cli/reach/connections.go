@@ -1,4 +1,7 @@
-package cli
+// Package reach is how commands and roles reach Kafka, etcd, the schema registry and
+// Millrace's own ports: by flags, the environment, and contexts, which name the
+// clusters that somebody works on.
+package reach
 
 import (
 	"fmt"
@@ -8,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/secure"
@@ -20,14 +24,14 @@ type Connections struct {
 	SchemaRegistry kafka.RegistryAccess `yaml:"schema_registry,omitempty"`
 }
 
-// settingsOf are all of them, in the order in which help shows them.
-func settingsOf(s *Security) (all []setting) {
+// SettingsOf are all of them, in the order in which help shows them.
+func SettingsOf(s *Security) (all []config.Setting) {
 	add := func(name, usage string, text *string, on *bool) {
-		all = append(all, setting{flag: name, env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), usage: usage, text: text, on: on})
+		all = append(all, config.Setting{Flag: name, Env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), Usage: usage, Text: text, On: on})
 	}
 	secret := func(name, usage string, into *secure.Secret) {
 		add(name, usage, (*string)(into), nil)
-		all[len(all)-1].flag = ""
+		all[len(all)-1].Flag = ""
 	}
 	plain := func(prefix, of string, on *bool) {
 		add(prefix+"insecure", "speak plain text to "+of+" beyond loopback", nil, on)
@@ -61,35 +65,35 @@ func settingsOf(s *Security) (all []setting) {
 	return all
 }
 
-// settingFlags adds the flags of settings, which the help on connections shows
+// Flags adds the flags of settings, which the help on connections shows
 // in the place of each command.
-func settingFlags(f *pflag.FlagSet) {
-	for _, s := range settingsOf(new(Security)) {
+func Flags(f *pflag.FlagSet) {
+	for _, s := range SettingsOf(new(Security)) {
 		switch {
-		case s.flag == "":
+		case s.Flag == "":
 			continue
-		case s.on != nil:
-			f.Bool(s.flag, false, s.usage)
+		case s.On != nil:
+			f.Bool(s.Flag, false, s.Usage)
 		default:
-			f.String(s.flag, "", s.usage)
+			f.String(s.Flag, "", s.Usage)
 		}
-		f.Lookup(s.flag).Hidden = true
+		f.Lookup(s.Flag).Hidden = true
 	}
 }
 
 // override gives s what flags and the environment say, flags first.
-func (s *Security) override(f *pflag.FlagSet) error { return override(f, settingsOf(s)) }
+func (s *Security) override(f *pflag.FlagSet) error { return config.Override(f, SettingsOf(s)) }
 
-// connectionsHelp is the help on what every command has.
-func connectionsHelp() *cobra.Command {
+// Help is the help on what every command has.
+func Help() *cobra.Command {
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, s := range settingsOf(new(Security)) {
-		flag := "--" + s.flag
-		if s.flag == "" {
+	for _, s := range SettingsOf(new(Security)) {
+		flag := "--" + s.Flag
+		if s.Flag == "" {
 			flag = "(no flag)"
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", flag, s.env, s.usage)
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", flag, s.Env, s.Usage)
 	}
 	_ = t.Flush() // into memory
 	return &cobra.Command{

@@ -59,6 +59,7 @@ var bans = []ban{
 
 	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
 	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
+	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 
 	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "internal/kafka", Why: "callers compile the client in; it stays small"},

@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
@@ -146,7 +147,7 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		}
 	}
 	o.must(acts["ResumeIngest"](o.ctx, node, true))
-	waitFor(o.ctx, t, "the partition to be made anew", func() bool { return acts["QuarantinePartition"](o.ctx, node, false) == nil })
+	clitest.WaitFor(o.ctx, t, "the partition to be made anew", func() bool { return acts["QuarantinePartition"](o.ctx, node, false) == nil })
 	o.must(acts["QuarantinePartition"](o.ctx, node, true)) // for ReleasePartition to have something to release
 	o.must(o.logs["node-1"].Close())                       // from here on nothing can be written down
 	for m, act := range acts {
@@ -296,7 +297,7 @@ func startRehearsal(t *testing.T) *rehearsal {
 	for _, limit := range []string{"10", "20"} {
 		r.done("feed define " + r.file("news.yaml", "name: news\nmodel: recency\nlimit: "+limit+"\n"))
 	}
-	r.done("experiment define " + r.file("ranking.yaml", fresher))
+	r.done("experiment define " + r.file("ranking.yaml", clitest.Fresher))
 	r.done("experiment stop fresher")
 	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
@@ -474,7 +475,7 @@ func (r *rehearsal) until(status string) {
 			r.t.Log(last)
 		}
 	}()
-	waitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
+	clitest.WaitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
 		out, err := r.run("cluster status")
 		last = fmt.Sprintf("%v\n%s", err, out)
 		return err == nil && strings.Contains(out, status)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/admin"
@@ -189,7 +190,7 @@ func brokerCommand() *cobra.Command {
 		if _, err := c.checkDir(c.Data, ""); err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, lastGood(c.Data))
+		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}

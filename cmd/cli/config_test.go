@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/cmd/cli/reach"
@@ -42,7 +43,7 @@ func TestHostileConfigurations(t *testing.T) {
 		if input != "" {
 			input = strings.Repeat(input+"\n", repeat)
 		}
-		file := written(t, input)
+		file := clitest.Written(t, input)
 		line := []string{"config", "check", file, "--role", role}
 		if d.HasArg("effective") {
 			line = append(line, "--effective")
@@ -165,12 +166,12 @@ var enough = map[string]string{
 // that is left to the code.
 func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 	every(t, func(t *testing.T, of string, cfg config.Configuration) {
-		file := written(t, enough[of])
+		file := clitest.Written(t, enough[of])
 		whole, err := said(t, "config", "check", file, "--effective")
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := said(t, "config", "check", written(t, whole), "--effective")
+		again, err := said(t, "config", "check", clitest.Written(t, whole), "--effective")
 		if err != nil || again != whole {
 			t.Errorf("%v\n%s\nis read as\n%s", err, whole, again)
 		}
@@ -185,7 +186,7 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 		for _, k := range roleFiles().ReferenceOf(fresh) {
 			if k.Required {
 				lines := slices.DeleteFunc(strings.Split(enough[of], "\n"), func(line string) bool { return strings.HasPrefix(line, k.Key+":") })
-				if _, err := said(t, "config", "check", "--role", of, written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
+				if _, err := said(t, "config", "check", "--role", of, clitest.Written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
 					t.Errorf("without %s: %v", k.Key, err)
 				}
 			}
@@ -272,7 +273,7 @@ func TestRolesUseTheDefaults(t *testing.T) {
 
 // A backup node answers nobody, and drains nothing.
 func TestEffectiveDrain(t *testing.T) {
-	file := written(t, enough["indexnode"]+"serves: false\nbackup: {to: \"file:///backups\"}\n")
+	file := clitest.Written(t, enough["indexnode"]+"serves: false\nbackup: {to: \"file:///backups\"}\n")
 	if whole, err := said(t, "config", "check", file, "--effective"); err != nil || !strings.Contains(whole, "\ndrain: 0s\n") {
 		t.Errorf("%v\n%s", err, whole)
 	}
@@ -285,7 +286,7 @@ const hush = "xyzzy-hush-hush-xyzzy"
 func TestSecretsAreNeverShown(t *testing.T) {
 	secrets := 0
 	every(t, func(t *testing.T, of string, cfg config.Configuration) {
-		file := written(t, enough[of])
+		file := clitest.Written(t, enough[of])
 		keys := map[string]config.Key{}
 		for _, k := range roleFiles().ReferenceOf(cfg) {
 			keys[k.Key] = k
@@ -341,7 +342,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 			shown("the summary", l.Text())
 		}
 		whole := strings.ReplaceAll(string(text), "(hidden)", hush) // refused for having too many
-		told, err := said(t, "config", "check", "--role", of, written(t, whole))
+		told, err := said(t, "config", "check", "--role", of, clitest.Written(t, whole))
 		shown("a file", fmt.Sprint(told, err))
 	})
 	if secrets < 20 {
@@ -351,13 +352,13 @@ func TestSecretsAreNeverShown(t *testing.T) {
 
 // What a role logs first is its configuration, without its secrets.
 func TestTheFirstLineHasNoSecrets(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	for _, name := range []string{"KAFKA", "ETCD", "SCHEMA_REGISTRY"} {
 		t.Setenv("MILLRACE_"+name+"_PASSWORD", hush)
 	}
 	for _, role := range roleFiles().Names()[:4] {
 		// It ends behind that line: a directory takes no lines.
-		file := written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
+		file := clitest.Written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
 		out, err := output(role, "--config", file, "--log-level", "INFO")
 		if err == nil || strings.Contains(out, hush) || strings.Count(out, "(hidden)") != 3 || !strings.Contains(out, "starting") || !strings.Contains(out, "audit: open /") {
 			t.Errorf("%s: %v\n%s", role, err, out)
@@ -373,7 +374,7 @@ func TestFilesAreLookedInto(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := said(t, "config", "check", written(t, enough["indexnode"]+fmt.Sprintf(`tls: {ca: %s, cert: %s/none.pem, key: %s/none.key}
+	_, err := said(t, "config", "check", clitest.Written(t, enough["indexnode"]+fmt.Sprintf(`tls: {ca: %s, cert: %s/none.pem, key: %s/none.key}
 authorization: {identities: {a: [node]}, tokens: %[4]s/tokens}
 connect:
   kafka: {tls: {ca: %[4]s/kafka.pem}, sasl: {mechanism: PLAIN, username: me, password_file: %[1]s}}
@@ -417,7 +418,7 @@ func TestContextsAreChecked(t *testing.T) {
 // A file says of which role it is, or its caller does; both forms of output tell
 // the same.
 func TestConfigCheckCommand(t *testing.T) {
-	file := written(t, strings.TrimPrefix(enough["broker"], "role: broker\n"))
+	file := clitest.Written(t, strings.TrimPrefix(enough["broker"], "role: broker\n"))
 	for line, want := range map[string]string{
 		"config check " + file:                           "say --role, or write it into the file",
 		"config check --role brokr " + file:              "did you mean broker?",

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/secure"
@@ -230,7 +231,7 @@ func TestEveryConnectionHasItsFlags(t *testing.T) {
 
 // A role's flags go before its configuration.
 func TestRolesTakeTheFlags(t *testing.T) {
-	config := writeConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
+	config := clitest.WriteConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
 	for want, flags := range map[string][]string{
 		"connect.kafka.sasl.password_file": nil,
 		"connect.kafka.sasl.token_file":    {"--kafka-sasl", "OAUTHBEARER", "--kafka-username", "", "--kafka-password-file", ""},

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -91,7 +92,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 		return nil
 	}
 	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
-		acts := actsOf(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		acts := rollouts.Acts(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 		return acts.Read
 	}
 }
@@ -120,7 +121,7 @@ func coordinatorCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, lastGood(c.Data))
+		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}
@@ -137,7 +138,7 @@ func coordinatorCommand() *cobra.Command {
 			return err
 		}
 		cfg.Cluster, cfg.Dial = cl, conns.Dial
-		if cfg.Waits, err = waits(ctx, cl); err != nil {
+		if cfg.Waits, err = rollouts.Waits(ctx, cl); err != nil {
 			return err
 		}
 		made, err := coordinator.New(cfg)

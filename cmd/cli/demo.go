@@ -21,7 +21,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/ask"
 	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -155,7 +157,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)
-	cfg.Waits = waits
+	cfg.Waits = rollouts.Waits
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err
@@ -262,7 +264,7 @@ func printDemo(ctx context.Context, w io.Writer, mc *minicluster.Cluster) error 
 	}
 	fmt.Fprintf(w, "\nThe feed of %s (%s), who follows %d members, as of %s:\n\n",
 		sample.Name(demoMember), demoMember, len(req.Entities), req.AsOf.AsTime().Format(time.DateOnly))
-	printFeed(w, resp, sample.Name)
+	ask.Print(w, resp, sample.Name)
 
 	body, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(req)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/admin"
@@ -113,7 +114,7 @@ func TestDeployedConfigurations(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				laid := written(t, strings.ReplaceAll(string(text), "/run/secrets/millrace", secrets))
+				laid := clitest.Written(t, strings.ReplaceAll(string(text), "/run/secrets/millrace", secrets))
 				if out, err := said(t, "config", "check", laid); err != nil || !strings.HasPrefix(out, "ok: ") {
 					t.Errorf("%v\n%s", err, out)
 				}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
@@ -238,7 +239,7 @@ func indexnodeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := c.openCluster(ctx, lastGood(c.Data))
+		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/version"
 )
 
@@ -19,9 +20,9 @@ import (
 // by the code generated from its model; a binary without that code gives the same
 // answer, interpreted.
 func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	dir := newModule(t)
 	command := func(name string, args ...string) *exec.Cmd {
 		c := exec.CommandContext(ctx, name, args...)
@@ -65,7 +66,7 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 	// group of its own, as a terminal would give it.
 	serve := func(start func(flags string) *exec.Cmd) (a answer) {
 		t.Helper()
-		http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+		http, grpc, kafka, etcd, admin := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
 		c := start(fmt.Sprintf("--data %s --http %s --grpc %s --kafka-listen %s --etcd-listen %s --admin %s", t.TempDir(), http, grpc, kafka, etcd, admin))
 		name := filepath.Join(t.TempDir(), "dev.log")
 		log, err := os.Create(name)
@@ -87,7 +88,7 @@ func TestInitMakesABinaryOfOnesOwn(t *testing.T) {
 			syscall.Kill(-c.Process.Pid, syscall.SIGINT)
 			<-ended
 		}()
-		waitFor(ctx, t, "the cluster to have the module", func() bool {
+		clitest.WaitFor(ctx, t, "the cluster to have the module", func() bool {
 			text, err := os.ReadFile(name)
 			select {
 			case <-ended:
@@ -286,4 +287,9 @@ func TestInitRequiresTheRelease(t *testing.T) {
 	if exists(filepath.Join(dir, "go.sum")) {
 		t.Error("it has the checksums of nothing that it replaces")
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

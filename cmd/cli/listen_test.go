@@ -24,6 +24,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/secure/authority"
@@ -123,7 +124,7 @@ func TestAPortHangsUpUntilItIsServed(t *testing.T) {
 		}
 	}()
 	// What called before the first Accept may still be hung up on.
-	waitFor(t.Context(), t, "the port to be served", func() bool { return answer() == "here" })
+	clitest.WaitFor(t.Context(), t, "the port to be served", func() bool { return answer() == "here" })
 }
 
 // TestMutualTLS serves a caller with a certificate of the CA, and nobody else.

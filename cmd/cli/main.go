@@ -15,10 +15,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/ask"
+	"github.com/millrace/millrace/cmd/cli/backups"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/doctor"
+	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/cmd/cli/models"
+	"github.com/millrace/millrace/cmd/cli/operate"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/steer"
+	"github.com/millrace/millrace/cmd/cli/topics"
 	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
@@ -102,7 +111,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), reach.Command(), readyCommand(), version.Command(), reach.Help())
+	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), rollouts.Experiments(), export.Command(), initCommand(), generateCommand(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
 	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), config.Command(roleFiles()))
 	command.Prepare(c)
 	return c

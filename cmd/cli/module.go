@@ -180,7 +180,7 @@ func (m *module) topics() (all []topic, err error) {
 	for _, file := range m.schemas {
 		name := strings.TrimSuffix(filepath.Base(file), ".avsc")
 		sample := filepath.Join(m.dir, "sample", name+".ndjson")
-		if !exists(sample) {
+		if _, err := os.Stat(sample); err != nil {
 			continue
 		}
 		s, err := schemafiles.Read(file)

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/admin"
@@ -27,17 +27,6 @@ func printed(t *testing.T, line ...string) (string, error) {
 	return out.String(), err
 }
 
-// saysReady is what /readyz of an admin port says.
-func saysReady(admin string) string {
-	resp, err := http.Get("http://" + admin + "/readyz")
-	if err != nil {
-		return err.Error()
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(resp.Body) // what is missing is asked for again
-	return string(text)
-}
-
 // A container's engine is told by the command whether a role is ready.
 func TestReady(t *testing.T) {
 	var fault error
@@ -51,27 +40,8 @@ func TestReady(t *testing.T) {
 	if out, err := printed(t, "ready", "--admin", addr); err == nil || !strings.Contains(err.Error(), "waiting for etcd") || out != "" {
 		t.Errorf("%q, %v", out, err)
 	}
-	if _, err := printed(t, "ready", "--admin", freeAddr(t)); err == nil {
+	if _, err := printed(t, "ready", "--admin", clitest.FreeAddr(t)); err == nil {
 		t.Error("nobody is ready")
-	}
-}
-
-// A role that is mute keeps nobody from being asked.
-func TestReadyAsksAllAtOnce(t *testing.T) {
-	asked := make(chan struct{})
-	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-asked:
-		case <-r.Context().Done():
-		}
-	}))
-	defer mute.Close()
-	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
-	defer well.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
-		t.Errorf("%s, %v", said, err)
 	}
 }
 
@@ -91,7 +61,7 @@ func TestVersion(t *testing.T) {
 // the environment, which goes before the file, and from flags, which go before
 // both.
 func TestProcessesOfARoleShareAFile(t *testing.T) {
-	file := written(t, strings.Replace(enough["indexnode"], "id: one", "id: node-0", 1)+"advertise: node-0:7070\nzone: z\n")
+	file := clitest.Written(t, strings.Replace(enough["indexnode"], "id: one", "id: node-0", 1)+"advertise: node-0:7070\nzone: z\n")
 	t.Setenv("MILLRACE_ID", "node-1")
 	t.Setenv("MILLRACE_ADVERTISE", "node-1:7070")
 	var got *indexnodeConfig

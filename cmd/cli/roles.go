@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -296,14 +295,6 @@ func (c *Common) inEtcd(dir string) cluster.Config {
 
 // waiting says what a role waits for that has not heard of its cluster.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
-
-// lastGood is where a role keeps what it last knew of its cluster.
-func lastGood(data string) string {
-	if data == "" {
-		return ""
-	}
-	return filepath.Join(data, "cluster")
-}
 
 // drainFor is time for every broker to hear that a node is to be asked no more,
 // and for callers, or what balances their load, to hear so of a broker,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/document"
 )
@@ -35,7 +35,7 @@ func TestExamplesOfConfiguration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := config.Read(written(t, example), cfg, command.Flags()); err != nil {
+		if _, err := config.Read(clitest.Written(t, example), cfg, command.Flags()); err != nil {
 			t.Error(err)
 		}
 		ofAll := roleFiles().OfEveryRole()
@@ -45,15 +45,6 @@ func TestExamplesOfConfiguration(t *testing.T) {
 			}
 		}
 	}
-}
-
-func written(t *testing.T, text string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "role.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // The bound of the caches is a number with a unit; what bounded them before is
@@ -88,7 +79,7 @@ func TestCacheMemory(t *testing.T) {
 func TestARoleLeavesBeforeItStops(t *testing.T) {
 	told, tell := context.WithCancel(t.Context())
 	defer tell()
-	c := &Common{Admin: freeAddr(t)}
+	c := &Common{Admin: clitest.FreeAddr(t)}
 	leaving, left, ending, ended := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	r, ctx, err := newRole(told, c, func() error { return nil }, func() {
 		close(leaving)
@@ -105,22 +96,22 @@ func TestARoleLeavesBeforeItStops(t *testing.T) {
 	})
 	all := make(chan error, 1)
 	go func() { all <- r.wait() }()
-	waitFor(t.Context(), t, "the role to be ready", func() bool { return saysReady(c.Admin) == "ok\n" })
+	clitest.WaitFor(t.Context(), t, "the role to be ready", func() bool { return clitest.SaysReady(c.Admin) == "ok\n" })
 	tell()
 	<-leaving
-	if said := saysReady(c.Admin); said != errStopping.Error()+"\n" || ctx.Err() != nil {
+	if said := clitest.SaysReady(c.Admin); said != errStopping.Error()+"\n" || ctx.Err() != nil {
 		t.Errorf("while it leaves: %q, its work %v", said, ctx.Err())
 	}
 	close(left)
 	<-ending
-	if said := saysReady(c.Admin); said != errStopping.Error()+"\n" {
+	if said := clitest.SaysReady(c.Admin); said != errStopping.Error()+"\n" {
 		t.Errorf("while its parts end: %q", said)
 	}
 	close(ended)
 	if err := <-all; err != nil {
 		t.Error(err)
 	}
-	if said := saysReady(c.Admin); !strings.Contains(said, "refused") {
+	if said := clitest.SaysReady(c.Admin); !strings.Contains(said, "refused") {
 		t.Errorf("when it has ended: %q", said)
 	}
 }

@@ -14,14 +14,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestModelsTutorial does what docs/models.md says, block by block: it writes
 // the files shown, runs the commands shown, and compares what they print.
 func TestModelsTutorial(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/models.md")
 	p.carryOut(p.blocks())
 	p.checkAnswers()
@@ -29,9 +31,9 @@ func TestModelsTutorial(t *testing.T) {
 
 // TestReadme does what the README says, as a newcomer would.
 func TestReadme(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "README.md")
 	p.carryOut(p.blocks())
 }
@@ -138,7 +140,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 	); err != nil {
 		t.Fatal(err)
 	}
-	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	http, grpc, kafka, etcd, admin := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
 	p.addrs = []string{http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060", "--replace " + p.root, "--replace ."}
 	p.rename()
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
@@ -280,7 +282,7 @@ func (p *page) run(c commandLine) {
 	}
 	deadline := time.Now()
 	if asks.MatchString(c.text) {
-		deadline = deadline.Add(patience)
+		deadline = deadline.Add(clitest.Patience)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -338,7 +340,7 @@ func (p *page) start(c commandLine, line string) {
 	}
 	p.ended = make(chan error, 1)
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(p.cluster, p.ended)
-	waitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
+	clitest.WaitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			p.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -141,4 +142,12 @@ func Who() string {
 		host = h
 	}
 	return name + "@" + host
+}
+
+// LastGood is where a role keeps what it last knew of its cluster.
+func LastGood(data string) string {
+	if data == "" {
+		return ""
+	}
+	return filepath.Join(data, "cluster")
 }

@@ -409,7 +409,7 @@ func (r *rehearsal) picture() map[string]string {
 		}
 		return err
 	}))
-	if exists(r.touched) {
+	if clitest.Exists(r.touched) {
 		all["a node"] = "was restarted"
 	}
 	return all

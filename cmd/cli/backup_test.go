@@ -378,19 +378,6 @@ func TestBackupAdopt(t *testing.T) {
 	}
 }
 
-// A backup node stops at once: it answers nobody.
-func TestBackupNodesDoNotDrain(t *testing.T) {
-	no, long := false, time.Minute
-	for _, c := range []struct {
-		cfg  indexnodeConfig
-		want time.Duration
-	}{{indexnodeConfig{}, drainFor}, {indexnodeConfig{Serves: &no}, 0}, {indexnodeConfig{Serves: &no, Drain: &long}, long}} {
-		if got := c.cfg.drain(); got != c.want {
-			t.Errorf("serves %v, drain %v: %v", c.cfg.Serves, c.cfg.Drain, got)
-		}
-	}
-}
-
 // oneMember is one of the sample, with a good number of records.
 const oneMember millrace.Entity = "member:9"
 

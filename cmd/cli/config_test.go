@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
@@ -78,7 +79,7 @@ func TestConfigurationPage(t *testing.T) {
 
 // every calls do with an empty configuration of each kind, as a test of its own.
 func every(t *testing.T, do func(t *testing.T, of string, cfg config.Configuration)) {
-	for _, c := range roleFiles().All {
+	for _, c := range roles.Files().All {
 		t.Run(c.Of, func(t *testing.T) { do(t, c.Of, c.New()) })
 	}
 }
@@ -88,7 +89,7 @@ func every(t *testing.T, do func(t *testing.T, of string, cfg config.Configurati
 func TestEveryKeyIsDocumented(t *testing.T) {
 	every(t, func(t *testing.T, of string, cfg config.Configuration) {
 		said := map[string]bool{}
-		for _, k := range roleFiles().ReferenceOf(cfg) {
+		for _, k := range roles.Files().ReferenceOf(cfg) {
 			said[k.Key] = true
 		}
 		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
@@ -145,8 +146,8 @@ func faultOf(err error, field string) *millrace.Error {
 
 // The roles that a file may be of are those that there are.
 func TestRolesOfFiles(t *testing.T) {
-	for _, l := range config.LeavesOf(reflect.ValueOf(new(Common)).Elem(), "", true) {
-		if want := roleFiles().Names(); l.Path == "role" && !slices.Equal(append(l.Choices(), "contexts"), want) {
+	for _, l := range config.LeavesOf(reflect.ValueOf(new(roles.Common)).Elem(), "", true) {
+		if want := roles.Files().Names(); l.Path == "role" && !slices.Equal(append(l.Choices(), "contexts"), want) {
 			t.Errorf("files may be of %v, and there are %v", l.Choices(), want)
 		}
 	}
@@ -182,8 +183,8 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
 			values[l.Path] = l.Text()
 		}
-		fresh, _ := roleFiles().Named(of)
-		for _, k := range roleFiles().ReferenceOf(fresh) {
+		fresh, _ := roles.Files().Named(of)
+		for _, k := range roles.Files().ReferenceOf(fresh) {
 			if k.Required {
 				lines := slices.DeleteFunc(strings.Split(enough[of], "\n"), func(line string) bool { return strings.HasPrefix(line, k.Key+":") })
 				if _, err := said(t, "config", "check", "--role", of, clitest.Written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
@@ -199,76 +200,13 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 
 // inWordsAlone reports whether a default is said in words.
 func inWordsAlone(of, key string) bool {
-	cfg, _ := roleFiles().Named(of)
+	cfg, _ := roles.Files().Named(of)
 	for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
 		if l.Path == key {
 			return l.Field.Tag.Get("default") != ""
 		}
 	}
 	return false
-}
-
-// What a role is given is what the reference says, whatever its package would
-// use where nothing is said.
-func TestRolesUseTheDefaults(t *testing.T) {
-	defaults := func(of string) (config.Configuration, map[string]string) {
-		cfg, err := roleFiles().Named(of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := map[string]string{}
-		for _, k := range roleFiles().ReferenceOf(cfg) { // which completes it
-			all[k.Key] = k.Default
-		}
-		return cfg, all
-	}
-	is := func(of, key string, used any, want string) {
-		if fmt.Sprint(used) != want || want == "" {
-			t.Errorf("%s: %s is %v, and the reference says %q", of, key, used, want)
-		}
-	}
-	cfg, want := defaults("partitioner")
-	p := cfg.(*partitionerConfig).partitioner()
-	is("partitioner", "group", p.Group, want["group"])
-	is("partitioner", "future", p.Future, want["future"])
-
-	cfg, want = defaults("indexnode")
-	n, err := cfg.(*indexnodeConfig).node()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("indexnode", "question_memory_mib", n.QuestionMemory>>20, want["question_memory_mib"])
-	is("indexnode", "min_free_mib", n.Store.MinFreeBytes>>20, want["min_free_mib"])
-	is("indexnode", "weight", n.Weight, want["weight"])
-	is("indexnode", "drain", n.Drain, want["drain"])
-	is("indexnode", "backup.every", n.Backup.Every, want["backup.every"])
-	is("indexnode", "backup.keep", n.Backup.Keep, want["backup.keep"])
-	is("indexnode", "backup.mib_per_second", n.Backup.MiBPerSecond, want["backup.mib_per_second"])
-	is("indexnode", "backup.drill", n.Backup.Drill, want["backup.drill"])
-	is("indexnode", "serves", n.Keeps.Len() == 0, want["serves"])
-
-	cfg, want = defaults("broker")
-	b := cfg.(*brokerConfig)
-	made, err := b.broker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("broker", "request_memory_mib", made.RequestMemory>>20, want["request_memory_mib"])
-	is("broker", "connections", b.grpcPort().conns, want["connections"])
-	is("broker", "connections", b.httpPort().conns, want["connections"])
-	is("broker", "cluster", b.inEtcd("").Name, want["cluster"])
-	is("broker", "drain", b.drain(), want["drain"])
-
-	cfg, want = defaults("coordinator")
-	co, err := cfg.(*coordinatorConfig).coordinator()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("coordinator", "grace", co.Grace, want["grace"])
-	is("coordinator", "drop_after", co.DropAfter, want["drop_after"])
-	is("coordinator", "moves_per_node", co.Limits.PerNode, want["moves_per_node"])
-	is("coordinator", "moves_per_second", co.Limits.PerSecond, want["moves_per_second"])
-	is("coordinator", "repair", !co.RepairOff, want["repair"])
 }
 
 // A backup node answers nobody, and drains nothing.
@@ -288,7 +226,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	every(t, func(t *testing.T, of string, cfg config.Configuration) {
 		file := clitest.Written(t, enough[of])
 		keys := map[string]config.Key{}
-		for _, k := range roleFiles().ReferenceOf(cfg) {
+		for _, k := range roles.Files().ReferenceOf(cfg) {
 			keys[k.Key] = k
 		}
 		shown := func(what string, text string) {
@@ -356,7 +294,7 @@ func TestTheFirstLineHasNoSecrets(t *testing.T) {
 	for _, name := range []string{"KAFKA", "ETCD", "SCHEMA_REGISTRY"} {
 		t.Setenv("MILLRACE_"+name+"_PASSWORD", hush)
 	}
-	for _, role := range roleFiles().Names()[:4] {
+	for _, role := range roles.Files().Names()[:4] {
 		// It ends behind that line: a directory takes no lines.
 		file := clitest.Written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
 		out, err := output(role, "--config", file, "--log-level", "INFO")
@@ -474,7 +412,7 @@ func FuzzConfigurations(f *testing.F) {
 			return
 		}
 		n.Find("a.b[1].c")
-		for _, of := range roleFiles().All {
+		for _, of := range roles.Files().All {
 			cfg := of.New()
 			if n.Decode(cfg) != nil {
 				continue
@@ -494,13 +432,4 @@ func FuzzConfigurations(f *testing.F) {
 			}
 		}
 	})
-}
-
-// A node's id is refused before the node touches its data directory.
-func TestTheIDOfANodeIsCheckedFirst(t *testing.T) {
-	for id, well := range map[millrace.NodeID]bool{"node-4": true, "no de/4": false} {
-		if f := faultOf((&indexnodeConfig{ID: id}).Validate(), "id"); (f == nil) != well {
-			t.Errorf("%q: %v", id, f)
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 )
 
 // manifests are the documents of the base, by kind and name.
@@ -115,7 +116,7 @@ func TestPods(t *testing.T) {
 		w.environment()
 		w.volumes()
 		grace, _ := strconv.Atoi(at(w.pod, "terminationGracePeriodSeconds").(string))
-		if time.Duration(grace)*time.Second < w.config.drain+finishFor {
+		if time.Duration(grace)*time.Second < w.config.drain+roles.FinishFor {
 			t.Errorf("%s has %ds to drain for %v", w.role, grace, w.config.drain)
 		}
 	}

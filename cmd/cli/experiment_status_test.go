@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -28,19 +29,20 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 	for name, begin := range map[string]func(ctx context.Context, s *stage, k string) error{
 		"coordinator": func(ctx context.Context, s *stage, k string) error {
 			c := root()
-			c.SetArgs([]string{"coordinator", "--config", clitest.WriteConfig(s.T, "coordinator", "etcd: [%q]\ncluster: test\nname: coordinator-1\nexposures: exposures\nbrokers: [%q]\nadmin: %q\n", s.Etcd[0], k, clitest.FreeAddr(s.T))})
+			c.SetArgs([]string{"coordinator", "--config", clitest.WriteConfig(s.T, "coordinator", "etcd: [%q]\ncluster: millrace\nname: coordinator-1\nexposures: exposures\nbrokers: [%q]\nadmin: %q\n", s.Etcd[0], k, clitest.FreeAddr(s.T))})
 			return c.ExecuteContext(ctx)
 		},
 		"dev": func(ctx context.Context, s *stage, k string) error {
-			any := "127.0.0.1:0"
-			return runCluster(ctx, minicluster.Config{
-				Dir: s.TempDir(), Name: "test", Nodes: 1, Etcd: s.Etcd[0], Kafka: k, Exposures: "exposures", KafkaAddr: any, EtcdAddr: any, HTTPAddr: any, GRPCAddr: any, AdminAddr: any,
-			}, func(*minicluster.Cluster) error { <-ctx.Done(); return nil })
+			const any = "127.0.0.1:0"
+			c := root()
+			c.SetArgs([]string{"dev", "--data", s.TempDir(), "--nodes", "1", "--etcd", s.Etcd[0], "--kafka", k, "--kafka-listen", any, "--etcd-listen", any, "--http", any, "--grpc", any, "--admin", any})
+			c.SetOut(io.Discard)
+			return c.ExecuteContext(ctx)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, "n1")
+			s := &stage{clitest.NewStageOf(t, "millrace", "n1")} // as that of dev is called
 			s.Answer("n1", clitest.Admits)
 			k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 			s.Check(err)

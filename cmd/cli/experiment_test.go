@@ -26,7 +26,7 @@ func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 func (s *stage) run(args ...string) (string, error) {
 	var out strings.Builder
 	c := root()
-	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
+	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", s.Name))
 	c.SetOut(&out)
 	c.SetErr(&out)
 	err := c.ExecuteContext(s.Context())

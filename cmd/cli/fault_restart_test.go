@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -25,7 +26,7 @@ func TestFaultBrokersRestart(t *testing.T) {
 	_, measured := faultTime(t, 0)
 	turns, perSecond, drain := 2, 50, time.Second
 	if measured {
-		turns, perSecond, drain = 20, 500, drainFor
+		turns, perSecond, drain = 20, 500, roles.DrainFor
 	}
 	c := startFaultCluster(t, 2, loadLines())
 	c.broker.end()

@@ -19,12 +19,14 @@ import (
 	"github.com/millrace/millrace/cmd/cli/backups"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/dev"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/doctor"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/cmd/cli/models"
 	"github.com/millrace/millrace/cmd/cli/operate"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/steer"
 	"github.com/millrace/millrace/cmd/cli/topics"
@@ -110,9 +112,9 @@ one member's feed, and the curl line that asks for it.`,
 			c.AddCommand(sub)
 		}
 	}
-	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), rollouts.Experiments(), export.Command(), initCommand(), generateCommand(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
-	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), config.Command(roleFiles()))
+	group("try", dev.Demo(), dev.Command(), benchCommand())
+	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), rollouts.Experiments(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
+	group("run", roles.Partitioner(), roles.IndexNode(), roles.Broker(), roles.Coordinator(), config.Command(roles.Files()))
 	command.Prepare(c)
 	return c
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -54,26 +53,5 @@ func TestVersion(t *testing.T) {
 	}
 	if version.Release = ""; version.Here() == "" {
 		t.Error("what is no release has no version")
-	}
-}
-
-// Processes of a role can have one configuration: what they differ in comes from
-// the environment, which goes before the file, and from flags, which go before
-// both.
-func TestProcessesOfARoleShareAFile(t *testing.T) {
-	file := clitest.Written(t, strings.Replace(enough["indexnode"], "id: one", "id: node-0", 1)+"advertise: node-0:7070\nzone: z\n")
-	t.Setenv("MILLRACE_ID", "node-1")
-	t.Setenv("MILLRACE_ADVERTISE", "node-1:7070")
-	var got *indexnodeConfig
-	c := roleCommand("indexnode", "", "", func(_ context.Context, c *indexnodeConfig) error {
-		got = c
-		return nil
-	})
-	c.SetArgs([]string{"--config", file, "--id", "node-2"})
-	if err := c.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got.ID != "node-2" || got.Advertise != "node-1:7070" || got.Zone != "z" {
-		t.Errorf("the flag, the variable and the file say %q, %q, %q", got.ID, got.Advertise, got.Zone)
 	}
 }

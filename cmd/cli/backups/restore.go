@@ -100,7 +100,7 @@ func (r *restoring) run(ctx context.Context) (err error) {
 	if r.cut, r.at, err = targetOf(r.to); err != nil {
 		return err
 	}
-	if err := r.Validate(); err != nil {
+	if err := r.validate(); err != nil {
 		return err
 	}
 	cfg := backups.RestoreConfig{
@@ -155,8 +155,8 @@ func (r *restoring) tellOlder() {
 	}
 }
 
-// Validate refuses what does not go together.
-func (r *restoring) Validate() error {
+// validate refuses what does not go together.
+func (r *restoring) validate() error {
 	bad := func(field, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
 	}

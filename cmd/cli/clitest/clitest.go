@@ -159,3 +159,9 @@ func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*
 		return n >= len(records)
 	})
 }
+
+// Exists reports whether there is such a file.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

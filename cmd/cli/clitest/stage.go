@@ -20,6 +20,7 @@ import (
 // Stage is a cluster of etcd alone, whose nodes answer what a test says.
 type Stage struct {
 	*testing.T
+	Name    string // of the cluster
 	Models  *cluster.Artefacts
 	Feeds   *cluster.Artefacts
 	Failed  *cluster.Condemned
@@ -29,15 +30,22 @@ type Stage struct {
 	Members map[millrace.NodeID]*cluster.Membership
 }
 
+// NewStage is the cluster test, with these nodes.
 func NewStage(t *testing.T, nodes ...millrace.NodeID) *Stage {
 	t.Helper()
-	s := &Stage{T: t, Members: map[millrace.NodeID]*cluster.Membership{}}
+	return NewStageOf(t, "test", nodes...)
+}
+
+// NewStageOf is a cluster of another name.
+func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
+	t.Helper()
+	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*cluster.Membership{}}
 	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	s.Check(err)
 	s.Stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.Stop)
 	s.Etcd = []string{etcd.Addr()}
-	s.Client, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	s.Client, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: name, Log: slog.New(slog.DiscardHandler)})
 	s.Check(err)
 	t.Cleanup(func() { _ = s.Client.Close() })
 	a, err := cluster.Spread(nodes, 2)

@@ -87,8 +87,8 @@ once. Clocks may differ by a minute.`,
 	return c
 }
 
-// Validate reads the flags.
-func (e *exporting) Validate() (err error) {
+// validate reads the flags.
+func (e *exporting) validate() (err error) {
 	if e.to != "parquet" && e.to != "ndjson" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%.40q is no form of file", e.to), WayOut: "say parquet or ndjson"}
 	}
@@ -113,7 +113,7 @@ func (e *exporting) Validate() (err error) {
 }
 
 func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
-	if err := e.Validate(); err != nil {
+	if err := e.validate(); err != nil {
 		return err
 	}
 	// A span is looked up before a file is made: most mistakes are found by then.

@@ -1,4 +1,4 @@
-package cli
+package dev
 
 import (
 	"bytes"
@@ -34,7 +34,7 @@ const goVersion = "1.26.0"
 // moved are the files that stand elsewhere than in the templates.
 var moved = map[string]string{"gitignore": ".gitignore", "workflows/check.yaml": ".github/workflows/check.yaml"}
 
-func initCommand() *cobra.Command {
+func Init() *cobra.Command {
 	var s scaffold
 	c := &cobra.Command{
 		Use:   "init DIR",
@@ -66,7 +66,7 @@ func (s scaffold) write(w io.Writer, dir string) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := s.Complete(dir); err != nil {
+	if err := s.complete(dir); err != nil {
 		return err
 	}
 	if err := fs.WalkDir(templates, "template", func(name string, e fs.DirEntry, err error) error {
@@ -110,7 +110,7 @@ var (
 )
 
 // Complete works out what is not said, and checks what is.
-func (s *scaffold) Complete(dir string) error {
+func (s *scaffold) complete(dir string) error {
 	at, err := filepath.Abs(dir)
 	if err != nil {
 		return err

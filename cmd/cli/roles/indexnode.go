@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"cmp"
@@ -54,7 +54,7 @@ type indexnodeConfig struct {
 }
 
 func (c *indexnodeConfig) Settings() []config.Setting {
-	return append(c.Common.Settings(), ownOf(c)...)
+	return append(c.Common.Settings(), ownSettings(c)...)
 }
 
 func (c *indexnodeConfig) Complete() {
@@ -102,7 +102,7 @@ func (c *indexnodeConfig) drain() time.Duration {
 	case !c.serves():
 		return 0
 	}
-	return drainFor
+	return DrainFor
 }
 
 // keeps returns the partitions of a backup node; none of one that serves.
@@ -171,7 +171,7 @@ func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	return m
 }
 
-func indexnodeCommand() *cobra.Command {
+func IndexNode() *cobra.Command {
 	return roleCommand("indexnode", "Keep and serve the timelines of assigned partitions", `  id: node-1                   # kept for life
   data: /var/lib/millrace
   brokers: [kafka-1:9092]

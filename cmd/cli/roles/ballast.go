@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import "runtime"
 
@@ -14,9 +14,9 @@ const ballastBytes = 128 << 20
 //lint:ignore U1000 it is held, and never read
 var ballast []byte
 
-// spareCollector takes the ballast on. The heap of the process may grow to
+// SpareCollector takes the ballast on. The heap of the process may grow to
 // twice its size before the collector runs.
-func spareCollector() {
+func SpareCollector() {
 	ballast = make([]byte, ballastBytes)
 	runtime.GC() // the next goal counts it
 }

@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"cmp"
@@ -44,8 +44,8 @@ type Common struct {
 	reach.Security `yaml:",inline"`
 }
 
-// roleFiles are the files that the program reads.
-func roleFiles() config.Files {
+// Files are the files that the program reads.
+func Files() config.Files {
 	return config.Files{All: []config.File{
 		{Of: "partitioner", New: func() config.Configuration { return new(partitionerConfig) }},
 		{Of: "indexnode", New: func() config.Configuration { return new(indexnodeConfig) }},
@@ -103,9 +103,9 @@ func roleCommand[C any, P interface {
 	return c
 }
 
-// ownOf are the settings of a role's configuration in which its processes
+// ownSettings are the settings of a role's configuration in which its processes
 // differ. By flags and the environment they can all have the same file.
-func ownOf(cfg any) []config.Setting {
+func ownSettings(cfg any) []config.Setting {
 	own := func(key, usage string, text *string) config.Setting {
 		return config.Setting{Flag: key, Env: "MILLRACE_" + strings.ToUpper(key), Usage: usage, Text: text, Own: true}
 	}
@@ -144,7 +144,7 @@ var errStopping = errors.New("it is being stopped")
 // of ctx on, which tells it to stop, the role is not ready; its work ends when
 // leave returns, if there is one.
 func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (*role, context.Context, error) {
-	spareCollector()
+	SpareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version.Here(), "goversion": runtime.Version()},
@@ -296,10 +296,10 @@ func (c *Common) inEtcd(dir string) cluster.Config {
 // waiting says what a role waits for that has not heard of its cluster.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 
-// drainFor is time for every broker to hear that a node is to be asked no more,
+// DrainFor is time for every broker to hear that a node is to be asked no more,
 // and for callers, or what balances their load, to hear so of a broker,
 // with some to spare: they hear of a change within a second.
-const drainFor = 5 * time.Second
+const DrainFor = 5 * time.Second
 
 func noKafka(field string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: "a topic is named, and no Kafka that has it", WayOut: "name its brokers, host:port each, or leave it out"}

@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"runtime/metrics"
@@ -13,7 +13,7 @@ func TestSpareCollector(t *testing.T) {
 		return s[0].Value.Uint64()
 	}
 	defer func() { ballast = nil }()
-	spareCollector()
+	SpareCollector()
 	if goal := read("/gc/heap/goal:bytes"); goal < 2*ballastBytes {
 		t.Errorf("the goal is %d bytes, want at least %d", goal, 2*ballastBytes)
 	}

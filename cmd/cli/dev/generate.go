@@ -1,4 +1,4 @@
-package cli
+package dev
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-func generateCommand() *cobra.Command {
+func Generate() *cobra.Command {
 	var g generation
 	var check bool
 	c := &cobra.Command{

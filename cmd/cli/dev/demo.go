@@ -1,4 +1,4 @@
-package cli
+package dev
 
 import (
 	"context"
@@ -36,7 +36,7 @@ import (
 // of people to follow.
 const demoMember millrace.Entity = "member:9"
 
-func demoCommand() *cobra.Command {
+func Demo() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
 		Use:   "demo",
@@ -67,7 +67,7 @@ second start finds it there.`,
 	return c
 }
 
-func devCommand() *cobra.Command {
+func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",
 		Short: "A whole cluster in this process, empty and durable",

@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ type partitionerConfig struct {
 }
 
 func (c *partitionerConfig) Settings() []config.Setting {
-	return append(c.Common.Settings(), ownOf(c)...)
+	return append(c.Common.Settings(), ownSettings(c)...)
 }
 
 func (c *partitionerConfig) Complete() {
@@ -47,7 +47,7 @@ func (c *partitionerConfig) partitioner() partitioner.Config {
 	}
 }
 
-func partitionerCommand() *cobra.Command {
+func Partitioner() *cobra.Command {
 	return roleCommand("partitioner", "Re-key content and feature topics into the 720 partitions", `  brokers: [kafka-1:9092]
   content: [activity]          # topics of content records
   features: [entity-features]  # topics of feature records

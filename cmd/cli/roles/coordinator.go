@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"cmp"
@@ -39,7 +39,7 @@ type coordinatorConfig struct {
 }
 
 func (c *coordinatorConfig) Settings() []config.Setting {
-	return append(c.Common.Settings(), ownOf(c)...)
+	return append(c.Common.Settings(), ownSettings(c)...)
 }
 
 func (c *coordinatorConfig) Complete() {
@@ -97,7 +97,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	}
 }
 
-func coordinatorCommand() *cobra.Command {
+func Coordinator() *cobra.Command {
 	return roleCommand("coordinator", "Carry out plans of moves, and repair what nodes that are gone leave behind; run two or more", `  etcd: [etcd-1:2379]
   name: coordinator-1          # of its own; left out: the host's name
   data: /var/lib/millrace      # keeps the last good map; left out: it starts only with etcd

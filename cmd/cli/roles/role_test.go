@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"context"
@@ -25,21 +25,21 @@ func TestExamplesOfConfiguration(t *testing.T) {
 	}
 	t.Setenv("MILLRACE_KAFKA_INSECURE", "true")
 	t.Setenv("MILLRACE_ETCD_INSECURE", "true")
-	for _, command := range []*cobra.Command{partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand()} {
+	for _, command := range []*cobra.Command{Partitioner(), IndexNode(), Broker(), Coordinator()} {
 		role := command.Name()
 		_, example, ok := strings.Cut(command.Long, "role "+role+" FILE.\n\n")
 		if !ok || len(example) < 100 {
 			t.Fatalf("%s shows no configuration: %q", role, command.Long)
 		}
-		cfg, err := roleFiles().Named(role)
+		cfg, err := Files().Named(role)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := config.Read(clitest.Written(t, example), cfg, command.Flags()); err != nil {
 			t.Error(err)
 		}
-		ofAll := roleFiles().OfEveryRole()
-		for _, k := range roleFiles().ReferenceOf(cfg) {
+		ofAll := Files().OfEveryRole()
+		for _, k := range Files().ReferenceOf(cfg) {
 			if key := k.Key[strings.LastIndexByte(k.Key, '.')+1:]; !ofAll[k.Key] && !regexp.MustCompile(`(?m)(^|[ {,])`+key+`(:|,|$)`).MatchString(example) {
 				t.Errorf("%s: the help does not tell of %s", role, k.Key)
 			}

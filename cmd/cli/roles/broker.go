@@ -1,4 +1,4 @@
-package cli
+package roles
 
 import (
 	"cmp"
@@ -31,9 +31,9 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// finishFor is how long requests that are under way have to end when a broker
+// FinishFor is how long requests that are under way have to end when a broker
 // stops answering: no request takes longer.
-const finishFor = 10 * time.Second
+const FinishFor = 10 * time.Second
 
 type brokerConfig struct {
 	Common        `yaml:",inline"`
@@ -50,7 +50,9 @@ type brokerConfig struct {
 	Drain         *time.Duration          `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
 }
 
-func (c *brokerConfig) Settings() []config.Setting { return append(c.Common.Settings(), ownOf(c)...) }
+func (c *brokerConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownSettings(c)...)
+}
 
 func (c *brokerConfig) Complete() {
 	c.Common.Complete()
@@ -65,7 +67,7 @@ func (c *brokerConfig) drain() time.Duration {
 	if c.Drain != nil {
 		return *c.Drain
 	}
-	return drainFor
+	return DrainFor
 }
 
 func (c *brokerConfig) Validate() error {
@@ -136,7 +138,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 	return records, closes, nil
 }
 
-func brokerCommand() *cobra.Command {
+func Broker() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
   grpc: 127.0.0.1:9090
   http: 127.0.0.1:8080         # JSON
@@ -247,14 +249,14 @@ func brokerCommand() *cobra.Command {
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
 		if https != nil {
-			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), finishFor) })
+			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
 		}
 		server := grpc.NewServer(b.ServerOptions()...)
 		b.RegisterGRPC(server)
 		serving.Store(b)
 		r.run(func() error {
 			defer context.AfterFunc(ctx, func() {
-				defer time.AfterFunc(finishFor, server.Stop).Stop()
+				defer time.AfterFunc(FinishFor, server.Stop).Stop()
 				server.GracefulStop()
 			})()
 			return server.Serve(b.Guard(grpcs))

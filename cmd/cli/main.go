@@ -1,6 +1,6 @@
 // Package cli is the command line of Millrace: every role and tool. A binary is
 // its Main, and the generated code of models and schemas that it imports. Main is
-// all that a program may count on; the types are those of configuration files.
+// all that a program may count on; the packages below promise nothing to others.
 package cli
 
 import (

@@ -1,3 +1,5 @@
+// Package ask is what a command line asks a broker: for a feed, and why a record is
+// not in one.
 package ask
 
 import (

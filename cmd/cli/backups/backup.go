@@ -1,3 +1,5 @@
+// Package backups is the commands of backups: what is in a bucket, whether it can be
+// restored, and bringing it back.
 package backups
 
 import (
@@ -21,6 +23,7 @@ type backupFlags struct {
 	from string // the bucket's URL
 }
 
+// Command looks at backups, and brings them back.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup",

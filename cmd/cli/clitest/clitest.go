@@ -27,7 +27,7 @@ import (
 const Patience = 5 * time.Minute
 
 // WaitFor asks again and again until done, which must not take for ever, but no
-// longer than patience.
+// longer than Patience.
 func WaitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(ctx, Patience, fmt.Errorf("nothing of it within %v", Patience))
@@ -92,6 +92,7 @@ func WriteConfig(t *testing.T, name, format string, args ...any) string {
 	return path
 }
 
+// Written is a file of a role with a text.
 func Written(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "role.yaml")
@@ -101,6 +102,7 @@ func Written(t *testing.T, text string) string {
 	return file
 }
 
+// Lines are lines of a file of records.
 func Lines(all ...string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, line := range all {
@@ -141,6 +143,7 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 	return r
 }
 
+// WriteExposures writes them to the topic exposures, and waits until they are there.
 func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
 	log, stop, err := kafka.OpenExposures(kafka.At(addr), "exposures", nil)

@@ -65,6 +65,7 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	return s
 }
 
+// Check ends the test by an error.
 func (s *Stage) Check(err error) {
 	s.Helper()
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *Stage) Check(err error) {
 	}
 }
 
-// answers lets a node answer every version as it comes, until the test ends.
+// Answer lets a node answer every version as it comes, until the test ends.
 func (s *Stage) Answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
 	s.AnswerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
 }
@@ -104,6 +105,7 @@ func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.
 	s.Cleanup(func() { cancel(); <-done })
 }
 
+// Admits is what a node has against a version that it admits.
 func Admits(cluster.Version) string { return "" }
 
 // RatePack makes a pack of a version of the model rate, with one feature.
@@ -135,6 +137,7 @@ func (s *Stage) NewsAt(bodies ...string) {
 	}
 }
 
+// File is a file with a text.
 func (s *Stage) File(name, text string) string {
 	s.Helper()
 	path := filepath.Join(s.TempDir(), name)
@@ -142,6 +145,7 @@ func (s *Stage) File(name, text string) string {
 	return path
 }
 
+// Fresher is a document with one experiment, which is a draft.
 const Fresher = `# the ranking team's
 layers:
   - {name: ranking, salt: ranking-2026, unit: viewer}

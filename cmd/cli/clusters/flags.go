@@ -90,7 +90,7 @@ func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.C
 	return cm
 }
 
-// OpenReadOnly is reachCluster for a command that writes nothing.
+// OpenReadOnly is Open for a command that writes nothing.
 func (c *Flags) OpenReadOnly(ctx context.Context) (*cluster.Client, error) {
 	return c.reach(ctx, cluster.Config{ReadOnly: true})
 }

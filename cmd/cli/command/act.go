@@ -83,7 +83,7 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 	return true, nil
 }
 
-// Meant is [act.meant] for those who do not see the command.
+// Meant is [Act.Meant] for those who do not see the command.
 type Meant func() (bool, error)
 
 // Of binds it to a command.

@@ -36,7 +36,7 @@ func UnknownAmong(field, name, what string, has map[string]bool) error {
 	return e
 }
 
-// TimeFlag is parseSince of another flag.
+// TimeFlag is Since of another flag.
 func TimeFlag(flag, text string, now time.Time) (millrace.Time, error) {
 	t, err := Since(text, now)
 	if e := (*millrace.Error)(nil); errors.As(err, &e) {

@@ -1,3 +1,5 @@
+// Package dev is whole clusters in one process, for who tries Millrace out, and a
+// team's own module: init writes it, generate writes its Go, and dev brings it in.
 package dev
 
 import (
@@ -36,6 +38,7 @@ import (
 // of people to follow.
 const demoMember millrace.Entity = "member:9"
 
+// Demo is a cluster with the sample in it.
 func Demo() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
@@ -67,6 +70,7 @@ second start finds it there.`,
 	return c
 }
 
+// Command is a cluster that keeps what is brought into it.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// Generate writes Go of models, feeds and schemas.
 func Generate() *cobra.Command {
 	var g generation
 	var check bool

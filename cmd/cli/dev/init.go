@@ -34,6 +34,7 @@ const goVersion = "1.26.0"
 // moved are the files that stand elsewhere than in the templates.
 var moved = map[string]string{"gitignore": ".gitignore", "workflows/check.yaml": ".github/workflows/check.yaml"}
 
+// Init writes a module of a team's own.
 func Init() *cobra.Command {
 	var s scaffold
 	c := &cobra.Command{
@@ -109,7 +110,7 @@ var (
 	releaseTag = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
-// Complete works out what is not said, and checks what is.
+// complete works out what is not said, and checks what is.
 func (s *scaffold) complete(dir string) error {
 	at, err := filepath.Abs(dir)
 	if err != nil {

@@ -1,3 +1,4 @@
+// Package doctor checks a cluster from end to end, and says whether roles are ready.
 package doctor
 
 import (
@@ -40,6 +41,7 @@ type doctor struct {
 	kafkaAway, logMissing, logGone, etcdAway, unassigned bool // as the checks found
 }
 
+// Command checks a cluster from end to end.
 func Command() *cobra.Command {
 	var d doctor
 	c := display.Looking(&cobra.Command{

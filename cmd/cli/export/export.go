@@ -1,3 +1,5 @@
+// Package export writes what answers of experiments showed, and what came of it, to
+// files for other tools.
 package export
 
 import (
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// Command exports exposures.
 func Command() *cobra.Command {
 	c := &cobra.Command{Use: "export", Short: "Write what was shown to files, to train and to analyse by"}
 	c.AddCommand(exportExposures())

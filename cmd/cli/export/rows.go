@@ -47,6 +47,7 @@ type Item struct {
 	Features      []Feature `parquet:"features,list" json:"features"`
 }
 
+// Variant is what an experiment gave the viewer or an entity.
 type Variant struct {
 	Layer             string  `parquet:"layer,dict" json:"layer"`
 	Experiment        string  `parquet:"experiment,dict" json:"experiment"`
@@ -65,6 +66,7 @@ type Feature struct {
 	Text   *string  `parquet:"text,optional,dict" json:"text"`
 }
 
+// Outcome is what came of an item by one action.
 type Outcome struct {
 	Action string    `parquet:"action,dict" json:"action"`
 	Count  int64     `parquet:"count" json:"count"`
@@ -125,13 +127,16 @@ type RowWriter interface {
 	Close() error
 }
 
+// itemSchema is that of Item, by the name that it has had in files from the first.
+var itemSchema = parquet.NewSchema("shownItem", parquet.SchemaOf(Item{}))
+
 // RowsTo writes rows as parquet or ndjson.
 func RowsTo(w io.Writer, form string) RowWriter {
 	if form == "ndjson" {
 		buffered := bufio.NewWriter(w)
 		return &jsonRows{buffered, json.NewEncoder(buffered)}
 	}
-	return parquetRows{parquet.NewGenericWriter[Item](w, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(maxGroupRows))}
+	return parquetRows{parquet.NewGenericWriter[Item](w, itemSchema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(maxGroupRows))}
 }
 
 // maxGroupRows bounds what a Parquet file keeps in memory while it is written.

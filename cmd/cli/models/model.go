@@ -1,3 +1,5 @@
+// Package models is the commands of models in files: to check, seal, show, compare
+// and replay them. What a cluster has of models is package rollouts.
 package models
 
 import (
@@ -22,6 +24,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// Command checks, seals and shows models in files; rollouts are the commands of what a
+// cluster has of them.
 func Command(rollouts func(avsc *[]string) []*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "model",
@@ -163,6 +167,7 @@ func executionOf(m *relevance.Model, avsc []string) (string, error) {
 	return execution, nil
 }
 
+// Seal makes a pack of a directory.
 func Seal(w io.Writer, dir string, avsc []string) error {
 	known, err := schemafiles.Snapshot(avsc)
 	if err != nil {

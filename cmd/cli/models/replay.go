@@ -236,7 +236,7 @@ func (r *replay) badRow(n int, detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s, row %d: %s", r.file, n, detail), WayOut: wayOut}
 }
 
-// shownRows reads rows that rowsTo has written.
+// shownRows reads rows that export.RowsTo has written.
 func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 	if strings.HasSuffix(f.Name(), ".ndjson") {
 		d := json.NewDecoder(f)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
+// Cache has nodes forget decoded timelines.
 func Cache() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "cache",

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
+// Ingest has nodes stop reading the log for a while.
 func Ingest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ingest",

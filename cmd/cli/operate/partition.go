@@ -1,3 +1,5 @@
+// Package operate is the commands by which operators have index nodes show and do:
+// partitions, timelines, records, caches, reading of the log, and how much there is.
 package operate
 
 import (
@@ -19,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/digest"
 )
 
+// Partition compares the replicas of a partition, and has one made anew.
 func Partition() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "partition",

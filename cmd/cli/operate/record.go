@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
+// Record deletes records everywhere.
 func Record() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "record",

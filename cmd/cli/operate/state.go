@@ -34,6 +34,7 @@ type stating struct {
 	asked           *int32 // partition, read
 }
 
+// State shows how much there is, and where.
 func State() *cobra.Command {
 	s := &stating{}
 	c := &cobra.Command{

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
+// Timeline shows what a timeline has, and had.
 func Timeline() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "timeline",

@@ -138,6 +138,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 	return records, closes, nil
 }
 
+// Broker runs a broker.
 func Broker() *cobra.Command {
 	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
   grpc: 127.0.0.1:9090

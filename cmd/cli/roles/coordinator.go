@@ -97,6 +97,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	}
 }
 
+// Coordinator runs a coordinator.
 func Coordinator() *cobra.Command {
 	return roleCommand("coordinator", "Carry out plans of moves, and repair what nodes that are gone leave behind; run two or more", `  etcd: [etcd-1:2379]
   name: coordinator-1          # of its own; left out: the host's name

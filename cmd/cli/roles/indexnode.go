@@ -171,6 +171,7 @@ func (c *indexnodeConfig) retention() map[millrace.ContentType]store.Retention {
 	return m
 }
 
+// IndexNode runs an index node.
 func IndexNode() *cobra.Command {
 	return roleCommand("indexnode", "Keep and serve the timelines of assigned partitions", `  id: node-1                   # kept for life
   data: /var/lib/millrace

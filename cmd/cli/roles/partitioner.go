@@ -47,6 +47,7 @@ func (c *partitionerConfig) partitioner() partitioner.Config {
 	}
 }
 
+// Partitioner runs a partitioner.
 func Partitioner() *cobra.Command {
 	return roleCommand("partitioner", "Re-key content and feature topics into the 720 partitions", `  brokers: [kafka-1:9092]
   content: [activity]          # topics of content records

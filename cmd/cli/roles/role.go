@@ -1,3 +1,5 @@
+// Package roles is the commands that run a role until they are told to stop, the files
+// that configure them, and the frame that all have: ports, metrics, permits, audit.
 package roles
 
 import (

@@ -319,6 +319,7 @@ func readerOf(name string, m *relevance.Model) reader {
 	return r
 }
 
+// SchemaCheck says what a schema would change, and who reads it.
 func SchemaCheck(l *reach.LogFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE.avsc",

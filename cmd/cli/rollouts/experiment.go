@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
+// Experiments is the command of experiments.
 func Experiments() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "experiment",

@@ -1,3 +1,5 @@
+// Package rollouts is the commands that change which feeds, models and experiments a
+// cluster has, and look at them. No change may take from another what it uses.
 package rollouts
 
 import (
@@ -103,6 +105,8 @@ func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args
 	return c
 }
 
+// Models are the commands of which models a cluster has. The schemas of files that
+// they take stand at the command that they are below.
 func Models(avsc *[]string) []*cobra.Command {
 	var out string
 	pull := rolloutCommand(&cobra.Command{

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
+// Cluster shows the cluster, and changes who hosts what.
 func Cluster() *cobra.Command {
 	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
 	cm := clusters.FlagsOf(c.PersistentFlags())

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 )
 
+// Node is the commands of single nodes.
 func Node() *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "List, add, drain, replace, remove and restart index nodes"}
 	cm := clusters.FlagsOf(c.PersistentFlags())

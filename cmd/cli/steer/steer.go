@@ -1,3 +1,5 @@
+// Package steer is the commands of who hosts what: assignments, plans of moves, nodes
+// that come, go and restart, and what all brokers go by besides.
 package steer
 
 import (

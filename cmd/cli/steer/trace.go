@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 )
 
+// Trace has every broker trace one viewer for a while.
 func Trace() *cobra.Command {
 	var viewer string
 	var d time.Duration

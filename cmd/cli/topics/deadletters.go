@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// DeadLetters shows what partitioners refused, and has it read again.
 func DeadLetters() *cobra.Command {
 	c := &cobra.Command{Use: "deadletters", Short: "Show the records that were refused, and why; have them judged again"}
 	l := reach.LogFlagsOf(c.PersistentFlags())

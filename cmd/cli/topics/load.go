@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/load"
 )
 
+// Load brings records into a topic.
 func Load() *cobra.Command {
 	var (
 		o      load.Options

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// Schema lists and checks schemas, and gives one up.
 func Schema() *cobra.Command {
 	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
 	l := reach.LogFlagsOf(c.PersistentFlags())

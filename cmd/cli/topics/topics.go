@@ -1,3 +1,5 @@
+// Package topics is the commands of the log: its topics, schemas and dead letters, and
+// records that are brought into it.
 package topics
 
 import (
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
+// Command shows the topics and what reads them.
 func Command() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
 	l := reach.LogFlagsOf(c.PersistentFlags())

@@ -69,6 +69,7 @@ var bans = []ban{
 
 	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
 	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
+	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 
 	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
 	{From: "client", To: "internal/kafka", Why: "callers compile the client in; it stays small"},
@@ -137,6 +138,34 @@ var only = []struct {
 	{In: "relevance/models", Imports: []string{module + "/compute", "math", "slices", "strings"}, Why: "generated code is made of the one public runtime"},
 	{In: "schemas/decoders", Imports: []string{module + "/compute"}, Why: "generated code is made of the one public runtime"},
 	{In: "internal/stats", Imports: []string{"cmp", "fmt", "maps", "math", "slices"}, Why: "statistics are pure functions that can be read beside their papers: nothing of ours at all"},
+}
+
+// rooms are the packages of the command line, below cmd/cli, and which of each
+// other they import. cmd/cli itself joins them all.
+var rooms = map[string][]string{
+	// what commands share
+	"display":     nil,
+	"version":     {"display"},
+	"schemafiles": nil,
+	"config":      {"display"},
+	"reach":       {"config", "display"},
+	"clusters":    {"reach"},
+	"command":     {"clusters", "config", "display"},
+	// families of commands
+	"ask":      {"display", "reach"},
+	"export":   {"command", "display", "reach"},
+	"models":   {"command", "display", "export", "schemafiles"},                        // export: the rows that a replay reads
+	"rollouts": {"ask", "clusters", "command", "display", "reach", "schemafiles"},      // ask: attributes of viewers, as flags
+	"topics":   {"clusters", "command", "display", "reach", "rollouts", "schemafiles"}, // rollouts: who reads what a schema changes
+	"doctor":   {"clusters", "command", "display", "reach", "rollouts", "topics"},      // what each says is wrong with its own
+	"steer":    {"clusters", "command", "display"},
+	"operate":  {"clusters", "command", "display"},
+	"backups":  {"clusters", "command", "display", "reach"},
+	// roles
+	"roles": {"clusters", "command", "config", "reach", "rollouts", "version"}, // rollouts: what steps of experiments wait for
+	"dev":   {"ask", "command", "reach", "rollouts", "schemafiles", "version"},
+	// tests
+	"clitest": nil,
 }
 
 // unsafeIn lists who may import unsafe.
@@ -242,6 +271,37 @@ func TestOnly(t *testing.T) {
 				if under(f.dir, o.In) && !f.test && !slices.Contains(o.Imports, i) {
 					t.Errorf("%s imports %s: %s", f.name, i, o.Why)
 				}
+			}
+		}
+	}
+}
+
+func TestRooms(t *testing.T) {
+	const cli = "cmd/cli/"
+	used := map[string]bool{}
+	for _, f := range files(t, parser.ImportsOnly) {
+		room, below := strings.CutPrefix(f.dir, cli)
+		if !below || f.test {
+			continue
+		}
+		if _, known := rooms[room]; !known {
+			t.Errorf("%s is of no room; deps_test.go says which there are", f.name)
+		}
+		used[room] = true
+		for _, i := range f.imports {
+			other, ours := strings.CutPrefix(i, module+"/"+cli)
+			if used[room+" "+other] = ours; ours && !slices.Contains(rooms[room], other) {
+				t.Errorf("%s imports %s; write into deps_test.go why, if it must", f.name, i)
+			}
+		}
+	}
+	for room, others := range rooms {
+		if !used[room] {
+			t.Errorf("there is no room %s", room)
+		}
+		for _, other := range others {
+			if !used[room+" "+other] {
+				t.Errorf("%s does without %s now", room, other)
 			}
 		}
 	}

@@ -59,6 +59,9 @@ func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fa
 	if q.Query.Explain {
 		resp.Explain = explain(q, f, o)
 	}
+	if q.counted {
+		b.gaps.Look(q.feed.Name, entries)
+	}
 	b.expose(q, o, resp, entries)
 	return resp, nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/broker/doors"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/gaps"
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/shadows"
@@ -137,6 +138,7 @@ type Broker struct {
 	admission   *admission.Control
 	metrics     *metrics
 	shadows     *shadows.Shadows
+	gaps        *gaps.Gaps
 	pages       *pagetoken.Ring
 	forbid      feeds.Forbid
 
@@ -168,7 +170,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: pagetoken.NewRing(cfg.PageKeys),
 		fanout: nodes, records: items.New(nodes.Node, cfg.Log), admission: admitted, traced: cfg.Traced,
-		exposures: cfg.Exposures, name: cfg.Name,
+		exposures: cfg.Exposures, name: cfg.Name, gaps: gaps.New(),
 		forbid: cfg.Forbid,
 	}
 	b.condemned.cluster = cfg.Condemned

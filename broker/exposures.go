@@ -56,9 +56,9 @@ func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespo
 // sample returns an answer's question as its shadow models are to rank it again,
 // if it is one of the sample; or nil. Later pages are none of it: what they may
 // not show any more depends on the model that ranked the first. Nor are answers
-// whose entities are divided, which no one model ranked.
+// whose entities are divided, or whose page is drafted, which no one model ranked.
 func (b *Broker) sample(q *question, o fanout.Outcome) *question {
-	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || len(o.Missing) > 0 || mathrand.Float64() >= q.feed.ShadowShare {
+	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || q.draft != nil || len(o.Missing) > 0 || mathrand.Float64() >= q.feed.ShadowShare {
 		return nil
 	}
 	again := *q
@@ -107,7 +107,7 @@ func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespon
 		b.exposeEntities(q, r)
 	}
 	q.draft.expose(q, r, entries)
-	if q.Query.Features {
+	if q.exposesFeatures {
 		exposeFeatures(r, entries)
 	}
 	for _, pt := range o.Parts {
@@ -119,7 +119,7 @@ func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedRespon
 // askFeaturesOf asks for features in so many of 10,000 answers.
 func (q *question) askFeaturesOf(answers int) {
 	if answers > 0 && mathrand.IntN(slot.Count) < answers {
-		q.Query.Features = true
+		q.exposesFeatures = true
 	}
 }
 
@@ -161,18 +161,22 @@ func (b *Broker) exposeEntities(q *question, r *exposure.Record) {
 }
 
 // askFeatures asks for the features of items where an experiment wants exposures
-// to have them. Two models that draft a page have features of their own each:
-// there are none then.
+// to have them, or what they lack is counted. Two models that draft a page have
+// features of their own each: there are none then.
 func (b *Broker) askFeatures(q *question) {
-	if b.exposures == nil || q.draft != nil {
+	if q.draft != nil {
 		return
 	}
-	for _, x := range q.variants.dealt {
-		q.askFeaturesOf(x.Features)
+	if b.exposures != nil {
+		for _, x := range q.variants.dealt {
+			q.askFeaturesOf(x.Features)
+		}
+		for _, of := range q.variants.division.Features() {
+			q.askFeaturesOf(of)
+		}
 	}
-	for _, of := range q.variants.division.Features() {
-		q.askFeaturesOf(of)
-	}
+	q.counted = b.gaps.Due(q.feed.Name, q.began)
+	q.Query.Features = q.exposesFeatures || q.counted
 }
 
 // exposeFeatures adds the features of items, as nodes told them: one of an older

@@ -35,7 +35,7 @@ func TestExposuresHaveFeatures(t *testing.T) {
 			w.nodes["n1"].bare = c.bare
 			var told shows
 			b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
-			b.exposures = &told
+			b.exposures, b.gaps.Every = &told, 0
 			define(t, b, docs, 1, strings.Replace(halves("running", c.set), "share: 10000,", "share: 10000, features: "+c.features+",", 1))
 			for range 400 {
 				ask(t, b, string(recordID(rand.IntN(1e6))), nil)
@@ -76,6 +76,7 @@ func TestExposuresHaveFeatures(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
 	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
+	b.gaps.Every = 0
 	define(t, b, docs, 1, strings.Replace(halves("running", "limit: 5"), "share: 10000,", "share: 10000, features: 10000,", 1))
 	ask(t, b, "alice", func(*feedv1.GetFeedRequest) {})
 	for _, n := range w.nodes {

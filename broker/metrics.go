@@ -66,7 +66,7 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, experimentFaults{b.experiments}, held, answering} {
 		errs = append(errs, r.Register(c))
 	}
-	for _, c := range slices.Concat(b.admission.Collectors(), b.fanout.Collectors(), b.feeds.Collectors(), b.shadows.Collectors()) {
+	for _, c := range slices.Concat(b.admission.Collectors(), b.fanout.Collectors(), b.feeds.Collectors(), b.shadows.Collectors(), b.gaps.Collectors()) {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -48,6 +48,9 @@ type question struct {
 	variants variants
 	draft    *draft // nil unless a variant interleaves
 
+	exposesFeatures bool // of items
+	counted         bool // what they lack is
+
 	shown int // items in the answer
 }
 

@@ -153,6 +153,7 @@ func TestAtTheLimits(t *testing.T) {
 func TestNodesAreAsked(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	b := w.broker(feeds.Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7, Shadow: []string{"other"}})
+	b.gaps.Every = 0
 	now := time.UnixMilli(1_700_000_000_123)
 	req := &feedv1.GetFeedRequest{Feed: "f", Entities: []string{"a", "a"}, Filter: " record.b "}
 	q, err := b.read(req, now)

@@ -192,6 +192,7 @@ type fakeNode struct {
 	stuck      string                   // never answers by this model
 	old        bool                     // does not know how much its answer may take
 	bare       bool                     // tells no features
+	gap        string                   // the type whose records have no text among them
 	claims     int64                    // bytes that it says its answer takes, if more than one item is asked for
 	silent     bool                     // does not tell the fields of all schemas
 	told       int                      // how often it told them
@@ -288,7 +289,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	if req.Features && !n.bare {
 		resp.FeatureNames = []string{"score", "id"}
 		for _, it := range resp.Items {
-			it.Features = &nodev1.Vector{Numbers: []float64{it.Score, math.NaN()}, Texts: map[int32]string{1: it.Id}}
+			it.Features = &nodev1.Vector{Numbers: []float64{it.Score, math.NaN()}}
+			if n.gap == "" || it.Type != n.gap {
+				it.Features.Texts = map[int32]string{1: it.Id}
+			}
 		}
 	}
 	if req.Measure {

@@ -46,6 +46,7 @@ type condemner struct {
 
 	joint   atomic.Uint32                                  // questions that several models ranked beside another
 	seen    sync.Map                                       // *relevance.Model to *evidence
+	silence time.Duration                                  // silent, but in tests
 	earlier atomic.Pointer[func(string) []cluster.Version] // which versions of a name served before; nil: not known
 }
 
@@ -59,11 +60,12 @@ type condemned struct {
 type evidence struct {
 	nan, slow atomic.Int32
 	weighted  atomic.Int32  // by other weights, without a finite score
+	heard     atomic.Int64  // when the last question had a finite score, or the first had none, in nanoseconds
 	limit     time.Duration // for a record
 }
 
 func newCondemner(n *Node) *condemner {
-	c := &condemner{node: n, wake: make(chan struct{}, 1), counters: prometheus.NewCounterVec(prometheus.CounterOpts{
+	c := &condemner{node: n, silence: silent, wake: make(chan struct{}, 1), counters: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "millrace_indexnode_models_condemned_total",
 		Help: "Versions of models that this node has condemned, by cause: panic, nan (no candidate had a score that is a finite number), cost (fifty times what its admission reckoned).",
 	}, []string{"model", "version", "cause"})}
@@ -150,6 +152,9 @@ func (c *condemner) suspect(m *relevance.Model) bool {
 
 // judge looks at what a question has come to by each model that ranked in it.
 func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *resolution, q *query.Query, err error) {
+	if ctx.Value(ownQuestion{}) != nil {
+		return
+	}
 	id, m := idOf(req), r.spec.Model.Own()
 	c.judgeCost(id, m, q.Measured())
 	if err != nil { // it may have been over before all was scored
@@ -175,12 +180,15 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *reso
 	}
 }
 
+// silent is for how long a version has had no number for anybody before it is
+// condemned for what it makes of questions that their callers choose.
+const silent = 10 * time.Second
+
 // atAnother reports whether a question is of another time than any page is of
 // which somebody may still ask: what a version makes of ages that no viewer sees is
 // no reason to condemn it.
 func atAnother(req *nodev1.QueryRequest) bool {
-	asked := time.UnixMilli(req.AsOfMs)
-	return req.AsOfMs != 0 && time.Since(asked).Abs() > pageLife
+	return time.Since(time.UnixMilli(req.AsOfMs)).Abs() > pageLife
 }
 
 // pageLife is how long pages of a feed are asked for, and an hour for clocks that
@@ -207,18 +215,32 @@ func (c *condemner) judgeCost(id relevance.ID, m *relevance.Model, by query.Meas
 
 // judgeScores condemns a pushed version that had no finite score for any
 // candidate. NaN and the infinities rank, but say nothing of a record: golden rows
-// refuse them too.
+// refuse them too. A row of such questions may be one caller's, who chooses viewer,
+// window and entities; so the version is tried on what no caller chooses, and if it
+// has numbers there, or that cannot be tried, it is condemned only once nobody's
+// question has had one for a while.
 func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 {
 		return
 	}
 	e := c.evidence(m)
+	now := time.Now().UnixNano()
 	if by.Finite {
 		reset(&e.nan)
+		if now-e.heard.Load() > int64(silent/100) { // few writes
+			e.heard.Store(now)
+		}
 		return
 	}
-	if n := e.nan.Add(1); n%condemnAfter == 0 && c.othersScore(ctx, req, id) {
-		c.condemn(id, causeNaN, "it gave no score that is a finite number to %d questions in a row on %s", n, c.node.cfg.ID)
+	e.heard.CompareAndSwap(0, now)
+	n := e.nan.Add(1)
+	if n%condemnAfter != 0 || !c.othersScore(ctx, req, id) {
+		return
+	}
+	if has, tried := c.try(ctx, id, m); tried && !has {
+		c.condemn(id, causeNaN, "it gave no score that is a finite number to %d questions in a row on %s, nor to records of its own choice", n, c.node.cfg.ID)
+	} else if quiet := time.Duration(now - e.heard.Load()); quiet >= c.silence {
+		c.condemn(id, causeNaN, "it gave no score that is a finite number to any question for %s on %s, %d in a row", quiet.Round(time.Second), c.node.cfg.ID, n)
 	}
 }
 

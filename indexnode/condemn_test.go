@@ -260,6 +260,58 @@ func nanIsCondemned(t *testing.T, plus, before string, taste float64, condemned,
 	}
 }
 
+// Whom a version has no number for is the callers' choice: a version that has
+// numbers for viewers of its golden rows is condemned for others only where nobody
+// was given one for a while.
+func TestCallersCondemnNoVersion(t *testing.T) {
+	for name, c := range map[string]struct {
+		golden    string        // viewers of golden rows
+		silence   time.Duration // 0: it is over
+		condemned bool
+	}{
+		"has numbers for its golden viewers":             {`{"taste":1}`, time.Hour, false},
+		"and for nobody else for a while":                {`{"taste":1}`, 0, true},
+		"has none for its golden viewers by live fields": {`{"taste":0}`, time.Hour, true}, // 0 of likes divided by it
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := hostileNode(t)
+			none := func(string) []cluster.Version { return nil }
+			n.condemned.earlier.Store(&none)
+			n.condemned.silence = c.silence
+			const spec = "name: picky\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {taste: double}\nfeatures: {liked: (record.likes + record.impressions) / (viewer.taste + record.impressions)}\nscorer: linear\nparameters: {weights: {liked: 1}}\n"
+			row := `{"features":{"liked":1},"score":1`
+			switch c.golden {
+			case `{"taste":1}`:
+				row += `,"record":{"likes":1,"impressions":5},"viewer":{"taste":1}`
+			case `{"taste":0}`:
+				row += `,"record":{"likes":0,"impressions":5},"viewer":{"taste":0}`
+			}
+			pack := packOf(t, spec, row+"}", relevance.ShippedSchemas())
+			id, err := n.models.Admit(pack, strings.Repeat("c", 64), relevance.ShippedSchemas())
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := by(id, false)
+			ask := func(taste map[string]float64, times int) {
+				t.Helper()
+				req.Viewer.Features = taste
+				for range times {
+					if _, err := n.query(t.Context(), req); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if c.silence > 0 && c.golden != `{"taste":0}` {
+				ask(map[string]float64{"taste": 1}, 1)
+			}
+			ask(nil, 3*condemnAfter)
+			if why := n.condemned.why(id); (why != "") != c.condemned {
+				t.Errorf("condemned: %q", why)
+			}
+		})
+	}
+}
+
 // Questions of a time that no page is of, as one caller may ask them, speak neither
 // against a version nor for it.
 func TestAnotherTimeCondemnsNothing(t *testing.T) {
@@ -277,7 +329,7 @@ func TestAnotherTimeCondemnsNothing(t *testing.T) {
 	}
 	now := time.Now()
 	ask(now, condemnAfter/2)
-	for _, asOf := range []time.Time{now.AddDate(-3, 0, 0), now.AddDate(0, 0, -2), now.AddDate(0, 0, 2), now.AddDate(3, 0, 0)} {
+	for _, asOf := range []time.Time{time.UnixMilli(0), time.UnixMilli(1), now.AddDate(-3, 0, 0), now.AddDate(0, 0, -2), now.AddDate(0, 0, 2), now.AddDate(3, 0, 0)} {
 		ask(asOf, 2*condemnAfter)
 	}
 	if why := n.condemned.why(id); why != "" {

@@ -88,7 +88,7 @@ func (f *modelFollower) run(ctx context.Context, tell func([]cluster.Admission))
 		}
 		f.admitted = nil
 		var retry <-chan time.Time
-		if again || len(f.gone) > 0 {
+		if again || len(f.gone) > 0 || f.unkept() {
 			retry = time.After(readAgain)
 		}
 		select {
@@ -99,6 +99,17 @@ func (f *modelFollower) run(ctx context.Context, tell func([]cluster.Admission))
 		case <-retry:
 		}
 	}
+}
+
+// unkept reports whether a version that is admitted is not on disk: it is tried
+// again, and what becomes of it is told.
+func (f *modelFollower) unkept() bool {
+	for v, t := range f.tried {
+		if t.refused == nil && f.packs.Unkept(v) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // admit tries what has not been tried yet, what could not be read, and what

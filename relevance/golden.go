@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -100,7 +101,32 @@ func (p *Pack) golden(m *Model, schemas Schemas, as []reading) error {
 	if err != nil {
 		return err
 	}
+	m.viewers = viewersOf(rows)
 	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, then, as))
+}
+
+// maxViewers is how many viewers of golden rows are kept.
+const maxViewers = 3
+
+// viewersOf returns the first viewers that golden rows have.
+func viewersOf(rows []Golden) (all []map[string]any) {
+	for i := range rows {
+		if v := rows[i].Viewer; v != nil && len(all) < maxViewers && !slices.ContainsFunc(all, func(w map[string]any) bool { return reflect.DeepEqual(v, w) }) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// Viewers returns a few viewers of the model's golden rows, as these have them: by
+// what the author of the model says, it has a number for them.
+func (m *Model) Viewers() []map[string]any { return m.viewers }
+
+// ReadsViewer reports whether a score depends on anything of the viewer.
+func (m *Model) ReadsViewer() bool {
+	var reads func(*expr.Node) bool
+	reads = func(e *expr.Node) bool { return e.Op == expr.Viewer || slices.ContainsFunc(e.Args, reads) }
+	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree) })
 }
 
 // goldenScores holds the scores of features as they are given.

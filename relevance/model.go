@@ -25,7 +25,8 @@ type Model struct {
 	slow    bool      // never uses generated code
 	own     *Model    // whose weights others replace; nil of one with its own
 
-	readings int // see Readings
+	readings int              // see Readings
+	viewers  []map[string]any // see Viewers
 }
 
 // layouts is what a plan is for.

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -66,6 +67,12 @@ type Pack struct {
 	Card     string
 	Checksum string // of the manifest, and by it of everything
 	files    map[string][]byte
+
+	tar struct {
+		once  sync.Once
+		bytes []byte
+		err   error
+	}
 }
 
 // OpenPack reads a pack from a directory or a .tar.zst file. It refuses what
@@ -319,14 +326,21 @@ func (p *Pack) WriteTar(w io.Writer) error {
 	return errors.Join(t.Close(), z.Close())
 }
 
+// Tar returns what WriteTar writes, which is made once.
+func (p *Pack) Tar() ([]byte, error) {
+	p.tar.once.Do(func() {
+		var b bytes.Buffer
+		p.tar.err = p.WriteTar(&b)
+		p.tar.bytes = b.Bytes()
+	})
+	return p.tar.bytes, p.tar.err
+}
+
 // Sum returns the checksum of what WriteTar writes: by it the pack is published
 // and serves.
 func (p *Pack) Sum() (string, error) {
-	h := sha256.New()
-	if err := p.WriteTar(h); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	b, err := p.Tar()
+	return checksum(b), err
 }
 
 // Knows reports whether every schema that a pack was sealed with is among these.

@@ -23,6 +23,8 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/backup"
@@ -93,11 +95,11 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		{Key: kafka.HeaderReason, Value: []byte("unknown-schema")}, {Key: kafka.HeaderSource, Value: []byte(o.ContentTopic() + "/0/0")},
 	}})
 	o.must(p.Flush(o.ctx))
-	cm := Common{Etcd: []string{o.Etcd}}
-	at, err := cm.operate(o.ctx)
+	cm := clusters.Flags{Etcd: []string{o.Etcd}}
+	at, err := cm.Operate(o.ctx)
 	o.must(err)
-	defer at.close()
-	first, err := at.node("node-1")
+	defer at.Close()
+	first, err := at.Node("node-1")
 	o.must(err)
 	conn, err := grpc.NewClient(first.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	o.must(err)
@@ -145,7 +147,7 @@ func TestEveryActIsAuthorisedAndAudited(t *testing.T) {
 		}
 	}
 	o.must(acts["ResumeIngest"](o.ctx, node, true))
-	waitFor(o.ctx, t, "the partition to be made anew", func() bool { return acts["QuarantinePartition"](o.ctx, node, false) == nil })
+	clitest.WaitFor(o.ctx, t, "the partition to be made anew", func() bool { return acts["QuarantinePartition"](o.ctx, node, false) == nil })
 	o.must(acts["QuarantinePartition"](o.ctx, node, true)) // for ReleasePartition to have something to release
 	o.must(o.logs["node-1"].Close())                       // from here on nothing can be written down
 	for m, act := range acts {
@@ -295,9 +297,9 @@ func startRehearsal(t *testing.T) *rehearsal {
 	for _, limit := range []string{"10", "20"} {
 		r.done("feed define " + r.file("news.yaml", "name: news\nmodel: recency\nlimit: "+limit+"\n"))
 	}
-	r.done("experiment define " + r.file("ranking.yaml", fresher))
+	r.done("experiment define " + r.file("ranking.yaml", clitest.Fresher))
 	r.done("experiment stop fresher")
-	cl, err := (&Common{Etcd: []string{r.Etcd}}).openCluster(r.ctx, "")
+	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	models, err := cl.Artefacts(r.ctx, indexnode.ModelsKind)
@@ -374,7 +376,7 @@ func (r *rehearsal) picture() map[string]string {
 			all["etcd "+key] = fmt.Sprint(revision)
 		}
 	}
-	cl, err := (&Common{Etcd: []string{r.Etcd}}).openCluster(r.ctx, "")
+	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
 	defer cl.Close()
 	steered, _, err := coordinator.Look(r.ctx, cl)
@@ -407,7 +409,7 @@ func (r *rehearsal) picture() map[string]string {
 		}
 		return err
 	}))
-	if exists(r.touched) {
+	if clitest.Exists(r.touched) {
 		all["a node"] = "was restarted"
 	}
 	return all
@@ -458,7 +460,7 @@ func TestDryCommandsChangeNothing(t *testing.T) {
 	}
 	out := r.shows("cluster history")
 	for _, want := range []string{"resize +all partitions +epoch", `drain +\[node-1\] +epoch`, "pause +plan .* running +paused", "resume +plan ", "cancel +plan .* cancelling", "rotate +secret pages +the first +from 20", `trace +viewer "member:9"`, "restart +node-1 +start [0-9]+ +FAILED: the command that restarts node-1: exit status 1"} {
-		if !regexp.MustCompile(regexp.QuoteMeta(whoami()) + " +" + want).MatchString(out) {
+		if !regexp.MustCompile(regexp.QuoteMeta(clusters.Who()) + " +" + want).MatchString(out) {
 			t.Errorf("the history lacks %q:\n%s", want, out)
 		}
 	}
@@ -473,7 +475,7 @@ func (r *rehearsal) until(status string) {
 			r.t.Log(last)
 		}
 	}()
-	waitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
+	clitest.WaitFor(r.ctx, r.t, "the plan to be "+status, func() bool {
 		out, err := r.run("cluster status")
 		last = fmt.Sprintf("%v\n%s", err, out)
 		return err == nil && strings.Contains(out, status)

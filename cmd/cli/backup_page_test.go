@@ -7,17 +7,18 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
 // TestBackupPage does what docs/backup.md says, with two Kafkas that outlive the
 // clusters.
 func TestBackupPage(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/backup.md")
-	east, west := startKafka(t, p.real.Replace("127.0.0.1:9092")), startKafka(t, freeAddr(t))
+	east, west := startKafka(t, p.real.Replace("127.0.0.1:9092")), startKafka(t, clitest.FreeAddr(t))
 	p.rename("127.0.0.1:9192", west)
 	p.tools = map[string]func(){"kafka-topics.sh": func() { deleteLog(ctx, t, east) }}
 	p.carryOut(p.blocks())

@@ -5,16 +5,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/store"
@@ -39,12 +41,12 @@ type backedUp struct {
 // backed up.
 func newBackedUp(t *testing.T) *backedUp {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	b := &backedUp{T: t, ctx: ctx, dir: t.TempDir()}
 	b.bucket = "file://" + filepath.Join(b.dir, "bucket")
 	b.check(os.Mkdir(filepath.Join(b.dir, "bucket"), 0o755))
 	b.c = b.start(filepath.Join(b.dir, "cluster"), nil)
-	_, err := b.c.Produce(ctx, b.c.ContentTopic(), schemas.Activity(), sampleLines())
+	_, err := b.c.Produce(ctx, b.c.ContentTopic(), schemas.Activity(), sampleRecords())
 	b.check(err)
 	b.check(b.c.WaitIndexed(ctx))
 	b.await()
@@ -82,7 +84,7 @@ func (b *backedUp) open() *backup.Bucket {
 func (b *backedUp) await() (newest map[millrace.Partition]*backup.Manifest) {
 	b.Helper()
 	bucket := b.open()
-	waitFor(b.ctx, b.T, "everything to be backed up", func() bool {
+	clitest.WaitFor(b.ctx, b.T, "everything to be backed up", func() bool {
 		var err error
 		if newest, err = bucket.Newest(b.ctx, func(d *backup.Damage) { b.Error(d) }); err != nil {
 			return false // nobody's yet
@@ -148,15 +150,15 @@ func (b *backedUp) stored(data string, want map[millrace.Partition]*backup.Manif
 // post brings a new post of a member into the cluster.
 func (b *backedUp) post(id string) {
 	b.Helper()
-	line := fmt.Appendf(nil, `{"id":%q,"actor":%q,"verb":"post","created_at":%q}`, id, demoMember, time.Now().UTC().Format(time.RFC3339))
+	line := fmt.Appendf(nil, `{"id":%q,"actor":%q,"verb":"post","created_at":%q}`, id, oneMember, time.Now().UTC().Format(time.RFC3339))
 	_, err := b.c.Produce(b.ctx, b.c.ContentTopic(), schemas.Activity(), func(yield func([]byte, error) bool) { yield(line, nil) })
 	b.check(err)
 	b.check(b.c.WaitIndexed(b.ctx))
 }
 
 // some are partitions that are restored as a whole: restoring all takes as many
-// syncs of the disk as there are files. That of demoMember is among them.
-var some = fmt.Sprintf("0-9,%d", partition.Of(demoMember))
+// syncs of the disk as there are files. That of oneMember is among them.
+var some = fmt.Sprintf("0-9,%d", partition.Of(oneMember))
 
 // Every command does on a cluster's backups what its help says.
 func TestBackupCommands(t *testing.T) {
@@ -178,7 +180,7 @@ func TestBackupCommands(t *testing.T) {
 	b.refuse("not well", "status", "--max-age", "1ns")
 	b.run("all is well", "status", "--max-age", "1ns", "--brokers", b.c.Kafka) // they have all that the log has
 	b.refuse("no form of output", "status", "-o", "yaml")
-	p := partition.Of(demoMember)
+	p := partition.Of(oneMember)
 	before := b.await()
 	b.run(fmt.Sprintf(`(?m)^%d +%s *$`, p, before[p].ID), "list", "--partition", fmt.Sprint(p))
 	b.run(`(?s)backup +`+before[p].ID+`.*SHA256`, "show", fmt.Sprint(p), "latest")
@@ -201,7 +203,7 @@ func TestBackupCommands(t *testing.T) {
 	if what, _, _ := strings.Cut(strings.TrimPrefix(would, "would remove "), "\n"); !strings.Contains(removed, "\nremoved "+what+"\n") {
 		b.Errorf("it said %q, and %q then", would, removed)
 	}
-	b.run(`(?s)`+regexp.QuoteMeta(whoami())+` +cut +cut one .* cut-remove +cut two .* restore .* expire +all partitions`, "acts")
+	b.run(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +cut +cut one .* cut-remove +cut two .* restore .* expire +all partitions`, "acts")
 	if out := b.refuse("would leave none", "expire", "--keep", "0"); strings.Contains(out, "removed") {
 		b.Errorf("it is refused, and prints %s", out)
 	}
@@ -231,8 +233,8 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.refuse("there is a cut one", "cut", "--name", "one", "--brokers", b.c.Kafka)
 	b.run("(?m)^one +", "cuts")
 	b.run(`(?m)^5 +\S+ +one$`, "list", "--partition", "5")
-	jsonOf(b.T, "backup list", b.run(`{"partition":5,"backup":"\S+","cuts":\["one"\]}`, "list", "--partition", "5", "-o", "json"))
-	jsonOf(b.T, "backup cuts", b.run(`^\[{.*"name":"one"`, "cuts", "-o", "json"))
+	clitest.JSON(b.T, "backup list", b.run(`{"partition":5,"backup":"\S+","cuts":\["one"\]}`, "list", "--partition", "5", "-o", "json"))
+	clitest.JSON(b.T, "backup cuts", b.run(`^\[{.*"name":"one"`, "cuts", "-o", "json"))
 	b.run(`^{.*"name":"two".*}\n$`, "cut", "--name", "two", "--brokers", b.c.Kafka, "-o", "json")
 	b.run("with it go [1-9][0-9]* files of .* that only it needs", "cut-remove", "two")
 	b.run("(?m)^two +", "cuts")
@@ -259,16 +261,16 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 // testLook compares backups and looks at a timeline as it was, and as it is.
 func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
 	b.Helper()
-	p := partition.Of(demoMember)
+	p := partition.Of(oneMember)
 	old := before[p].ID
 	b.run(`(?s)offsets +timeline \+[1-9].*post +new +0 +1 `, "diff", fmt.Sprint(p), old, "latest", "--rows")
 	b.run(`(?s)offsets +timeline \+[1-9]`, "diff", fmt.Sprint(p), old, "latest")
-	jsonOf(b.T, "backup diff", b.run(`"records":1`, "diff", fmt.Sprint(p), old, "latest", "--rows", "-o", "json"))
-	jsonOf(b.T, "backup show", b.run(`"sha256":"`, "show", fmt.Sprint(p), "latest", "-o", "json"))
+	clitest.JSON(b.T, "backup diff", b.run(`"records":1`, "diff", fmt.Sprint(p), old, "latest", "--rows", "-o", "json"))
+	clitest.JSON(b.T, "backup show", b.run(`"sha256":"`, "show", fmt.Sprint(p), "latest", "-o", "json"))
 	file := filepath.Join(b.dir, "posts.ndjson")
-	timeline := []string{"restore", "--to", "latest", "--entity", string(demoMember), "--type", "post"}
+	timeline := []string{"restore", "--to", "latest", "--entity", string(oneMember), "--type", "post"}
 	b.refuse("entity", "restore", "--to", "latest")
-	b.refuse("it has ", "restore", "--to", "latest", "--entity", string(demoMember), "--type", "a/type", "--out", "-")
+	b.refuse("it has ", "restore", "--to", "latest", "--entity", string(oneMember), "--type", "a/type", "--out", "-")
 	b.refuse("has no records then", "restore", "--to", "latest", "--entity", "nobody", "--type", "post", "--out", "-")
 	b.refuse("name a file", timeline...)
 	b.run("records of member:9/post as of the newest backups", append(timeline, "--out", file)...)
@@ -280,12 +282,12 @@ func (b *backedUp) testLook(before map[millrace.Partition]*backup.Manifest) {
 		Record map[string]any
 	}
 	b.check(json.NewDecoder(bytes.NewReader(text)).Decode(&first))
-	if first.ID != "post:after-the-cut" || first.Record["actor"] != string(demoMember) {
+	if first.ID != "post:after-the-cut" || first.Record["actor"] != string(oneMember) {
 		b.Errorf("the newest record is %+v", first)
 	}
 	posts := 0
 	for line := range sample.Records() {
-		if bytes.Contains(line, []byte(`"verb":"post"`)) && bytes.Contains(line, fmt.Appendf(nil, `"actor":%q`, demoMember)) {
+		if bytes.Contains(line, []byte(`"verb":"post"`)) && bytes.Contains(line, fmt.Appendf(nil, `"actor":%q`, oneMember)) {
 			posts++
 		}
 	}
@@ -349,7 +351,7 @@ func (b *backedUp) flip(hash string) {
 // name.
 func TestBackupAdopt(t *testing.T) {
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -376,55 +378,15 @@ func TestBackupAdopt(t *testing.T) {
 	}
 }
 
-// What takes long says how far it is: a pipe gets a line after a second and then
-// every five, a terminal one line that is drawn anew.
-func TestTeller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var pipe bytes.Buffer
-		told := startTeller(t.Context(), &pipe)
-		told.Expect(3 << 20)
-		told.say("restoring")
-		time.Sleep(12 * time.Second)
-		told.close()
-		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want+want {
-			t.Errorf("a pipe got %q", got)
-		}
-		var screen bytes.Buffer
-		ctx, stop := context.WithTimeout(t.Context(), 1200*time.Millisecond)
-		defer stop()
-		told.run(ctx, &screen, true)
-		const clear = "\r\x1b[K"
-		if got, want := screen.String(), clear+"restoring: 0 B of 3.0 MiB"; got != want+want+clear {
-			t.Errorf("a terminal got %q", got)
-		}
-	})
-}
+// oneMember is one of the sample, with a good number of records.
+const oneMember millrace.Entity = "member:9"
 
-// What is extra in a bucket is counted, and does not hide what is damaged.
-func TestVerifyTellsTheVerdict(t *testing.T) {
-	v := &verified{Whole: &backup.Restorable{}, bad: 1}
-	for range 1000 {
-		v.Damage = append(v.Damage, &backup.Damage{Object: "files/x", Kind: backup.Extra})
-	}
-	v.Damage = append(v.Damage, &backup.Damage{Object: "files/y", Kind: backup.Missing, Detail: "it is gone"})
-	var out strings.Builder
-	if err := v.write(&out); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); strings.Count(got, "\n") != 4 || !strings.Contains(got, "files/y") || !strings.Contains(got, "1000 objects are extra") {
-		t.Errorf("printed\n%s", got)
-	}
-}
-
-// A backup node stops at once: it answers nobody.
-func TestBackupNodesDoNotDrain(t *testing.T) {
-	no, long := false, time.Minute
-	for _, c := range []struct {
-		cfg  indexnodeConfig
-		want time.Duration
-	}{{indexnodeConfig{}, drainFor}, {indexnodeConfig{Serves: &no}, 0}, {indexnodeConfig{Serves: &no, Drain: &long}, long}} {
-		if got := c.cfg.drain(); got != c.want {
-			t.Errorf("serves %v, drain %v: %v", c.cfg.Serves, c.cfg.Drain, got)
+func sampleRecords() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for line := range sample.Records() {
+			if !yield(line, nil) {
+				return
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/cmd/millrace/bench"
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/cmd/millrace/bench/team"
@@ -64,7 +65,7 @@ else it does.`,
   millrace bench --shape random --seed 1 --seeds 50`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			spareCollector() // or the client's collector would run all the time, and be taken for latency
+			roles.SpareCollector() // or the client's collector would run all the time, and be taken for latency
 			cfg.Out, cfg.Progress = c.OutOrStdout(), os.Stderr
 			return bench.Run(c.Context(), cfg)
 		},
@@ -113,7 +114,7 @@ whole interval is above 1 and the slack.`,
   millrace bench compare --base /tmp/base/millrace --head /tmp/head/millrace --rounds 12`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			spareCollector()
+			roles.SpareCollector()
 			cfg.Nodes, cfg.Out, cfg.Progress = []int{1}, c.OutOrStdout(), os.Stderr
 			return bench.RunCompare(c.Context(), cfg)
 		},

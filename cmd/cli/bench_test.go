@@ -9,13 +9,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestBench runs every shape over small worlds with steps too short to time
 // anything: the command works, asks for as much as the shapes say, by
 // generated code, and every answer is right.
 func TestBench(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	for _, c := range []struct {
 		shape              string
@@ -61,7 +63,7 @@ func TestBench(t *testing.T) {
 // answer of Millrace and of the hand-written indexes is the oracle's, and the
 // world is what the issue of a benchmark like it says, for its size.
 func TestBenchTeam(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	for _, shape := range []string{"team", "team-flat"} {
 		t.Run(shape, func(t *testing.T) {
@@ -94,7 +96,7 @@ func TestBenchTeam(t *testing.T) {
 // that is written for the workload; and where that program is wrong in one
 // number, this is found.
 func TestBenchRandom(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	small := []string{"bench", "--shape", "random", "--entities", "300", "--viewers", "8", "--duration", "100ms"}
 	got := figures(t, run(t, append(small, "--seed", "1", "--seeds", "2")...))
@@ -130,7 +132,7 @@ func figures(t *testing.T, out string) map[string]float64 {
 // A binary beside itself, by all that make regress does, within a slack that no
 // busy machine exceeds.
 func TestBenchCompare(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Setenv("MILLRACE_MAIN", "1") // of the binaries that are compared
 	out := run(t, "bench", "compare", "--base", os.Args[0], "--entities", "1000", "--viewers", "5", "--duration", "200ms", "--rounds", "6", "--slack", "1e6", "--slack-p99", "1e6")
 	for _, name := range []string{"cpu_per_query", "cpu_per_query_broker", "cpu_per_record_indexed", "cpu_per_record_partitioned", "p99", "not answered"} {
@@ -145,7 +147,7 @@ func TestBenchCompare(t *testing.T) {
 
 // A benchmark that is interrupted leaves no process and no files.
 func TestBenchEndsItsProcesses(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	tmp := t.TempDir()
 	cmd := exec.Command(os.Args[0], "bench", "--shape", "fishdb", "--entities", "1000", "--viewers", "5", "--duration", "1m", "--nodes", "1")
@@ -171,7 +173,7 @@ func TestBenchEndsItsProcesses(t *testing.T) {
 	}
 	began := time.Now()
 	_ = cmd.Wait() // an interrupt is no failure
-	if took := time.Since(began); took > patience {
+	if took := time.Since(began); took > clitest.Patience {
 		t.Errorf("it took %s to end", took)
 	}
 	left, err := os.ReadDir(tmp)

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestClients does what docs/clients.md says: it generates clients and calls a
@@ -12,10 +14,10 @@ import (
 // or any python3 that has them does; MILLRACE_NODE is a directory with the
 // page's node_modules.
 func TestClients(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	python, node := pythonOfPage(t), nodeOfPage(t)
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/clients.md")
 	p.write("try/venv/bin/python", []byte("#!/bin/sh\nexec '"+python+"' \"$@\"\n"))
 	if err := os.Chmod(filepath.Join(p.dir, "try/venv/bin/python"), 0o755); err != nil {

@@ -16,6 +16,9 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/command"
 )
 
 // commands calls do for every command, by its path without the program's name.
@@ -48,7 +51,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 		"demo": "it starts an etcd", "dev": "it starts an etcd", "doctor": "see TestDoctorWhileKafkaOrEtcdIsAway",
 		"load": "see TestReviewOfASchema", "schema check": "see TestReviewOfASchema", "schema retire": "see TestRetireKeepsReaders", "backup adopt": "a bucket comes first",
 	}
-	away := freeAddr(t)
+	away := clitest.FreeAddr(t)
 	var all sync.WaitGroup
 	commands(root(), func(path string, c *cobra.Command) {
 		if c.Flag("etcd") == nil || c.HasSubCommands() || elsewhere[path] != "" {
@@ -60,7 +63,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 			return
 		}
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), clitest.Patience)
 			defer cancel()
 			c := root()
 			c.SetArgs(slices.Concat(strings.Fields(path), []string{"--etcd", away}, more))
@@ -86,7 +89,7 @@ func TestErrorsOfTheLineShowTheUsage(t *testing.T) {
 	} {
 		c := root()
 		c.SetArgs(strings.Fields(line))
-		err := runLine(t.Context(), c)
+		err := command.Run(t.Context(), c)
 		text, not := strings.CutPrefix(want, "!")
 		if err == nil || strings.Contains(err.Error(), text) == not {
 			t.Errorf("%s: %v", line, err)
@@ -98,21 +101,21 @@ func TestErrorsOfTheLineShowTheUsage(t *testing.T) {
 func TestRefusalsNameFlagsAndCommands(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	v, _, err := s.feeds.versions.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency"), "test")
-	s.check(err)
-	s.check(s.feeds.versions.Serve(t.Context(), v, nil, "test"))
-	s.answer("n1", admits)
-	_, err = s.pushed("1", "1", push{})
-	s.check(err)
+	v, _, err := s.Feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency"), "test")
+	s.Check(err)
+	s.Check(s.Feeds.Serve(t.Context(), v, nil, "test"))
+	s.Answer("n1", clitest.Admits)
+	_, err = s.run("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+	s.Check(err)
 	on := func(args ...string) error {
 		c := root()
-		c.SetArgs(append(args, "--etcd", s.etcd[0], "--cluster", "test"))
-		return runLine(t.Context(), c)
+		c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
+		return command.Run(t.Context(), c)
 	}
 	for want, args := range map[string][]string{
 		"--force":                   {"cluster", "assign", "--nodes", "n1,nobody", "--replace", "--wait", "0s"},
 		"--replace":                 {"cluster", "assign", "--nodes", "n1"},
-		"millrace model push PACK":  {"model", "rollback", "likes"},
+		"millrace model push PACK":  {"model", "rollback", "rate"},
 		"millrace model list":       {"model", "history", "nothing"},
 		"millrace feed define FILE": {"feed", "rollback", "news"},
 		"millrace feed list":        {"feed", "history", "nothing"},
@@ -121,7 +124,7 @@ func TestRefusalsNameFlagsAndCommands(t *testing.T) {
 			t.Errorf("%v does not name %s: %v", args, want, err)
 		}
 	}
-	s.check(on("cluster", "assign", "--nodes", "n1,n2,n3", "--replicas", "1", "--replace", "--force"))
+	s.Check(on("cluster", "assign", "--nodes", "n1,n2,n3", "--replicas", "1", "--replace", "--force"))
 	if err := on("cluster", "assign", "--nodes", "n1", "--replicas", "1", "--replace"); err == nil || !strings.Contains(err.Error(), "--allow-shrink") {
 		t.Errorf("a map that shrinks: %v", err)
 	}
@@ -194,7 +197,7 @@ func messages(t *testing.T, root string, do func(where, text string)) {
 // A cluster that is new is told from one that etcd has lost, and commands print
 // nothing as a role logs it.
 func TestANewClusterIsToldFromALostOne(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	c := startClinic(t)
 	out, err := output(c.show()...)
@@ -203,7 +206,7 @@ func TestANewClusterIsToldFromALostOne(t *testing.T) {
 	}
 	c.ok()
 	c.lose()
-	waitFor(c.ctx, t, "the loss to be told", func() bool {
+	clitest.WaitFor(c.ctx, t, "the loss to be told", func() bool {
 		out, err = output(c.show()...)
 		return strings.Contains(out, `"node-1"`) && strings.Contains(out, "remember assignment 1")
 	})

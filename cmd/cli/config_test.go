@@ -9,12 +9,19 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
@@ -37,7 +44,7 @@ func TestHostileConfigurations(t *testing.T) {
 		if input != "" {
 			input = strings.Repeat(input+"\n", repeat)
 		}
-		file := written(t, input)
+		file := clitest.Written(t, input)
 		line := []string{"config", "check", file, "--role", role}
 		if d.HasArg("effective") {
 			line = append(line, "--effective")
@@ -51,7 +58,7 @@ func TestHostileConfigurations(t *testing.T) {
 			end() // a role that is not refused stops at once
 			c := root()
 			c.SetArgs([]string{role, "--config", file})
-			if starts := runLine(ended, c); starts == nil || starts.Error() != err.Error() {
+			if starts := command.Run(ended, c); starts == nil || starts.Error() != err.Error() {
 				t.Errorf("%s: the role says otherwise than the check: %v", d.Pos, starts)
 			}
 		}
@@ -71,38 +78,40 @@ func TestConfigurationPage(t *testing.T) {
 }
 
 // every calls do with an empty configuration of each kind, as a test of its own.
-func every(t *testing.T, do func(t *testing.T, of string, cfg configuration)) {
-	for _, c := range configurationFiles {
-		t.Run(c.of, func(t *testing.T) { do(t, c.of, c.new()) })
+func every(t *testing.T, do func(t *testing.T, of string, cfg config.Configuration)) {
+	for _, c := range roles.Files().All {
+		t.Run(c.Of, func(t *testing.T) { do(t, c.Of, c.New()) })
 	}
 }
 
 // Every key has its line in the reference, and what is said of it there in tags
 // is something that the check can read.
 func TestEveryKeyIsDocumented(t *testing.T) {
-	every(t, func(t *testing.T, of string, cfg configuration) {
+	every(t, func(t *testing.T, of string, cfg config.Configuration) {
 		said := map[string]bool{}
-		for _, k := range referenceOf(cfg) {
+		for _, k := range roles.Files().ReferenceOf(cfg) {
 			said[k.Key] = true
 		}
-		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
-			tag := l.field.Tag.Get
+		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			tag := l.Field.Tag.Get
 			switch {
 			case tag("doc") == "":
-				t.Errorf("%s: nothing says what it is for", l.path)
-			case said[l.path] == (tag("doc") == "-"):
-				t.Errorf("%s: is in the reference: %t", l.path, said[l.path])
+				t.Errorf("%s: nothing says what it is for", l.Path)
+			case said[l.Path] == (tag("doc") == "-"):
+				t.Errorf("%s: is in the reference: %t", l.Path, said[l.Path])
 			case strings.Contains(tag("doc")+tag("default"), "|"):
-				t.Errorf("%s would break the table", l.path)
-			case tag("default") != "" && !l.value.IsZero(): // by complete
-				t.Errorf("%s has the default %q in words, and %s in the code", l.path, tag("default"), l.text())
-			case strings.Contains(l.path, "..") || strings.HasSuffix(l.path, "."):
-				t.Errorf("%s: a mapping has no name for its keys", l.path)
+				t.Errorf("%s would break the table", l.Path)
+			case tag("default") != "" && !l.Value.IsZero(): // by complete
+				t.Errorf("%s has the default %q in words, and %s in the code", l.Path, tag("default"), l.Text())
+			case strings.Contains(l.Path, "..") || strings.HasSuffix(l.Path, "."):
+				t.Errorf("%s: a mapping has no name for its keys", l.Path)
 			}
 			if least, most, ok := strings.Cut(tag("range"), ".."); ok {
 				for _, end := range []string{least, most} {
-					if end != "" {
-						bound(end) // which panics
+					_, noTime := time.ParseDuration(end)
+					_, noNumber := strconv.ParseFloat(end, 64)
+					if end != "" && noTime != nil && noNumber != nil {
+						t.Errorf("%s has a range to %s", l.Path, end)
 					}
 				}
 			}
@@ -112,22 +121,22 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 
 // A key of before is refused, and says what takes its place.
 func TestKeysOfBeforeAreRefused(t *testing.T) {
-	every(t, func(t *testing.T, of string, cfg configuration) {
-		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
-			if l.field.Tag.Get("doc") != "-" {
+	every(t, func(t *testing.T, of string, cfg config.Configuration) {
+		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			if l.Field.Tag.Get("doc") != "-" {
 				continue
 			}
-			l.value.Set(reflect.New(l.value.Type().Elem()))
-			if f := faultOf(cfg.validate(), l.path); f == nil || f.WayOut == "" {
-				t.Errorf("%s is taken", l.path)
+			l.Value.Set(reflect.New(l.Value.Type().Elem()))
+			if f := faultOf(cfg.Validate(), l.Path); f == nil || f.WayOut == "" {
+				t.Errorf("%s is taken", l.Path)
 			}
-			l.value.SetZero()
+			l.Value.SetZero()
 		}
 	})
 }
 
 func faultOf(err error, field string) *millrace.Error {
-	for _, err := range flat(err) {
+	for _, err := range config.Flat(err) {
 		if e, ok := errors.AsType[*millrace.Error](err); ok && e.Field == field {
 			return e
 		}
@@ -137,9 +146,9 @@ func faultOf(err error, field string) *millrace.Error {
 
 // The roles that a file may be of are those that there are.
 func TestRolesOfFiles(t *testing.T) {
-	for _, l := range leavesOf(reflect.ValueOf(new(Common)).Elem(), "", true) {
-		if want := configurationNames(); l.path == "role" && !slices.Equal(append(l.choices(), "contexts"), want) {
-			t.Errorf("files may be of %v, and there are %v", l.choices(), want)
+	for _, l := range config.LeavesOf(reflect.ValueOf(new(roles.Common)).Elem(), "", true) {
+		if want := roles.Files().Names(); l.Path == "role" && !slices.Equal(append(l.Choices(), "contexts"), want) {
+			t.Errorf("files may be of %v, and there are %v", l.Choices(), want)
 		}
 	}
 }
@@ -157,13 +166,13 @@ var enough = map[string]string{
 // --effective shows of it is a file that says the same, without any default
 // that is left to the code.
 func TestEffectiveConfigurationsAreWhole(t *testing.T) {
-	every(t, func(t *testing.T, of string, cfg configuration) {
-		file := written(t, enough[of])
+	every(t, func(t *testing.T, of string, cfg config.Configuration) {
+		file := clitest.Written(t, enough[of])
 		whole, err := said(t, "config", "check", file, "--effective")
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := said(t, "config", "check", written(t, whole), "--effective")
+		again, err := said(t, "config", "check", clitest.Written(t, whole), "--effective")
 		if err != nil || again != whole {
 			t.Errorf("%v\n%s\nis read as\n%s", err, whole, again)
 		}
@@ -171,14 +180,14 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		values := map[string]string{}
-		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
-			values[l.path] = l.text()
+		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			values[l.Path] = l.Text()
 		}
-		fresh, _ := configurationOf(of)
-		for _, k := range referenceOf(fresh) {
+		fresh, _ := roles.Files().Named(of)
+		for _, k := range roles.Files().ReferenceOf(fresh) {
 			if k.Required {
 				lines := slices.DeleteFunc(strings.Split(enough[of], "\n"), func(line string) bool { return strings.HasPrefix(line, k.Key+":") })
-				if _, err := said(t, "config", "check", "--role", of, written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
+				if _, err := said(t, "config", "check", "--role", of, clitest.Written(t, strings.Join(lines, "\n"))); err == nil || !strings.Contains(err.Error(), " "+k.Key+": ") {
 					t.Errorf("without %s: %v", k.Key, err)
 				}
 			}
@@ -191,81 +200,18 @@ func TestEffectiveConfigurationsAreWhole(t *testing.T) {
 
 // inWordsAlone reports whether a default is said in words.
 func inWordsAlone(of, key string) bool {
-	cfg, _ := configurationOf(of)
-	for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
-		if l.path == key {
-			return l.field.Tag.Get("default") != ""
+	cfg, _ := roles.Files().Named(of)
+	for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+		if l.Path == key {
+			return l.Field.Tag.Get("default") != ""
 		}
 	}
 	return false
 }
 
-// What a role is given is what the reference says, whatever its package would
-// use where nothing is said.
-func TestRolesUseTheDefaults(t *testing.T) {
-	defaults := func(of string) (configuration, map[string]string) {
-		cfg, err := configurationOf(of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all := map[string]string{}
-		for _, k := range referenceOf(cfg) { // which completes it
-			all[k.Key] = k.Default
-		}
-		return cfg, all
-	}
-	is := func(of, key string, used any, want string) {
-		if fmt.Sprint(used) != want || want == "" {
-			t.Errorf("%s: %s is %v, and the reference says %q", of, key, used, want)
-		}
-	}
-	cfg, want := defaults("partitioner")
-	p := cfg.(*partitionerConfig).partitioner()
-	is("partitioner", "group", p.Group, want["group"])
-	is("partitioner", "future", p.Future, want["future"])
-
-	cfg, want = defaults("indexnode")
-	n, err := cfg.(*indexnodeConfig).node()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("indexnode", "question_memory_mib", n.QuestionMemory>>20, want["question_memory_mib"])
-	is("indexnode", "min_free_mib", n.Store.MinFreeBytes>>20, want["min_free_mib"])
-	is("indexnode", "weight", n.Weight, want["weight"])
-	is("indexnode", "drain", n.Drain, want["drain"])
-	is("indexnode", "backup.every", n.Backup.Every, want["backup.every"])
-	is("indexnode", "backup.keep", n.Backup.Keep, want["backup.keep"])
-	is("indexnode", "backup.mib_per_second", n.Backup.MiBPerSecond, want["backup.mib_per_second"])
-	is("indexnode", "backup.drill", n.Backup.Drill, want["backup.drill"])
-	is("indexnode", "serves", n.Keeps.Len() == 0, want["serves"])
-
-	cfg, want = defaults("broker")
-	b := cfg.(*brokerConfig)
-	made, err := b.broker()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("broker", "request_memory_mib", made.RequestMemory>>20, want["request_memory_mib"])
-	is("broker", "connections", b.grpcPort().conns, want["connections"])
-	is("broker", "connections", b.httpPort().conns, want["connections"])
-	is("broker", "cluster", b.inEtcd("").Name, want["cluster"])
-	is("broker", "drain", b.drain(), want["drain"])
-
-	cfg, want = defaults("coordinator")
-	co, err := cfg.(*coordinatorConfig).coordinator()
-	if err != nil {
-		t.Fatal(err)
-	}
-	is("coordinator", "grace", co.Grace, want["grace"])
-	is("coordinator", "drop_after", co.DropAfter, want["drop_after"])
-	is("coordinator", "moves_per_node", co.Limits.PerNode, want["moves_per_node"])
-	is("coordinator", "moves_per_second", co.Limits.PerSecond, want["moves_per_second"])
-	is("coordinator", "repair", !co.RepairOff, want["repair"])
-}
-
 // A backup node answers nobody, and drains nothing.
 func TestEffectiveDrain(t *testing.T) {
-	file := written(t, enough["indexnode"]+"serves: false\nbackup: {to: \"file:///backups\"}\n")
+	file := clitest.Written(t, enough["indexnode"]+"serves: false\nbackup: {to: \"file:///backups\"}\n")
 	if whole, err := said(t, "config", "check", file, "--effective"); err != nil || !strings.Contains(whole, "\ndrain: 0s\n") {
 		t.Errorf("%v\n%s", err, whole)
 	}
@@ -277,10 +223,10 @@ const hush = "xyzzy-hush-hush-xyzzy"
 // give it as well, and is shown by nothing.
 func TestSecretsAreNeverShown(t *testing.T) {
 	secrets := 0
-	every(t, func(t *testing.T, of string, cfg configuration) {
-		file := written(t, enough[of])
-		keys := map[string]referenceKey{}
-		for _, k := range referenceOf(cfg) {
+	every(t, func(t *testing.T, of string, cfg config.Configuration) {
+		file := clitest.Written(t, enough[of])
+		keys := map[string]config.Key{}
+		for _, k := range roles.Files().ReferenceOf(cfg) {
 			keys[k.Key] = k
 		}
 		shown := func(what string, text string) {
@@ -310,19 +256,19 @@ func TestSecretsAreNeverShown(t *testing.T) {
 			os.Unsetenv(k.Variable)
 		}
 		// In the file, all at once, as its role says it at its start.
-		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
-			if l.isSecret() && l.value.CanSet() {
-				l.value.SetString(hush)
+		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", true) {
+			if l.IsSecret() && l.Value.CanSet() {
+				l.Value.SetString(hush)
 			}
 		}
-		if c, ok := cfg.(*Contexts); ok {
-			x := Context{}
-			for _, l := range leavesOf(reflect.ValueOf(&x).Elem(), "", true) {
-				if l.isSecret() {
-					l.value.SetString(hush)
+		if c, ok := cfg.(*reach.Contexts); ok {
+			x := reach.Context{}
+			for _, l := range config.LeavesOf(reflect.ValueOf(&x).Elem(), "", true) {
+				if l.IsSecret() {
+					l.Value.SetString(hush)
 				}
 			}
-			c.Contexts = map[string]Context{"prod": x}
+			c.Contexts = map[string]reach.Context{"prod": x}
 		}
 		text, err := document.Encode(cfg)
 		if err != nil || strings.Count(string(text), "(hidden)") < 4 {
@@ -330,11 +276,11 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		}
 		asJSON, _ := json.Marshal(cfg)
 		shown("the start", fmt.Sprintf("%s %s %v %+v %#v", text, asJSON, cfg, cfg, cfg))
-		for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
-			shown("the summary", l.text())
+		for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+			shown("the summary", l.Text())
 		}
 		whole := strings.ReplaceAll(string(text), "(hidden)", hush) // refused for having too many
-		told, err := said(t, "config", "check", "--role", of, written(t, whole))
+		told, err := said(t, "config", "check", "--role", of, clitest.Written(t, whole))
 		shown("a file", fmt.Sprint(told, err))
 	})
 	if secrets < 20 {
@@ -344,13 +290,13 @@ func TestSecretsAreNeverShown(t *testing.T) {
 
 // What a role logs first is its configuration, without its secrets.
 func TestTheFirstLineHasNoSecrets(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	for _, name := range []string{"KAFKA", "ETCD", "SCHEMA_REGISTRY"} {
 		t.Setenv("MILLRACE_"+name+"_PASSWORD", hush)
 	}
-	for _, role := range configurationNames()[:4] {
+	for _, role := range roles.Files().Names()[:4] {
 		// It ends behind that line: a directory takes no lines.
-		file := written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
+		file := clitest.Written(t, enough[role]+"audit: /\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: me}}, etcd: {username: me}, schema_registry: {username: me}}\n")
 		out, err := output(role, "--config", file, "--log-level", "INFO")
 		if err == nil || strings.Contains(out, hush) || strings.Count(out, "(hidden)") != 3 || !strings.Contains(out, "starting") || !strings.Contains(out, "audit: open /") {
 			t.Errorf("%s: %v\n%s", role, err, out)
@@ -366,7 +312,7 @@ func TestFilesAreLookedInto(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := said(t, "config", "check", written(t, enough["indexnode"]+fmt.Sprintf(`tls: {ca: %s, cert: %s/none.pem, key: %s/none.key}
+	_, err := said(t, "config", "check", clitest.Written(t, enough["indexnode"]+fmt.Sprintf(`tls: {ca: %s, cert: %s/none.pem, key: %s/none.key}
 authorization: {identities: {a: [node]}, tokens: %[4]s/tokens}
 connect:
   kafka: {tls: {ca: %[4]s/kafka.pem}, sasl: {mechanism: PLAIN, username: me, password_file: %[1]s}}
@@ -410,7 +356,7 @@ func TestContextsAreChecked(t *testing.T) {
 // A file says of which role it is, or its caller does; both forms of output tell
 // the same.
 func TestConfigCheckCommand(t *testing.T) {
-	file := written(t, strings.TrimPrefix(enough["broker"], "role: broker\n"))
+	file := clitest.Written(t, strings.TrimPrefix(enough["broker"], "role: broker\n"))
 	for line, want := range map[string]string{
 		"config check " + file:                           "say --role, or write it into the file",
 		"config check --role brokr " + file:              "did you mean broker?",
@@ -435,8 +381,8 @@ func TestConfigCheckCommand(t *testing.T) {
 	}
 	var got struct {
 		Role   string
-		Given  []given
-		Faults []fault
+		Given  []config.Given
+		Faults []config.Fault
 	}
 	out, err = said(t, "config", "check", "--role", "broker", file, "-o", "json")
 	if json.Unmarshal([]byte(out), &got) != nil || err != nil || got.Role != "broker" || len(got.Given) != 3 || len(got.Faults) != 0 {
@@ -446,7 +392,7 @@ func TestConfigCheckCommand(t *testing.T) {
 	if json.Unmarshal([]byte(out), &got) != nil || err == nil || !strings.HasSuffix(err.Error(), ": 1 fault") || len(got.Faults) != 1 || got.Faults[0].Line != 2 || got.Faults[0].Field != "grpc" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	var keys map[string][]referenceKey
+	var keys map[string][]config.Key
 	out, err = said(t, "config", "reference", "contexts", "-o", "json")
 	if json.Unmarshal([]byte(out), &keys) != nil || err != nil || len(keys) != 1 || keys["contexts"][0].Key != "current" {
 		t.Errorf("%v\n%s", err, out)
@@ -466,33 +412,24 @@ func FuzzConfigurations(f *testing.F) {
 			return
 		}
 		n.Find("a.b[1].c")
-		for _, of := range configurationFiles {
-			cfg := of.new()
+		for _, of := range roles.Files().All {
+			cfg := of.New()
 			if n.Decode(cfg) != nil {
 				continue
 			}
 			bad := false
-			for _, l := range leavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
-				n.Find(l.path)
-				bad = len(l.validate()) > 0 || bad
+			for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+				n.Find(l.Path)
+				bad = len(l.Validate()) > 0 || bad
 			}
-			cfg.complete()
+			cfg.Complete()
 			whole, err := document.Encode(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := document.Decode(whole, of.new()); err != nil && !bad {
-				t.Errorf("%s: %v\n%s", of.of, err, whole)
+			if err := document.Decode(whole, of.New()); err != nil && !bad {
+				t.Errorf("%s: %v\n%s", of.Of, err, whole)
 			}
 		}
 	})
-}
-
-// A node's id is refused before the node touches its data directory.
-func TestTheIDOfANodeIsCheckedFirst(t *testing.T) {
-	for id, well := range map[millrace.NodeID]bool{"node-4": true, "no de/4": false} {
-		if f := faultOf((&indexnodeConfig{ID: id}).validate(), "id"); (f == nil) != well {
-			t.Errorf("%q: %v", id, f)
-		}
-	}
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/secure"
 )
 
@@ -35,12 +38,12 @@ func said(t *testing.T, args ...string) (string, error) {
 	c.SetArgs(args)
 	c.SetOut(&out)
 	c.SetErr(&out)
-	err := runLine(t.Context(), c)
+	err := command.Run(t.Context(), c)
 	return out.String(), err
 }
 
 // reached is how a command would reach a cluster: it ends before it does.
-func reached(t *testing.T, args ...string) (flags map[string]string, how *Security, err error) {
+func reached(t *testing.T, args ...string) (flags map[string]string, how *reach.Security, err error) {
 	t.Helper()
 	c := root()
 	flags = map[string]string{}
@@ -52,13 +55,13 @@ func reached(t *testing.T, args ...string) (flags map[string]string, how *Securi
 						flags[name] = strings.Trim(f.Value.String(), "[]")
 					}
 				}
-				how = securityOf(c.Context())
+				how = reach.Of(c.Context())
 				return nil
 			}
 		}
 	})
 	c.SetArgs(args)
-	err = runLine(context.Background(), c)
+	err = command.Run(context.Background(), c)
 	return flags, how, err
 }
 
@@ -182,15 +185,6 @@ func TestContextCommands(t *testing.T) {
 	}
 }
 
-// The example of the help is a file that is read.
-func TestTheExampleOfContexts(t *testing.T) {
-	writeContexts(t, contextExample)
-	_, all, err := readContexts()
-	if err != nil || len(all.Contexts) != 2 || all.Contexts["prod"].Connections.Etcd.TLS.ServerName != "etcd.example" {
-		t.Errorf("%+v, %v", all, err)
-	}
-}
-
 // Every value of a connection has a flag or, if it is secret, a variable alone,
 // and the help on connections tells of both.
 func TestEveryConnectionHasItsFlags(t *testing.T) {
@@ -199,15 +193,15 @@ func TestEveryConnectionHasItsFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[any]bool{}
-	var s Security
-	for _, x := range settingsOf(&s) {
-		if !strings.Contains(text, x.env) || x.flag != "" && !strings.Contains(text, "--"+x.flag+" ") {
-			t.Errorf("the help does not tell of %s and %s", x.flag, x.env)
+	var s reach.Security
+	for _, x := range reach.SettingsOf(&s) {
+		if !strings.Contains(text, x.Env) || x.Flag != "" && !strings.Contains(text, "--"+x.Flag+" ") {
+			t.Errorf("the help does not tell of %s and %s", x.Flag, x.Env)
 		}
-		if x.text != nil {
-			found[x.text] = true
+		if x.Text != nil {
+			found[x.Text] = true
 		} else {
-			found[x.on] = true
+			found[x.On] = true
 		}
 	}
 	var count func(v reflect.Value, path string)
@@ -237,7 +231,7 @@ func TestEveryConnectionHasItsFlags(t *testing.T) {
 
 // A role's flags go before its configuration.
 func TestRolesTakeTheFlags(t *testing.T) {
-	config := writeConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
+	config := clitest.WriteConfig(t, "partitioner", "brokers: [\"127.0.0.1:1\"]\ncontent: [a]\ninstance: one\nconnect: {kafka: {sasl: {mechanism: PLAIN, username: u, password_file: /does/not/exist}}}\n")
 	for want, flags := range map[string][]string{
 		"connect.kafka.sasl.password_file": nil,
 		"connect.kafka.sasl.token_file":    {"--kafka-sasl", "OAUTHBEARER", "--kafka-username", "", "--kafka-password-file", ""},

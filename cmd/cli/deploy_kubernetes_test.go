@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 )
 
 // manifests are the documents of the base, by kind and name.
@@ -113,7 +116,7 @@ func TestPods(t *testing.T) {
 		w.environment()
 		w.volumes()
 		grace, _ := strconv.Atoi(at(w.pod, "terminationGracePeriodSeconds").(string))
-		if time.Duration(grace)*time.Second < w.config.drain+finishFor {
+		if time.Duration(grace)*time.Second < w.config.drain+roles.FinishFor {
 			t.Errorf("%s has %ds to drain for %v", w.role, grace, w.config.drain)
 		}
 	}
@@ -142,8 +145,8 @@ func (w workload) environment() {
 		}
 	}
 	for _, x := range w.config.own {
-		if at(env, x.env) == nil && *x.text == "" && x.flag != "name" { // which is the host's
-			w.Errorf("%s has no %s", w.role, x.flag)
+		if at(env, x.Env) == nil && *x.Text == "" && x.Flag != "name" { // which is the host's
+			w.Errorf("%s has no %s", w.role, x.Flag)
 		}
 	}
 }
@@ -169,9 +172,9 @@ func (w workload) volumes() {
 		w.Errorf("%s cannot write %s", w.role, data)
 	}
 	c := readDeployed(w.T, filepath.Join(deploy, "kustomize", "secured", "config", w.role+".yaml"))
-	for _, s := range settingsOf(&c.common.Security) {
-		if s.text != nil && strings.HasPrefix(*s.text, "/") && mounted[filepath.Dir(*s.text)] == "" {
-			w.Errorf("%s: nothing mounts %s", w.role, *s.text)
+	for _, s := range reach.SettingsOf(&c.common.Security) {
+		if s.Text != nil && strings.HasPrefix(*s.Text, "/") && mounted[filepath.Dir(*s.Text)] == "" {
+			w.Errorf("%s: nothing mounts %s", w.role, *s.Text)
 		}
 	}
 	if at(w.secured, "volumes", "tls", "secret", "secretName") != "millrace-"+w.role+"-tls" {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/secure/authority"
@@ -31,8 +36,8 @@ var configurations = []string{"compose/millrace", "systemd/etc", "kustomize/base
 
 // deployed is a role's configuration, as a deployment has it.
 type deployed struct {
-	common *Common
-	own    []setting
+	common *roles.Common
+	own    []config.Setting // in which processes of the role differ
 	data   string
 	ports  map[string]string // by the key
 	drain  time.Duration     // how long the role answers on when it is told to stop
@@ -40,7 +45,7 @@ type deployed struct {
 
 func readDeployed(t *testing.T, file string) deployed {
 	t.Helper()
-	cfg, err := configurationOf(strings.TrimSuffix(filepath.Base(file), ".yaml"))
+	cfg, err := roles.Files().Named(strings.TrimSuffix(filepath.Base(file), ".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,18 +56,32 @@ func readDeployed(t *testing.T, file string) deployed {
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	switch c := cfg.(type) {
-	case *partitionerConfig:
-		return deployed{&c.Common, ownOf(c), "", map[string]string{"admin": c.Admin}, 0}
-	case *indexnodeConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "nodes": c.Listen}, c.drain()}
-	case *brokerConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin, "http": c.HTTP, "grpc": c.GRPC}, c.drain()}
-	case *coordinatorConfig:
-		return deployed{&c.Common, ownOf(c), c.Data, map[string]string{"admin": c.Admin}, 0}
+	d := deployed{own: ownOf(cfg), ports: map[string]string{}}
+	d.common, _ = reflect.ValueOf(cfg).Elem().FieldByName("Common").Addr().Interface().(*roles.Common)
+	cfg.Complete()
+	for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+		switch l.Path {
+		case "data":
+			d.data = l.Text()
+		case "drain":
+			d.drain = *l.Value.Interface().(*time.Duration)
+		case "listen":
+			d.ports["nodes"] = l.Text()
+		case "admin", "http", "grpc":
+			d.ports[l.Path] = l.Text()
+		}
 	}
-	t.Fatalf("%s is of no role", file)
-	return deployed{}
+	return d
+}
+
+// ownOf are the settings in which processes of a role differ.
+func ownOf(cfg config.Configuration) []config.Setting {
+	return slices.DeleteFunc(cfg.Settings(), func(s config.Setting) bool { return !s.Own })
+}
+
+func ownOfRole(role string) []config.Setting {
+	cfg, _ := roles.Files().Named(role)
+	return ownOf(cfg)
 }
 
 // Every configuration that a deployment has is one that config check takes, with
@@ -111,7 +130,7 @@ func TestDeployedConfigurations(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				laid := written(t, strings.ReplaceAll(string(text), "/run/secrets/millrace", secrets))
+				laid := clitest.Written(t, strings.ReplaceAll(string(text), "/run/secrets/millrace", secrets))
 				if out, err := said(t, "config", "check", laid); err != nil || !strings.HasPrefix(out, "ok: ") {
 					t.Errorf("%v\n%s", err, out)
 				}
@@ -212,9 +231,9 @@ func takes(t *testing.T, where string, line []string) {
 }
 
 // variables are those of the environment that a role takes.
-func variables(own []setting) (names []string) {
-	for _, s := range append(settingsOf(new(Security)), own...) {
-		names = append(names, s.env)
+func variables(own []config.Setting) (names []string) {
+	for _, s := range append(reach.SettingsOf(new(reach.Security)), own...) {
+		names = append(names, s.Env)
 	}
 	return names
 }
@@ -257,8 +276,8 @@ func TestComposedServices(t *testing.T) {
 			}
 		}
 		for _, x := range c.own {
-			if env[x.env] == nil && *x.text == "" {
-				t.Errorf("%s has no %s", name, x.flag)
+			if env[x.Env] == nil && *x.Text == "" {
+				t.Errorf("%s has no %s", name, x.Flag)
 			}
 		}
 		if c.data != "" && !slices.Contains(wordsIn(at(s, "volumes")), name+":"+c.data) {
@@ -331,7 +350,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal("the unit has no line to start, or no time to stop")
 	}
 	seconds, _ := strconv.Atoi(stop[1])
-	var own []setting
+	var own []config.Setting
 	for _, role := range []string{"partitioner", "indexnode", "broker", "coordinator"} {
 		words := strings.Fields(strings.ReplaceAll(line[1], "%i", role))
 		takes(t, "the unit", words)
@@ -343,7 +362,7 @@ func TestUnit(t *testing.T) {
 		if c.common.Audit != "/var/log/millrace/"+role+".ndjson" {
 			t.Errorf("the unit does not let %s be written", c.common.Audit)
 		}
-		if time.Duration(seconds)*time.Second < c.drain+finishFor {
+		if time.Duration(seconds)*time.Second < c.drain+roles.FinishFor {
 			t.Errorf("the unit gives %ds to a role that drains for %v", seconds, c.drain)
 		}
 	}
@@ -417,7 +436,7 @@ func TestDeployPage(t *testing.T) {
 			t.Errorf("no command has --%s", flag)
 		}
 	})
-	known := strings.Join(variables(slices.Concat(ownOf(new(indexnodeConfig)), ownOf(new(partitionerConfig)), ownOf(new(coordinatorConfig)))), " ")
+	known := strings.Join(variables(slices.Concat(ownOfRole("indexnode"), ownOfRole("partitioner"), ownOfRole("coordinator"))), " ")
 	words("`(MILLRACE_[A-Z]+)`", page, func(name string) {
 		if !strings.Contains(known, name) {
 			t.Errorf("no role takes %s", name)

@@ -17,6 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -56,7 +58,7 @@ func (c *clinic) must(err error) {
 
 func (c *clinic) startEtcd(listen string) {
 	c.t.Helper()
-	waitFor(c.ctx, c.t, "etcd to start", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "etcd to start", func() bool {
 		e, err := minicluster.StartEtcd(c.ctx, c.dir, listen)
 		if err == nil {
 			c.etcd, c.addr = e, e.Addr()
@@ -87,7 +89,7 @@ func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membershi
 	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
 	m.SetReady(cluster.All())
-	waitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
+	clitest.WaitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
 	c.nodes[id] = m
 	return m
 }
@@ -95,13 +97,13 @@ func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membershi
 // ok starts two nodes and assigns them everything.
 func (c *clinic) ok() (second *cluster.Client) {
 	c.t.Helper()
-	c.one, second = c.open(lastGood(c.data)), c.open("")
+	c.one, second = c.open(clusters.LastGood(c.data)), c.open("")
 	w, err := c.one.Watch(c.ctx)
 	c.must(err)
 	c.join(c.one, "node-1")
 	c.join(second, "node-2")
 	c.says("assignment epoch 1", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2")
-	waitFor(c.ctx, c.t, "node-1 to hear of it", func() bool { return w.Current().Epoch() == 1 })
+	clitest.WaitFor(c.ctx, c.t, "node-1 to hear of it", func() bool { return w.Current().Epoch() == 1 })
 	return second
 }
 
@@ -136,7 +138,7 @@ func (c *clinic) show(args ...string) []string {
 }
 
 func (c *clinic) doctor() []string {
-	return []string{"doctor", "--etcd", c.addr, "--brokers", c.kafka, "--grpc", freeAddr(c.t)}
+	return []string{"doctor", "--etcd", c.addr, "--brokers", c.kafka, "--grpc", clitest.FreeAddr(c.t)}
 }
 
 // Cluster show lists what the assignment names and nobody is, counts what is
@@ -152,7 +154,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 
 	keeps, err := c.one.Join(c.ctx, cluster.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
 	c.must(err)
-	waitFor(c.ctx, t, "the backup node to be shown", func() bool {
+	clitest.WaitFor(c.ctx, t, "the backup node to be shown", func() bool {
 		out, err := c.command(c.show()...)
 		return err == nil && strings.Contains(out, "alive, backs up 0-719")
 	})
@@ -163,7 +165,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	report.Partitions.Add(7)
 	c.nodes["node-1"].SetReady(func() cluster.Set { all := cluster.All(); return all.Minus(report.Partitions) }())
 	c.nodes["node-1"].SetReports([]cluster.Report{report})
-	waitFor(c.ctx, t, "the report to be shown", func() bool {
+	clitest.WaitFor(c.ctx, t, "the report to be shown", func() bool {
 		out, err := c.command(c.show()...)
 		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
 	})
@@ -171,14 +173,14 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
 	c.nodes["node-1"].SetReports([]cluster.Report{taken})
-	waitFor(c.ctx, t, "doctor to name the way back", func() bool {
+	clitest.WaitFor(c.ctx, t, "doctor to name the way back", func() bool {
 		out, err := c.command(c.doctor()...)
 		return err != nil && strings.Contains(out, "by_operator: doubt") && strings.Contains(out, "millrace partition release PARTITION --node NODE --apply")
 	})
 	c.nodes["node-1"].SetReports([]cluster.Report{report})
 
 	c.must(second.Close()) // as if killed: its lease ends
-	waitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
+	clitest.WaitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
 		out, err := c.command(c.show()...)
 		return err != nil && strings.Contains(out, "GONE since 20")
 	})
@@ -188,7 +190,15 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	}
 	c.says("node-2 is gone since", fails, c.doctor()...)
 
-	var got shown
+	var got struct {
+		Unserved, Below []int
+		Nodes           []struct {
+			State   string
+			Seen    *time.Time
+			Reports []struct{ Reason string }
+		}
+		Assignment cluster.Assignment
+	}
 	c.must(json.Unmarshal([]byte(c.says(`"ok":false`, fails, c.show("-o", "json")...)), &got))
 	if len(got.Nodes) != 2 || got.Nodes[1].State != "gone" || got.Nodes[1].Seen == nil || len(got.Unserved) != 1 || len(got.Below) != 719 || got.Nodes[0].Reports[0].Reason != "corrupt" || got.Assignment.Epoch != 1 {
 		t.Errorf("as JSON: %+v", got)
@@ -216,7 +226,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 
 	// Nodes that register again remember.
 	c.lose()
-	waitFor(c.ctx, t, "a node to register again", func() bool {
+	clitest.WaitFor(c.ctx, t, "a node to register again", func() bool {
 		out, _ := c.command(c.doctor()...)
 		return strings.Contains(out, "nodes remember what it has lost")
 	})
@@ -229,8 +239,8 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
 	}
 	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
-	c.says(whoami()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
-	waitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
+	c.says(clusters.Who()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
+	clitest.WaitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
 
 	// With the nodes gone, too, the log tells that there was a cluster.
 	for _, m := range c.nodes {
@@ -280,27 +290,8 @@ func TestDoctorOfALogThatIsGone(t *testing.T) {
 		}
 	}
 	args := c.doctor()
-	args[slices.Index(args, "--etcd")+1] = freeAddr(t)
+	args[slices.Index(args, "--etcd")+1] = clitest.FreeAddr(t)
 	c.says("bring etcd back first", fails, args...)
-}
-
-func TestDoctorTellsOfPartitioners(t *testing.T) {
-	now := time.Now()
-	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
-	for want, g := range map[string]kafka.Progress{
-		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
-		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
-		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
-		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
-		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
-	} {
-		got := strings.Join(groupFaults(g, now), "\n")
-		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
 }
 
 // While Kafka or etcd is away doctor says so, and gives no advice on what only
@@ -312,7 +303,7 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 	c.ok()
 	stale := cluster.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: cluster.All()}
 	c.nodes["node-1"].SetReports([]cluster.Report{stale})
-	waitFor(c.ctx, t, "the report to be shown", func() bool {
+	clitest.WaitFor(c.ctx, t, "the report to be shown", func() bool {
 		out, _ := c.command(c.show()...)
 		return strings.Contains(out, "kafka_away")
 	})
@@ -326,7 +317,7 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 	}
 	without := func(flag string) []string {
 		args := c.doctor()
-		args[slices.Index(args, flag)+1] = freeAddr(t)
+		args[slices.Index(args, flag)+1] = clitest.FreeAddr(t)
 		return args
 	}
 	const broker = "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz"
@@ -376,7 +367,7 @@ func TestATrimmedLogIsWarnedOf(t *testing.T) {
 	told := cluster.Report{State: "ready", Reason: "log_trimmed", Detail: "timeline begins at 2", Warning: true}
 	told.Partitions.Add(7)
 	c.nodes["node-1"].SetReports([]cluster.Report{told})
-	waitFor(c.ctx, t, "the warning to be shown, and all to be well", func() bool {
+	clitest.WaitFor(c.ctx, t, "the warning to be shown, and all to be well", func() bool {
 		out, err := c.command(c.show()...)
 		return err == nil && strings.Contains(out, "all is well") && strings.Contains(out, "node-1: 1 partitions are ready: log_trimmed: timeline begins at 2")
 	})
@@ -397,7 +388,7 @@ func TestClusterAssignGoesBack(t *testing.T) {
 	c.says("shrinks by more than a fifth", fails, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace")
 	c.says("epoch 2", nil, "cluster", "assign", "--etcd", c.addr, "--nodes", "node-1", "--replace", "--allow-shrink")
 	c.says("epoch 3: 720 partitions on 2 nodes", nil, "cluster", "assign", "--etcd", c.addr, "--from", file)
-	c.says("epoch 500", nil, "cluster", "assign", "--etcd", c.addr, "--from", filepath.Join(lastGood(c.data), "map.json"), "--epoch", "500", "--allow-shrink")
+	c.says("epoch 500", nil, "cluster", "assign", "--etcd", c.addr, "--from", filepath.Join(clusters.LastGood(c.data), "map.json"), "--epoch", "500", "--allow-shrink")
 	c.says("epoch 500, so the next is 501", fails, "cluster", "assign", "--etcd", c.addr, "--from", file, "--epoch", "1501")
 	c.must(os.WriteFile(file, []byte(`{"assignment":{"epoch":1,"replicas":[]}}`), 0o644))
 	c.says("0 partitions, not 720", fails, "cluster", "assign", "--etcd", c.addr, "--from", file)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
 )
@@ -15,9 +16,9 @@ import (
 // An index node that is told to stop says on its admin port that it is not
 // ready, and goes on; told again, it ends at once.
 func TestTheSecondSignalEndsADrain(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx, failed := context.WithCancelCause(bounded(t))
+	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -32,13 +33,13 @@ func TestTheSecondSignalEndsADrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")
-	admin := freeAddr(t)
-	node := start(t, failed, "node-1", "indexnode", "--config", writeConfig(t, "node-1",
-		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), k.Addr(), etcd.Addr(), freeAddr(t), admin))
-	waitFor(ctx, t, "the node to be ready", func() bool { return saysReady(admin) == "ok\n" })
+	admin := clitest.FreeAddr(t)
+	node := start(t, failed, "node-1", "indexnode", "--config", clitest.WriteConfig(t, "node-1",
+		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), k.Addr(), etcd.Addr(), clitest.FreeAddr(t), admin))
+	clitest.WaitFor(ctx, t, "the node to be ready", func() bool { return clitest.SaysReady(admin) == "ok\n" })
 	node.killed.Store(true)
 	node.signal(syscall.SIGTERM)
-	waitFor(ctx, t, "the node to say that it is being stopped", func() bool { return strings.Contains(saysReady(admin), "being stopped") })
+	clitest.WaitFor(ctx, t, "the node to say that it is being stopped", func() bool { return strings.Contains(clitest.SaysReady(admin), "being stopped") })
 	node.signal(syscall.SIGTERM)
 	select {
 	case <-node.ended:

@@ -1,49 +1,51 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
-	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
 // ramped is an experiment that a coordinator would ramp, by weights of a version.
-var ramped = strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 100", "limit: 30", "weights: {clicks: 3}").Replace(fresher) +
+var ramped = strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 100", "limit: 30", "weights: {clicks: 3}").Replace(clitest.Fresher) +
 	"    ramp: {steps: [100, 10000], viewers: 50}\n    guards: {refused: 2}\n"
 
 // A coordinator, as its command starts it and as dev does, waits with the next step
 // while the weights of a variant do not rank, and status says so.
 func TestCoordinatorsWaitForWeights(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	for name, begin := range map[string]func(ctx context.Context, s *stage, k string) error{
 		"coordinator": func(ctx context.Context, s *stage, k string) error {
 			c := root()
-			c.SetArgs([]string{"coordinator", "--config", writeConfig(s.T, "coordinator", "etcd: [%q]\ncluster: test\nname: coordinator-1\nexposures: exposures\nbrokers: [%q]\nadmin: %q\n", s.etcd[0], k, freeAddr(s.T))})
+			c.SetArgs([]string{"coordinator", "--config", clitest.WriteConfig(s.T, "coordinator", "etcd: [%q]\ncluster: millrace\nname: coordinator-1\nexposures: exposures\nbrokers: [%q]\nadmin: %q\n", s.Etcd[0], k, clitest.FreeAddr(s.T))})
 			return c.ExecuteContext(ctx)
 		},
 		"dev": func(ctx context.Context, s *stage, k string) error {
-			any := "127.0.0.1:0"
-			return runCluster(ctx, minicluster.Config{
-				Dir: s.TempDir(), Name: "test", Nodes: 1, Etcd: s.etcd[0], Kafka: k, Exposures: "exposures", KafkaAddr: any, EtcdAddr: any, HTTPAddr: any, GRPCAddr: any, AdminAddr: any,
-			}, func(*minicluster.Cluster) error { <-ctx.Done(); return nil })
+			const any = "127.0.0.1:0"
+			c := root()
+			c.SetArgs([]string{"dev", "--data", s.TempDir(), "--nodes", "1", "--etcd", s.Etcd[0], "--kafka", k, "--kafka-listen", any, "--etcd-listen", any, "--http", any, "--grpc", any, "--admin", any})
+			c.SetOut(io.Discard)
+			return c.ExecuteContext(ctx)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, "n1")
-			s.answer("n1", admits)
+			s := &stage{clitest.NewStageOf(t, "millrace", "n1")} // as that of dev is called
+			s.Answer("n1", clitest.Admits)
 			k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-			s.check(err)
+			s.Check(err)
 			t.Cleanup(k.Close)
 			must := func(args ...string) string {
 				t.Helper()
@@ -53,13 +55,13 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 				}
 				return out
 			}
-			must("model", "push", s.ratePack("1", "likes"), "--timeout", "1m")
-			must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
-			must("model", "push", s.ratePack("2", "clicks"), "--timeout", "1m")
-			must("experiment", "define", s.file("ranking.yaml", ramped))
-			bad, _ := s.models.Served("rate")
-			s.check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked", "n1"))
-			s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+			must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+			must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+			must("model", "push", s.RatePack("2", "clicks"), "--timeout", "1m")
+			must("experiment", "define", s.File("ranking.yaml", ramped))
+			bad, _ := s.Models.Served("rate")
+			s.Check(s.Failed.Condemn(t.Context(), s.Models, bad, "it panicked", "n1"))
+			s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- begin(ctx, s, k.Addr()) }()
@@ -70,7 +72,7 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 				}
 			}()
 			const why = "variant treatment is not applied: rate 2, whose weights it sets, is condemned, and rate 1, which ranks in its place, lacks them"
-			waitFor(t.Context(), t, "the coordinator to say what it waits for", func() bool {
+			clitest.WaitFor(t.Context(), t, "the coordinator to say what it waits for", func() bool {
 				return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), " ago: "+why+"\n")
 			})
 			if out := must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\nexperiment fresher, running: "+why+"; its answers count for no variant until another version serves, or that one is asked for again\n") {
@@ -86,28 +88,28 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	s.check(err)
+	s.Check(err)
 	t.Cleanup(k.Close)
 	garbage := func(topic string) {
 		t.Helper()
-		s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), topic, 1, nil))
+		s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), topic, 1, nil))
 		p, err := kafka.NewExposures(kafka.At(k.Addr()), topic, nil)
-		s.check(err)
+		s.Check(err)
 		defer p.Close()
-		s.check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte("no record")}})...))
+		s.Check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte("no record")}})...))
 	}
-	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.Check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
 	garbage("exposures")
 	garbage("clicks")
-	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(fresher)
+	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(clitest.Fresher)
 	drafted += "    guards: {refused: 2}\n    outcomes: {topic: clicks, actions: [click]}\n"
-	out, err := s.run("experiment", "define", s.file("ranking.yaml", drafted))
+	out, err := s.run("experiment", "define", s.File("ranking.yaml", drafted))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var all []*exposure.Record
 	shown := func(unit, variant string, forced bool) {
-		r := shownAt(fmt.Sprint("q", len(all)), unit, time.Now(), "a")
+		r := clitest.ShownAt(fmt.Sprint("q", len(all)), unit, time.Now(), "a")
 		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: variant, Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5, Forced: forced}}
@@ -122,7 +124,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	shown("viewer:0", "treatment", false)
 	shown("ann", "treatment", true)
 	shown("bob", "gone", false)
-	writeExposures(t.Context(), t, k.Addr(), all...)
+	clitest.WriteExposures(t.Context(), t, k.Addr(), all...)
 	if out, err := s.run("experiment", "hold", "fresher", "--why", "a sale"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -137,7 +139,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
 		"\n1 viewers met two variants, and stay with their first\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
-		"\nHELD by " + whoami() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
+		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
 		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {
@@ -153,18 +155,18 @@ func TestStatusCreditsDrafts(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	s.check(err)
+	s.Check(err)
 	t.Cleanup(k.Close)
-	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
-	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
-	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(fresher)
-	out, err := s.run("experiment", "define", s.file("ranking.yaml", drafted+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	s.Check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(clitest.Fresher)
+	out, err := s.run("experiment", "define", s.File("ranking.yaml", drafted+"    outcomes: {topic: clicks, actions: [click]}\n"))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	began := time.Now().Add(time.Second) // what was shown before is of another of its name
 	shown := func(id, viewer string, second int) *exposure.Record {
-		r := shownAt(id, viewer, began.Add(time.Duration(second)*time.Second), id+" nobody's", id+" recency's", id+" home's")
+		r := clitest.ShownAt(id, viewer, began.Add(time.Duration(second)*time.Second), id+" nobody's", id+" recency's", id+" home's")
 		r.HeldOut, r.ServedBefore = nil, 0
 		r.Interleaving.Experiment, r.Interleaving.Teams = "fresher", []string{"recency", "home"}
 		r.Experiments[0].Experiment, r.Experiments[0].Variant = "fresher", "treatment"
@@ -179,7 +181,7 @@ func TestStatusCreditsDrafts(t *testing.T) {
 	loadClicks(t.Context(), t, k.Addr(),
 		click("ann", "a2 recency's", 40, "a2"), twice, twice, click("ann", "a1 home's", 25, "a1"),
 		click("bob", "b1 recency's", 20, ""), click("bob", "b1 nobody's", 10, "b1"), click("cid", "c1 nobody's", 20, ""))
-	writeExposures(t.Context(), t, k.Addr(), shown("a1", "ann", 1), shown("a2", "ann", 30), shown("b1", "bob", 1), shown("c1", "cid", 1), shown("d1", "dan", 1))
+	clitest.WriteExposures(t.Context(), t, k.Addr(), shown("a1", "ann", 1), shown("a2", "ann", 30), shown("b1", "bob", 1), shown("c1", "cid", 1), shown("d1", "dan", 1))
 	out, err = s.run("experiment", "status", "fresher", "--brokers", k.Addr())
 	if want := `
 treatment, drafted by recency and home; home wins by more of its items:
@@ -198,9 +200,9 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	s.check(err)
+	s.Check(err)
 	t.Cleanup(k.Close)
-	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
 	must := func(args ...string) string {
 		t.Helper()
 		out, err := s.run(args...)
@@ -209,24 +211,24 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		}
 		return out
 	}
-	running := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(fresher) + "    guards: {refused: 2}\n"
+	running := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(clitest.Fresher) + "    guards: {refused: 2}\n"
 	shown := func(unit string, at time.Time) *exposure.Record {
-		r := shownAt(unit, unit, at, "a")
+		r := clitest.ShownAt(unit, unit, at, "a")
 		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
 		return r
 	}
-	must("experiment", "define", s.file("ranking.yaml", running))
+	must("experiment", "define", s.File("ranking.yaml", running))
 	var old []*exposure.Record
 	for i := range 40 {
 		old = append(old, shown(fmt.Sprint("old", i), time.Now()))
 	}
-	writeExposures(t.Context(), t, k.Addr(), old...)
+	clitest.WriteExposures(t.Context(), t, k.Addr(), old...)
 	must("experiment", "stop", "fresher")
 	must("experiment", "drop", "ranking", "--apply", "--yes")
-	must("experiment", "define", s.file("ranking.yaml", running))
-	writeExposures(t.Context(), t, k.Addr(), shown("new", time.Now().Add(time.Second)))
+	must("experiment", "define", s.File("ranking.yaml", running))
+	clitest.WriteExposures(t.Context(), t, k.Addr(), shown("new", time.Now().Add(time.Second)))
 	out := must("experiment", "status", "fresher", "--brokers", k.Addr())
 	if !strings.Contains(out, "\ntreatment  50%     1        1 ") || strings.Contains(out, "DO NOT FIT") {
 		t.Errorf("status says\n%s", out)
@@ -234,32 +236,15 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	if out := must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: no coordinator has looked at it") {
 		t.Errorf("list says\n%s", out)
 	}
-	trails, err := experiments.OpenTrails(t.Context(), s.cl)
-	s.check(err)
+	trails, err := experiments.OpenTrails(t.Context(), s.Client)
+	s.Check(err)
 	now := time.Now()
-	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic"}))
-	waitFor(t.Context(), t, "the look to be told", func() bool {
+	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic"}))
+	clitest.WaitFor(t.Context(), t, "the look to be told", func() bool {
 		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
 		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
 	})
 	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
-	}
-}
-
-// Of several variants each has its table below its own heading.
-func TestStatusOfThreeVariants(t *testing.T) {
-	r := compare.Report{First: 1, Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
-	var out bytes.Buffer
-	if err := printReport(&out, &r, 0.05); err != nil {
-		t.Fatal(err)
-	}
-	at := -1
-	for _, want := range []string{"one beside control:\n", string(compare.Empty), string(compare.Items), "two beside control:\n", string(compare.Empty)} {
-		next := strings.Index(out.String()[at+1:], want)
-		if next < 0 {
-			t.Fatalf("%q does not follow in\n%s", want, &out)
-		}
-		at += 1 + next
 	}
 }

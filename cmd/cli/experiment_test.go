@@ -1,54 +1,56 @@
 package cli
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
-const fresher = `# the ranking team's
-layers:
-  - {name: ranking, salt: ranking-2026, unit: viewer}
-experiments:
-  - name: fresher
-    layer: ranking
-    feeds: [home]
-    state: draft   # until Monday
-    slots: [0-3999]
-    share: 0
-    variants:
-      - {name: control, weight: 5000}
-      - {name: treatment, weight: 5000, set: {limit: 30}}
-`
+// stage is one on which commands run, as the whole line has them.
+type stage struct{ *clitest.Stage }
+
+func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
+	t.Helper()
+	return &stage{clitest.NewStage(t, nodes...)}
+}
 
 // run runs a command on the stage's cluster, and returns what it prints.
 func (s *stage) run(args ...string) (string, error) {
 	var out strings.Builder
 	c := root()
-	c.SetArgs(append(args, "--etcd", s.etcd[0], "--cluster", "test"))
+	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", s.Name))
 	c.SetOut(&out)
 	c.SetErr(&out)
 	err := c.ExecuteContext(s.Context())
 	return out.String(), err
 }
 
-func (s *stage) file(name, text string) string {
-	s.Helper()
-	path := filepath.Join(s.TempDir(), name)
-	s.check(os.WriteFile(path, []byte(text), 0o600))
-	return path
+// experiments are those of the stage, as everybody reads them.
+func (s *stage) experiments() (*experiment.Set, error) {
+	documents, err := s.Client.Artefacts(s.Context(), experiments.Kind)
+	if err != nil {
+		return nil, err
+	}
+	st, err := (&experiments.Store{Documents: documents}).Read(s.Context())
+	if err != nil {
+		return nil, err
+	}
+	return st.Set, nil
 }
 
 // An experiment from its document to its end, each step by its command.
 func TestExperimentCommands(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	file := s.file("ranking.yaml", fresher)
+	file := s.File("ranking.yaml", clitest.Fresher)
 	for _, step := range []struct {
 		args []string
 		says string // all of it, or a part
@@ -70,23 +72,23 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"explain", "--feed", "nosuch", "--viewer", "member:17"}, err: "there is no feed"},
 		{args: []string{"explain", "--feed", "home", "--viewer", strings.Repeat("v", 513)}, err: "viewer.id: 513 bytes are not an id"},
 		{args: []string{"show", "fresher"}, says: "state: running   # until Monday"},
-		{args: []string{"define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "limit: 40", 1))}, err: "experiments[0].state"},
-		{args: []string{"define", s.file("other.yaml", strings.Replace(fresher, "ranking-2026", "other", 1))}, err: "there is a layer ranking already in ranking"},
-		{args: []string{"define", s.file("weights.yaml", strings.NewReplacer("ranking", "r2", "fresher", "w", "limit: 30", "weights: {lieks: 2}").Replace(fresher))}, err: `experiments[0].variants[1].set.weights: model home 1 has no parameter "lieks"`},
-		{args: []string{"define", s.file("models.yaml", strings.NewReplacer("ranking", "r3", "fresher", "m", "limit: 30", "model: nosuch").Replace(fresher))}, err: "no model nosuch serves"},
-		{args: []string{"define", s.file("authors.yaml", strings.NewReplacer("ranking", "authors", "fresher", "a", "unit: viewer", "unit: entity", "limit: 30", "cap_per_entity: 1").Replace(fresher)+"    forced: {member:17: treatment}\n")}, says: "layer authors: it is new, of unit entity"},
+		{args: []string{"define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", "limit: 40", 1))}, err: "experiments[0].state"},
+		{args: []string{"define", s.File("other.yaml", strings.Replace(clitest.Fresher, "ranking-2026", "other", 1))}, err: "there is a layer ranking already in ranking"},
+		{args: []string{"define", s.File("weights.yaml", strings.NewReplacer("ranking", "r2", "fresher", "w", "limit: 30", "weights: {lieks: 2}").Replace(clitest.Fresher))}, err: `experiments[0].variants[1].set.weights: model home 1 has no parameter "lieks"`},
+		{args: []string{"define", s.File("models.yaml", strings.NewReplacer("ranking", "r3", "fresher", "m", "limit: 30", "model: nosuch").Replace(clitest.Fresher))}, err: "no model nosuch serves"},
+		{args: []string{"define", s.File("authors.yaml", strings.NewReplacer("ranking", "authors", "fresher", "a", "unit: viewer", "unit: entity", "limit: 30", "cap_per_entity: 1").Replace(clitest.Fresher)+"    forced: {member:17: treatment}\n")}, says: "layer authors: it is new, of unit entity"},
 		{args: []string{"explain", "--feed", "home", "--entity", "member:17"}, says: `a           treatment  the definition names "member:17" for treatment`},
 		{args: []string{"explain", "--feed", "home", "--viewer", "member:17"}, says: "layer authors divides by entity, which was not asked for"},
 		{args: []string{"explain", "--feed", "home"}, err: "viewer entity"},
 		{args: []string{"status", "a"}, err: "a divides entities, and this compares viewers"},
 		{args: []string{"hold", "a"}, err: "a divides entities, and no coordinator ramps it"},
 		{args: []string{"hold", "nosuch"}, err: "there is no experiment"},
-		{args: []string{"define", s.file("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
+		{args: []string{"define", s.File("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(clitest.Fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
 		{args: []string{"drop", "ranking"}, err: "stop it first"},
 		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher stays at its share"},
-		{args: []string{"history", "ranking"}, says: "held fresher  -        " + whoami() + ": a sale\n"},
+		{args: []string{"history", "ranking"}, says: "held fresher  -        " + clusters.Who() + ": a sale\n"},
 		{args: []string{"resume", "fresher"}, says: "experiment fresher may be ramped again"},
-		{args: []string{"history", "ranking"}, says: "resumed fresher  -        " + whoami() + "\n"},
+		{args: []string{"history", "ranking"}, says: "resumed fresher  -        " + clusters.Who() + "\n"},
 		{args: []string{"pause", "fresher"}, says: "paused"},
 		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
 		{args: []string{"start", "fresher", "--share", "20"}, says: "running"},
@@ -112,23 +114,23 @@ func TestExperimentCommands(t *testing.T) {
 func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	feeds, err := s.cl.Artefacts(t.Context(), feeds.Kind)
-	s.check(err)
+	feeds, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	s.Check(err)
 	v, _, err := feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency\n"), "somebody")
-	s.check(err)
-	s.check(feeds.Serve(t.Context(), v, nil, "somebody"))
-	m, _, err := s.models.Publish(t.Context(), "likes", "1", []byte("a pack"), "somebody")
-	s.check(err)
-	s.check(s.models.Serve(t.Context(), m, nil, "somebody"))
-	_, err = s.run("experiment", "define", s.file("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "model: likes").Replace(fresher)))
-	s.check(err)
+	s.Check(err)
+	s.Check(feeds.Serve(t.Context(), v, nil, "somebody"))
+	m, _, err := s.Models.Publish(t.Context(), "likes", "1", []byte("a pack"), "somebody")
+	s.Check(err)
+	s.Check(s.Models.Serve(t.Context(), m, nil, "somebody"))
+	_, err = s.run("experiment", "define", s.File("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "model: likes").Replace(clitest.Fresher)))
+	s.Check(err)
 	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1"}} {
 		if _, err := s.run(args...); err == nil || !strings.Contains(err.Error(), "experiment fresher") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
 	_, err = s.run("experiment", "stop", "fresher")
-	s.check(err)
+	s.Check(err)
 	for _, args := range [][]string{{"feed", "drop", "news"}, {"model", "drop", "likes", "1", "--override", "test"}} {
 		if _, err := s.run(append(args, "--apply", "--yes")...); err != nil {
 			t.Errorf("%v: %v", args, err)
@@ -141,22 +143,22 @@ func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 func TestNothingIsChangedInALostEtcd(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	if _, err := s.run("experiment", "define", s.file("ranking.yaml", fresher)); err != nil {
+	if _, err := s.run("experiment", "define", s.File("ranking.yaml", clitest.Fresher)); err != nil {
 		t.Fatal(err)
 	}
-	s.stop()
-	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), s.etcd[0])
-	s.check(err)
+	s.Stop()
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), s.Etcd[0])
+	s.Check(err)
 	t.Cleanup(etcd.Close)
 	for _, args := range [][]string{
-		{"experiment", "define", s.file("ranking.yaml", fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.file("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "likes"},
+		{"experiment", "define", s.File("ranking.yaml", clitest.Fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "likes"},
 	} {
 		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until the node has told
 			_, err := s.run(args...)
 			if err != nil && strings.Contains(err.Error(), "etcd has lost state") && strings.Contains(err.Error(), "millrace cluster restore") {
 				break
 			}
-			if time.Since(began) > patience {
+			if time.Since(began) > clitest.Patience {
 				t.Fatalf("%v: %v", args, err)
 			}
 		}

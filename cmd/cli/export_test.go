@@ -17,9 +17,9 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/internal/exposure"
-	"github.com/millrace/millrace/internal/kafka"
 )
 
 const clickAVSC = `{"type": "record", "name": "Click", "namespace": "shop", "fields": [
@@ -30,44 +30,6 @@ const clickAVSC = `{"type": "record", "name": "Click", "namespace": "shop", "fie
   {"name": "when", "type": {"type": "long", "logicalType": "timestamp-millis"}, "millrace": "time"},
   {"name": "answer_id", "type": ["null", "string"], "default": null}
 ]}`
-
-// shownAt is an answer of a draft, at a time.
-func shownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
-	r := &exposure.Record{
-		ID: id, Time: millrace.TimeOf(at), Viewer: viewer, Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: millrace.TimeOf(at), ServedBefore: 20,
-		TimelinesAsked: 5, TimelinesAnswered: 4, Millis: 1.5, HeldOut: []string{"ads"},
-		Experiments:  []exposure.Experiment{{Layer: "ranking", Experiment: "new", Variant: "b", Unit: viewer, Checksum: "c0", Probability: 0.25, ProbabilityInside: 0.5}},
-		Interleaving: &exposure.Interleaving{Experiment: "new", Seed: 1 << 63, Teams: []string{"home", "next"}},
-		Models:       []exposure.Model{{Name: "home", Version: "1", Checksum: "aa"}, {Name: "next", Version: "2", Checksum: "bb", Features: []string{"age", "kind", "likes"}}},
-	}
-	for i, id := range ids {
-		it := exposure.Item{Place: i + 1, ID: id, Entity: "member:9", Type: "post", Score: 1 / float64(i), Model: i % 2, Team: i%3 - 1}
-		if it.Model == 1 {
-			it.Features = []exposure.Value{exposure.Number(0.5), exposure.Text("post"), exposure.Missing()}
-		}
-		r.Items = append(r.Items, it)
-	}
-	return r
-}
-
-func writeExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
-	t.Helper()
-	log, stop, err := kafka.OpenExposures(kafka.At(addr), "exposures", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	for _, r := range records {
-		log.Add(r)
-	}
-	waitFor(ctx, t, "the exposures to be written", func() bool {
-		n := 0
-		if _, err := kafka.ReadExposures(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
-			return false
-		}
-		return n >= len(records)
-	})
-}
 
 // loadClicks loads outcomes, each of id, viewer, record, action and time, and of
 // an answer.
@@ -95,14 +57,14 @@ func loadClicks(ctx context.Context, t *testing.T, addr string, clicks ...[6]str
 }
 
 // exported runs an export in both forms, which say the same.
-func exported(ctx context.Context, t *testing.T, addr string, args ...string) (rows []shownItem, told string) {
+func exported(ctx context.Context, t *testing.T, addr string, args ...string) (rows []export.Item, told string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shown.parquet")
 	args = append([]string{"export", "exposures", "--brokers", addr}, args...)
 	if out, err := execute(ctx, append(slices.Clone(args), "--out", file)...); err != nil {
 		t.Fatal(out, err)
 	}
-	rows, err := parquet.ReadFile[shownItem](file)
+	rows, err := parquet.ReadFile[export.Item](file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,15 +76,15 @@ func exported(ctx context.Context, t *testing.T, addr string, args ...string) (r
 	if err := c.ExecuteContext(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var again []shownItem
+	var again []export.Item
 	for d := json.NewDecoder(&out); d.More(); {
-		var row shownItem
+		var row export.Item
 		if err := d.Decode(&row); err != nil {
 			t.Fatal(err)
 		}
 		again = append(again, row)
 	}
-	for _, all := range [][]shownItem{rows, again} {
+	for _, all := range [][]export.Item{rows, again} {
 		for i := range all { // a reader of Parquet makes no difference between no list and an empty one
 			all[i].Experiments, all[i].HeldOut, all[i].Outcomes = nilIfEmpty(all[i].Experiments), nilIfEmpty(all[i].HeldOut), nilIfEmpty(all[i].Outcomes)
 			all[i].Features = nilIfEmpty(all[i].Features)
@@ -131,7 +93,7 @@ func exported(ctx context.Context, t *testing.T, addr string, args ...string) (r
 				all[i].Outcomes[k].First = all[i].Outcomes[k].First.UTC()
 			}
 		}
-		slices.SortStableFunc(all, func(a, b shownItem) int { return strings.Compare(a.Answer, b.Answer) })
+		slices.SortStableFunc(all, func(a, b export.Item) int { return strings.Compare(a.Answer, b.Answer) })
 	}
 	if len(rows)+len(again) > 0 && !reflect.DeepEqual(rows, again) {
 		t.Fatalf("Parquet:\n%s\nNDJSON:\n%s", dump(rows), dump(again))
@@ -156,16 +118,16 @@ func TestExportExposures(t *testing.T) {
 	t.Parallel()
 	ctx, addr := logOfTest(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Millisecond).UTC()
-	empty := shownAt("b", "reader:2", at)
+	empty := clitest.ShownAt("b", "reader:2", at)
 	empty.Experiments, empty.Interleaving, empty.Models, empty.Refusal = nil, nil, nil, "UNAVAILABLE"
-	writeExposures(ctx, t, addr, shownAt("a", "reader:1", at, "x", "y", "z"), empty)
+	clitest.WriteExposures(ctx, t, addr, clitest.ShownAt("a", "reader:1", at, "x", "y", "z"), empty)
 	later := at.Add(time.Minute).Format(time.RFC3339Nano)
 	loadClicks(ctx, t, addr,
 		[6]string{"1", "reader:1", "y", "click", later, "a"}, [6]string{"1", "reader:1", "y", "click", later, "a"}, [6]string{"2", "reader:1", "y", "click", later, ""},
 		[6]string{"3", "reader:1", "y", "like", later, "a"}, [6]string{"4", "reader:2", "y", "click", later, "a"}, [6]string{"5", "reader:2", "y", "click", later, ""})
 	rows, told := exported(ctx, t, addr, "--outcomes", "clicks")
 	if want := `3 items of 2 answers are in standard output, with 3 outcomes; 1 answers showed nothing
-3 outcomes belong to an item; 1 came twice, 1 name the answer of another viewer, and 1 belong to nothing that was shown
+of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answer of another viewer, and 1 belong to nothing that was shown
 `; told != want {
 		t.Errorf("told:\n%s", told)
 	}
@@ -174,12 +136,12 @@ func TestExportExposures(t *testing.T) {
 	}
 	p := func(s string) *string { return &s }
 	seed, place, score, age := int64(math.MinInt64), int64(22), 1., 0.5
-	want := shownItem{
+	want := export.Item{
 		Answer: "a", Time: at, Viewer: "reader:1", Feed: "home", FeedVersion: 3, Broker: "b1", AsOf: at, TimelinesAsked: 5, TimelinesAnswered: 4, Millis: 1.5,
-		Experiments: []shownVariant{{"ranking", "new", "b", "reader:1", "c0", 0.25, 0.5, false}}, HeldOut: []string{"ads"}, DraftSeed: &seed,
+		Experiments: []export.Variant{{Layer: "ranking", Experiment: "new", Variant: "b", Unit: "reader:1", Checksum: "c0", Probability: 0.25, ProbabilityInside: 0.5, Forced: false}}, HeldOut: []string{"ads"}, DraftSeed: &seed,
 		Place: &place, ID: p("y"), Entity: p("member:9"), Type: p("post"), Score: &score, Model: p("next"), ModelVersion: p("2"), ModelChecksum: p("bb"), Team: p("home"),
-		Outcomes: []shownOutcome{{"click", 2, at.Add(time.Minute)}, {"like", 1, at.Add(time.Minute)}},
-		Features: []shownFeature{{Name: "age", Number: &age}, {Name: "kind", Text: p("post")}, {Name: "likes"}},
+		Outcomes: []export.Outcome{{Action: "click", Count: 2, First: at.Add(time.Minute)}, {Action: "like", Count: 1, First: at.Add(time.Minute)}},
+		Features: []export.Feature{{Name: "age", Number: &age}, {Name: "kind", Text: p("post")}, {Name: "likes"}},
 	}
 	if !reflect.DeepEqual(rows[1], want) {
 		t.Errorf("%s", dump(rows[1]))
@@ -199,7 +161,7 @@ func TestExportExposures(t *testing.T) {
 func TestShadowsOfNoFeed(t *testing.T) {
 	t.Parallel()
 	ctx, addr := logOfTest(t)
-	writeExposures(ctx, t, addr, shownAt("a", "reader:1", time.Now(), "x"))
+	clitest.WriteExposures(ctx, t, addr, clitest.ShownAt("a", "reader:1", time.Now(), "x"))
 	for feed, want := range map[string]string{
 		"nowhere": "feed: exposures has no answer of feed nowhere; known are home",
 		"home":    "no shadow has ranked an answer of feed home",
@@ -221,9 +183,9 @@ func TestExportOfAPartOfTheTime(t *testing.T) {
 	when := func() time.Time { return now.Add(-time.Duration(rnd.IntN(7200)) * time.Second) }
 	var shown []*exposure.Record
 	for i := range 60 {
-		shown = append(shown, shownAt(fmt.Sprintf("a%02d", i), fmt.Sprint("reader:", rnd.IntN(3)), when(), []string{"x", "y", "z"}[:1+rnd.IntN(3)]...))
+		shown = append(shown, clitest.ShownAt(fmt.Sprintf("a%02d", i), fmt.Sprint("reader:", rnd.IntN(3)), when(), []string{"x", "y", "z"}[:1+rnd.IntN(3)]...))
 	}
-	writeExposures(ctx, t, addr, shown...)
+	clitest.WriteExposures(ctx, t, addr, shown...)
 	var clicks [][6]string
 	for i := range 200 {
 		clicks = append(clicks, [6]string{fmt.Sprint(i), fmt.Sprint("reader:", rnd.IntN(3)), string("xyz"[rnd.IntN(3)]), "click", when().UTC().Format(time.RFC3339), ""})
@@ -231,7 +193,7 @@ func TestExportOfAPartOfTheTime(t *testing.T) {
 	loadClicks(ctx, t, addr, clicks...)
 	args := []string{"--outcomes", "clicks", "--window", "20m"}
 	whole, _ := exported(ctx, t, addr, args...)
-	if n := len(slices.DeleteFunc(slices.Clone(whole), func(r shownItem) bool { return r.Outcomes == nil })); n < 20 {
+	if n := len(slices.DeleteFunc(slices.Clone(whole), func(r export.Item) bool { return r.Outcomes == nil })); n < 20 {
 		t.Fatalf("only %d of %d rows have outcomes", n, len(whole))
 	}
 	for range 5 {
@@ -239,7 +201,7 @@ func TestExportOfAPartOfTheTime(t *testing.T) {
 		if b.Before(a) {
 			a, b = b, a
 		}
-		want := slices.DeleteFunc(slices.Clone(whole), func(r shownItem) bool { return r.Time.Before(a) || !r.Time.Before(b) })
+		want := slices.DeleteFunc(slices.Clone(whole), func(r export.Item) bool { return r.Time.Before(a) || !r.Time.Before(b) })
 		got, _ := exported(ctx, t, addr, append(slices.Clone(args), "--since", a.Format(time.RFC3339Nano), "--until", b.Add(time.Second).Add(-time.Second).Format(time.RFC3339Nano))...)
 		if len(got)+len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Fatalf("from %s to %s: %s\nwant %s", a, b, dump(got), dump(want))
@@ -252,7 +214,7 @@ func TestExportOfAPartOfTheTime(t *testing.T) {
 func TestExportRefuses(t *testing.T) {
 	t.Parallel()
 	ctx, addr := logOfTest(t)
-	writeExposures(ctx, t, addr, shownAt("a", "reader:1", time.Now(), "x"))
+	clitest.WriteExposures(ctx, t, addr, clitest.ShownAt("a", "reader:1", time.Now(), "x"))
 	note := filepath.Join(t.TempDir(), "notes.ndjson")
 	if err := os.WriteFile(note, []byte(`{"id":"n1","author":"member:1","kind":"post","at":"2026-03-01T11:00:00Z"}`), 0o644); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/oracle"
@@ -119,13 +120,13 @@ func startFaultClusterOn(t *testing.T, at string, nodes int, lines [][]byte) *fa
 		t.Fatal(err)
 	}
 	for _, id := range ids {
-		admin, data := freeAddr(t), t.TempDir()
+		admin, data := clitest.FreeAddr(t), t.TempDir()
 		c.admin, c.data = append(c.admin, admin), append(c.data, data)
-		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
-			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, data, c.kafka, c.prefix, etcd, freeAddr(t), admin)))
+		c.nodes = append(c.nodes, start(t, failed, id, "indexnode", "--config", clitest.WriteConfig(t, id,
+			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\n", id, data, c.kafka, c.prefix, etcd, clitest.FreeAddr(t), admin)))
 	}
-	c.sorter = freeAddr(t)
-	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+	c.sorter = clitest.FreeAddr(t)
+	start(t, failed, "partitioner", "partitioner", "--config", clitest.WriteConfig(t, "partitioner",
 		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %sone\nadmin: %q\n", c.kafka, c.prefix, c.prefix, c.prefix, c.prefix, c.sorter))
 	c.frontEnd = c.startBroker("broker", "")
 
@@ -141,8 +142,8 @@ func startFaultClusterOn(t *testing.T, at string, nodes int, lines [][]byte) *fa
 // startBroker starts a broker, with more in its configuration.
 func (c *faultCluster) startBroker(name, more string) *frontEnd {
 	c.t.Helper()
-	f := &frontEnd{grpc: freeAddr(c.t), front: freeAddr(c.t), frontData: c.t.TempDir()}
-	f.broker = start(c.t, c.failed, name, "broker", "--config", writeConfig(c.t, name,
+	f := &frontEnd{grpc: clitest.FreeAddr(c.t), front: clitest.FreeAddr(c.t), frontData: c.t.TempDir()}
+	f.broker = start(c.t, c.failed, name, "broker", "--config", clitest.WriteConfig(c.t, name,
 		"etcd: [%q]\ngrpc: %q\nadmin: %q\ndata: %s\n%s", c.etcd.Addr(), f.grpc, f.front, f.frontData, more))
 	return f
 }
@@ -156,7 +157,7 @@ func (c *faultCluster) startEtcd(listen string) {
 		}
 	}()
 	// A port that nobody listens on may be some connection's for a while.
-	waitFor(c.ctx, c.t, "etcd to start", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "etcd to start", func() bool {
 		c.etcd, err = minicluster.StartEtcd(c.ctx, c.etcdDir, listen)
 		return err == nil
 	})
@@ -176,7 +177,7 @@ func (c *faultCluster) load(lines [][]byte) {
 		c.t.Fatal(err)
 	}
 	defer look.Close()
-	waitFor(c.ctx, c.t, "the partitioner", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "the partitioner", func() bool {
 		lag, err := look.Lag(c.ctx, c.prefix+"group", c.prefix+"activity")
 		return err == nil && lag == 0
 	})
@@ -184,7 +185,7 @@ func (c *faultCluster) load(lines [][]byte) {
 	for _, tl := range c.truth.Timelines() {
 		want += len(c.truth.Live(tl))
 	}
-	waitFor(c.ctx, c.t, "every replica to have every record", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "every replica to have every record", func() bool {
 		sum := 0.0
 		for _, admin := range c.admin {
 			sum += metric(c.ctx, admin, "millrace_indexnode_changes_total", `kind="inserted"`)
@@ -198,7 +199,7 @@ func (c *faultCluster) load(lines [][]byte) {
 func (c *faultCluster) waitWhole() {
 	c.t.Helper()
 	req := c.everything()
-	waitFor(c.ctx, c.t, "an answer that covers everything", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "an answer that covers everything", func() bool {
 		resp, err := c.ask(c.ctx, req)
 		return err == nil && len(resp.Coverage.Missing) == 0
 	})

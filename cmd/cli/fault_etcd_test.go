@@ -13,6 +13,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestFaultEtcdAway stops etcd, starts it again empty, and restores it, while
@@ -34,7 +35,7 @@ func TestFaultEtcdAway(t *testing.T) {
 	run(t, "feed", "define", "--etcd", addr, definition)
 	mine := &feedv1.GetFeedRequest{Feed: "mine", Viewer: &feedv1.Viewer{Id: "v"}, Entities: []string{"member:1", "member:2"}}
 	var first *feedv1.GetFeedResponse
-	waitFor(c.ctx, t, "the definition to arrive", func() bool {
+	clitest.WaitFor(c.ctx, t, "the definition to arrive", func() bool {
 		resp, err := c.ask(c.ctx, mine)
 		first = resp
 		return err == nil
@@ -72,13 +73,13 @@ func TestFaultEtcdAway(t *testing.T) {
 	stop := asker.run()
 	asker.await(each / 5)
 	c.etcd.Close()
-	waitFor(c.ctx, t, "the alarm that etcd is away", alarmed("map", true))
+	clitest.WaitFor(c.ctx, t, "the alarm that etcd is away", alarmed("map", true))
 	asker.await(away)
 	stop()
 	defined("etcd away")
 	restart()
 	defined("restarted while etcd is away")
-	waitFor(c.ctx, t, "the alarm of a restarted broker", alarmed("map", true))
+	clitest.WaitFor(c.ctx, t, "the alarm of a restarted broker", alarmed("map", true))
 
 	c.etcdDir = t.TempDir()
 	stop = asker.run()
@@ -89,12 +90,12 @@ func TestFaultEtcdAway(t *testing.T) {
 			return err == nil && strings.Contains(string(log), text)
 		}
 	}
-	waitFor(c.ctx, t, "the log to tell that etcd is empty", logged("holds nothing of this cluster"))
+	clitest.WaitFor(c.ctx, t, "the log to tell that etcd is empty", logged("holds nothing of this cluster"))
 	asker.await(each)
 	stop()
 	restart()
-	waitFor(c.ctx, t, "the alarm that the past is lost", logged("the beginning of another"))
-	waitFor(c.ctx, t, "that of the definitions", alarmed(feeds.Kind, true))
+	clitest.WaitFor(c.ctx, t, "the alarm that the past is lost", logged("the beginning of another"))
+	clitest.WaitFor(c.ctx, t, "that of the definitions", alarmed(feeds.Kind, true))
 	defined("restarted while etcd is empty")
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 1 {
 		t.Errorf("the map has epoch %v", epoch)
@@ -102,7 +103,7 @@ func TestFaultEtcdAway(t *testing.T) {
 
 	stop = asker.run()
 	t.Log(run(t, "cluster", "restore", "--etcd", addr, "--data", c.data[0]+","+c.frontData))
-	waitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(feeds.Kind, false)() })
+	clitest.WaitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(feeds.Kind, false)() })
 	asker.await(each)
 	stop()
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 2 {

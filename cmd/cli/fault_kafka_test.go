@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -40,7 +41,7 @@ func TestFaultKafkaAway(t *testing.T) {
 	ready := func() {
 		t.Helper()
 		for role, admin := range roles {
-			waitFor(c.ctx, t, "the "+role+" to be ready", func() bool { return saysReady(admin) == "ok\n" })
+			clitest.WaitFor(c.ctx, t, "the "+role+" to be ready", func() bool { return clitest.SaysReady(admin) == "ok\n" })
 		}
 	}
 	for _, fault := range []struct {
@@ -53,9 +54,9 @@ func TestFaultKafkaAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		took, said := map[string]time.Duration{}, map[string]string{}
-		waitFor(c.ctx, t, "partitioner and node to tell", func() bool {
+		clitest.WaitFor(c.ctx, t, "partitioner and node to tell", func() bool {
 			for role, admin := range roles {
-				if text := saysReady(admin); took[role] == 0 && text != "ok\n" {
+				if text := clitest.SaysReady(admin); took[role] == 0 && text != "ok\n" {
 					took[role], said[role] = time.Since(began), text
 				}
 			}

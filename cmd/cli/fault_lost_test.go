@@ -17,6 +17,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -230,5 +231,5 @@ func (a *asker) await(d time.Duration) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	waitFor(a.c.ctx, a.c.t, "questions to be answered", func() bool { return a.c.t.Failed() || asked() >= from+20 })
+	clitest.WaitFor(a.c.ctx, a.c.t, "questions to be answered", func() bool { return a.c.t.Failed() || asked() >= from+20 })
 }

@@ -4,12 +4,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -18,7 +18,7 @@ import (
 // frozen past its lease. Nobody who is refused the name takes anything from who
 // has it; each says who that is; and the first has its name back by itself.
 func TestFaultTwoOfOneName(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel() // it waits for a lease
 	c := startFaultCluster(t, 3, loadLines())
 	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{c.etcd.Addr()}, Name: "millrace", ReadOnly: true})
@@ -38,16 +38,16 @@ func TestFaultTwoOfOneName(t *testing.T) {
 	}
 	registered := func(addr string) {
 		t.Helper()
-		waitFor(c.ctx, t, "all of "+name+" to be ready at "+addr, func() bool { return has(w.Current(), addr) })
+		clitest.WaitFor(c.ctx, t, "all of "+name+" to be ready at "+addr, func() bool { return has(w.Current(), addr) })
 	}
 	n, _ := w.Current().Node(name)
-	first, second := n.Addr, freeAddr(t)
+	first, second := n.Addr, clitest.FreeAddr(t)
 	registered(first)
 	stop := c.newAsker().run()
 
 	keeps := c.keeps(w, func(m *cluster.Map) bool { return has(m, first) })
-	admin := freeAddr(t)
-	twin := start(t, c.failed, "twin", "indexnode", "--config", writeConfig(t, "twin",
+	admin := clitest.FreeAddr(t)
+	twin := start(t, c.failed, "twin", "indexnode", "--config", clitest.WriteConfig(t, "twin",
 		"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1ms\n", name, t.TempDir(), c.kafka, c.prefix, c.etcd.Addr(), second, admin))
 	c.refused(admin, name, first)
 	twin.end()
@@ -63,7 +63,7 @@ func TestFaultTwoOfOneName(t *testing.T) {
 
 	twin.end()
 	registered(first)
-	waitFor(c.ctx, t, "the alarm to end", func() bool {
+	clitest.WaitFor(c.ctx, t, "the alarm to end", func() bool {
 		return metric(c.ctx, c.admin[0], "millrace_cluster_fault_seconds", `of="node `+name+`"`) == 0
 	})
 	stop()
@@ -105,15 +105,13 @@ func (c *faultCluster) keeps(w *cluster.Watcher, good func(*cluster.Map) bool) (
 func (c *faultCluster) refused(admin, name, addr string) {
 	c.t.Helper()
 	want := "another process is registered as " + name + ", at " + addr
-	waitFor(c.ctx, c.t, "the process to say that "+want, func() bool {
-		err := readyAt(c.ctx, admin)
-		return err != nil && strings.Contains(err.Error(), want)
+	clitest.WaitFor(c.ctx, c.t, "the process to say that "+want, func() bool {
+		return strings.Contains(clitest.SaysReady(admin), want)
 	})
 	if metric(c.ctx, admin, "millrace_cluster_fault_seconds", `of="node `+name+`"`) <= 0 {
 		c.t.Error("the metric says that all is well")
 	}
-	d := doctor{ports: []string{admin}}
-	if _, err := d.rolesReady(c.ctx); err == nil || !strings.Contains(err.Error(), want) {
-		c.t.Errorf("doctor says %v", errors.Unwrap(err))
+	if out, err := output("ready", "--admin", admin); err == nil || !strings.Contains(out, want) {
+		c.t.Errorf("ready says %v\n%s", err, out)
 	}
 }

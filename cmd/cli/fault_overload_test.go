@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -60,7 +61,7 @@ func TestFaultOverload(t *testing.T) {
 		}
 		// By now every request was answered or its time is up.
 		begun := c.begun()
-		waitFor(c.ctx, t, "the processes to rest", c.rests())
+		clitest.WaitFor(c.ctx, t, "the processes to rest", c.rests())
 		// What was under way then is counted when it ends; a queue would be hundreds.
 		if n := c.begun() - begun; n > underWay {
 			t.Errorf("nodes began %v queries whose time was up", n)
@@ -95,7 +96,7 @@ func TestFaultOverload(t *testing.T) {
 func (c *faultCluster) recovers(l *caller, rate float64) time.Duration {
 	began := time.Now()
 	took := time.Duration(-1)
-	waitFor(c.ctx, c.t, "19 of 20 requests to be answered again", func() bool {
+	clitest.WaitFor(c.ctx, c.t, "19 of 20 requests to be answered again", func() bool {
 		at := time.Since(began)
 		got := l.open(c.ctx, rate, time.Second)
 		c.t.Logf("after %.1f s: %v", at.Seconds(), got)

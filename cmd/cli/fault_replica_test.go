@@ -14,6 +14,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -86,7 +87,7 @@ func TestFaultFrozenReplica(t *testing.T) {
 
 	before := c.answered(0)
 	c.nodes[0].signal(syscall.SIGCONT)
-	waitFor(c.ctx, t, "the thawed node to be asked again", func() bool {
+	clitest.WaitFor(c.ctx, t, "the thawed node to be asked again", func() bool {
 		l.open(c.ctx, rate, time.Second).want(t, "thawed")
 		return t.Failed() || c.answered(0) > before+20
 	})

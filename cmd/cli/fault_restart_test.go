@@ -14,6 +14,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/roles"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -24,18 +26,18 @@ func TestFaultBrokersRestart(t *testing.T) {
 	_, measured := faultTime(t, 0)
 	turns, perSecond, drain := 2, 50, time.Second
 	if measured {
-		turns, perSecond, drain = 20, 500, drainFor
+		turns, perSecond, drain = 20, 500, roles.DrainFor
 	}
 	c := startFaultCluster(t, 2, loadLines())
 	c.broker.end()
 	var both []*process
 	var addrs, admin []string
 	for i := range 2 {
-		name, addr, front := fmt.Sprintf("broker-%d", i+1), freeAddr(t), freeAddr(t)
+		name, addr, front := fmt.Sprintf("broker-%d", i+1), clitest.FreeAddr(t), clitest.FreeAddr(t)
 		addrs, admin = append(addrs, addr), append(admin, front)
-		both = append(both, start(t, c.failed, name, "broker", "--config", writeConfig(t, name,
+		both = append(both, start(t, c.failed, name, "broker", "--config", clitest.WriteConfig(t, name,
 			"etcd: [%q]\ngrpc: %q\nadmin: %q\ndrain: %v\n", c.etcd.Addr(), addr, front, drain)))
-		waitFor(c.ctx, t, name, func() bool { return saysReady(front) == "ok\n" })
+		clitest.WaitFor(c.ctx, t, name, func() bool { return clitest.SaysReady(front) == "ok\n" })
 	}
 	l := c.steady(strings.Join(addrs, ","), perSecond)
 	l.await(100)
@@ -43,7 +45,7 @@ func TestFaultBrokersRestart(t *testing.T) {
 	for turn := range turns {
 		both[turn%2].end()
 		both[turn%2].restart()
-		waitFor(c.ctx, t, "the broker to be back", func() bool { return saysReady(admin[turn%2]) == "ok\n" })
+		clitest.WaitFor(c.ctx, t, "the broker to be back", func() bool { return clitest.SaysReady(admin[turn%2]) == "ok\n" })
 	}
 	lasted := time.Since(began)
 	l.await(100)
@@ -118,7 +120,7 @@ func (s *steady) ask(cl *client.Client, req *feedv1.GetFeedRequest) {
 func (s *steady) await(n int64) {
 	s.c.t.Helper()
 	until := s.asked.Load() + n
-	waitFor(s.c.ctx, s.c.t, "answers", func() bool { return s.asked.Load() >= until })
+	clitest.WaitFor(s.c.ctx, s.c.t, "answers", func() bool { return s.asked.Load() >= until })
 }
 
 func (s *steady) stop() (failed int64) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/schemas"
@@ -22,7 +24,7 @@ import (
 // be taken back.
 func TestFeedDefinitionCommands(t *testing.T) {
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +34,7 @@ func TestFeedDefinitionCommands(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), lines(
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), clitest.Lines(
 		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
 		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
 	)); err != nil {
@@ -148,8 +150,8 @@ func TestFeedDefinitionCommands(t *testing.T) {
 // bypass stores and serves a definition that nobody has checked.
 func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 	t.Helper()
-	cm := Common{Etcd: []string{etcd}}
-	cl, err := cm.openCluster(ctx, "")
+	cm := clusters.Flags{Etcd: []string{etcd}}
+	cl, err := cm.Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

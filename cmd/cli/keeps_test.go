@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,39 +12,29 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
-
-// newsAt stores versions of the feed news, the last of which serves, past the
-// commands: nobody needs to be asked about them.
-func (s *stage) newsAt(bodies ...string) {
-	s.Helper()
-	feeds, err := s.cl.Artefacts(s.Context(), feeds.Kind)
-	s.check(err)
-	for _, body := range bodies {
-		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")
-		s.check(err)
-		s.check(feeds.Serve(s.Context(), v, nil, "somebody"))
-	}
-}
 
 // A feed that becomes private, or goes, does not take variants from viewers unseen:
 // the commands name the experiment, and the way out works.
 func TestChangesKeepExperiments(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.newsAt("model: recency\nprivate: true\n", "model: recency\n")
-	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)
-	_, err := s.run("experiment", "define", s.file("a.yaml", sets))
-	s.check(err)
+	s.NewsAt("model: recency\nprivate: true\n", "model: recency\n")
+	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(clitest.Fresher)
+	_, err := s.run("experiment", "define", s.File("a.yaml", sets))
+	s.Check(err)
 	const private = "variant treatment of experiment fresher sets window on feed news, and feed news is private, and this could show what it drops; stop or change fresher first"
 	for _, c := range []struct {
 		args []string
 		err  string
 	}{
-		{[]string{"feed", "define", s.file("news.yaml", "name: news\nmodel: recency\nprivate: true\nlimit: 5\n")}, private},
+		{[]string{"feed", "define", s.File("news.yaml", "name: news\nmodel: recency\nprivate: true\nlimit: 5\n")}, private},
 		{[]string{"feed", "rollback", "news"}, private},
 		{[]string{"feed", "rollback", "news", "--apply", "--yes"}, private},
 		{[]string{"feed", "drop", "news", "--apply", "--yes"}, "experiment fresher is on feed news, and there is no feed news; stop or change fresher first"},
@@ -52,10 +43,10 @@ func TestChangesKeepExperiments(t *testing.T) {
 			t.Errorf("%v: %v, want %q\n%s", c.args, err, c.err, out)
 		}
 	}
-	if out, err := s.run("feed", "define", s.file("news.yaml", "name: news\nmodel: recency\nlimit: 5\n")); err != nil || !strings.Contains(out, "in use by experiment fresher") {
+	if out, err := s.run("feed", "define", s.File("news.yaml", "name: news\nmodel: recency\nlimit: 5\n")); err != nil || !strings.Contains(out, "in use by experiment fresher") {
 		t.Errorf("%v: %s", err, out)
 	}
-	s.newsAt("model: recency\nprivate: true\nlimit: 7\n") // as at the same moment
+	s.NewsAt("model: recency\nprivate: true\nlimit: 7\n") // as at the same moment
 	for _, c := range []struct {
 		args      []string
 		says, err string
@@ -63,7 +54,7 @@ func TestChangesKeepExperiments(t *testing.T) {
 		{[]string{"list"}, "experiment fresher, draft, has a fault, and brokers give nobody a variant of it: variant treatment of experiment fresher sets window on feed news, and feed news is private", ""},
 		{[]string{"show", "fresher"}, "# experiment fresher, draft, has a fault", ""},
 		{[]string{"start", "fresher", "--share", "1"}, "", "feed news is private"},
-		{[]string{"define", s.file("b.yaml", strings.NewReplacer("fresher", "taker", "limit: 30", "cap_per_entity: 1").Replace(fresher[strings.Index(fresher, "experiments:"):]))}, "", "experiment fresher in a has slots 0-3999"},
+		{[]string{"define", s.File("b.yaml", strings.NewReplacer("fresher", "taker", "limit: 30", "cap_per_entity: 1").Replace(clitest.Fresher[strings.Index(clitest.Fresher, "experiments:"):]))}, "", "experiment fresher in a has slots 0-3999"},
 		{[]string{"stop", "fresher"}, "state draft → stopped", ""},
 		{[]string{"list"}, "fresher  stopped", ""},
 	} {
@@ -78,16 +69,16 @@ func TestChangesKeepExperiments(t *testing.T) {
 func TestTheLaterOfTwoChangesTells(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
-	s.newsAt("model: recency\n")
-	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)
-	define := []string{"experiment", "define", s.file("a.yaml", sets)}
+	s.Answer("n1", clitest.Admits)
+	s.NewsAt("model: recency\n")
+	sets := strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(clitest.Fresher)
+	define := []string{"experiment", "define", s.File("a.yaml", sets)}
 	_, err := s.run(define...)
-	s.check(err)
-	s.newsAt("model: recency\nprivate: true\n")
+	s.Check(err)
+	s.NewsAt("model: recency\nprivate: true\n")
 	const told = "note: experiment fresher, draft, has a fault, and brokers give nobody a variant of it"
-	other := []string{"experiment", "define", s.file("b.yaml", strings.NewReplacer("ranking", "other", "fresher", "else", "limit: 30", "cap_per_entity: 1").Replace(fresher))}
-	for _, args := range [][]string{other, {"model", "push", s.ratePack("1", "likes"), "--timeout", "1m"}} {
+	other := []string{"experiment", "define", s.File("b.yaml", strings.NewReplacer("ranking", "other", "fresher", "else", "limit: 30", "cap_per_entity: 1").Replace(clitest.Fresher))}
+	for _, args := range [][]string{other, {"model", "push", s.RatePack("1", "likes"), "--timeout", "1m"}} {
 		if out, err := s.run(args...); err != nil || !strings.Contains(out, told) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
@@ -98,7 +89,7 @@ func TestTheLaterOfTwoChangesTells(t *testing.T) {
 func TestRollbackRefusesAFault(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.newsAt("model: gone\n", "model: recency\n")
+	s.NewsAt("model: gone\n", "model: recency\n")
 	for _, args := range [][]string{{"feed", "rollback", "news"}, {"feed", "rollback", "news", "--apply", "--yes"}} {
 		if out, err := s.run(args...); err == nil || !strings.Contains(err.Error(), `version 1 of feed news has a fault by now, and version 2 serves on: model: no model "gone" serves`) || !strings.Contains(out, "+ model: gone") {
 			t.Errorf("%v: %v\n%s", args, err, out)
@@ -114,12 +105,12 @@ func TestRollbackRefusesAFault(t *testing.T) {
 func TestADocumentThatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
-	s.check(err)
-	bad := strings.NewReplacer("share: 0", "share: 20000", "state: draft", "state: running").Replace(fresher)
+	documents, err := s.Client.Artefacts(t.Context(), experiments.Kind)
+	s.Check(err)
+	bad := strings.NewReplacer("share: 0", "share: 20000", "state: draft", "state: running").Replace(clitest.Fresher)
 	v, _, err := documents.Publish(t.Context(), "a", "", []byte(bad), "somebody")
-	s.check(err)
-	s.check(documents.Serve(t.Context(), v, nil, "somebody"))
+	s.Check(err)
+	s.Check(documents.Serve(t.Context(), v, nil, "somebody"))
 	const ways = "mend document a, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop a"
 	for _, c := range []struct {
 		args      []string
@@ -129,7 +120,7 @@ func TestADocumentThatIsLeftOut(t *testing.T) {
 		{[]string{"list"}, ways, ""},
 		{[]string{"stop", "fresher"}, "", ways},
 		{[]string{"drop", "a"}, "experiment fresher, running, goes with", ""},
-		{[]string{"define", s.file("a.yaml", strings.Replace(fresher, "state: draft", "state: stopped", 1))}, "document a is defined", ""},
+		{[]string{"define", s.File("a.yaml", strings.Replace(clitest.Fresher, "state: draft", "state: stopped", 1))}, "document a is defined", ""},
 		{[]string{"list"}, "fresher  stopped", ""},
 	} {
 		out, err := s.run(append([]string{"experiment"}, c.args...)...)
@@ -145,49 +136,51 @@ func TestRetireKeepsReaders(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	registry, err := schemas.NewRegistry(nil, nil)
-	s.check(err)
+	s.Check(err)
 	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `"fields": [`, `"fields": [{"name": "zing", "type": "double", "default": 0},`, 1)))
-	s.check(err)
+	s.Check(err)
 	for _, one := range []*schemas.Schema{schemas.Activity(), longer} {
 		_, err = registry.Admit(one)
-		s.check(err)
+		s.Check(err)
 	}
 	known := registry.Snapshot()
 	after, err := known.Without(longer.Fingerprint())
-	s.check(err)
+	s.Check(err)
 	withoutFirst, err := known.Without(schemas.Activity().Fingerprint())
-	s.check(err)
+	s.Check(err)
 	keeps := func(after *schemas.Snapshot) error {
-		return (&Common{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+		return rollouts.KeepsReaders(s.Context(), &clusters.Flags{Etcd: s.Etcd, Cluster: "test"}, known, after)
 	}
 	if err := keeps(after); err != nil {
 		t.Errorf("nobody reads it: %v", err)
 	}
 
-	s.newsAt("model: recency\nfilter: record.zing > 1.0\n")
-	v, _, err := s.feeds.versions.Publish(s.Context(), "old", "", []byte("name: old\nmodel: zm\nfilter: record.likes > 1\n"), "somebody")
-	s.check(err)
-	s.check(s.feeds.versions.Serve(s.Context(), v, nil, "somebody"))
+	s.NewsAt("model: recency\nfilter: record.zing > 1.0\n")
+	v, _, err := s.Feeds.Publish(s.Context(), "old", "", []byte("name: old\nmodel: zm\nfilter: record.likes > 1\n"), "somebody")
+	s.Check(err)
+	s.Check(s.Feeds.Serve(s.Context(), v, nil, "somebody"))
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		relevance.SpecFile:   "name: zm\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {z: record.zing}\nscorer: linear\nparameters: {weights: {z: 2}}\n",
 		relevance.GoldenFile: `{"features":{"z":1},"score":2,"record":{"zing":1}}`,
 		relevance.CardFile:   "Zing.\n",
 	} {
-		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	_, err = relevance.Seal(dir, relevance.SchemasOf(known))
-	s.check(err)
+	s.Check(err)
 	pack, err := relevance.OpenPack(dir)
-	s.check(err)
-	v, err = s.publish(s.Context(), pack)
-	s.check(err)
-	s.check(s.models.Serve(s.Context(), v, nil, "somebody"))
-	documents, err := s.cl.Artefacts(t.Context(), experiments.Kind)
-	s.check(err)
-	v, _, err = documents.Publish(s.Context(), "a", "", []byte(strings.Replace(fresher, "limit: 30", `filter: "record.zing > 1.0"`, 1)), "somebody")
-	s.check(err)
-	s.check(documents.Serve(s.Context(), v, nil, "somebody"))
+	s.Check(err)
+	var tar bytes.Buffer
+	s.Check(pack.WriteTar(&tar))
+	v, _, err = s.Models.Publish(s.Context(), "zm", "1", tar.Bytes(), "somebody")
+	s.Check(err)
+	s.Check(s.Models.Serve(s.Context(), v, nil, "somebody"))
+	documents, err := s.Client.Artefacts(t.Context(), experiments.Kind)
+	s.Check(err)
+	v, _, err = documents.Publish(s.Context(), "a", "", []byte(strings.Replace(clitest.Fresher, "limit: 30", `filter: "record.zing > 1.0"`, 1)), "somebody")
+	s.Check(err)
+	s.Check(documents.Serve(s.Context(), v, nil, "somebody"))
 
 	err = keeps(after)
 	for _, want := range []string{
@@ -209,11 +202,11 @@ func TestRetireKeepsReaders(t *testing.T) {
 	if err := keeps(after); err == nil || strings.Contains(err.Error(), "fresher") {
 		t.Errorf("of a stopped experiment: %v", err)
 	}
-	err = (&Common{Etcd: s.etcd, Cluster: "mistyped"}).keepsReaders(s.Context(), known, after)
+	err = rollouts.KeepsReaders(s.Context(), &clusters.Flags{Etcd: s.Etcd, Cluster: "mistyped"}, known, after)
 	if err == nil || !strings.Contains(err.Error(), "no cluster mistyped has ever been assigned there") {
 		t.Errorf("of another cluster: %v", err)
 	}
-	err = (&Common{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}).keepsReaders(cancelled(t), known, after)
+	err = rollouts.KeepsReaders(cancelled(t), &clusters.Flags{Etcd: []string{"127.0.0.1:1"}, Cluster: "test"}, known, after)
 	if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Reason != millrace.ReasonUnavailable || e.Field != "etcd" {
 		t.Errorf("without a cluster: %v", err)
 	}
@@ -225,18 +218,18 @@ func TestRetireKeepsBuiltInModels(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	registry, err := schemas.NewRegistry(nil, nil)
-	s.check(err)
+	s.Check(err)
 	shorter, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `{"name": "likes", "type": "long", "default": 0},`, "", 1)))
-	s.check(err)
+	s.Check(err)
 	for _, one := range []*schemas.Schema{shorter, schemas.Activity()} {
 		_, err = registry.Admit(one)
-		s.check(err)
+		s.Check(err)
 	}
 	known := registry.Snapshot()
 	keeps := func(retired *schemas.Schema) error {
 		after, err := known.Without(retired.Fingerprint())
-		s.check(err)
-		return (&Common{Etcd: s.etcd, Cluster: "test"}).keepsReaders(s.Context(), known, after)
+		s.Check(err)
+		return rollouts.KeepsReaders(s.Context(), &clusters.Flags{Etcd: s.Etcd, Cluster: "test"}, known, after)
 	}
 	err = keeps(schemas.Activity())
 	if err == nil || !strings.Contains(err.Error(), "what no schema would have then is read by built-in model home: record.likes; keep the schema, or have one with these fields first: built-in models stay") {
@@ -267,9 +260,9 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC
 	o.shows(doctor, "ok    experiments are whole    0 in 0 documents", "ok    a broker answers")
 	o.shows("feed define " + write("news.yaml", "name: news\nmodel: recency\n"))
-	o.shows("experiment define " + write("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(fresher)))
+	o.shows("experiment define " + write("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "window: 1h").Replace(clitest.Fresher)))
 	o.shows("experiment start fresher --share 100")
-	cl, err := (&Common{Etcd: []string{o.Etcd}}).openCluster(o.ctx, "")
+	cl, err := (&clusters.Flags{Etcd: []string{o.Etcd}}).Open(o.ctx)
 	o.must(err)
 	defer cl.Close()
 	feeds, err := cl.Artefacts(o.ctx, feeds.Kind)
@@ -280,7 +273,7 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	const unfit = "experiment fresher, running, has a fault, and brokers give nobody a variant of it: "
 	o.shows(doctor, "warn  experiments are whole    "+unfit, "ok    a broker answers", "index nodes were not asked: the built-in feed recent is not served here")
 	o.shows("experiment list", unfit)
-	waitFor(o.ctx, t, "the metric", func() bool {
+	clitest.WaitFor(o.ctx, t, "the metric", func() bool {
 		all, err := o.Metrics().Gather()
 		o.must(err)
 		for _, f := range all {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -19,6 +18,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/oracle"
@@ -41,7 +41,7 @@ func TestNothingIsLostByKills(t *testing.T) { onEachKafka(t, testKills) }
 func TestNothingIsLostByRebalances(t *testing.T) { onEachKafka(t, testRebalances) }
 
 func onEachKafka(t *testing.T, test func(t *testing.T, kafkaAddr string)) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {
 		k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
@@ -126,8 +126,8 @@ type loading struct {
 
 func startLoading(t *testing.T, kafkaAddr string) *loading {
 	t.Helper()
-	ctx, failed := context.WithCancelCause(bounded(t))
-	l := &loading{t: t, ctx: ctx, failed: failed, kafka: kafkaAddr, prefix: fmt.Sprintf("kills-%d-", rand.Uint32()), addrs: []string{freeAddr(t), freeAddr(t)}}
+	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
+	l := &loading{t: t, ctx: ctx, failed: failed, kafka: kafkaAddr, prefix: fmt.Sprintf("kills-%d-", rand.Uint32()), addrs: []string{clitest.FreeAddr(t), clitest.FreeAddr(t)}}
 	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -143,14 +143,14 @@ func startLoading(t *testing.T, kafkaAddr string) *loading {
 	}
 	for i, addr := range l.addrs {
 		id := fmt.Sprintf("node-%d", i+1)
-		l.nodes = append(l.nodes, start(t, failed, id, "indexnode", "--config", writeConfig(t, id,
+		l.nodes = append(l.nodes, start(t, failed, id, "indexnode", "--config", clitest.WriteConfig(t, id,
 			"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\n", id, t.TempDir(), kafkaAddr, l.prefix, etcd.Addr(), addr)))
 	}
 	return l
 }
 
 func (l *loading) partitioner(name string) *process {
-	return start(l.t, l.failed, "partitioner-"+name, "partitioner", "--config", writeConfig(l.t, name,
+	return start(l.t, l.failed, "partitioner-"+name, "partitioner", "--config", clitest.WriteConfig(l.t, name,
 		"brokers: [%q]\ntopic_prefix: %s\ncontent: [%sactivity]\ngroup: %sgroup\ninstance: %s%s\n", l.kafka, l.prefix, l.prefix, l.prefix, l.prefix, name))
 }
 
@@ -275,7 +275,7 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 			t.Fatal(err)
 		}
 		if part < kills {
-			waitFor(ctx, t, "the partitioner to publish", func() bool { return sum(ctx, t, look, topics.Timeline) > before })
+			clitest.WaitFor(ctx, t, "the partitioner to publish", func() bool { return sum(ctx, t, look, topics.Timeline) > before })
 			kill(part)
 		}
 	}
@@ -292,27 +292,6 @@ func sum(ctx context.Context, t *testing.T, look *kafka.Inspector, topic string)
 		n += int64(end)
 	}
 	return n
-}
-
-// patience is how long a test waits for what takes seconds on an idle machine,
-// with other tests beside it, so that one that is broken says what it waits for.
-const patience = 5 * time.Minute
-
-// waitFor asks again and again until done, which must not take for ever, but no
-// longer than patience.
-func waitFor(ctx context.Context, t *testing.T, what string, done func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("nothing of it within %v", patience))
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v", what, context.Cause(ctx))
-		case <-tick.C:
-		}
-	}
 }
 
 // verifyNode waits until a node has as many records as were loaded, and then
@@ -336,7 +315,7 @@ func verifyNode(ctx context.Context, t *testing.T, name, addr string, truth *ora
 
 	got := int64(-1)
 	defer func() { t.Logf("%s has %d records of %d", name, got, want) }()
-	waitFor(ctx, t, name+" to catch up", func() bool {
+	clitest.WaitFor(ctx, t, name+" to catch up", func() bool {
 		resp, err := node.Query(ctx, nodeRequest(entities, millrace.MinTime, millrace.MaxTime))
 		if err != nil {
 			return false // it is starting

@@ -1,6 +1,6 @@
 // Package cli is the command line of Millrace: every role and tool. A binary is
 // its Main, and the generated code of models and schemas that it imports. Main is
-// all that a program may count on; the types are those of configuration files.
+// all that a program may count on; the packages below promise nothing to others.
 package cli
 
 import (
@@ -15,6 +15,22 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/ask"
+	"github.com/millrace/millrace/cmd/cli/backups"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/dev"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/doctor"
+	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/cmd/cli/models"
+	"github.com/millrace/millrace/cmd/cli/operate"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/roles"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/steer"
+	"github.com/millrace/millrace/cmd/cli/topics"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
 )
@@ -23,10 +39,10 @@ import (
 // function.
 func Main() {
 	c := root()
-	c.SetOut(onScreen(os.Stdout))
-	c.SetErr(onScreen(os.Stderr))
-	if err := runLine(untilTold(), c); err != nil {
-		fmt.Fprintln(onScreen(os.Stderr), "millrace:", err)
+	c.SetOut(display.OnScreen(os.Stdout))
+	c.SetErr(display.OnScreen(os.Stderr))
+	if err := command.Run(untilTold(), c); err != nil {
+		fmt.Fprintln(display.OnScreen(os.Stderr), "millrace:", err)
 		os.Exit(1)
 	}
 }
@@ -49,15 +65,6 @@ func untilTold() context.Context {
 	return ctx
 }
 
-// toldToStop is the end of what runs until it is told to stop, for which that is
-// no fault. For every other command it is: it has not done what it was to do.
-func toldToStop(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
-}
-
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "millrace",
@@ -68,7 +75,7 @@ next to the data, and returns the best.
 
 Begin with "millrace demo": a whole cluster in this process, a sample network,
 one member's feed, and the curl line that asks for it.`,
-		Version:       version(),
+		Version:       version.Here(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -77,7 +84,7 @@ one member's feed, and the curl line that asks for it.`,
 	c.PersistentFlags().TextVar(&level, "log-level", logs.Setting{Level: slog.LevelWarn}, "log from this level on: DEBUG, INFO, WARN or ERROR; and by package: WARN,broker=DEBUG")
 	c.PersistentFlags().StringVar(&format, "log-format", logs.Text, "log in this form: text or json")
 	c.PersistentFlags().String("context", "", `work on this cluster: see "millrace help context"`)
-	settingFlags(c.PersistentFlags())
+	reach.Flags(c.PersistentFlags())
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		if e, ok := errors.AsType[*millrace.Error](err); ok {
 			return e // which says all of it
@@ -91,8 +98,8 @@ one member's feed, and the curl line that asks for it.`,
 			return err
 		}
 		slog.SetDefault(slog.New(h))
-		c.SetContext(context.WithValue(c.Context(), levelsKey{}, levels))
-		return begunOrNil(inContext(c))
+		c.SetContext(command.WithLevels(c.Context(), levels))
+		return command.Begun(reach.InContext(c))
 	}
 	c.AddGroup(
 		&cobra.Group{ID: "try", Title: "Try it:"},
@@ -105,19 +112,9 @@ one member's feed, and the curl line that asks for it.`,
 			c.AddCommand(sub)
 		}
 	}
-	group("try", demoCommand(), devCommand(), benchCommand())
-	group("use", loadCommand(), feedCommand(), whyCommand(), modelCommand(), experimentCommand(), exportCommand(), initCommand(), generateCommand(), traceCommand(), clusterCommand(), nodeCommand(), partitionCommand(), stateCommand(), timelineCommand(), recordCommand(), cacheCommand(), ingestCommand(), schemaCommand(), topicsCommand(), deadlettersCommand(), backupCommand(), doctorCommand(), contextCommand(), readyCommand(), versionCommand(), connectionsHelp())
-	group("run", partitionerCommand(), indexnodeCommand(), brokerCommand(), coordinatorCommand(), configCommand())
-	prepare(c)
+	group("try", dev.Demo(), dev.Command(), benchCommand())
+	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), rollouts.Experiments(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
+	group("run", roles.Partitioner(), roles.IndexNode(), roles.Broker(), roles.Coordinator(), config.Command(roles.Files()))
+	command.Prepare(c)
 	return c
-}
-
-type levelsKey struct{}
-
-// levelsOf is what the process logs.
-func levelsOf(ctx context.Context) *logs.Levels {
-	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
-		return l
-	}
-	return logs.NewLevels(logs.Setting{}) // of nobody
 }

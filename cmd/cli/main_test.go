@@ -4,17 +4,16 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestMain lets the test binary be the millrace binary: with MILLRACE_MAIN set
@@ -27,24 +26,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("MILLRACE_CONTEXTS", os.DevNull) // not those of whoever runs the tests
 	os.Exit(m.Run())
-}
-
-// startsProcesses leaves a test out of a short run: its work is done by other
-// processes, which are slow to start and which the race detector does not see.
-func startsProcesses(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
-}
-
-// bounded is for a test that hangs: several run side by side, and none takes so
-// long.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // process is a running millrace.
@@ -120,8 +101,8 @@ func (p *process) end() {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
-		p.t.Errorf("%s was told to end and did not within %v", p.name, patience)
+	case <-time.After(clitest.Patience):
+		p.t.Errorf("%s was told to end and did not within %v", p.name, clitest.Patience)
 		p.kill()
 	}
 }
@@ -145,8 +126,8 @@ func run(t *testing.T, args ...string) string {
 }
 
 func output(args ...string) (string, error) {
-	late := fmt.Errorf("not done within %v", patience)
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, late)
+	late := fmt.Errorf("not done within %v", clitest.Patience)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), clitest.Patience, late)
 	defer cancel()
 	cmd := millraceCommand(ctx, args...)
 	cmd.WaitDelay = time.Second // for what it started
@@ -157,35 +138,4 @@ func output(args ...string) (string, error) {
 		err = late
 	}
 	return out.String(), err
-}
-
-// handed are the addresses that were given out, of which some are not listened
-// on yet.
-var handed sync.Map
-
-// freeAddr returns a loopback address that nobody listens on.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)) // below those of outgoing connections
-		if _, taken := handed.LoadOrStore(addr, true); taken {
-			continue
-		}
-		if l, err := net.Listen("tcp", addr); err == nil {
-			defer l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-// writeConfig writes a role's configuration file.
-func writeConfig(t *testing.T, name, format string, args ...any) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name+".yaml")
-	if err := os.WriteFile(path, fmt.Appendf(nil, format, args...), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

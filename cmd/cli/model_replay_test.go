@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/export"
 )
 
 const replaySpec = `name: likes
@@ -26,19 +28,19 @@ parameters:
 
 // shownPage is a page of five items in a variant, of which the viewer clicks on
 // some. Likes are by place as it is shown.
-func shownPage(n int, viewer, variant string, chance float64, likes []float64, clicked ...int) (rows []shownItem) {
+func shownPage(n int, viewer, variant string, chance float64, likes []float64, clicked ...int) (rows []export.Item) {
 	for i, x := range likes {
 		place, id, post := int64(i+1), fmt.Sprint("r", i), "post"
-		row := shownItem{
+		row := export.Item{
 			Answer: fmt.Sprint("a", n), Viewer: viewer, Place: &place, ID: &id,
-			Experiments: []shownVariant{{Experiment: "other", ProbabilityInside: 0.1}, {Experiment: "e", Variant: variant, Checksum: "c", Probability: chance / 5, ProbabilityInside: chance}},
-			Features:    []shownFeature{{Name: "unread"}, {Name: "verb", Text: &post}, {Name: "likes", Number: &x}},
+			Experiments: []export.Variant{{Experiment: "other", ProbabilityInside: 0.1}, {Experiment: "e", Variant: variant, Checksum: "c", Probability: chance / 5, ProbabilityInside: chance}},
+			Features:    []export.Feature{{Name: "unread"}, {Name: "verb", Text: &post}, {Name: "likes", Number: &x}},
 		}
 		if math.IsNaN(x) {
 			row.Features[2].Number = nil
 		}
 		if slices.Contains(clicked, i) {
-			row.Outcomes = []shownOutcome{{Action: "look", Count: 1}, {Action: "click", Count: 3}}
+			row.Outcomes = []export.Outcome{{Action: "look", Count: 1}, {Action: "click", Count: 3}}
 		}
 		rows = append(rows, row)
 	}
@@ -46,7 +48,7 @@ func shownPage(n int, viewer, variant string, chance float64, likes []float64, c
 }
 
 // replayed writes a file, as Parquet and as NDJSON, and replays both.
-func replayed(t *testing.T, rows []shownItem, args ...string) (told string, err error) {
+func replayed(t *testing.T, rows []export.Item, args ...string) (told string, err error) {
 	t.Helper()
 	dir := t.TempDir()
 	spec := filepath.Join(dir, "likes.yaml")
@@ -59,9 +61,9 @@ func replayed(t *testing.T, rows []shownItem, args ...string) (told string, err 
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := rowsTo(f, form)
+		w := export.RowsTo(f, form)
 		for _, r := range rows {
-			if err := w.Write([]shownItem{r}); err != nil {
+			if err := w.Write([]export.Item{r}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -85,7 +87,7 @@ func replayed(t *testing.T, rows []shownItem, args ...string) (told string, err 
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	rising := []float64{1, 2, 3, 4, 5}
-	var rows []shownItem
+	var rows []export.Item
 	for i := range 200 {
 		rows = append(rows, shownPage(i, fmt.Sprint("v", i/2), "a", 0.5, rising, 4)...) // the last is the best
 	}
@@ -113,7 +115,7 @@ NDCG@3  0.00383  0.997  +0.993 `
 func TestReplayRefuses(t *testing.T) {
 	t.Parallel()
 	page := shownPage(1, "v", "a", 0.5, []float64{1, 2}, 0)
-	change := func(f func(*shownItem)) []shownItem {
+	change := func(f func(*export.Item)) []export.Item {
 		rows := slices.Clone(page)
 		for i := range rows {
 			rows[i].Features = slices.Clone(rows[i].Features)
@@ -122,18 +124,18 @@ func TestReplayRefuses(t *testing.T) {
 		return rows
 	}
 	for _, c := range []struct {
-		rows []shownItem
+		rows []export.Item
 		args []string
 		want string
 	}{
 		{page, []string{"--action", "hide"}, "action: nobody did hide with what they were shown"},
 		{page, []string{"--experiment", "none"}, "experiment: FILE has no answer of experiment none; known are e, other"},
 		{page, []string{"--experiment", "othr"}, "did you mean other?"},
-		{change(func(r *shownItem) { r.Experiments = nil }), []string{"--experiment", "e"}, "it has answers of no experiment"},
-		{change(func(r *shownItem) { r.Experiments = []shownVariant{{Experiment: "e", Forced: true}} }), []string{"--experiment", "e"}, "every answer of experiment e in FILE was forced"},
-		{change(func(r *shownItem) { r.Features = nil }), nil, "exposures: no answer has the features of its items"},
-		{change(func(r *shownItem) { r.Features[2].Name = "like" }), nil, "the model reads a feature likes, which was not written; did you mean like"},
-		{change(func(r *shownItem) { r.Features[1] = shownFeature{Name: "verb", Number: r.Features[2].Number} }), nil, "feature verb was written as another kind"},
+		{change(func(r *export.Item) { r.Experiments = nil }), []string{"--experiment", "e"}, "it has answers of no experiment"},
+		{change(func(r *export.Item) { r.Experiments = []export.Variant{{Experiment: "e", Forced: true}} }), []string{"--experiment", "e"}, "every answer of experiment e in FILE was forced"},
+		{change(func(r *export.Item) { r.Features = nil }), nil, "exposures: no answer has the features of its items"},
+		{change(func(r *export.Item) { r.Features[2].Name = "like" }), nil, "the model reads a feature likes, which was not written; did you mean like"},
+		{change(func(r *export.Item) { r.Features[1] = export.Feature{Name: "verb", Number: r.Features[2].Number} }), nil, "feature verb was written as another kind"},
 		{nil, nil, "no answer has the features"},
 		{page, []string{"--depth", "0"}, "depth: 0 is no number"},
 		{page, []string{"--match", "0"}, "match: 0 is no number"},
@@ -145,13 +147,13 @@ func TestReplayRefuses(t *testing.T) {
 	}
 	two := append(slices.Clone(page), shownPage(2, "w", "a", 0.5, []float64{1, 2}, 0)...)
 	for _, c := range []struct {
-		rows []shownItem
+		rows []export.Item
 		want string
 	}{
-		{[]shownItem{two[0], two[2], two[1], two[3]}, "FILE, row 3: it is of answer a1, of which rows stand further up, before other answers; sort the rows by answer_id and place"},
+		{[]export.Item{two[0], two[2], two[1], two[3]}, "FILE, row 3: it is of answer a1, of which rows stand further up, before other answers; sort the rows by answer_id and place"},
 		{append(slices.Clone(two), two...), "FILE, row 5: place 1 of answer a1 has been there before; give each answer once"},
-		{[]shownItem{two[0], two[0], two[1], two[1], two[2]}, "the answer before row 5: place 1 stands twice: the file has rows of one export twice"},
-		{[]shownItem{two[0], {Answer: "empty"}, two[1]}, "row 3: it is of answer a1"},
+		{[]export.Item{two[0], two[0], two[1], two[1], two[2]}, "the answer before row 5: place 1 stands twice: the file has rows of one export twice"},
+		{[]export.Item{two[0], {Answer: "empty"}, two[1]}, "row 3: it is of answer a1"},
 	} {
 		if told, err := replayed(t, c.rows); err == nil || !strings.Contains(told, c.want) {
 			t.Errorf("want %q in\n%s", c.want, told)
@@ -174,7 +176,7 @@ func TestReplayEstimates(t *testing.T) {
 		t.Skip("one goroutine: nothing for the race detector")
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
-	var rows []shownItem
+	var rows []export.Item
 	const chance = 0.25 // of the variant that ranks by likes
 	for i := range 4000 {
 		likes := []float64{1, 2, 3, 4, 5}
@@ -214,7 +216,7 @@ func TestReplayEstimates(t *testing.T) {
 func TestReplayLeavesOutPagesThatLackFeatures(t *testing.T) {
 	t.Parallel()
 	likes := []float64{5, 4, 3, 2, 1}
-	var rows []shownItem
+	var rows []export.Item
 	for i := range 400 {
 		var clicked []int
 		if i%8 < 4 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
@@ -32,7 +33,7 @@ type operated struct {
 
 func startOperated(t *testing.T) *operated {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	o := &operated{t: t, ctx: ctx, dir: t.TempDir(), logs: map[millrace.NodeID]*audit.Log{}}
 	var err error
 	o.Cluster, err = minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Node: func(n *indexnode.Config) {
@@ -74,7 +75,7 @@ func (o *operated) audited() (all []audit.Entry) {
 // load brings notes in, and waits until both nodes have them.
 func (o *operated) load(notes ...string) {
 	o.t.Helper()
-	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(notes...))
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), clitest.Lines(notes...))
 	o.must(errors.Join(err, o.WaitReady(o.ctx), o.WaitIndexed(o.ctx)))
 }
 
@@ -164,7 +165,7 @@ func (o *operated) run1(line string) string {
 func TestRecordDelete(t *testing.T) {
 	t.Parallel()
 	o := startOperated(t)
-	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Activity(), lines(
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Activity(), clitest.Lines(
 		`{"id":"a","actor":"member:1","verb":"post","created_at":1700000000000,"about":["topic:1","topic:2"],"text":"secret"}`,
 		`{"id":"b","actor":"member:1","verb":"post","created_at":1700000000001}`,
 		`{"id":"c","actor":"member:2","verb":"like","created_at":1700000000002}`,
@@ -220,7 +221,11 @@ func TestRecordDelete(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "erase")
 	o.must(os.WriteFile(file, []byte(`{"id":"c"}`+"\n\n"+`{"id":"d","entity":"member:3"}`+"\n"), 0o600))
 	out = o.shows("record delete --apply --yes -o json --file "+file, `"tombstones":2`, `"applied":true`)
-	var shown deletionShown
+	type sighting struct {
+		Deleted bool
+		InCache bool `json:"in_cache"`
+	}
+	var shown struct{ Found, After []sighting }
 	o.must(json.Unmarshal([]byte(out), &shown))
 	if len(shown.Found) != 4 || len(shown.After) != 4 {
 		t.Errorf("found %+v, after %+v", shown.Found, shown.After)
@@ -326,18 +331,18 @@ func TestIngestPause(t *testing.T) {
 		t.Fatalf("what is only shown was done: %v", all)
 	}
 	o.shows("ingest pause node-1 --for 1h --apply --yes", "node-1 applies nothing until")
-	waitFor(o.ctx, t, "the pause to be told while nothing comes", func() bool {
+	clitest.WaitFor(o.ctx, t, "the pause to be told while nothing comes", func() bool {
 		out, err := o.run("cluster show")
 		return err == nil && strings.Contains(out, "node-1: 720 partitions are ready: paused: an operator has paused the node until")
 	})
 	o.refuses("ingest pause node-2 --for 1h", "override")
-	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`))
+	_, err := o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), clitest.Lines(`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z"}`))
 	o.must(err)
 	has := func(node, id string) bool {
 		return strings.Contains(o.shows("timeline get member:1 --in store --node "+node), "  "+id+"  ")
 	}
-	waitFor(o.ctx, t, "the other node to have the record", func() bool { return has("node-2", "b") })
-	waitFor(o.ctx, t, "the pause to be told", func() bool {
+	clitest.WaitFor(o.ctx, t, "the other node to have the record", func() bool { return has("node-2", "b") })
+	clitest.WaitFor(o.ctx, t, "the pause to be told", func() bool {
 		out, err := o.run("cluster show")
 		return err != nil && strings.Contains(out, "paused") && strings.Contains(out, "millrace ingest resume")
 	})
@@ -349,15 +354,15 @@ func TestIngestPause(t *testing.T) {
 	}
 	o.refuses("ingest pause node-2 --for 1h --apply --yes", "override")
 	o.shows("ingest resume node-1 --apply --yes", "paused until 20", "node-1 goes on")
-	waitFor(o.ctx, t, "the node to go on", func() bool { return has("node-1", "b") })
-	waitFor(o.ctx, t, "the cluster to be well", func() bool {
+	clitest.WaitFor(o.ctx, t, "the node to go on", func() bool { return has("node-1", "b") })
+	clitest.WaitFor(o.ctx, t, "the cluster to be well", func() bool {
 		_, err := o.run("cluster show")
 		return err == nil
 	})
 	o.shows("ingest pause node-1 --for 1s --apply --yes -o json", `"applied":true`)
-	_, err = o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), lines(`{"id":"c","author":"member:1","kind":"post","at":"2026-01-03T00:00:00Z"}`))
+	_, err = o.Produce(o.ctx, o.ContentTopic(), schemas.Note(), clitest.Lines(`{"id":"c","author":"member:1","kind":"post","at":"2026-01-03T00:00:00Z"}`))
 	o.must(err)
-	waitFor(o.ctx, t, "the pause to end by itself", func() bool { return has("node-1", "c") })
+	clitest.WaitFor(o.ctx, t, "the pause to end by itself", func() bool { return has("node-1", "c") })
 	all := o.audited()
 	if len(all) != 3 || all[0].Act != "pause ingest" || all[1].Act != "resume ingest" || all[1].Before != all[0].After || all[0].Before != "not paused" {
 		t.Errorf("the audit logs have %+v", all)
@@ -395,7 +400,7 @@ func TestDeadLettersReplay(t *testing.T) {
 		p.Produce(o.ctx, kafka.Outgoing{Topic: o.ContentTopic(), Key: []byte("k"), Value: value})
 	}
 	o.must(p.Flush(o.ctx))
-	waitFor(o.ctx, t, "both to be refused", func() bool {
+	clitest.WaitFor(o.ctx, t, "both to be refused", func() bool {
 		out, err := execute(o.ctx, "deadletters", "list", "--brokers", o.Kafka)
 		return err == nil && strings.Contains(out, "unknown-schema") && strings.Contains(out, "bad-framing")
 	})
@@ -413,7 +418,7 @@ func TestDeadLettersReplay(t *testing.T) {
 	}
 	o.shows(replay+" --all --apply --yes", "left out", "0 of 2 dead letters would be written again", "!are written again")
 	o.load(`{"id":"a","author":"member:2","kind":"post","at":"2026-01-01T00:00:00Z"}`)
-	_, err = o.Produce(o.ctx, o.ContentTopic(), late, lines(`{"id":"other","author":"member:3","kind":"post","at":"2026-01-01T00:00:00Z"}`)) // publishes its schema
+	_, err = o.Produce(o.ctx, o.ContentTopic(), late, clitest.Lines(`{"id":"other","author":"member:3","kind":"post","at":"2026-01-01T00:00:00Z"}`)) // publishes its schema
 	o.must(errors.Join(err, o.WaitIndexed(o.ctx)))
 	o.shows(replay+" --all", "late", "goes to "+o.ContentTopic(), "left out", "1 of 2 dead letters would be written again")
 	o.shows(replay+" --all --to nowhere", "0 of 2")
@@ -422,7 +427,7 @@ func TestDeadLettersReplay(t *testing.T) {
 	}
 	o.shows("timeline get member:1", "no records")
 	o.shows(replay+" --all --reason unknown-schema --apply --yes", "1 are written again", "!left out")
-	waitFor(o.ctx, t, "the record to come in", func() bool { return strings.Contains(o.shows("timeline get member:1"), "  late  ") })
+	clitest.WaitFor(o.ctx, t, "the record to come in", func() bool { return strings.Contains(o.shows("timeline get member:1"), "  late  ") })
 	o.shows(replay+" 0 1 -o json --apply --yes", `"id":"late"`, `"applied":true`, `"applied":false`)
 	if all := o.audited(); len(all) != 2 || all[0].Act != "replay" || !strings.Contains(all[0].On, o.ContentTopic()+"/0/") {
 		t.Errorf("the audit logs have %+v", all)
@@ -453,7 +458,7 @@ func TestPartitionQuarantine(t *testing.T) {
 	o.shows("partition quarantine"+of+" --why doubt --apply --yes", "done")
 	o.shows("partition quarantine 3 --node node-1 --why rumour --apply --yes", "done")
 	o.refuses("timeline get member:1 --node node-1", "partition")
-	waitFor(o.ctx, t, "both quarantines to be told, each with its reason", func() bool {
+	clitest.WaitFor(o.ctx, t, "both quarantines to be told, each with its reason", func() bool {
 		out, err := o.run("cluster show")
 		return err != nil && strings.Contains(out, "by_operator") && strings.Contains(out, "doubt (anybody)") && strings.Contains(out, "rumour (anybody)")
 	})
@@ -463,7 +468,7 @@ func TestPartitionQuarantine(t *testing.T) {
 	o.shows("partition release"+of, "is quarantined", "doubt", "what it holds is deleted, and it is made anew", "!done")
 	o.refuses("partition quarantine"+of+" --why again", "partition")
 	o.shows("partition release"+of+" --apply --yes -o json", `"applied":true`)
-	waitFor(o.ctx, t, "the replica to be made anew", func() bool {
+	clitest.WaitFor(o.ctx, t, "the replica to be made anew", func() bool {
 		out, err := o.run("timeline get member:1 --in store --node node-1")
 		return err == nil && strings.Contains(out, "is ready on node-1") && strings.Contains(out, "  a  ")
 	})
@@ -484,7 +489,7 @@ func TestTwoOperatorsPause(t *testing.T) {
 	for range 3 {
 		node := o.oneOf("ingest pause --for 1h --apply --yes")
 		o.shows("ingest resume --apply --yes "+node, "goes on")
-		waitFor(o.ctx, t, "both nodes to go on", func() bool {
+		clitest.WaitFor(o.ctx, t, "both nodes to go on", func() bool {
 			out, err := o.run("cluster show")
 			return err == nil && !strings.Contains(out, "paused")
 		})

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -20,13 +19,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/exposure"
-	"github.com/millrace/millrace/internal/stats"
-	"github.com/millrace/millrace/relevance/experiment/compare"
-	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -64,13 +64,13 @@ func TestEveryLookHasOutput(t *testing.T) {
 			}
 			return
 		}
-		output, ok := f.Value.(*form)
+		output, ok := f.Value.(*display.Form)
 		if !ok || f.Shorthand != "o" {
 			t.Errorf("%q has an --output of its own", path)
 			return
 		}
-		if tells(path) && !slices.Contains(output.words, "json") {
-			t.Errorf("%q writes no JSON: %v", path, output.words)
+		if tells(path) && !strings.Contains(output.Choices(), "json") {
+			t.Errorf("%q writes no JSON: %v", path, output.Choices())
 		}
 		args := append(strings.Fields(path), "-o", "yaml")
 		for _, flag := range []string{"etcd", "brokers", "addr", "grpc", "admin"} {
@@ -79,7 +79,7 @@ func TestEveryLookHasOutput(t *testing.T) {
 			}
 		}
 		_, err := execute(t.Context(), args...)
-		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "output" || e.WayOut != "say "+output.choices() {
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "output" || e.WayOut != "say "+output.Choices() {
 			t.Errorf("%q with -o yaml: %v", path, err)
 		}
 	})
@@ -107,7 +107,7 @@ func (c *counted) accept(l net.Listener) {
 func TestOutputIsRefusedInWords(t *testing.T) {
 	c := root()
 	c.SetArgs([]string{"config", "reference", "-o", "text"})
-	if err := runLine(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "output: \"text\" is no form of output; say markdown or json\nusage: millrace config reference") {
+	if err := command.Run(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "output: \"text\" is no form of output; say markdown or json\nusage: millrace config reference") {
 		t.Errorf("%v", err)
 	}
 }
@@ -130,20 +130,20 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 	r.must(errors.Join(b.Claim(r.ctx, backup.Identity{Name: "lost", ID: "1"}), b.WriteAct(r.ctx, audit.Entry{Who: "somebody", Act: "cut"}), b.Close()))
 	t.Setenv("MILLRACE_CONTEXTS", r.file("contexts.yaml", "current: prod\ncontexts:\n  prod: {etcd: [\"127.0.0.1:2379\"]}\n"))
 	news := r.file("news.yaml", "name: news\nmodel: recency\nlimit: 30\nfilter: record.stars > 3\n")
-	r.done("experiment define " + r.file("more.yaml", strings.NewReplacer("ranking", "more", "fresher", "longer").Replace(fresher)))
+	r.done("experiment define " + r.file("more.yaml", strings.NewReplacer("ranking", "more", "fresher", "longer").Replace(clitest.Fresher)))
 	r.done("experiment start longer --share 50")
-	other := r.file("other.yaml", strings.NewReplacer("ranking", "other", "fresher", "another", "limit: 30", "window: 1h").Replace(fresher))
+	other := r.file("other.yaml", strings.NewReplacer("ranking", "other", "fresher", "another", "limit: 30", "window: 1h").Replace(clitest.Fresher))
 	r.done("cluster page-keys --rotate --apply --yes")
 	note := r.file("note.avsc", strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "mood", "type": "string", "default": ""},`, 1))
 	role := r.file("coordinator.yaml", "etcd: [\"127.0.0.1:2379\"]\n")
 	well := httptest.NewServer(admin.Handler(prometheus.NewRegistry(), func() error { return nil }, http.NotFoundHandler()))
 	defer well.Close()
 	ready := well.Listener.Addr().String()
-	shown := shownAt("q1", "member:9", time.Now(), "a", "b")
+	shown := clitest.ShownAt("q1", "member:9", time.Now(), "a", "b")
 	shown.Shadows, shown.ShadowRankings = []exposure.Model{{Name: "next", Version: "2"}}, []exposure.ShadowRanking{{Overlap10: 0.5, Tau: math.NaN(), Items: []exposure.ShadowItem{{ID: "b", Entity: "member:9", Type: "post"}}}}
-	writeExposures(r.ctx, t, r.Kafka, shown)
-	waitFor(r.ctx, t, "the group that is stuck to be missed", func() bool { out, _ := r.run("cluster show"); return strings.Contains(out, "input_stalled") })
-	log, who := " --brokers "+r.Kafka, whoami()
+	clitest.WriteExposures(r.ctx, t, r.Kafka, shown)
+	clitest.WaitFor(r.ctx, t, "the group that is stuck to be missed", func() bool { out, _ := r.run("cluster show"); return strings.Contains(out, "input_stalled") })
+	log, who := " --brokers "+r.Kafka, clusters.Who()
 	runs := map[string]both{
 		"backup acts": {line: "--from " + bucket, facts: []string{"somebody", "cut"}}, "backup cuts": {line: "--from " + bucket}, "backup list": {line: "--from " + bucket},
 		"backup status": {line: "--from " + bucket, facts: []string{"720 partitions have no backup", `"ok":false`}}, "backup verify": {line: "--depth meta --from " + bucket},
@@ -214,88 +214,8 @@ func (r *rehearsal) tellsBoth(path string, c *cobra.Command, is both) {
 			r.t.Errorf("%q does not tell %q in both forms: %v\n%s\n%s", path, fact, err, text, asJSON)
 		}
 	}
-	all := jsonOf(r.t, path, asJSON)
+	all := clitest.JSON(r.t, path, asJSON)
 	if want := max(is.lines, 0); is.lines == 0 && len(all) != 1 || is.lines != 0 && len(all) != want {
 		r.t.Errorf("%q writes %d values:\n%s", path, len(all), asJSON)
 	}
-}
-
-var (
-	// named are those in which names are people's own choice, or numbers.
-	named = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
-	// maybe are what may be null: what there is not.
-	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
-	snake = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-)
-
-// jsonOf reads the values that a command writes, and holds them against what all
-// have: names in snake_case, and lists that are empty and not null.
-func jsonOf(t *testing.T, path, text string) (all []any) {
-	t.Helper()
-	var check func(at string, v any, free bool)
-	check = func(at string, v any, free bool) {
-		if v == nil && !slices.Contains(maybe, at) {
-			t.Errorf("%q: %s is null:\n%s", path, at, text)
-		}
-		switch v := v.(type) {
-		case []any:
-			for _, x := range v {
-				check(at, x, free)
-			}
-		case map[string]any:
-			free = free || slices.Contains(named, at)
-			for key, x := range v {
-				if !free && !snake.MatchString(key) {
-					t.Errorf("%q: %s of %s is no name in snake_case", path, key, at)
-				}
-				check(key, x, free)
-			}
-		}
-	}
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var v any
-		err := d.Decode(&v)
-		if err == io.EOF {
-			return all
-		}
-		if err != nil {
-			t.Fatalf("%q writes no JSON: %v\n%s", path, err, text)
-		}
-		all = append(all, v)
-		check("", v, false)
-	}
-}
-
-// A report in which nothing is known yet is JSON, too, and says what the text says.
-func TestReportAsJSON(t *testing.T) {
-	none := compare.Effect{Variant: "b", What: compare.Items, Effect: stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: math.Inf(-1), High: math.Inf(1)}, P: 1}}
-	less := compare.Effect{Variant: "b", What: compare.Refused, Effect: stats.Effect{Value: 0.5, Interval: stats.Interval{Low: 0.25, High: 0.75}, P: 0.001}}
-	r := compare.Report{
-		Control: "a", First: 1, Last: 2, Actions: []string{"click"}, Effects: []compare.Effect{none, less},
-		Arms: []compare.Arm{{Variant: "a", Weight: 0.5, Items: math.NaN(), Millis: [3]float64{math.NaN(), 2, 3}, Did: []int64{7}}},
-		Drafts: []compare.Draft{
-			{Variant: "b", Action: "click", Teams: []string{"home", "next"}, Impressions: interleave.Tally{Wins: 5, Losses: 2, Ties: 3}, Units: interleave.Tally{Wins: 2, Ties: 2}, First: [2]int64{1, 3}, Effect: stats.Effect{Value: 3, Interval: stats.Interval{Low: 0.5, High: math.Inf(1)}, P: 0.5}},
-			{Variant: "b", Action: "hide", Teams: []string{"home", "next"}, Effect: stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: 0, High: math.Inf(1)}, P: 1}},
-		},
-		BeyondActs: 4, OtherTeams: 6,
-	}
-	var text, out bytes.Buffer
-	if err := errors.Join(printReport(&text, &r, 0.05), writeJSON(&out, reportOf(&r, 0.05))); err != nil {
-		t.Fatal(err)
-	}
-	for said, field := range map[string]string{
-		"too little is known": `"what":"items","says":"unknown","times":false,"value":null,"low":null,"high":null,"p":1`,
-		"LESS: 0.5 times":     `"what":"refused","says":"less","times":true,"value":0.5,"low":0.25,"high":0.75`,
-		"DID CLICK":           `"did":{"click":7},"items":null,"millis":[null,2,3]`,
-		"answers from 1970":   `"first_answer":"1970-01-01T00:00:00.001Z"`,
-		"\nb, drafted by home and next; next wins by more of its items:\nACTION  BY          WINS  LOSSES  TIES  Δ\nclick   impression  5     2       3     +0.15\nclick   viewer      2     0       2     +0.25\nclick   first item  3     1             no difference seen: 0.5 to any number times\n": `{"variant":"b","action":"click","teams":["home","next"],"impressions":{"wins":5,"losses":2,"ties":3,"delta":0.15},"viewers":{"wins":2,"losses":0,"ties":2,"delta":0.25},"first":[1,3],"says":"no difference","times":true,"value":3,"low":0.5,"high":null,"p":0.5}`,
-		"\nhide    impression  0     0       0     -\nhide    viewer      0     0       0     -\nhide    first item  0     0             too little is known\n":                                                                                                                                          `"impressions":{"wins":0,"losses":0,"ties":0,"delta":null}`,
-		"\n4 acts are of viewers, or with items of drafts, beyond those that are told apart\n":                                                                                                                                                                                                           `"acts_beyond_those_told_apart":4`,
-		"\n6 acts are with drafts of other models than the definition's, and credit nobody\n":                                                                                                                                                                                                            `"acts_with_other_drafts":6`,
-	} {
-		if !strings.Contains(text.String(), said) || !strings.Contains(out.String(), field) {
-			t.Errorf("not %q, or not %q:\n%s\n%s", said, field, &text, &out)
-		}
-	}
-	jsonOf(t, "experiment status", out.String())
 }

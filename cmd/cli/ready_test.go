@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"context"
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +9,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/admin"
 )
 
@@ -21,19 +22,8 @@ func printed(t *testing.T, line ...string) (string, error) {
 	c := root()
 	c.SetOut(&out)
 	c.SetArgs(line)
-	err := runLine(t.Context(), c)
+	err := command.Run(t.Context(), c)
 	return out.String(), err
-}
-
-// saysReady is what /readyz of an admin port says.
-func saysReady(admin string) string {
-	resp, err := http.Get("http://" + admin + "/readyz")
-	if err != nil {
-		return err.Error()
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(resp.Body) // what is missing is asked for again
-	return string(text)
 }
 
 // A container's engine is told by the command whether a role is ready.
@@ -49,59 +39,19 @@ func TestReady(t *testing.T) {
 	if out, err := printed(t, "ready", "--admin", addr); err == nil || !strings.Contains(err.Error(), "waiting for etcd") || out != "" {
 		t.Errorf("%q, %v", out, err)
 	}
-	if _, err := printed(t, "ready", "--admin", freeAddr(t)); err == nil {
+	if _, err := printed(t, "ready", "--admin", clitest.FreeAddr(t)); err == nil {
 		t.Error("nobody is ready")
-	}
-}
-
-// A role that is mute keeps nobody from being asked.
-func TestReadyAsksAllAtOnce(t *testing.T) {
-	asked := make(chan struct{})
-	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-asked:
-		case <-r.Context().Done():
-		}
-	}))
-	defer mute.Close()
-	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
-	defer well.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
-		t.Errorf("%s, %v", said, err)
 	}
 }
 
 // A release says its version.
 func TestVersion(t *testing.T) {
-	defer func(was string) { release = was }(release)
-	release = "v1.2.3"
+	defer func(was string) { version.Release = was }(version.Release)
+	version.Release = "v1.2.3"
 	if out, err := printed(t, "version"); err != nil || !strings.HasPrefix(out, "millrace v1.2.3 (go") {
 		t.Errorf("%q, %v", out, err)
 	}
-	if release = ""; version() == "" {
+	if version.Release = ""; version.Here() == "" {
 		t.Error("what is no release has no version")
-	}
-}
-
-// Processes of a role can have one configuration: what they differ in comes from
-// the environment, which goes before the file, and from flags, which go before
-// both.
-func TestProcessesOfARoleShareAFile(t *testing.T) {
-	file := written(t, strings.Replace(enough["indexnode"], "id: one", "id: node-0", 1)+"advertise: node-0:7070\nzone: z\n")
-	t.Setenv("MILLRACE_ID", "node-1")
-	t.Setenv("MILLRACE_ADVERTISE", "node-1:7070")
-	var got *indexnodeConfig
-	c := roleCommand("indexnode", "", "", func(_ context.Context, c *indexnodeConfig) error {
-		got = c
-		return nil
-	})
-	c.SetArgs([]string{"--config", file, "--id", "node-2"})
-	if err := c.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got.ID != "node-2" || got.Advertise != "node-1:7070" || got.Zone != "z" {
-		t.Errorf("the flag, the variable and the file say %q, %q, %q", got.ID, got.Advertise, got.Zone)
 	}
 }

@@ -2,13 +2,15 @@ package cli
 
 import (
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestResizingPage does what docs/resizing.md says.
 func TestResizingPage(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/resizing.md")
 	p.carryOut(p.blocks())
 }

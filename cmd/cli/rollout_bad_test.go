@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
@@ -119,7 +120,7 @@ func TestRolloutOfBadVersions(t *testing.T) {
 		loading.Go(func() { all = c.load(load, perSecond, reqs) })
 		began := time.Now()
 		c.check(c.models.Serve(c.ctx, v, nil, "a test"))
-		waitFor(c.ctx, t, "the cluster to say that it is condemned", func() bool { return c.failing.Why(v) != "" })
+		clitest.WaitFor(c.ctx, t, "the cluster to say that it is condemned", func() bool { return c.failing.Why(v) != "" })
 		select {
 		case <-time.After(lasts):
 		case <-c.ctx.Done():
@@ -167,7 +168,7 @@ func (c *rollingCluster) gaveWay(what, version string, began time.Time, all []sp
 // version returns a version of a model that was published.
 func (c *rollingCluster) version(model, version string) (found cluster.Version) {
 	c.t.Helper()
-	waitFor(c.ctx, c.t, model+" "+version+" to be heard of", func() bool {
+	clitest.WaitFor(c.ctx, c.t, model+" "+version+" to be heard of", func() bool {
 		for _, v := range c.models.All()[model] {
 			if v.Version == version {
 				found = v

@@ -17,6 +17,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
@@ -52,12 +53,12 @@ func startRollingCluster(t *testing.T) *rollingCluster {
 	t.Helper()
 	c := &rollingCluster{faultCluster: startFaultCluster(t, 3, rollingLines())}
 	c.second = c.startBroker("broker-2", "")
-	start(t, c.failed, "coordinator", "coordinator", "--config", writeConfig(t, "coordinator", "etcd: [%q]\nadmin: %q\n", c.etcd.Addr(), freeAddr(t)))
+	start(t, c.failed, "coordinator", "coordinator", "--config", clitest.WriteConfig(t, "coordinator", "etcd: [%q]\nadmin: %q\n", c.etcd.Addr(), clitest.FreeAddr(t)))
 	other, err := client.Dial(c.second.grpc)
 	c.check(err)
 	t.Cleanup(func() { other.Close() })
 	c.clients = [2]*client.Client{c.client, other}
-	waitFor(c.ctx, t, "the second broker", func() bool {
+	clitest.WaitFor(c.ctx, t, "the second broker", func() bool {
 		resp, err := other.GetFeed(c.ctx, c.everything())
 		return err == nil && len(resp.Coverage.Missing) == 0
 	})
@@ -106,9 +107,9 @@ func (c *rollingCluster) rollback(model string) {
 // define defines a feed, and returns when both brokers have it.
 func (c *rollingCluster) define(name, definition string) {
 	c.t.Helper()
-	run(c.t, "feed", "define", "--etcd", c.etcd.Addr(), writeConfig(c.t, name, "name: %s\n%s", name, definition))
+	run(c.t, "feed", "define", "--etcd", c.etcd.Addr(), clitest.WriteConfig(c.t, name, "name: %s\n%s", name, definition))
 	for i := range c.clients {
-		waitFor(c.ctx, c.t, "the definition of "+name, func() bool {
+		clitest.WaitFor(c.ctx, c.t, "the definition of "+name, func() bool {
 			_, err := c.clients[i].GetFeed(c.ctx, &feedv1.GetFeedRequest{Feed: name, Viewer: &feedv1.Viewer{Id: "v"}, Entities: []string{"member:1"}})
 			return err == nil
 		})
@@ -148,7 +149,7 @@ func (c *rollingCluster) told(req *feedv1.GetFeedRequest, how string, should fun
 	var askers sync.WaitGroup
 	for i, cl := range c.clients {
 		askers.Go(func() {
-			for end := time.Now().Add(patience); time.Now().Before(end) && c.ctx.Err() == nil; {
+			for end := time.Now().Add(clitest.Patience); time.Now().Before(end) && c.ctx.Err() == nil; {
 				resp, err := cl.GetFeed(c.ctx, req)
 				if err == nil && should(resp) {
 					at[i] = time.Now()

@@ -22,6 +22,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -48,7 +49,7 @@ func TestRolloutExposures(t *testing.T) {
 		all := &tally{lasted: lasts}
 		e.open(all, perSecond)
 		all.want(t, what)
-		waitFor(e.ctx, t, "each answer to be counted", func() bool { return e.counts().added == float64(len(e.shown)) })
+		clitest.WaitFor(e.ctx, t, "each answer to be counted", func() bool { return e.counts().added == float64(len(e.shown)) })
 		t.Logf("%s: %s", what, e.counts())
 		return all.quantile(0.99)
 	}
@@ -124,14 +125,14 @@ func startExposing(t *testing.T, measured bool) *exposingCluster {
 	}
 	t.Cleanup(func() { e.client.Close() })
 	etcd := e.etcd.Addr()
-	run(t, "experiment", "define", "--etcd", etcd, writeConfig(t, "shown", `
+	run(t, "experiment", "define", "--etcd", etcd, clitest.WriteConfig(t, "shown", `
 layers: [{name: shape, salt: shape, unit: viewer}]
 experiments:
   - {name: shape, layer: shape, feeds: [home], state: draft, slots: [0-9999], share: 10000, features: 10000,
      variants: [{name: control, weight: 5000}, {name: one, weight: 5000, set: {cap_per_entity: 1}}]}
 `))
 	run(t, "experiment", "start", "shape", "--etcd", etcd)
-	waitFor(e.ctx, t, "the experiment to have a part in answers", func() bool {
+	clitest.WaitFor(e.ctx, t, "the experiment to have a part in answers", func() bool {
 		resp, err := e.client.GetFeed(e.ctx, e.reqs[0])
 		if err == nil && len(resp.Receipt.Variants) > 0 {
 			e.took(e.reqs[0], resp)
@@ -233,7 +234,7 @@ func (e *exposingCluster) counts() shownCounts {
 // drained returns when none waits.
 func (e *exposingCluster) drained() {
 	e.t.Helper()
-	waitFor(e.ctx, e.t, "exposures to be written", func() bool {
+	clitest.WaitFor(e.ctx, e.t, "exposures to be written", func() bool {
 		c := e.counts()
 		return c.waits == 0 && c.added == c.written+c.dropped+c.refused
 	})
@@ -322,7 +323,7 @@ func (k *shownKafka) real(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.root, k.addr = root, freeAddr(t)
+	k.root, k.addr = root, clitest.FreeAddr(t)
 	k.port = k.addr[strings.LastIndexByte(k.addr, ':')+1:]
 	k.data = filepath.Join(root, ".kafka", "data-"+k.port)
 	if err := os.MkdirAll(k.data, 0o755); err != nil {

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/models"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/relevance"
 )
@@ -86,7 +88,7 @@ func TestRolloutOfALargePack(t *testing.T) {
 		rows := filepath.Join(dir, "rows.ndjson")
 		c.check(os.WriteFile(rows, []byte(records.String()), 0o644))
 		var golden bytes.Buffer
-		c.check(completeGolden(&golden, io.Discard, dir, rows, nil))
+		c.check(models.CompleteGolden(&golden, io.Discard, dir, rows, nil))
 		packs = append(packs, c.pack(text, golden.String(), files))
 	}
 	c.push(packs[0])
@@ -142,10 +144,10 @@ experiments:
 	var feeds, experiments []time.Duration
 	for i := range rounds {
 		began := time.Now()
-		run(t, "feed", "define", "--etcd", c.etcd.Addr(), writeConfig(t, "defined", "name: defined\nmodel: recency\nlimit: %d\n", 5+i%2))
+		run(t, "feed", "define", "--etcd", c.etcd.Addr(), clitest.WriteConfig(t, "defined", "name: defined\nmodel: recency\nlimit: %d\n", 5+i%2))
 		feeds = append(feeds, items(5+i%2).Sub(began))
 	}
-	run(t, "experiment", "define", "--etcd", c.etcd.Addr(), writeConfig(t, "length", experiment, req.Viewer.Id))
+	run(t, "experiment", "define", "--etcd", c.etcd.Addr(), clitest.WriteConfig(t, "length", experiment, req.Viewer.Id))
 	items(7)
 	for range rounds / 2 {
 		began := time.Now()

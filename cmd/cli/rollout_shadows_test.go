@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -66,11 +67,11 @@ func TestRolloutShadows(t *testing.T) {
 	ranked, asked := 0.0, 0.0
 	for range rounds {
 		for i, feed := range feeds {
-			waitFor(c.ctx, t, "the processes to rest", c.rests())
+			clitest.WaitFor(c.ctx, t, "the processes to rest", c.rests())
 			before, compared := c.usage(), c.ranked("five")
 			got := callers[i].open(c.ctx, perSecond, lasts)
 			got.want(t, feed)
-			waitFor(c.ctx, t, "the processes to rest", c.rests()) // and shadows to have ranked
+			clitest.WaitFor(c.ctx, t, "the processes to rest", c.rests()) // and shadows to have ranked
 			used := c.usage().minus(before)
 			cpu[i] = append(cpu[i], (used.nodes+used.broker).Seconds()/float64(got.asked()))
 			p99[i] = append(p99[i], got.quantile(0.99).Seconds())

@@ -2,31 +2,14 @@ package cli
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 )
-
-// ratePack makes a pack of a version of the model rate, with one feature.
-func (s *stage) ratePack(version, feature string) string {
-	s.Helper()
-	dir := s.TempDir()
-	for name, text := range map[string]string{
-		relevance.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
-		relevance.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
-		relevance.CardFile:   "Rate.\n",
-	} {
-		s.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
-	}
-	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
-	s.check(err)
-	return dir
-}
 
 // What weights of a variant lean on does not change under them: neither the model
 // of a feed nor the version of a model, whichever command would do it, until the
@@ -34,15 +17,15 @@ func (s *stage) ratePack(version, feature string) string {
 func TestChangesKeepWeights(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
+	s.Answer("n1", clitest.Admits)
 	define := func(model string, limit int) []string {
-		return []string{"feed", "define", s.file("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", model, limit))}
+		return []string{"feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", model, limit))}
 	}
 	push := func(version, feature string, more ...string) []string {
-		return append([]string{"model", "push", s.ratePack(version, feature), "--timeout", "1m"}, more...)
+		return append([]string{"model", "push", s.RatePack(version, feature), "--timeout", "1m"}, more...)
 	}
 	experiment := func(sets string) []string {
-		return []string{"experiment", "define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", sets, 1))}
+		return []string{"experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", sets, 1))}
 	}
 	must := func(args ...string) {
 		t.Helper()
@@ -106,7 +89,7 @@ func TestChangesKeepWeights(t *testing.T) {
 func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
+	s.Answer("n1", clitest.Admits)
 	must := func(args ...string) {
 		t.Helper()
 		if out, err := s.run(args...); err != nil {
@@ -114,12 +97,12 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 		}
 	}
 	push := func(version int, feature string) []string {
-		return []string{"model", "push", s.ratePack(fmt.Sprint(version), feature), "--timeout", "1m"}
+		return []string{"model", "push", s.RatePack(fmt.Sprint(version), feature), "--timeout", "1m"}
 	}
 	for round := range 8 {
 		must(push(3*round, "clicks")...)
 		must(append(push(3*round+1, "likes"), "--no-serve")...) // so that it is soon there
-		file := s.file("ranking.yaml", strings.NewReplacer("limit: 30", "model: rate, weights: {clicks: 3}", "name: fresher", fmt.Sprintf("name: fresher%d", round)).Replace(fresher))
+		file := s.File("ranking.yaml", strings.NewReplacer("limit: 30", "model: rate, weights: {clicks: 3}", "name: fresher", fmt.Sprintf("name: fresher%d", round)).Replace(clitest.Fresher))
 		var defined, pushed error
 		var both sync.WaitGroup
 		lacks := push(3*round+1, "likes")
@@ -148,7 +131,7 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 func TestWeightsThatDoNotRank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
+	s.Answer("n1", clitest.Admits)
 	must := func(args ...string) string {
 		t.Helper()
 		out, err := s.run(args...)
@@ -158,23 +141,23 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		return out
 	}
 	for i, feature := range []string{"likes", "clicks", "clicks"} {
-		must("model", "push", s.ratePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
+		must("model", "push", s.RatePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
 		if i == 0 {
-			must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+			must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
 		}
 	}
-	weighted := strings.Replace(fresher, "limit: 30", "weights: {clicks: 3}", 1)
-	must("experiment", "define", s.file("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
-	wait, err := waits(t.Context(), s.cl)
-	s.check(err)
+	weighted := strings.Replace(clitest.Fresher, "limit: 30", "weights: {clicks: 3}", 1)
+	must("experiment", "define", s.File("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
+	wait, err := rollouts.Waits(t.Context(), s.Client)
+	s.Check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
 	says := func(want string) {
 		t.Helper()
-		set, err := experimentSet(t.Context(), s.cl)
-		s.check(err)
+		set, err := s.experiments()
+		s.Check(err)
 		d := set.Experiments()[0]
 		got := wait(t.Context(), &d.Experiment)
-		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &d.Experiment) {
+		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = wait(t.Context(), &d.Experiment) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {
@@ -185,8 +168,8 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 			t.Errorf("explain says\n%s\nwant %q", out, want)
 		}
 	}
-	versions := s.models.All()["rate"]
-	condemn := func(i int) { s.check(s.failed.Condemn(t.Context(), s.models, versions[i], "it panicked", "n1")) }
+	versions := s.Models.All()["rate"]
+	condemn := func(i int) { s.Check(s.Failed.Condemn(t.Context(), s.Models, versions[i], "it panicked", "n1")) }
 	says("")
 	condemn(2)
 	says("")

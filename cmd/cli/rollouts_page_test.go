@@ -2,13 +2,15 @@ package cli
 
 import (
 	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestRolloutsPage does what docs/rollouts.md says.
 func TestRolloutsPage(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/rollouts.md")
 	p.carryOut(p.blocks())
 }

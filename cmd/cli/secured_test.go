@@ -20,6 +20,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/secure"
@@ -90,8 +92,8 @@ const authorization = `authorization:
 
 func startEstate(t *testing.T) *estate {
 	t.Helper()
-	ctx, failed := context.WithCancelCause(bounded(t))
-	e := &estate{t: t, ctx: ctx, a: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()), grpc: freeAddr(t), http: freeAddr(t), admin: freeAddr(t)}
+	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
+	e := &estate{t: t, ctx: ctx, a: authority.New(t), prefix: fmt.Sprintf("secured-%d-", rand.Uint32()), grpc: clitest.FreeAddr(t), http: clitest.FreeAddr(t), admin: clitest.FreeAddr(t)}
 	e.kafka, e.kafkaAs = securedKafka(t, e.a)
 	brokers := e.kafkaAs.At(nil, e.kafka)
 	if err := errors.Join(kafka.EnsureTopics(ctx, brokers, kafka.Prefixed(e.prefix), nil), kafka.EnsureContentTopic(ctx, brokers, e.prefix+"activity", 4, nil)); err != nil {
@@ -100,7 +102,7 @@ func startEstate(t *testing.T) *estate {
 	e.etcd = etcdtest.Start(t, e.a)
 	e.etcdPassword = e.etcd.PasswordFile("old")
 	e.me = e.a.Issue("me")
-	contexts := writeConfig(t, "contexts", `current: none
+	contexts := clitest.WriteConfig(t, "contexts", `current: none
 contexts:
   estate:
     brokers: [%q]
@@ -115,12 +117,12 @@ contexts:
 	run(t, "cluster", "assign", "--nodes", "node-1,node-2", "--replicas", "2", "--force")
 	begin := func(name, command, format string, args ...any) {
 		role := e.a.Issue(name, "127.0.0.1")
-		e.roles = append(e.roles, start(t, failed, name, command, "--config", writeConfig(t, name,
+		e.roles = append(e.roles, start(t, failed, name, command, "--config", clitest.WriteConfig(t, name,
 			"%s\ntopic_prefix: %s\nbrokers: [%q]\netcd: [%q]\ntls: %s\n"+authorization+"%s", fmt.Sprintf(format, args...), e.prefix, e.kafka, e.etcd.Addr, inYAML(role), e.connections(""))))
 	}
 	begin("partitioner", "partitioner", "content: [%sactivity]\ngroup: %sgroup\ninstance: one", e.prefix, e.prefix)
 	for _, id := range []string{"node-1", "node-2"} {
-		begin(id, "indexnode", "id: %s\ndata: %s\nlisten: %q", id, t.TempDir(), freeAddr(t))
+		begin(id, "indexnode", "id: %s\ndata: %s\nlisten: %q", id, t.TempDir(), clitest.FreeAddr(t))
 	}
 	begin("broker", "broker", "grpc: %q\nhttp: %q\nadmin: %q", e.grpc, e.http, e.admin)
 	begin("coordinator", "coordinator", "name: one")
@@ -131,7 +133,7 @@ contexts:
 // and users; and at every door who comes with a wrong certificate, name or
 // password, or by plain text, is refused and told what is wrong.
 func TestSecured(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	e := startEstate(t)
 	file := filepath.Join(t.TempDir(), "activity.ndjson")
 	record := fmt.Sprintf(`{"id": "post:1", "actor": "member:1", "verb": "post", "created_at": %d, "text": "hello"}`+"\n", time.Now().Add(-time.Hour).UnixMilli())
@@ -139,16 +141,16 @@ func TestSecured(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A partitioner that takes long to join its group has load refuse the topic.
-	waitFor(e.ctx, t, "the record to be loaded", func() bool {
+	clitest.WaitFor(e.ctx, t, "the record to be loaded", func() bool {
 		_, err := output("load", "--topic", e.prefix+"activity", file)
 		return err == nil
 	})
 	feed := []string{"feed", "--viewer", "member:9", "--entities", "member:1", "--explain"}
-	waitFor(e.ctx, t, "the record to be in a feed", func() bool {
+	clitest.WaitFor(e.ctx, t, "the record to be in a feed", func() bool {
 		text, err := output(feed...)
 		return err == nil && strings.Contains(text, "post:1")
 	})
-	waitFor(e.ctx, t, "doctor to find all well", func() bool {
+	clitest.WaitFor(e.ctx, t, "doctor to find all well", func() bool {
 		text, err := output("doctor")
 		return err == nil && strings.Contains(text, "ok    roles are ready")
 	})
@@ -270,7 +272,7 @@ func (e *estate) adminPorts(stranger secure.TLS) {
 // each time by a connection of its own: no request fails.
 func (e *estate) rotate() {
 	e.t.Helper()
-	s := Security{TLS: e.me}
+	s := reach.Security{TLS: e.me}
 	served := map[string]bool{}
 	for i := range 60 {
 		if i%3 == 0 {
@@ -279,7 +281,7 @@ func (e *estate) rotate() {
 			}
 			e.a.Issue("me")
 		}
-		how, err := s.dial()
+		how, err := s.Dial()
 		if err != nil {
 			e.t.Fatal(err)
 		}

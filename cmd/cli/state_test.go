@@ -5,18 +5,49 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/millrace/millrace"
-	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
 
+// stateSeen is what the command shows as JSON, as its readers know it.
+type stateSeen struct {
+	Nodes      []millrace.NodeID
+	Unanswered []struct{ Node millrace.NodeID }
+	Missing    []millrace.Partition
+	Uncounted  []millrace.Partition
+	Types      []typeSeen
+	Total      typeSeen
+	Partitions []struct {
+		State     string
+		DiskBytes int64 `json:"disk_bytes"`
+		Types     []typeSeen
+	}
+	DeadLetters []lettersSeen `json:"dead_letters"`
+}
+
+type typeSeen struct {
+	Type                      string
+	Records, Timelines, Bytes int64
+	Newest                    string
+	Deleted                   int64
+	Cached                    int64 `json:"cached_records"`
+	Stored                    int64 `json:"replica_records"`
+}
+
+type lettersSeen struct {
+	Topic, Reason string
+	Letters       int64
+}
+
 // state returns what the command shows as JSON.
-func (o *operated) state(line string) (s stateShown) {
+func (o *operated) state(line string) (s stateSeen) {
 	o.t.Helper()
 	o.must(json.Unmarshal([]byte(o.shows("state -o json "+line)), &s))
 	return s
@@ -70,9 +101,9 @@ func TestState(t *testing.T) {
 	defer p.Close()
 	p.Produce(o.ctx, kafka.Outgoing{Topic: o.ContentTopic(), Key: []byte("k"), Value: []byte("poison")})
 	o.must(p.Flush(o.ctx))
-	waitFor(o.ctx, t, "the dead letter to be counted", func() bool {
+	clitest.WaitFor(o.ctx, t, "the dead letter to be counted", func() bool {
 		s := o.state("")
-		return len(s.DeadLetters) == 1 && s.DeadLetters[0] == letterShownCount{o.ContentTopic(), "bad-framing", 1}
+		return len(s.DeadLetters) == 1 && s.DeadLetters[0] == lettersSeen{o.ContentTopic(), "bad-framing", 1}
 	})
 	o.shows("state", "dead letters since", "bad-framing")
 	o.shows("state --since 2099-01-01T00:00:00Z", "no dead letters")
@@ -96,7 +127,7 @@ func TestState(t *testing.T) {
 	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(err.Error(), "node-2 did not answer") {
 		t.Errorf("a node is not there: %v", err)
 	}
-	s = stateShown{}
+	s = stateSeen{}
 	o.must(json.Unmarshal([]byte(out), &s))
 	if len(s.Unanswered) != 1 || s.Unanswered[0].Node != "node-2" || s.Total.Records != 3 || len(s.Missing) > 0 {
 		t.Errorf("a node is not there: %+v", s)
@@ -104,7 +135,7 @@ func TestState(t *testing.T) {
 }
 
 func partitionText(p millrace.Partition) string {
-	return strings.TrimSpace(setOf([]millrace.Partition{p}))
+	return fmt.Sprint(p)
 }
 
 // watch has it drawn until it is stopped, which is no error.
@@ -121,7 +152,7 @@ func (o *operated) watch() {
 	}
 	n := 0
 	for line := range strings.Lines(out.String()) {
-		var s stateShown
+		var s stateSeen
 		o.must(json.Unmarshal([]byte(line), &s))
 		if n++; s.Total.Records != 3 {
 			o.t.Errorf("watched: %s", line)
@@ -147,21 +178,4 @@ func (l *lookedAt) Write(b []byte) (int, error) {
 		l.then()
 	}
 	return l.Buffer.Write(b)
-}
-
-// Of replicas the one counts that is ready and furthest.
-func TestMergedReplicas(t *testing.T) {
-	told := func(node, state string, at int64, counted bool, types ...*nodev1.TypeState) toldState {
-		return toldState{millrace.NodeID(node), &nodev1.ReadStateResponse{At: &nodev1.ReplicaAt{State: state, Content: at}, Counted: counted, Types: types}}
-	}
-	order := []toldState{
-		told("b", "ready", 9, true), told("a", "ready", 8, true), told("c", "ready", 8, true), told("d", "stale", 99, true), told("e", "ready", 99, false),
-	}
-	for i, a := range order {
-		for j, b := range order {
-			if i != j && a.better(b) != (i < j) {
-				t.Errorf("%s is better than %s: %v", a.node, b.node, i > j)
-			}
-		}
-	}
 }

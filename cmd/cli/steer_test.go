@@ -4,70 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
-	"github.com/millrace/millrace/internal/cluster"
 )
-
-func TestGainsArePercent(t *testing.T) {
-	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "150%": 1.5, "": -1, "-1%": -1, "NaN": -1, "a": -1, "5000%": -1} {
-		got := percent(-1)
-		if err := got.Set(text); (err != nil) != (want < 0) || want >= 0 && float64(got) != want {
-			t.Errorf("%q is %v, %v", text, got, err)
-		}
-	}
-}
-
-// Who waits for a plan goes on waiting while etcd is away, hears of it once,
-// and gives up in the end; any other fault ends the wait.
-func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
-	is := func(status coordinator.Status) *coordinator.Steered {
-		return &coordinator.Steered{Steering: &cluster.Steering{}, Plan: &coordinator.Plan{ID: "p1", Status: status}}
-	}
-	away := fmt.Errorf("cluster: %w", cluster.ErrAway)
-	type look struct {
-		s     *coordinator.Steered
-		err   error
-		times int
-	}
-	const told = "etcd is away; the plan goes on when it is back"
-	for name, c := range map[string]struct {
-		looks []look
-		want  string // of the error
-		tells int
-	}{
-		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
-		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
-		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
-		"another fault":       {[]look{{nil, cluster.ErrNothing, 1}}, "holds nothing of this cluster", 0},
-		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
-	} {
-		var out bytes.Buffer
-		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, func(context.Context) (*coordinator.Steered, error) {
-			if next == len(c.looks) {
-				return nil, errors.New("it looks once more than it should")
-			}
-			l := c.looks[next]
-			if n++; n == l.times {
-				next, n = next+1, 0
-			}
-			return l.s, l.err
-		})
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %v; want %q", name, err, c.want)
-		}
-		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
-			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
-		}
-	}
-}
 
 // Who waits for a plan and is told to stop hears that the plan goes on, and the
 // command fails. How far it is is no part of the JSON.
@@ -91,11 +36,11 @@ func TestWhoStopsWaitingForAPlanFails(t *testing.T) {
 	}
 	r.SetOut(stopping(&out))
 	r.SetErr(stopping(&progress))
-	err := runLine(ctx, r)
+	err := command.Run(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "the plan goes on: see millrace cluster status") {
 		t.Errorf("%v\n%s\n%s", err, &out, &progress)
 	}
-	var shown shownProposal
+	var shown struct{ Moves []coordinator.Move }
 	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || len(shown.Moves) != 480 {
 		t.Errorf("%d moves, %v:\n%s", len(shown.Moves), err, &out)
 	}
@@ -120,7 +65,7 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 		}
 		return out.Write(p)
 	}))
-	err := runLine(ctx, r)
+	err := command.Run(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
 		t.Errorf("%v\n%s", err, &out)
 	}
@@ -154,10 +99,10 @@ func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
 		"node restart node-2 --exec true": `{"node":"node-2","addr":"node-2:7070","zone":"","partitions":720,"state":"planned","seconds":0}`,
 	} {
 		args := append(strings.Fields(line), on...)
-		jsonOf(t, line, c.says(want, nil, append(args, "-o", "json")...))
+		clitest.JSON(t, line, c.says(want, nil, append(args, "-o", "json")...))
 	}
-	jsonOf(t, "cluster pause", c.says(`"status":"paused","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "pause", "-o", "json"}, on...)...))
-	jsonOf(t, "cluster rollback", c.says(`"status":"rolling_back","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "rollback", "--apply", "--yes", "-o", "json"}, on...)...))
+	clitest.JSON(t, "cluster pause", c.says(`"status":"paused","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "pause", "-o", "json"}, on...)...))
+	clitest.JSON(t, "cluster rollback", c.says(`"status":"rolling_back","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "rollback", "--apply", "--yes", "-o", "json"}, on...)...))
 	c.must(c.nodes["node-2"].Leave(c.ctx))
 	c.must(second.Close())
 	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)

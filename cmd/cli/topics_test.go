@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
@@ -22,7 +24,7 @@ import (
 // logOfTest is a Kafka with Millrace's topics and a content topic posts.
 func logOfTest(t *testing.T) (ctx context.Context, addr string) {
 	t.Helper()
-	ctx = bounded(t)
+	ctx = clitest.Bounded(t)
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +72,7 @@ func TestSchemaCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd := newStage(t, "n1").etcd[0]
+	etcd := newStage(t, "n1").Etcd[0]
 	again := longer.Fingerprint().String()
 	const never = "0123456789abcdef"
 	for _, step := range []struct {
@@ -82,12 +84,12 @@ func TestSchemaCommand(t *testing.T) {
 		{args: []string{"refuse", never}, out: []string{"would pass over the records of schema " + never}},
 		{args: []string{"refuse", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},
 		{args: []string{"refuse", "--apply", "--yes", never}, out: []string{never + " is given up"}},
-		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + whoami() + "  20"}},
+		{args: []string{"list"}, out: []string{schemas.Note().Fingerprint().String() + "  " + schemas.Note().Name() + "  known", again + "  " + longer.Name() + "  known", never, "refused  " + clusters.Who() + "  20"}},
 		{args: []string{"retire", again, "--etcd", "127.0.0.1:1", "--wait", "1s"}, out: []string{"fields that no schema has then: more"}, err: "etcd: which feeds, models and experiments read the schema cannot be asked"},
 		{args: []string{"retire", again, "--etcd", etcd, "--cluster", "test"}, out: []string{"would shape nothing any more; 1 others of the name do", "fields that no schema has then: more"}},
 		{args: []string{"retire", "--apply", "--yes", again, "--etcd", etcd, "--cluster", "test"}, out: []string{again + " is retired"}},
 		{args: []string{"retire", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "no other schema of millrace.Note"},
-		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + whoami() + "  20"}},
+		{args: []string{"list"}, out: []string{again + "  " + longer.Name() + "  retired  " + clusters.Who() + "  20"}},
 	} {
 		out, err := execute(ctx, append([]string{"schema", "--brokers", addr}, step.args...)...)
 		if step.err == "" && err != nil || step.err != "" && (err == nil || !strings.Contains(err.Error(), step.err)) {
@@ -115,12 +117,12 @@ func TestTopicsSkip(t *testing.T) {
 	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: "posts", Value: make([]byte, 70<<20)}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	admin := freeAddr(t)
-	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
+	admin := clitest.FreeAddr(t)
+	start(t, failed, "partitioner", "partitioner", "--config", clitest.WriteConfig(t, "partitioner",
 		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, admin))
 	readyz := func(want string) {
 		t.Helper()
-		waitFor(ctx, t, fmt.Sprintf("%q at /readyz", want), func() bool {
+		clitest.WaitFor(ctx, t, fmt.Sprintf("%q at /readyz", want), func() bool {
 			resp, err := http.Get("http://" + admin + "/readyz")
 			if err != nil {
 				return false
@@ -134,7 +136,7 @@ func TestTopicsSkip(t *testing.T) {
 
 	flags := []string{"topics", "--brokers", addr}
 	var way string
-	waitFor(ctx, t, "topics show to name the place", func() bool {
+	clitest.WaitFor(ctx, t, "topics show to name the place", func() bool {
 		out, err := execute(ctx, append(flags, "show")...)
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +163,7 @@ func TestTopicsSkip(t *testing.T) {
 		t.Error(err)
 	}
 	out, err := execute(ctx, append(flags, "history")...)
-	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(whoami())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
+	if err != nil || !regexp.MustCompile(`(?s)`+regexp.QuoteMeta(clusters.Who())+` +skip +group millrace-partitioner +stuck at posts/.*forget +group millrace-partitioner +heartbeat of one at`).MatchString(out) {
 		t.Errorf("the history: %q, %v", out, err)
 	}
 }
@@ -199,7 +201,7 @@ func TestTopicsThatAreCreatedAgain(t *testing.T) {
 	}
 	topics := func(wants string, fails bool, args ...string) {
 		t.Helper()
-		waitFor(ctx, t, fmt.Sprintf("topics %q to say %q", args, wants), func() bool {
+		clitest.WaitFor(ctx, t, fmt.Sprintf("topics %q to say %q", args, wants), func() bool {
 			out, err := execute(ctx, append([]string{"topics", "--brokers", addr}, args...)...)
 			return strings.Contains(fmt.Sprint(out, err), wants) && (err != nil) == fails
 		})
@@ -214,24 +216,24 @@ func TestTopicsThatAreCreatedAgain(t *testing.T) {
 		return err == nil && lag == 0 // the group may not be there yet
 	}
 	send("posts")
-	start(t, failed, "partitioner", "partitioner", "--config", writeConfig(t, "partitioner",
-		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, freeAddr(t)))
+	start(t, failed, "partitioner", "partitioner", "--config", clitest.WriteConfig(t, "partitioner",
+		"brokers: [%q]\ncontent: [posts]\ninstance: one\nadmin: %q\n", addr, clitest.FreeAddr(t)))
 	topics("has written to no other topics", true, "adopt")
 	topics("does not say that it is stuck in posts", true, "skip", "--topic", "posts")
 
-	waitFor(ctx, t, "the first record to be read", caughtUp)
+	clitest.WaitFor(ctx, t, "the first record to be read", caughtUp)
 	recreate("timeline")
 	topics("topic timeline was deleted and created again", false, "show")
 	topics("1 records at most of its topics as they are now, which still have 1 of them", false, "adopt")
 	topics("or created again, or are no longer the group's, is not known", false, "adopt")
 	topics("--from-beginning brings", false, "adopt")
 	topics("group millrace-partitioner goes on", false, "adopt", "--from-beginning", "--apply", "--yes")
-	waitFor(ctx, t, "the group to go on", caughtUp)
+	clitest.WaitFor(ctx, t, "the group to go on", caughtUp)
 
 	recreate("posts")
 	topics("posts/0 is stuck", false, "show")
 	topics("of its records had not been read", false, "skip", "--topic", "posts")
 	send("posts")
 	topics("goes on at 0", false, "skip", "--topic", "posts", "--apply", "--yes")
-	waitFor(ctx, t, "the new topic to be read", caughtUp)
+	clitest.WaitFor(ctx, t, "the new topic to be read", caughtUp)
 }

@@ -14,14 +14,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
 // TestModelsTutorial does what docs/models.md says, block by block: it writes
 // the files shown, runs the commands shown, and compares what they print.
 func TestModelsTutorial(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "docs/models.md")
 	p.carryOut(p.blocks())
 	p.checkAnswers()
@@ -29,9 +31,9 @@ func TestModelsTutorial(t *testing.T) {
 
 // TestReadme does what the README says, as a newcomer would.
 func TestReadme(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	p := newPage(ctx, t, "README.md")
 	p.carryOut(p.blocks())
 }
@@ -138,7 +140,7 @@ func newPage(ctx context.Context, t *testing.T, name string) *page {
 	); err != nil {
 		t.Fatal(err)
 	}
-	http, grpc, kafka, etcd, admin := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	http, grpc, kafka, etcd, admin := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
 	p.addrs = []string{http, "127.0.0.1:8080", grpc, "127.0.0.1:9090", kafka, "127.0.0.1:9092", etcd, "127.0.0.1:2379", admin, "127.0.0.1:6060", "--replace " + p.root, "--replace ."}
 	p.rename()
 	p.write("bin/millrace", fmt.Appendf(nil, `#!/bin/sh
@@ -205,19 +207,19 @@ func (p *page) blocks() (all []block) {
 	return all
 }
 
-// command is a command of a console and what it prints.
-type command struct {
+// commandLine is a command of a console and what it prints.
+type commandLine struct {
 	line       int
 	text, want string
 }
 
-func (b *block) commands() (all []command) {
+func (b *block) commands() (all []commandLine) {
 	more := false
 	for i, line := range strings.Split(strings.TrimSuffix(b.text, "\n"), "\n") {
 		text, starts := strings.CutPrefix(line, "$ ")
 		switch {
 		case starts:
-			all = append(all, command{line: b.line + 1 + i, text: text})
+			all = append(all, commandLine{line: b.line + 1 + i, text: text})
 		case more:
 			all[len(all)-1].text += "\n" + line
 		case len(all) > 0:
@@ -234,7 +236,7 @@ var asks = regexp.MustCompile(`^(bin/millrace (feed|why|backup status|node list|
 
 // run runs a command and holds what it prints against the page. What is true
 // only once the cluster has caught up is asked again until then.
-func (p *page) run(c command) {
+func (p *page) run(c commandLine) {
 	p.Helper()
 	switch c.text {
 	case "make build": // the test itself is the binary
@@ -280,7 +282,7 @@ func (p *page) run(c command) {
 	}
 	deadline := time.Now()
 	if asks.MatchString(c.text) {
-		deadline = deadline.Add(patience)
+		deadline = deadline.Add(clitest.Patience)
 	}
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -294,7 +296,7 @@ func (p *page) run(c command) {
 
 // matches compares what was printed with the page, on which ... stands for any
 // text of a line, and alone for any lines.
-func (c *command) matches(got string) bool {
+func (c *commandLine) matches(got string) bool {
 	var re strings.Builder
 	re.WriteString(`^`)
 	for line := range strings.Lines(c.want) {
@@ -309,7 +311,7 @@ func (c *command) matches(got string) bool {
 
 // build builds the binary of a module that the page made. It becomes bin/built,
 // which both bin/millrace and the module's run with addresses that are free.
-func (p *page) build(c command, module string) {
+func (p *page) build(c commandLine, module string) {
 	p.Helper()
 	dir := filepath.Join(p.dir, module)
 	if out, err := exec.CommandContext(p.ctx, "make", "-C", dir, "build").CombinedOutput(); err != nil {
@@ -322,7 +324,7 @@ func (p *page) build(c command, module string) {
 }
 
 // start starts the cluster and waits until it has printed what the page shows.
-func (p *page) start(c command, line string) {
+func (p *page) start(c commandLine, line string) {
 	p.Helper()
 	name := filepath.Join(p.dir, "cluster.log")
 	log, err := os.Create(name)
@@ -338,7 +340,7 @@ func (p *page) start(c command, line string) {
 	}
 	p.ended = make(chan error, 1)
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(p.cluster, p.ended)
-	waitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
+	clitest.WaitFor(p.ctx, p.T, "the cluster to print what the page shows", func() bool {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			p.Fatal(err)

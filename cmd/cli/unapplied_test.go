@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 )
 
 // While a model that an experiment compares is condemned, whichever of its variants is
@@ -12,7 +15,7 @@ import (
 func TestComparedModelsThatDoNotRank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
+	s.Answer("n1", clitest.Admits)
 	must := func(args ...string) string {
 		t.Helper()
 		out, err := s.run(args...)
@@ -21,18 +24,18 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		}
 		return out
 	}
-	wait, err := waits(t.Context(), s.cl)
-	s.check(err)
+	wait, err := rollouts.Waits(t.Context(), s.Client)
+	s.Check(err)
 	for i := range 2 {
-		must("model", "push", s.ratePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
+		must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
 	}
 	says := func(want, name string) {
 		t.Helper()
-		set, err := experimentSet(t.Context(), s.cl)
-		s.check(err)
+		set, err := s.experiments()
+		s.Check(err)
 		e := set.Experiments()[len(set.Experiments())-1].Experiment
 		got := wait(t.Context(), &e)
-		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &e) {
+		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = wait(t.Context(), &e) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {
@@ -45,8 +48,8 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 			}
 		}
 	}
-	s.check(s.models.Settle(t.Context()))
-	rate2 := s.models.All()["rate"][1]
+	s.Check(s.Models.Settle(t.Context()))
+	rate2 := s.Models.All()["rate"][1]
 	const ranks = "rate 2, which it is ranked by, is condemned, and rate 1 ranks in its place"
 	for i, c := range []struct{ own, sets, want string }{
 		{"recency", "model: rate", "variant treatment is not applied: " + ranks},
@@ -56,10 +59,10 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		{"rate", "limit: 30", ""},
 	} {
 		name := fmt.Sprint("fresher", i)
-		must("feed", "define", s.file("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
-		s.check(s.failed.Condemn(t.Context(), s.models, rate2, "it panicked", "n1"))
+		must("feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
+		s.Check(s.Failed.Condemn(t.Context(), s.Models, rate2, "it panicked", "n1"))
 		define := func() string {
-			return must("experiment", "define", s.file("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(fresher)))
+			return must("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(clitest.Fresher)))
 		}
 		for act, out := range map[string]string{"define": define(), "start": must("experiment", "start", name, "--share", "10")} {
 			if said := strings.Contains(out, "not applied"); said != (c.want != "") || said && !strings.Contains(out, "note: experiment "+name+", ") || !strings.Contains(out, c.want) {
@@ -87,29 +90,31 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 func TestPushUnderARunningExperiment(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	s.answer("n1", admits)
+	s.Answer("n1", clitest.Admits)
 	push := func(version int, more ...string) string {
 		t.Helper()
-		out, err := s.run(append([]string{"model", "push", s.ratePack(fmt.Sprint(version), "likes"), "--timeout", "1m"}, more...)...)
-		s.check(err)
+		out, err := s.run(append([]string{"model", "push", s.RatePack(fmt.Sprint(version), "likes"), "--timeout", "1m"}, more...)...)
+		if err != nil {
+			return out + err.Error()
+		}
 		return out
 	}
 	serves := func(version int) {
 		t.Helper()
-		s.check(s.models.Settle(t.Context()))
-		if v, _ := s.models.Served("rate"); v.Version != fmt.Sprint(version) {
+		s.Check(s.Models.Settle(t.Context()))
+		if v, _ := s.Models.Served("rate"); v.Version != fmt.Sprint(version) {
 			t.Errorf("%s serves, and not %d", v, version)
 		}
 	}
 	must := func(args ...string) string {
 		t.Helper()
 		out, err := s.run(args...)
-		s.check(err)
+		s.Check(err)
 		return out
 	}
 	push(1)
-	must("feed", "define", s.file("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
-	must("experiment", "define", s.file("ranking.yaml", strings.Replace(fresher, "limit: 30", "model: recency", 1)))
+	must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+	must("experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", "model: recency", 1)))
 	if out := push(2); !strings.Contains(out, "in use by feed home\n") || !strings.Contains(out, "rate 2 serves") {
 		t.Errorf("under a draft:\n%s", out)
 	}
@@ -129,7 +134,7 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: serve  3") {
 		t.Errorf("its history:\n%s", out)
 	}
-	s.check(s.failed.Condemn(t.Context(), s.models, s.models.All()["rate"][2], "it panicked", "n1"))
+	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][2], "it panicked", "n1"))
 	push(4)
 	serves(4)
 	must("experiment", "stop", "fresher")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/minicluster"
 )
 
@@ -18,7 +20,7 @@ import (
 // its admin port and in its log. So does a node that has been there before.
 // Their ports are theirs from the start.
 func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
-	startsProcesses(t)
+	clitest.StartsProcesses(t)
 	t.Parallel()
 	ctx, failed := context.WithCancelCause(t.Context())
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
@@ -26,12 +28,12 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	etcd, dir, data := freeAddr(t), t.TempDir(), t.TempDir()
-	node, broker := freeAddr(t), freeAddr(t)
-	serves := []string{freeAddr(t), freeAddr(t)} // of the node and of the broker
-	n := start(t, failed, "node", "indexnode", "--config", writeConfig(t, "node",
+	etcd, dir, data := clitest.FreeAddr(t), t.TempDir(), t.TempDir()
+	node, broker := clitest.FreeAddr(t), clitest.FreeAddr(t)
+	serves := []string{clitest.FreeAddr(t), clitest.FreeAddr(t)} // of the node and of the broker
+	n := start(t, failed, "node", "indexnode", "--config", clitest.WriteConfig(t, "node",
 		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, serves[0], node))
-	b := start(t, failed, "broker", "broker", "--config", writeConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, serves[1], broker))
+	b := start(t, failed, "broker", "broker", "--config", clitest.WriteConfig(t, "broker", "etcd: [%q]\ngrpc: %q\nadmin: %q\n", etcd, serves[1], broker))
 	says := func(admin, path, want string) {
 		t.Helper()
 		got := ""
@@ -40,7 +42,7 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 				t.Logf("the last answer: %s", got)
 			}
 		}()
-		waitFor(ctx, t, fmt.Sprintf("%q at %s", want, path), func() bool {
+		clitest.WaitFor(ctx, t, fmt.Sprintf("%q at %s", want, path), func() bool {
 			resp, err := http.Get("http://" + admin + path)
 			if err != nil {
 				return false
@@ -54,7 +56,7 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	for admin, p := range map[string]*process{node: n, broker: b} {
 		says(admin, "/livez", "ok")
 		says(admin, "/readyz", "waiting for etcd at ["+etcd+"]")
-		waitFor(ctx, t, p.name+"'s log to say so", func() bool {
+		clitest.WaitFor(ctx, t, p.name+"'s log to say so", func() bool {
 			log, err := os.ReadFile(p.log)
 			return err == nil && strings.Contains(string(log), "waiting for etcd")
 		})
@@ -79,8 +81,8 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
 	says(broker, "/readyz", "ok")
 	says(node, "/readyz", "ok")
-	waitFor(ctx, t, "the node to keep what it knows", func() bool {
-		_, err := os.Stat(filepath.Join(lastGood(data), "map.json"))
+	clitest.WaitFor(ctx, t, "the node to keep what it knows", func() bool {
+		_, err := os.Stat(filepath.Join(clusters.LastGood(data), "map.json"))
 		return err == nil
 	})
 	n.kill()

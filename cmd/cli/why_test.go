@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"iter"
 	"strings"
 	"testing"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/schemas"
 )
 
 func TestWhyAndTraceCommands(t *testing.T) {
 	t.Parallel()
-	ctx := bounded(t)
+	ctx := clitest.Bounded(t)
 	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -25,7 +24,7 @@ func TestWhyAndTraceCommands(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), lines(
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), clitest.Lines(
 		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
 		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
 	)); err != nil {
@@ -67,30 +66,5 @@ func checkTrace(ctx context.Context, t *testing.T, etcd string) {
 		if err := cmd.ExecuteContext(ctx); err != nil || !strings.HasPrefix(out.String(), c.want) {
 			t.Errorf("%s: got %q, %v, want %q", c.flag, out.String(), err, c.want)
 		}
-	}
-}
-
-func lines(all ...string) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		for _, line := range all {
-			if !yield([]byte(line), nil) {
-				return
-			}
-		}
-	}
-}
-
-// Each finding names the variants of its entity, and the viewer has theirs.
-func TestWhyPrintsVariants(t *testing.T) {
-	var out bytes.Buffer
-	printWhy(&out, "r", &feedv1.WhyResponse{
-		Findings: []*feedv1.Finding{
-			{Entity: "member:1", Type: "post", Stage: "capped", Detail: "so it is", Variants: map[string]string{"reach": "short", "kinds": "likes"}},
-			{Entity: "member:2", Type: "post", Stage: "shown", Detail: "as it is"},
-		},
-		Receipt: &feedv1.Receipt{Variants: map[string]string{"page": "even", "look": "old"}},
-	})
-	if got, want := out.String(), "r in member:1/post: capped: so it is; kinds: likes; reach: short\nr in member:2/post: shown: as it is\nThe viewer has look: old; page: even\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

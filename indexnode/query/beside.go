@@ -46,9 +46,10 @@ func (q *Query) rankers(models []*relevance.Model) []*Query {
 	spec := q.spec
 	spec.Explain, spec.Features, spec.Shadow, spec.ShadowErr = false, false, nil, nil
 	for i, r := range q.beside[before:q.ranked] {
+		r.objects = nil // those of an earlier query, which begin would clear
 		r.begin(spec)
 		r.measures, r.lacking, r.looked = models[i], nil, 0
-		r.asked, r.places, r.plans = q.asked, q.places, q.plans
+		r.asked, r.places, r.plans, r.objects = q.asked, q.places, q.plans, q.objects
 	}
 	return q.beside[before:q.ranked]
 }

@@ -119,3 +119,45 @@ func BenchmarkObjects(b *testing.B) {
 		})
 	}
 }
+
+// What the items of a model beside a question's lack is told by the features of
+// objects that it ranked by, whatever memory of earlier questions is used.
+func TestLackingBesideReadsObjects(t *testing.T) {
+	keys, all := build(20, func(s *column.Slab) *cache.Timeline {
+		tl, err := cache.NewTimeline(millrace.MinTime, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tl
+	})
+	objects := someObjects(t, 97)
+	joint := relevance.Join(about(t, "object.engagement"), about(t, "record.likes"))
+	for round, routed := range []bool{true, true, false, true} {
+		q := New(Spec{To: millrace.MaxTime, AsOf: asOf, Limit: 10, Model: about(t, "record.comments"), Measure: true})
+		for i, tl := range all {
+			q.Add(keys[i], tl, column.Packed{})
+			if routed {
+				q.AddObjects(keys[i].Entity, objects)
+			}
+		}
+		if err := q.Scan(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		q.Answer()
+		ranked, err := q.Beside(context.Background(), joint)
+		if err != nil || len(ranked[0]) != 10 {
+			t.Fatalf("%d rankings, %v", len(ranked), err)
+		}
+		measured, want := q.MeasuredBeside(joint), int64(0)
+		if !routed {
+			want = measuredItems
+		}
+		if m := measured[0]; m.Looked != measuredItems || m.Lacking["about"] != want {
+			t.Errorf("round %d: %d of %d items lack what is of their objects, want %d", round, m.Lacking["about"], m.Looked, want)
+		}
+		if m := measured[1]; m.Looked != measuredItems || m.Lacking["about"] != 0 {
+			t.Errorf("round %d: %d of %d items lack what every record has", round, m.Lacking["about"], m.Looked)
+		}
+		q.Release()
+	}
+}

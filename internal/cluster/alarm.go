@@ -41,9 +41,14 @@ var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
 	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, because etcd is away, empty, rolled back, foreign or holds something malformed; 0 when all is well. The log says why.",
 	[]string{"of"}, nil)
 
+var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",
+	"Time for which something of the last good state could not be written to the data directory, since its disk is full, say: a restart while etcd is away would go by an older state. 0 when all is written. The log names the file.",
+	nil, nil)
+
 // Describe implements [prometheus.Collector].
 func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	out <- faultSeconds
+	out <- unwrittenSeconds
 	for _, m := range c.metrics.all() {
 		m.Describe(out)
 	}
@@ -56,10 +61,15 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 		m.Collect(out)
 	}
 	for what, since := range c.alarms.all() {
-		seconds := 0.0
-		if at := since(); !at.IsZero() {
-			seconds = max(time.Since(at).Seconds(), 1e-3)
-		}
-		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
+		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, secondsSince(since()), what)
 	}
+	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, secondsSince(c.unwritten.sinceWhen()))
+}
+
+// secondsSince is how long ago something began, more than 0; 0 if it did not.
+func secondsSince(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return max(time.Since(at).Seconds(), 1e-3)
 }

@@ -79,7 +79,8 @@ type Artefacts struct {
 	kind   string
 	docs   *Documents
 	state  *latest[map[string]*ledger] // last good ones, never changed once there
-	spared func(Version) bool          // nil: none
+	never  func(Version) bool          // removed to make room; nil: none
+	last   func(Version, []Event) bool // nil: none
 	used   used
 	unkept unkept
 	log    *slog.Logger
@@ -217,9 +218,12 @@ func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
 	return l.History, nil
 }
 
-// Spare has room for what is published not made of some versions, besides the one
-// that serves and the one before it. Call it before [Artefacts.Publish].
-func (a *Artefacts) Spare(spared func(Version) bool) { a.spared = spared }
+// Spare has room for what is published made of some versions never, besides the one
+// that serves and the one before it, and of some, by their name's history, last.
+// Call it before [Artefacts.Publish].
+func (a *Artefacts) Spare(never func(Version) bool, last func(Version, []Event) bool) {
+	a.never, a.last = never, last
+}
 
 // Publish stores a version, in place of the oldest if there are too many, and lets
 // nothing else serve. A version of "" is the next number. With the bytes that the version has already, fresh is false and
@@ -257,8 +261,15 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		if err := a.upload(ctx, v, body); err != nil {
 			return unchanged, err
 		}
-		l.publish(edition{v.Version, sum, len(body)}, func(e edition) bool {
-			return a.spared != nil && a.spared(Version{name, e.Version, e.Sum})
+		history := l.History
+		l.publish(edition{v.Version, sum, len(body)}, func(e edition) care {
+			switch v := (Version{name, e.Version, e.Sum}); {
+			case a.never != nil && a.never(v):
+				return spared
+			case a.last != nil && a.last(v, history):
+				return wanted
+			}
+			return unneeded
 		}, who)
 		fresh = true
 		return edit{made: true, needs: sum}, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -94,7 +95,7 @@ func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
 	}
-	a.keep(e.Sum, body)
+	a.keep(v, e, body)
 	return body, nil
 }
 
@@ -171,20 +172,36 @@ func (a *Artefacts) Unkept(v Version) error {
 	return a.unkept.why[v.Sum]
 }
 
-// keep writes the bytes of a version to disk, for when etcd is away.
-func (a *Artefacts) keep(sum string, body []byte) {
+// keep writes the bytes of a version to disk, for when etcd is away. Where that
+// fails they are downloaded again for the next time, rather than held.
+func (a *Artefacts) keep(v Version, e edition, body []byte) {
 	if a.c.dir == "" {
 		return
 	}
-	file := a.file(sum)
-	err := os.MkdirAll(filepath.Dir(file), 0o755)
-	if err == nil {
-		err = writeWhole(file, body)
-	}
-	if err != nil {
-		a.log.Error("an artefact could not be kept", "file", file, "err", err)
-	}
-	a.unkept.note(sum, err)
+	file := a.file(e.Sum)
+	a.c.write(file, func() (err error) {
+		if ledgers, _ := a.state.get(); !names(ledgers[v.Name], e) && !a.used.has(e.Sum) {
+			a.unkept.note(e.Sum, nil)
+			return nil // it was dropped
+		}
+		if body == nil {
+			body, err = a.download(a.c.ctx, v, e)
+		}
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(file), 0o755)
+		}
+		if err == nil {
+			err = writeWhole(file, body)
+		}
+		body = nil
+		a.unkept.note(e.Sum, err)
+		return err
+	})
+}
+
+// names reports whether a ledger has a version.
+func names(l *ledger, e edition) bool {
+	return l != nil && slices.Contains(l.Versions, e)
 }
 
 // writeWhole writes a file beside its place and moves it there: several

@@ -171,6 +171,8 @@ type Client struct {
 	relist  time.Duration // see relistEvery
 	alarms  alarms
 
+	unwritten unwritten
+
 	reading chan struct{} // holds one while a prefix is read, see read
 	held    held
 	silent  atomic.Bool // etcd did not answer when it was last asked

@@ -53,3 +53,8 @@ func SetMaxHistory(t *testing.T, acts int) {
 	maxHistory = acts
 	t.Cleanup(func() { maxHistory = was })
 }
+
+// Unwritten returns how many files are to be written again, and for how long.
+func (c *Client) Unwritten() (files int, seconds float64) {
+	return len(c.unwritten.left()), secondsSince(c.unwritten.sinceWhen())
+}

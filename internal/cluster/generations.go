@@ -76,9 +76,8 @@ func (c *Client) Generations(ctx context.Context, name string) (*Generations, er
 			if c.dir == "" {
 				continue
 			}
-			if err := os.WriteFile(filepath.Join(c.dir, "secret-"+of), v.data, 0o600); err != nil {
-				c.log.Error("the secret could not be kept", "secret", of, "err", err)
-			}
+			file := filepath.Join(c.dir, "secret-"+of)
+			c.write(file, func() error { return os.WriteFile(file, v.data, 0o600) })
 		}
 	}
 	call, cancel := context.WithTimeout(ctx, c.firstCall())

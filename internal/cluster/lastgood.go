@@ -91,12 +91,12 @@ func (c *Client) save(file string, doc any) {
 		return
 	}
 	body, err := json.Marshal(doc)
-	if err == nil {
-		err = replaceFile(file, body, 0o644)
-	}
-	if err != nil {
-		c.log.Error("the last good state could not be kept", "file", file, "err", err)
-	}
+	c.write(file, func() error {
+		if err != nil {
+			return err
+		}
+		return replaceFile(file, body, 0o644)
+	})
 }
 
 // lastDocs is the documents of a kind as they were last good.

@@ -155,26 +155,42 @@ func shortened(who string) string {
 	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
 }
 
-// publish adds a version, and makes room for it, but not of one that is spared.
-func (l *ledger) publish(e edition, spared func(edition) bool, who string) {
+// care is how much a version is still needed when room is made.
+type care int
+
+const (
+	unneeded care = iota
+	wanted        // removed once there is none that is not
+	spared
+)
+
+// publish adds a version, and makes room for it: of the oldest that is needed least.
+func (l *ledger) publish(e edition, needed func(edition) care, who string) {
 	l.Versions = append(l.Versions, e)
 	l.note(Published, e, who)
-	for {
-		total := 0
-		for _, v := range l.Versions {
-			total += v.Bytes
+	for l.full() {
+		oldest, least := -1, spared
+		for i, v := range l.Versions {
+			if v == e || v.Sum == l.Serving || len(l.Before) > 0 && v.Sum == l.Before[len(l.Before)-1] {
+				continue
+			}
+			if n := needed(v); n < least {
+				oldest, least = i, n
+			}
 		}
-		if len(l.Versions) <= maxVersions && total <= maxKeptBytes {
-			return
-		}
-		oldest := slices.IndexFunc(l.Versions, func(v edition) bool {
-			return v != e && v.Sum != l.Serving && (len(l.Before) == 0 || v.Sum != l.Before[len(l.Before)-1]) && !spared(v)
-		})
 		if oldest < 0 {
 			return
 		}
 		l.drop(l.Versions[oldest], "to make room")
 	}
+}
+
+func (l *ledger) full() bool {
+	total := 0
+	for _, v := range l.Versions {
+		total += v.Bytes
+	}
+	return len(l.Versions) > maxVersions || total > maxKeptBytes
 }
 
 // serve points at a version.

@@ -32,9 +32,7 @@ func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cluster: secret %s: %w", name, err)
 	case c.dir != "":
-		if err := os.WriteFile(file, secret, 0o600); err != nil {
-			c.log.Error("the secret could not be kept", "file", file, "err", err)
-		}
+		c.write(file, func() error { return os.WriteFile(file, secret, 0o600) })
 	}
 	return secret, nil
 }

@@ -87,13 +87,13 @@ func limitsOf(g *experiment.Guards) (above, below map[What]float64) {
 	return above, below
 }
 
-// unit is how an effect is read: 3 times as often, say.
+// unit is how an effect is read: 3 times as many, say, for its weight.
 func (w What) unit() string {
 	switch {
 	case w == Cost:
 		return "times as much"
 	case w.Rate():
-		return "times as often"
+		return "times as many"
 	}
 	return "more"
 }

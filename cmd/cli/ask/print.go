@@ -1,0 +1,121 @@
+package ask
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// Print prints a feed as a table: what, by whom, when, its score, and what
+// others made of it. An empty one comes with hints.
+func Print(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
+	for i, it := range resp.Items {
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(scorer(resp.Receipt), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
+			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
+	}
+	t.Flush()
+	c := resp.Coverage
+	fmt.Fprintf(w, "\n%d items; %d of %d timelines answered", len(resp.Items), c.GetTimelinesAnswered(), c.GetTimelinesAsked())
+	for _, m := range c.GetMissing() {
+		fmt.Fprintf(w, "; partition %d missing: %s", m.Partition, m.Reason)
+	}
+	if n := c.GetTimelinesBehind(); n > 0 {
+		fmt.Fprintf(w, "; %d by replicas that lag behind the log", n)
+	}
+	r := resp.Receipt
+	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	if r.GetWeightsSum() != "" {
+		fmt.Fprintf(w, ", weights %.12s", r.WeightsSum)
+	}
+	if v := r.GetInPlaceOf(); v != "" {
+		fmt.Fprintf(w, " in place of %s, which is condemned", v)
+	}
+	if d := r.GetDraft(); d.GetFault() != "" {
+		fmt.Fprintf(w, "; not drafted with %s: %s", d.Model, d.Fault)
+	} else if d != nil {
+		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
+	}
+	fmt.Fprint(w, variantsText(r.GetVariants()))
+	if of := r.GetUnapplied(); len(of) > 0 {
+		fmt.Fprintf(w, " (counts for no variant of %s: a version that it needs is condemned)", strings.Join(of, ", "))
+	}
+	for _, v := range r.GetEntityVariants() {
+		entities := "entities"
+		if v.Entities == 1 {
+			entities = "entity"
+		}
+		fmt.Fprintf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
+	}
+	fmt.Fprintln(w)
+	for _, hint := range resp.Hints {
+		fmt.Fprintf(w, "hint: %s\n", hint)
+	}
+}
+
+// variantsText names variants by their experiments, each behind a semicolon.
+func variantsText(of map[string]string) (text string) {
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		text += fmt.Sprintf("; %s: %s", name, of[name])
+	}
+	return text
+}
+
+// recency is the built-in model whose score is the time of the record, in
+// milliseconds.
+const recency = "recency"
+
+// scorer is the model of all scores of an answer; of a drafted one there is
+// none.
+func scorer(r *feedv1.Receipt) string {
+	if d := r.GetDraft(); d != nil && d.Fault == "" {
+		return ""
+	}
+	return r.GetModel()
+}
+
+// scoreText is a score as people read it.
+func scoreText(model string, score float64) string {
+	if model == recency {
+		return time.UnixMilli(int64(score)).UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	return fmt.Sprintf("%.4g", score)
+}
+
+// reasons says what others made of a record: its counters, and further records
+// about the same object.
+func reasons(it *feedv1.Item) string {
+	var all []string
+	for _, counter := range []struct{ one, field string }{{"like", "likes"}, {"comment", "comments"}, {"share", "shares"}} {
+		if n := it.Record.GetFields()[counter.field].GetNumberValue(); n == 1 {
+			all = append(all, "1 "+counter.one)
+		} else if n > 1 {
+			all = append(all, fmt.Sprintf("%.0f %s", n, counter.field))
+		}
+	}
+	if n := len(it.Also); n > 0 {
+		all = append(all, fmt.Sprintf("+%d more", n))
+	}
+	return strings.Join(all, ", ")
+}
+
+// excerpt is a record's text in a line, or what it is about.
+func excerpt(it *feedv1.Item) string {
+	const limit = 50
+	text := strings.Join(strings.Fields(it.Record.GetFields()["text"].GetStringValue()), " ")
+	if text == "" {
+		return it.Object
+	}
+	if r := []rune(text); len(r) > limit {
+		return string(r[:limit-1]) + "…"
+	}
+	return text
+}

@@ -1,0 +1,133 @@
+// Package backups is the commands of backups: what is in a bucket, whether it can be
+// restored, and bringing it back.
+package backups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// backupFlags are what all commands of backups take.
+type backupFlags struct {
+	from string // the bucket's URL
+}
+
+// Command looks at backups, and brings them back.
+func Command() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "backup",
+		Short: "Show, verify, drill, cut and restore backups",
+		Long: `Index nodes back up by themselves where their configuration says so ("backup"
+in millrace indexnode --help). These commands look at what they have put into
+the bucket, and bring it back. See docs/backup.md.`,
+		Example: `  millrace backup status --from s3://bucket/prefix
+  millrace backup cut --from s3://bucket/prefix --brokers kafka-1:9092 --name before-upgrade
+  millrace backup restore --from s3://bucket/prefix --to before-upgrade --data /var/lib/millrace`,
+	}
+	var f backupFlags
+	c.PersistentFlags().StringVar(&f.from, "from", "", "the bucket: file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix")
+	c.AddCommand(
+		backupStatus(&f), backupList(&f), backupShow(&f), backupDiff(&f), backupCuts(&f),
+		backupCut(&f), backupRemoveCut(&f), backupVerify(&f), backupDrill(&f), backupRestore(&f),
+		backupExpire(&f), backupAdopt(&f), backupActs(&f),
+	)
+	return c
+}
+
+// open opens the bucket of a cluster.
+func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity, error) {
+	if f.from == "" {
+		return nil, backup.Identity{}, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "from", Detail: "nothing says where the backups are",
+			WayOut: "name the bucket of the nodes' configuration (backup.to), such as --from s3://bucket/prefix",
+		}
+	}
+	b, err := backup.Open(ctx, f.from, backup.Options{Log: slog.Default()})
+	if err != nil {
+		return nil, backup.Identity{}, flagged(err)
+	}
+	whose, err := b.Identity(ctx)
+	if errors.Is(err, backup.ErrUnclaimed) {
+		err = &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "from", Detail: "nobody has backed up to " + f.from,
+			WayOut: "name the bucket of the nodes' configuration (backup.to), or wait for the first backup",
+		}
+	}
+	if err != nil {
+		return nil, whose, errors.Join(err, b.Close())
+	}
+	return b, whose, nil
+}
+
+// flagged names the flag of a command where an error names the field of a node's
+// configuration.
+func flagged(err error) error {
+	if told, ok := errors.AsType[*millrace.Error](err); ok {
+		if flag, ok := map[string]string{"backup.to": "from", "backup.keep": "keep"}[told.Field]; ok {
+			named := *told
+			named.Field = flag
+			return &named
+		}
+	}
+	return err
+}
+
+// use opens the bucket for the time of a command.
+func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) error {
+	b, _, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(b), b.Close())
+}
+
+// targetOf reads what restore goes back to.
+func targetOf(to string) (cut string, at time.Time, err error) {
+	if to == "latest" {
+		return "", at, nil
+	}
+	if at, err = time.Parse(time.RFC3339Nano, to); err == nil {
+		if time.Until(at) > 0 {
+			return "", at, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%s is in the future", to), WayOut: "say latest, or a time that is past"}
+		}
+		return "", at, nil
+	}
+	if to == "" || len(to) > 63 {
+		return "", at, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%.80q is no state to go back to", to),
+			WayOut: "say latest, the name of a cut (millrace backup cuts), or a time such as 2026-11-22T11:45:00Z",
+		}
+	}
+	return to, time.Time{}, nil
+}
+
+// scratchFlag refuses a directory that cannot be made: what is misspelt, or not
+// mounted, is not made elsewhere.
+func scratchFlag(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Dir(filepath.Clean(dir))); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "scratch", Detail: fmt.Sprintf("%.200q cannot be made: %v", dir, err), WayOut: "create the directory above it, or mount it"}
+	}
+	return nil
+}
+
+// partitionsFlag reads which partitions are meant; empty is all.
+func partitionsFlag(text string) (cluster.Set, error) {
+	if text == "" {
+		return cluster.All(), nil
+	}
+	return cluster.ParseSet(text)
+}

@@ -1,0 +1,56 @@
+package clitest
+
+import (
+	"encoding/json"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	// named are those in which names are people's own choice, or numbers.
+	named = []string{"definition", "carries", "did", "record", "forced", "contexts", "has", "backups", "groups"}
+	// maybe are what may be null: what there is not.
+	maybe = []string{"plan", "leader", "split_p", "items", "millis", "value", "low", "high", "p", "delta", "tau", "served", "shadow", "shift", "receipt", "coverage", "explain", "record"}
+	snake = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+)
+
+// JSON reads the values that a command writes, and holds them against what all
+// have: names in snake_case, and lists that are empty and not null.
+func JSON(t *testing.T, path, text string) (all []any) {
+	t.Helper()
+	var check func(at string, v any, free bool)
+	check = func(at string, v any, free bool) {
+		if v == nil && !slices.Contains(maybe, at) {
+			t.Errorf("%q: %s is null:\n%s", path, at, text)
+		}
+		switch v := v.(type) {
+		case []any:
+			for _, x := range v {
+				check(at, x, free)
+			}
+		case map[string]any:
+			free = free || slices.Contains(named, at)
+			for key, x := range v {
+				if !free && !snake.MatchString(key) {
+					t.Errorf("%q: %s of %s is no name in snake_case", path, key, at)
+				}
+				check(key, x, free)
+			}
+		}
+	}
+	for d := json.NewDecoder(strings.NewReader(text)); ; {
+		var v any
+		err := d.Decode(&v)
+		if err == io.EOF {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%q writes no JSON: %v\n%s", path, err, text)
+		}
+		all = append(all, v)
+		check("", v, false)
+	}
+}

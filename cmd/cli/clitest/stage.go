@@ -1,0 +1,162 @@
+package clitest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Stage is a cluster of etcd alone, whose nodes answer what a test says.
+type Stage struct {
+	*testing.T
+	Name    string // of the cluster
+	Models  *cluster.Artefacts
+	Feeds   *cluster.Artefacts
+	Failed  *cluster.Condemned
+	Client  *cluster.Client
+	Etcd    []string // its address
+	Stop    func()   // ends it
+	Members map[millrace.NodeID]*cluster.Membership
+}
+
+// NewStage is the cluster test, with these nodes.
+func NewStage(t *testing.T, nodes ...millrace.NodeID) *Stage {
+	t.Helper()
+	return NewStageOf(t, "test", nodes...)
+}
+
+// NewStageOf is a cluster of another name.
+func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
+	t.Helper()
+	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*cluster.Membership{}}
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	s.Check(err)
+	s.Stop = sync.OnceFunc(etcd.Close)
+	t.Cleanup(s.Stop)
+	s.Etcd = []string{etcd.Addr()}
+	s.Client, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: name, Log: slog.New(slog.DiscardHandler)})
+	s.Check(err)
+	t.Cleanup(func() { _ = s.Client.Close() })
+	a, err := cluster.Spread(nodes, 2)
+	a.AllowUnknown = true
+	s.Check(err)
+	s.Check(s.Client.Assign(t.Context(), a))
+	for _, id := range nodes {
+		s.Members[id], err = s.Client.Join(t.Context(), cluster.Node{ID: id, Addr: "none:1"})
+		s.Check(err)
+	}
+	s.Models, err = s.Client.Artefacts(t.Context(), indexnode.ModelsKind)
+	s.Check(err)
+	s.Feeds, err = s.Client.Artefacts(t.Context(), feeds.Kind)
+	s.Check(err)
+	s.Failed, err = s.Client.Condemned(t.Context())
+	s.Check(err)
+	return s
+}
+
+// Check ends the test by an error.
+func (s *Stage) Check(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// Answer lets a node answer every version as it comes, until the test ends.
+func (s *Stage) Answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
+	s.AnswerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
+}
+
+// AnswerAs is answer of a node that tells more.
+func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			changed := s.Models.Changed()
+			var all []cluster.Admission
+			for _, versions := range s.Models.All() {
+				for _, v := range versions {
+					a := of(v)
+					a.Name, a.Version, a.Sum = v.Name, v.Version, v.Sum
+					all = append(all, a)
+				}
+			}
+			s.Members[id].SetModels(all)
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+		}
+	}()
+	s.Cleanup(func() { cancel(); <-done })
+}
+
+// Admits is what a node has against a version that it admits.
+func Admits(cluster.Version) string { return "" }
+
+// RatePack makes a pack of a version of the model rate, with one feature.
+func (s *Stage) RatePack(version, feature string) string {
+	s.Helper()
+	dir := s.TempDir()
+	for name, text := range map[string]string{
+		relevance.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
+		relevance.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
+		relevance.CardFile:   "Rate.\n",
+	} {
+		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	s.Check(err)
+	return dir
+}
+
+// NewsAt stores versions of the feed news, the last of which serves, past the
+// commands: nobody needs to be asked about them.
+func (s *Stage) NewsAt(bodies ...string) {
+	s.Helper()
+	feeds, err := s.Client.Artefacts(s.Context(), feeds.Kind)
+	s.Check(err)
+	for _, body := range bodies {
+		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")
+		s.Check(err)
+		s.Check(feeds.Serve(s.Context(), v, nil, "somebody"))
+	}
+}
+
+// File is a file with a text.
+func (s *Stage) File(name, text string) string {
+	s.Helper()
+	path := filepath.Join(s.TempDir(), name)
+	s.Check(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// Fresher is a document with one experiment, which is a draft.
+const Fresher = `# the ranking team's
+layers:
+  - {name: ranking, salt: ranking-2026, unit: viewer}
+experiments:
+  - name: fresher
+    layer: ranking
+    feeds: [home]
+    state: draft   # until Monday
+    slots: [0-3999]
+    share: 0
+    variants:
+      - {name: control, weight: 5000}
+      - {name: treatment, weight: 5000, set: {limit: 30}}
+`

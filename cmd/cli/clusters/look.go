@@ -1,0 +1,83 @@
+package clusters
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Look is a cluster as it is at one moment.
+type Look struct {
+	Map    *cluster.Map
+	Health cluster.Health
+	Fault  error // why the map may not be what etcd should hold
+}
+
+// Look looks at a cluster once, and writes nothing to it.
+func (c *Flags) Look(ctx context.Context) (Look, error) {
+	cl, err := c.OpenReadOnly(ctx)
+	if err != nil {
+		return Look{}, err
+	}
+	defer cl.Close()
+	w, err := cl.Watch(ctx)
+	if err != nil {
+		return Look{}, err
+	}
+	seen, err := cl.Seen(ctx)
+	if err != nil {
+		return Look{}, err
+	}
+	m := w.Current()
+	return Look{m, m.Health(seen), w.Fault()}, nil
+}
+
+// Read reports whether nodes have hosted partitions, and so have read the log.
+func (l Look) Read() bool {
+	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
+}
+
+// TakenOut reports whether operators have quarantined replicas.
+func (l Look) TakenOut() bool {
+	return slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool {
+		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
+	})
+}
+
+// The ways out of a cluster without an assignment, of one whose assignment has a
+// fault, and of one that etcd has lost.
+const (
+	AssignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
+	MendWayOut    = "mend it, or go back with millrace cluster assign --from .."
+	RestoreWayOut = "millrace cluster restore --data .., with the data directories of a broker and of an index node; do not assign anew, which moves every partition"
+)
+
+// Faults is everything that is wrong with the cluster.
+func (l Look) Faults() []string {
+	faults := l.Health.Faults()
+	switch {
+	case errors.Is(l.Fault, cluster.ErrNothing) && !l.Health.Lost:
+		return []string{l.Fault.Error()} // so it has no assignment either
+	case l.Fault != nil:
+		faults = append(strings.Split(l.Fault.Error(), "\n"), faults...)
+	}
+	return faults
+}
+
+// WayOut is what to do about faults of the whole cluster; "" if there are none.
+func (l Look) WayOut() string {
+	switch {
+	case l.Health.Lost:
+		return RestoreWayOut
+	case errors.Is(l.Fault, cluster.ErrNothing):
+		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
+	case l.Health.Epoch == 0:
+		return AssignWayOut
+	case l.Fault != nil:
+		return MendWayOut
+	}
+	return ""
+}

@@ -1,0 +1,209 @@
+package clusters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Conns are connections to nodes, one to each address.
+type Conns struct {
+	how grpc.DialOption
+	mu  sync.Mutex
+	all map[string]*grpc.ClientConn
+}
+
+// ConnsBy are those that are dialled so.
+func ConnsBy(how grpc.DialOption) *Conns { return &Conns{how: how} }
+
+// ConnsOf are those of a command.
+func ConnsOf(ctx context.Context) (*Conns, error) {
+	how, err := reach.Of(ctx).Dial()
+	return ConnsBy(how), err
+}
+
+// Dial returns a node as brokers and other nodes call it.
+func (c *Conns) Dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewNodeServiceClient(conn), err
+}
+
+// Admin is dial for what operators ask.
+func (c *Conns) Admin(n cluster.Node) (nodev1.AdminServiceClient, error) {
+	conn, err := c.to(n)
+	return nodev1.NewAdminServiceClient(conn), err
+}
+
+func (c *Conns) to(n cluster.Node) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[n.Addr]
+	if conn == nil {
+		var err error
+		if conn, err = grpc.NewClient(n.Addr, c.how); err != nil {
+			return nil, err
+		}
+		if c.all == nil {
+			c.all = map[string]*grpc.ClientConn{}
+		}
+		c.all[n.Addr] = conn
+	}
+	return conn, nil
+}
+
+// Close closes all of them.
+func (c *Conns) Close() {
+	for _, conn := range c.all {
+		conn.Close()
+	}
+}
+
+// Operating is a cluster whose nodes are asked for what operators may.
+type Operating struct {
+	Look
+	Conns *Conns
+}
+
+// Operate looks at the cluster of a command. Call close in the end.
+func (cm *Flags) Operate(ctx context.Context) (*Operating, error) {
+	l, err := cm.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conns, err := ConnsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Operating{l, conns}, nil
+}
+
+// Close closes the ways to the nodes.
+func (o *Operating) Close() { o.Conns.Close() }
+
+// Node returns the node of a name, which must be there.
+func (o *Operating) Node(id string) (cluster.Node, error) {
+	n, ok := o.Map.Node(millrace.NodeID(id))
+	if !ok || !o.Map.Alive(n.ID) {
+		return n, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "node", Detail: fmt.Sprintf("no node %.70q is there", id), WayOut: "millrace node list names them"}
+	}
+	return n, nil
+}
+
+// Replica returns the node to ask for a partition: the one named, or the first
+// that has it ready.
+func (o *Operating) Replica(p millrace.Partition, named string) (cluster.Node, error) {
+	if named != "" {
+		return o.Node(named)
+	}
+	for _, id := range o.Map.Replicas(p) {
+		if ready := o.Map.Ready(id); o.Map.Alive(id) && ready.Has(p) {
+			n, _ := o.Map.Node(id)
+			return n, nil
+		}
+	}
+	return cluster.Node{}, &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "node", Detail: fmt.Sprintf("no replica of partition %d is ready", p),
+		WayOut: "millrace cluster show says why; --node asks one that is not ready",
+	}
+}
+
+// Ask calls a node, and gives its refusals their fields and ways out.
+func Ask[Req, Resp any](ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req) (Resp, error) {
+	resp, err := call(ctx, req)
+	return resp, rpcerr.FromStatus(err)
+}
+
+// toldWithin is how long a node may take to say what it was told to do. Whoever acts
+// next looks at the cluster then.
+const toldWithin = 10 * time.Second
+
+// Alone does what takes replicas out while nobody else does, if still finds that it
+// may be done to the cluster as it is then, and returns once the cluster shows it.
+func (cm *Flags) Alone(ctx context.Context, act string, still func(*cluster.Map) error, do func() error, shows func(*cluster.Map) bool) error {
+	cl, err := cm.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return cl.Alone(ctx, act, func(ctx context.Context) error {
+		watch, err := cl.Watch(ctx)
+		if err == nil {
+			err = still(watch.Current())
+		}
+		if err == nil {
+			err = do()
+		}
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, toldWithin)
+		defer cancel()
+		_ = Await(ctx, watch, func(m *cluster.Map) error {
+			if !shows(m) {
+				return errors.New("it does not show")
+			}
+			return nil
+		})
+		return nil
+	})
+}
+
+// Receive hands over what a node streams.
+func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(M) error) error {
+	for err == nil {
+		var m M
+		if m, err = stream.Recv(); err == nil {
+			err = take(m)
+		}
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return rpcerr.FromStatus(err)
+}
+
+// Concerned returns the nodes that are there, the one named or those that fit.
+func (o *Operating) Concerned(named string, fits func(*Operating, cluster.Node) bool) (nodes []cluster.Node, err error) {
+	if named != "" {
+		n, err := o.Node(named)
+		return []cluster.Node{n}, err
+	}
+	for _, n := range o.Map.Nodes() {
+		if o.Map.Alive(n.ID) && fits(o, n) {
+			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "node", Detail: "no node that is concerned is there", WayOut: "millrace cluster show says why"}
+	}
+	return nodes, nil
+}
+
+// Await waits until the map has no fault any more, and returns the last one
+// when ctx ends.
+func Await(ctx context.Context, w *cluster.Watcher, fault func(*cluster.Map) error) error {
+	for {
+		changed := w.Changed()
+		err := fault(w.Current())
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-changed:
+		}
+	}
+}

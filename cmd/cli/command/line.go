@@ -1,0 +1,164 @@
+// Package command is what commands have in common: how a line is run and refused,
+// with a way out; how one that changes something shows it first and asks; and what
+// its arguments mean.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/logs"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// begun is the error of a command whose line was well.
+type begun struct{ error }
+
+func (b begun) Unwrap() error { return b.error }
+
+// Run runs a command line. One that its command cannot take is refused
+// together with how the command is used.
+func Run(ctx context.Context, root *cobra.Command) error {
+	c, err := root.ExecuteContextC(ctx)
+	if b := (begun{}); err == nil || errors.As(err, &b) {
+		return err
+	}
+	return fmt.Errorf("%w\nusage: %s", err, c.UseLine())
+}
+
+// errInterrupted ends a command that is told to stop before its end.
+var errInterrupted = errors.New("interrupted")
+
+// Prepare completes c and the commands below it: an error of a command that has
+// begun is told from one of its line, in the command line's words, and a name
+// that no command has is an error.
+func Prepare(c *cobra.Command) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			if err := run(c, args); err != nil {
+				if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+					err = errInterrupted
+				}
+				return begun{WithWay(Told(err), clusterWays)}
+			}
+			return nil
+		}
+	} else if c.HasParent() && c.HasSubCommands() {
+		c.RunE = onlyGroups
+	}
+	for _, sub := range c.Commands() {
+		Prepare(sub)
+	}
+}
+
+// Told gives an error of a connection the key that it is of, and a way out.
+func Told(err error) error {
+	if _, ok := errors.AsType[*config.Invalid](err); ok {
+		return err
+	}
+	if e := (*millrace.Error)(nil); errors.As(err, &e) && e.WayOut != "" && e.Reason != millrace.ReasonUnavailable {
+		return err
+	}
+	refused := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "tls", Detail: err.Error(), WayOut: secure.Refused(err)}
+	switch text := err.Error(); { // packages name themselves in their errors
+	case strings.Contains(text, "kafka: "):
+		refused = kafka.Refused(err)
+	case strings.Contains(text, "cluster: "):
+		refused = cluster.Refused(err)
+	}
+	if refused == nil || refused.WayOut == "" {
+		return err
+	}
+	return refused
+}
+
+// onlyGroups is the run of a command that only groups others.
+func onlyGroups(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return Begun(c.Help())
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return fmt.Errorf("%s has no command %.40q; %s", c.CommandPath(), args[0], hint.Nearest(args[0], names))
+}
+
+// Begun makes the error of a command that has begun; nil stays nil.
+func Begun(err error) error {
+	if err == nil {
+		return nil
+	}
+	return begun{err}
+}
+
+// Way is the way out that the command line has of a refusal, by a flag or a
+// command. What refuses knows no flags: it names the fields of documents.
+type Way struct {
+	Of     error
+	WayOut string
+}
+
+var clusterWays = []Way{
+	{cluster.ErrAway, "start etcd, or name its address by --etcd"},
+	{cluster.ErrShrink, "say --allow-shrink if that is meant"},
+	{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},
+}
+
+// refused is a refusal with the way out that the command line has.
+type refused struct {
+	says *millrace.Error
+	is   error
+}
+
+func (r refused) Error() string   { return r.says.Error() }
+func (r refused) Unwrap() []error { return []error{r.says, r.is} }
+
+// WithWay gives a refusal the first way out of its kind.
+func WithWay(err error, ways []Way) error {
+	for _, w := range ways {
+		if !errors.Is(err, w.Of) {
+			continue
+		}
+		says := millrace.Error{Reason: millrace.ReasonInvalid, Detail: err.Error()}
+		if e := (*millrace.Error)(nil); errors.As(err, &e) {
+			says = *e
+		}
+		says.WayOut = w.WayOut
+		return refused{&says, err}
+	}
+	return err
+}
+
+// ToldToStop is the end of what runs until it is told to stop, for which that is
+// no fault. For every other command it is: it has not done what it was to do.
+func ToldToStop(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+type levelsKey struct{}
+
+// WithLevels has a process log by levels.
+func WithLevels(ctx context.Context, l *logs.Levels) context.Context {
+	return context.WithValue(ctx, levelsKey{}, l)
+}
+
+// LevelsOf is what the process logs.
+func LevelsOf(ctx context.Context) *logs.Levels {
+	if l, ok := ctx.Value(levelsKey{}).(*logs.Levels); ok {
+		return l
+	}
+	return logs.NewLevels(logs.Setting{}) // of nobody
+}

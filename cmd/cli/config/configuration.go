@@ -1,0 +1,238 @@
+// Package config reads configuration files: what their keys are by the fields of a
+// struct, what flags and the environment say over them, every fault at once, and
+// the reference of all keys. It knows no role.
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/hint"
+)
+
+// Configuration is a file that the program reads: of a role, or of contexts. Its
+// keys are the fields of a struct. What there is to say of a key stands in tags
+// of the field, which the reference and the check read: a table beside it would
+// be a second list of the same keys.
+//
+//	yaml      the key
+//	doc       what it is for; every field has it. "-": a key of before, which is refused
+//	default   what is used where it is left out, in words: only where complete gives no value
+//	range     of a number or a time: LEAST..MOST, each of which may be left out
+//	choices   the texts that it may be, or that may be in its list
+//	form      what a text is: host:port is checked, others are for the reader
+//	unit      of a number
+//	name      stands for the keys of a mapping
+//	secret    file: it names a file that nobody else may read
+type Configuration interface {
+	// Settings are what flags and the environment give, too.
+	Settings() []Setting
+	// Validate reports every fault that no field shows by itself. It reads files, and
+	// connects to nothing.
+	Validate() error
+	// Complete gives fields that were left out the values that are used instead.
+	Complete()
+}
+
+// Files are those that there are, by what they are of.
+type Files struct {
+	All       []File
+	EveryRole any // a struct, whose keys every role has
+}
+
+// File is a configuration file that there is.
+type File struct {
+	Of  string
+	New func() Configuration
+}
+
+// Names returns what the files are of, in order.
+func (files Files) Names() (names []string) {
+	for _, c := range files.All {
+		names = append(names, c.Of)
+	}
+	return names
+}
+
+// Named returns an empty one.
+func (files Files) Named(name string) (Configuration, error) {
+	for _, c := range files.All {
+		if c.Of == name {
+			return c.New(), nil
+		}
+	}
+	wayOut := hint.Nearest(name, files.Names())
+	if name == "dev" || name == "demo" {
+		wayOut = "it has no file: millrace help " + name + " shows its flags"
+	}
+	return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "role", Detail: fmt.Sprintf("%.40q has no configuration", name), WayOut: wayOut}
+}
+
+// Fault is one thing that is wrong with a configuration.
+type Fault struct {
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	From   string `json:"from,omitempty"` // the flag or variable that gives the value
+	Field  string `json:"field,omitempty"`
+	Detail string `json:"detail"`
+	WayOut string `json:"way_out,omitempty"`
+}
+
+// String renders a fault in a line: where it is, what is wrong, and what to write.
+func (f Fault) String() string {
+	at := f.From
+	if at == "" {
+		at = fmt.Sprintf("line %d, column %d", f.Line, f.Column)
+	}
+	return at + ": " + f.err().Error()
+}
+
+func (f Fault) err() *millrace.Error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: f.Field, Detail: f.Detail, WayOut: f.WayOut}
+}
+
+// Invalid is a configuration that cannot be used, with every fault of it.
+type Invalid struct {
+	file   string
+	faults []Fault
+}
+
+// Error renders a fault a line.
+func (e *Invalid) Error() string {
+	lines := []string{e.file + ": " + display.Faults(len(e.faults))}
+	for _, f := range e.faults {
+		lines = append(lines, "  "+f.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap gives the faults as refusals of fields.
+func (e *Invalid) Unwrap() (errs []error) {
+	for _, f := range e.faults {
+		errs = append(errs, f.err())
+	}
+	return errs
+}
+
+// Given is a value that somebody gave, and where.
+type Given struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	From  string `json:"from"`
+}
+
+// reading is a configuration while it is read.
+type reading struct {
+	document *document.Node
+	from     map[string]string // the flag or variable, by the path
+	faults   []Fault
+}
+
+// Read is how every configuration is read, by whom it is for and by
+// config check: what the file says, then flags (nil: none) and the environment
+// over it, then the checks, which report every fault at once, then what was left
+// out. It returns what was given.
+func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error) {
+	text, err := document.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	r := &reading{from: map[string]string{}}
+	if r.document, err = document.Parse(text); err != nil {
+		r.add(err)
+		return nil, &Invalid{file, r.faults}
+	}
+	r.add(r.document.Decode(cfg))
+	settings := cfg.Settings()
+	if flags != nil {
+		r.add(Override(flags, settings))
+	}
+	all := LeavesOf(reflect.ValueOf(cfg).Elem(), "", false)
+	var gave []Given
+	for _, l := range all {
+		if s := l.set(settings); s != nil && s.from != "" {
+			r.from[l.Path] = s.from
+		}
+		r.add(errors.Join(l.Validate()...))
+		if line, _ := r.document.Find(l.Path); !l.Value.IsZero() {
+			gave = append(gave, Given{l.Path, l.Text(), cmp.Or(r.from[l.Path], fmt.Sprintf("line %d", line))})
+		}
+	}
+	r.addNew(cfg.Validate())
+	if len(r.faults) > 0 {
+		slices.SortStableFunc(r.faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+		return gave, &Invalid{file, r.faults}
+	}
+	cfg.Complete()
+	return gave, nil
+}
+
+// addNew adds faults of fields that have none yet. Addresses are judged one by
+// one first: connections to those that are none say no more.
+func (r *reading) addNew(err error) {
+	told := map[string]bool{}
+	addresses := false
+	for _, f := range r.faults {
+		told[f.Field] = true
+		addresses = addresses || strings.HasSuffix(f.Detail, "is no host:port")
+	}
+	for _, err := range Flat(err) {
+		e, ok := errors.AsType[*millrace.Error](err)
+		if ok && (told[e.Field] || addresses && strings.Contains(e.Detail, "is no host:port")) {
+			continue
+		}
+		r.add(err)
+	}
+}
+
+// add adds faults with their places, each once.
+func (r *reading) add(err error) {
+	for _, err := range Flat(err) {
+		var of []Fault
+		if e, ok := errors.AsType[*document.Error](err); ok {
+			for _, f := range e.Faults {
+				of = append(of, Fault{f.Line, f.Col, "", f.Field, f.Detail, f.WayOut})
+			}
+		} else if e, ok := errors.AsType[*millrace.Error](err); ok {
+			f := Fault{From: r.from[e.Field], Field: e.Field, Detail: e.Detail, WayOut: e.WayOut}
+			if strings.HasPrefix(f.Field, "MILLRACE_") {
+				f.From, f.Field = f.Field, ""
+			}
+			if f.From == "" {
+				f.Line, f.Column = r.document.Find(f.Field)
+			}
+			of = []Fault{f}
+		} else {
+			of = []Fault{{Line: 1, Column: 1, Detail: err.Error()}}
+		}
+		for _, f := range of {
+			if !slices.Contains(r.faults, f) {
+				r.faults = append(r.faults, f)
+			}
+		}
+	}
+}
+
+// Flat takes joined errors apart.
+func Flat(err error) (all []error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
+		return nil
+	case !ok:
+		return []error{err}
+	}
+	for _, err := range joined.Unwrap() {
+		all = append(all, Flat(err)...)
+	}
+	return all
+}

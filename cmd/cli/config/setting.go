@@ -1,0 +1,61 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace"
+)
+
+// Setting is a value of a configuration that a flag and the environment can give.
+// A secret has no flag: flags are in the list of processes, for all to see.
+type Setting struct {
+	Flag  string // empty: by the environment alone
+	Env   string
+	Usage string
+	Text  *string
+	On    *bool
+	Own   bool   // one in which processes of a role differ, with a flag of its command alone
+	from  string // the flag or the variable that gave it, once something did
+}
+
+// OwnFlags adds the flags in which processes of a role differ.
+func OwnFlags(f *pflag.FlagSet, cfg Configuration) {
+	for _, s := range cfg.Settings() {
+		if s.Own && f.Lookup(s.Flag) == nil { // of another role
+			f.String(s.Flag, "", s.Usage+" ("+s.Env+")")
+		}
+	}
+}
+
+// Override gives settings what flags and the environment say, flags first.
+func Override(f *pflag.FlagSet, settings []Setting) error {
+	var errs []error
+	for i := range settings {
+		x := &settings[i]
+		value := os.Getenv(x.Env)
+		if value != "" {
+			x.from = x.Env
+		}
+		if flag := f.Lookup(x.Flag); flag != nil && flag.Changed {
+			value, x.from = flag.Value.String(), "--"+x.Flag
+		}
+		switch {
+		case x.from == "":
+		case x.Text != nil:
+			*x.Text = value
+		default:
+			on, err := strconv.ParseBool(value)
+			if err != nil { // of the environment: a flag's has been parsed
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.Env, Detail: fmt.Sprintf("%.40q is neither true nor false", value), WayOut: "say true, or leave it out"})
+				continue
+			}
+			*x.On = on
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,105 @@
+// Package display is what commands show: text or JSON, how far they are, and what
+// a terminal must not obey.
+package display
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/document"
+)
+
+// Form is the form in which a command writes what it shows. It is the value of
+// -o, so that another word is refused before the command begins. The zero value
+// is text.
+type Form struct {
+	Word  string
+	words []string // that there are
+}
+
+// Flag adds -o. The words are text and json unless others are named; the
+// first is the default.
+func Flag(c *cobra.Command, into *Form, words ...string) {
+	if len(words) == 0 {
+		words = []string{"text", "json"}
+	}
+	*into = Form{words[0], words}
+	c.Flags().VarP(into, "output", "o", into.Choices())
+}
+
+// Choices are the forms that there are, in words.
+func (f *Form) Choices() string { return strings.Join(f.words, " or ") }
+
+// String implements pflag.Value.
+func (f *Form) String() string { return f.Word }
+
+// Type implements pflag.Value.
+func (f *Form) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (f *Form) Set(word string) error {
+	if !slices.Contains(f.words, word) {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "output", Detail: fmt.Sprintf("%.40q is no form of output", word), WayOut: "say " + f.Choices()}
+	}
+	f.Word = word
+	return nil
+}
+
+// Looking makes a command that shows something.
+func Looking(c *cobra.Command, run func(c *cobra.Command, output *Form, args []string) error) *cobra.Command {
+	var output Form
+	Flag(c, &output)
+	c.RunE = func(c *cobra.Command, args []string) error { return run(c, &output, args) }
+	return c
+}
+
+// JSON reports whether it is JSON.
+func (f *Form) JSON() bool { return f.Word == "json" }
+
+// Write writes a value as a line of JSON, or as text does.
+func (f *Form) Write(w io.Writer, v any, text func(io.Writer) error) error {
+	if f.JSON() {
+		return WriteJSON(w, v)
+	}
+	return text(w)
+}
+
+// WriteJSON writes a value as a line.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // filters have < and >
+	return e.Encode(v)
+}
+
+// List is a slice that JSON has as a list also where it is empty.
+func List[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}
+
+// Message is an answer of a role as JSON, by the names that its protocol has.
+type Message struct{ proto.Message }
+
+// MarshalJSON implements json.Marshaler.
+func (m Message) MarshalJSON() ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m.Message)
+}
+
+// Object is a document in YAML as JSON has it; what is no YAML is its text.
+func Object(text []byte) any {
+	n, err := document.Parse(text)
+	if err != nil {
+		return string(text)
+	}
+	return n.Value()
+}

@@ -1,0 +1,83 @@
+package display
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/internal/backup"
+)
+
+// Teller tells how far a command is, on standard error: on a terminal a line
+// that is redrawn, elsewhere a line now and then.
+type Teller struct {
+	*backup.Progress
+	step atomic.Pointer[string]
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+const (
+	redraw    = 500 * time.Millisecond
+	tellFirst = time.Second
+	tellWait  = 5 * time.Second
+)
+
+// StartTeller begins to tell after a second. Close it in the end.
+func StartTeller(ctx context.Context, w io.Writer) *Teller {
+	ctx, stop := context.WithCancel(ctx)
+	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
+	t.Say("")
+	go func() {
+		defer close(t.done)
+		t.run(ctx, w, IsTerminal(w))
+	}()
+	return t
+}
+
+// Say names what is being done.
+func (t *Teller) Say(step string) { t.step.Store(&step) }
+
+// Close ends the telling.
+func (t *Teller) Close() {
+	t.stop()
+	<-t.done
+}
+
+// line is what is told at one moment.
+func (t *Teller) line() string {
+	line := *t.step.Load()
+	if s := t.Now(); s.Done > 0 || s.Total > 0 {
+		if line != "" {
+			line += ": "
+		}
+		line += s.String()
+	}
+	return line
+}
+
+func (t *Teller) run(ctx context.Context, w io.Writer, terminal bool) {
+	every, format := tellWait, "%s\n"
+	if terminal {
+		every, format = redraw, "\r\x1b[K%s"
+		if s, ok := w.(Screen); ok {
+			w = s.File
+		}
+		defer fmt.Fprint(w, "\r\x1b[K")
+	}
+	tick := time.NewTicker(min(every, tellFirst))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			tick.Reset(every)
+			if line := t.line(); line != "" {
+				fmt.Fprintf(w, format, line)
+			}
+		}
+	}
+}

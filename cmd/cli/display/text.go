@@ -1,0 +1,86 @@
+package display
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Printable is the beginning of a text without what a terminal would obey.
+func Printable(s string) string {
+	const most = 512
+	cut := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s[:min(len(s), most)])
+	if len(s) > most {
+		cut += "..."
+	}
+	return cut
+}
+
+// ShortTime is a time to the second, in UTC.
+func ShortTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Ago says how long ago something was.
+func Ago(at time.Time) string {
+	if time.Until(at) > time.Minute {
+		return at.UTC().Format(time.DateTime) + "Z, in the future"
+	}
+	return at.UTC().Format(time.DateTime) + "Z, " + time.Since(at).Round(time.Second).String() + " ago"
+}
+
+// Numbers are the partitions of a set, as JSON has them.
+func Numbers(s cluster.Set) []int {
+	out := []int{}
+	for p := range s.All() {
+		out = append(out, int(p))
+	}
+	return out
+}
+
+// Faults is how many there are, in words.
+func Faults(n int) string {
+	if n == 1 {
+		return "1 fault"
+	}
+	return fmt.Sprintf("%d faults", n)
+}
+
+// Joined is two sentences as one, of which each may be empty.
+func Joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// FaultText is what an error says; "" for none.
+func FaultText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// WriteActs prints what was done, an act a line.
+func WriteActs(w io.Writer, all []audit.Entry) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "WHEN\tWHO\tACT\tON\tBEFORE\tAFTER")
+	for _, e := range all {
+		after := e.After
+		if e.Fault != "" {
+			after = "FAILED: " + e.Fault
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), e.Act, Printable(e.On), Printable(e.Before), Printable(after))
+	}
+	return t.Flush()
+}

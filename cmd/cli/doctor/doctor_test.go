@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+func TestDoctorTellsOfPartitioners(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+	for want, g := range map[string]kafka.Progress{
+		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
+		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
+		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
+		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
+		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+	} {
+		got := strings.Join(groupFaults(g, now), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// A role that is mute keeps nobody from being asked.
+func TestReadyAsksAllAtOnce(t *testing.T) {
+	asked := make(chan struct{})
+	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-asked:
+		case <-r.Context().Done():
+		}
+	}))
+	defer mute.Close()
+	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
+	defer well.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.Patience)
+	defer cancel()
+	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
+		t.Errorf("%s, %v", said, err)
+	}
+}

@@ -1,0 +1,290 @@
+// Package export writes what answers of experiments showed, and what came of it, to
+// files for other tools.
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Command exports exposures.
+func Command() *cobra.Command {
+	c := &cobra.Command{Use: "export", Short: "Write what was shown to files, to train and to analyse by"}
+	c.AddCommand(exportExposures())
+	return c
+}
+
+// exporting is an export of exposures.
+type exporting struct {
+	log                  *reach.LogFlags
+	topic, experiment    string
+	since, until         string
+	outcomes, answer     string
+	named                bool // answer was
+	window               time.Duration
+	to, out              string
+	from, before         millrace.Time
+	progress             *display.Teller
+	stdout               io.Writer
+	answers, items, none int             // that were written, and answers that showed nothing
+	did                  int64           // outcomes that were written
+	others               int             // entries of the topic that are no exposures
+	has                  map[string]bool // experiments of the answers of that time
+}
+
+func exportExposures() *cobra.Command {
+	e := exporting{has: map[string]bool{}}
+	c := &cobra.Command{
+		Use:   "exposures",
+		Short: "Write what viewers were shown, and what they did with it, as Parquet or NDJSON",
+		Long: `Reads the topic of exposures and writes a row for each item that was shown, with
+its answer's columns beside it; an answer that showed nothing has one row without
+an item. --outcomes names the topic of what viewers did: each row then says by
+which actions, how often, and when first.
+
+Outcomes are Avro records of your own schema, which the cluster's schemas topic
+has: the role entity is the viewer, object the record that was acted on, type the
+action (click, like, hide), time when. If a field, answer_id unless
+--answer-field names another, holds the receipt's answer_id, the outcome belongs
+to that answer. Any other belongs to the latest answer that showed the viewer the
+record, at most --window before. An outcome that comes twice under its id counts
+once. Clocks may differ by a minute.`,
+		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
+  millrace export exposures --experiment fresher --to ndjson --out - | jq .`,
+		Args: cobra.NoArgs,
+	}
+	f := c.Flags()
+	e.log = reach.LogFlagsOf(f)
+	f.Lookup("wait").Usage = "give up after this long if Kafka does not answer"
+	f.StringVar(&e.topic, "topic", "exposures", "the topic that brokers write what they showed to")
+	f.StringVar(&e.experiment, "experiment", "", "only answers that it had a part in")
+	f.StringVar(&e.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
+	f.StringVar(&e.until, "until", "", "only answers before then, likewise")
+	f.StringVar(&e.outcomes, "outcomes", "", "the topic of what viewers did; left out: rows have no outcomes")
+	f.StringVar(&e.answer, "answer-field", "answer_id", "the field of outcomes that holds the answer_id of a receipt")
+	f.DurationVar(&e.window, "window", 24*time.Hour, "for how long after an answer outcomes may be its own that do not name theirs")
+	f.StringVar(&e.to, "to", "parquet", "parquet or ndjson")
+	f.StringVar(&e.out, "out", "", "the file; - is standard output")
+	_ = c.MarkFlagRequired("out")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		e.stdout, e.named = c.OutOrStdout(), c.Flags().Changed("answer-field")
+		e.progress = display.StartTeller(c.Context(), c.ErrOrStderr())
+		defer e.progress.Close()
+		return e.run(c.Context(), c.ErrOrStderr())
+	}
+	return c
+}
+
+// validate reads the flags.
+func (e *exporting) validate() (err error) {
+	if e.to != "parquet" && e.to != "ndjson" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%.40q is no form of file", e.to), WayOut: "say parquet or ndjson"}
+	}
+	if e.window < 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "window", Detail: fmt.Sprintf("%v is before the answer", e.window), WayOut: "say how long after an answer an outcome may come, such as 24h"}
+	}
+	now := time.Now()
+	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" {
+		if e.before, err = command.TimeFlag("until", e.until, now); err != nil {
+			return err
+		}
+	}
+	if e.since != "" {
+		if e.from, err = command.TimeFlag("since", e.since, now); err != nil {
+			return err
+		}
+	}
+	if e.from >= e.before {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "until", Detail: fmt.Sprintf("there is no time from %s to %s", e.from, e.before), WayOut: "let --until come after --since"}
+	}
+	return nil
+}
+
+func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
+	if err := e.validate(); err != nil {
+		return err
+	}
+	// A span is looked up before a file is made: most mistakes are found by then.
+	from := e.from
+	if e.outcomes != "" { // which answers before then may have
+		from = max(0, from-millrace.Time(e.window.Milliseconds()))
+	}
+	span, err := e.open(ctx, e.topic, from)
+	if err != nil {
+		return err
+	}
+	done, report, err := e.attribute(ctx, span)
+	if err != nil {
+		return err
+	}
+	w := e.stdout
+	if e.out != "-" {
+		var f *os.File // and err is what this function returns, which says whether the file stays
+		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if errors.Is(err, os.ErrExist) {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: e.out + " is there already", WayOut: "name another file"}
+		}
+		if err != nil {
+			return err
+		}
+		w = f
+		defer func() {
+			if err = errors.Join(err, f.Close()); err != nil {
+				err = errors.Join(err, os.Remove(e.out))
+			}
+		}()
+	}
+	rows := RowsTo(w, e.to)
+	if err := e.write(ctx, span, done, rows); err != nil {
+		return err
+	}
+	if e.answers == 0 && e.experiment != "" {
+		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer of that time", e.has)
+	}
+	if err := rows.Close(); err != nil {
+		return err
+	}
+	e.tell(told, report)
+	return nil
+}
+
+// open looks at what a topic has.
+func (e *exporting) open(ctx context.Context, topic string, from millrace.Time) (*kafka.TopicSpan, error) {
+	ctx, cancel := e.log.Bound(ctx)
+	defer cancel()
+	return kafka.OpenTopic(ctx, e.log.At(ctx), topic, from)
+}
+
+// wanted reports whether an answer is to be written.
+func (e *exporting) wanted(r *exposure.Record) bool {
+	if r.Time < e.from || r.Time >= e.before {
+		return false
+	}
+	part := e.experiment == ""
+	for i := range r.Experiments {
+		e.has[r.Experiments[i].Experiment] = true
+		part = part || r.Experiments[i].Experiment == e.experiment
+	}
+	return part
+}
+
+// attribute finds which item each outcome belongs to, whichever are written.
+func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[outcome.Place][]outcome.Done, *outcome.Report, error) {
+	if e.outcomes == "" {
+		return nil, nil, nil
+	}
+	var known *schemas.Snapshot
+	bound, cancel := e.log.Bound(ctx)
+	defer cancel()
+	if err := e.log.WithSchemas(bound, func(_ *kafka.SchemaLog, s *schemas.Snapshot) error {
+		known = s
+		return nil
+	}); err != nil {
+		return nil, nil, err
+	}
+	did, err := e.open(ctx, e.outcomes, max(0, e.from-millrace.Time(outcome.Skew.Milliseconds())))
+	if err != nil {
+		return nil, nil, err
+	}
+	ledger, bad, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
+	if err := did.Read(ctx, func(value []byte) error {
+		e.saying("outcomes", did)
+		seen.Add(known, value)
+		o, err := outcome.Decode(known, value, e.answer)
+		if err != nil {
+			bad.Add(err)
+			return nil
+		}
+		return ledger.Add(o)
+	}); err != nil {
+		return nil, nil, err
+	}
+	if err := bad.Err(e.outcomes); err != nil {
+		return nil, nil, err
+	}
+	if e.named {
+		if err := seen.Lacks(e.outcomes, nil, e.answer); err != nil {
+			return nil, nil, err
+		}
+	}
+	if _, err := span.Exposures(ctx, func(r *exposure.Record) {
+		e.saying("exposures, for outcomes", span)
+		ledger.Offer(r)
+	}); err != nil {
+		return nil, nil, err
+	}
+	done, report := ledger.Settle()
+	return done, &report, nil
+}
+
+// saying tells how far a reading has come.
+func (e *exporting) saying(what string, span *kafka.TopicSpan) {
+	e.progress.Say(fmt.Sprintf("%s: %.0f %% of the topic", what, 100*span.Done()))
+}
+
+func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[outcome.Place][]outcome.Done, rows RowWriter) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var row []Item
+	var fault error
+	others, err := span.Exposures(ctx, func(r *exposure.Record) {
+		if fault != nil || !e.wanted(r) {
+			return
+		}
+		e.saying("exposures", span)
+		row = appendShown(row[:0], r, done)
+		if fault = rows.Write(row); fault != nil {
+			stop()
+			return
+		}
+		e.answers++
+		e.items += len(r.Items)
+		if len(r.Items) == 0 {
+			e.none++
+		}
+		for i := range row {
+			for _, o := range row[i].Outcomes {
+				e.did += o.Count
+			}
+		}
+	})
+	e.others = others
+	if fault != nil {
+		return fault
+	}
+	return err
+}
+
+// tell says what was written.
+func (e *exporting) tell(w io.Writer, r *outcome.Report) {
+	where := e.out
+	if where == "-" {
+		where = "standard output"
+	}
+	with := ""
+	if r != nil {
+		with = fmt.Sprintf(", with %d outcomes", e.did)
+	}
+	fmt.Fprintf(w, "%d items of %d answers are in %s%s; %d answers showed nothing\n", e.items, e.answers, where, with, e.none)
+	if e.others > 0 {
+		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", e.others, e.topic)
+	}
+	if r != nil {
+		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
+	}
+}

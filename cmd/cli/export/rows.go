@@ -1,0 +1,166 @@
+package export
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
+)
+
+// Item is a row of an export: an item beside its answer, or an answer that
+// showed nothing. docs/experiments.md says what the columns are.
+type Item struct {
+	Answer            string    `parquet:"answer_id,dict" json:"answer_id"`
+	Time              time.Time `parquet:"time,timestamp(millisecond)" json:"time"`
+	Viewer            string    `parquet:"viewer,dict" json:"viewer"`
+	Feed              string    `parquet:"feed,dict" json:"feed"`
+	FeedVersion       int64     `parquet:"feed_version" json:"feed_version"`
+	Broker            string    `parquet:"broker,dict" json:"broker"`
+	AsOf              time.Time `parquet:"as_of,timestamp(millisecond)" json:"as_of"`
+	TimelinesAsked    int64     `parquet:"timelines_asked" json:"timelines_asked"`
+	TimelinesAnswered int64     `parquet:"timelines_answered" json:"timelines_answered"`
+	Millis            float64   `parquet:"millis" json:"millis"`
+	Refusal           string    `parquet:"refusal,dict" json:"refusal"`
+	Experiments       []Variant `parquet:"experiments,list" json:"experiments"`
+	HeldOut           []string  `parquet:"held_out,list" json:"held_out"`
+	DraftSeed         *int64    `parquet:"draft_seed,optional" json:"draft_seed"`
+
+	// Of the item; null where nothing was shown.
+	Place         *int64    `parquet:"place,optional" json:"place"` // in the feed, from 1
+	ID            *string   `parquet:"id,optional" json:"id"`
+	Entity        *string   `parquet:"entity,optional,dict" json:"entity"`
+	Type          *string   `parquet:"type,optional,dict" json:"type"`
+	Score         *float64  `parquet:"score,optional" json:"score"`
+	Model         *string   `parquet:"model,optional,dict" json:"model"`
+	ModelVersion  *string   `parquet:"model_version,optional,dict" json:"model_version"`
+	ModelChecksum *string   `parquet:"model_checksum,optional,dict" json:"model_checksum"`
+	Team          *string   `parquet:"team,optional,dict" json:"team"`
+	Outcomes      []Outcome `parquet:"outcomes,list" json:"outcomes"`
+	Features      []Feature `parquet:"features,list" json:"features"`
+}
+
+// Variant is what an experiment gave the viewer or an entity.
+type Variant struct {
+	Layer             string  `parquet:"layer,dict" json:"layer"`
+	Experiment        string  `parquet:"experiment,dict" json:"experiment"`
+	Variant           string  `parquet:"variant,dict" json:"variant"`
+	Unit              string  `parquet:"unit,dict" json:"unit"`
+	Checksum          string  `parquet:"checksum,dict" json:"checksum"`
+	Probability       float64 `parquet:"probability" json:"probability"`
+	ProbabilityInside float64 `parquet:"probability_inside" json:"probability_inside"`
+	Forced            bool    `parquet:"forced" json:"forced"`
+}
+
+// Feature is a number or a text; both null: there was none.
+type Feature struct {
+	Name   string   `parquet:"name,dict" json:"name"`
+	Number *float64 `parquet:"number,optional" json:"number"`
+	Text   *string  `parquet:"text,optional,dict" json:"text"`
+}
+
+// Outcome is what came of an item by one action.
+type Outcome struct {
+	Action string    `parquet:"action,dict" json:"action"`
+	Count  int64     `parquet:"count" json:"count"`
+	First  time.Time `parquet:"first,timestamp(millisecond)" json:"first"`
+}
+
+// appendShown appends the rows of an answer.
+func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outcome.Done) []Item {
+	answer := Item{
+		Answer: r.ID, Time: timeOf(r.Time), Viewer: r.Viewer, Feed: r.Feed, FeedVersion: r.FeedVersion, Broker: r.Broker, AsOf: timeOf(r.AsOf),
+		TimelinesAsked: int64(r.TimelinesAsked), TimelinesAnswered: int64(r.TimelinesAnswered), Millis: r.Millis, Refusal: r.Refusal,
+		Experiments: []Variant{}, HeldOut: append([]string{}, r.HeldOut...), Outcomes: []Outcome{}, Features: []Feature{},
+	}
+	for _, e := range r.Experiments {
+		answer.Experiments = append(answer.Experiments, Variant(e))
+	}
+	if d := r.Interleaving; d != nil {
+		seed := int64(d.Seed)
+		answer.DraftSeed = &seed
+	}
+	if len(r.Items) == 0 {
+		return append(rows, answer)
+	}
+	for i := range r.Items {
+		it := &r.Items[i]
+		row, place, m := answer, int64(r.ServedBefore+it.Place), &r.Models[it.Model]
+		row.Place, row.ID, row.Entity, row.Type = &place, &it.ID, &it.Entity, &it.Type
+		row.Model, row.ModelVersion, row.ModelChecksum = &m.Name, &m.Version, &m.Checksum
+		if !math.IsNaN(it.Score) {
+			row.Score = &it.Score
+		}
+		if it.Team >= 0 {
+			row.Team = &r.Interleaving.Teams[it.Team]
+		}
+		for _, d := range done[outcome.Place{Answer: r.ID, Place: it.Place}] {
+			row.Outcomes = append(row.Outcomes, Outcome{d.Action, int64(d.Count), timeOf(d.First)})
+		}
+		for k, v := range it.Features {
+			f := Feature{Name: m.Features[k]}
+			switch {
+			case v.IsText:
+				f.Text = &v.Text
+			case !math.IsNaN(v.Number):
+				f.Number = &v.Number
+			}
+			row.Features = append(row.Features, f)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func timeOf(t millrace.Time) time.Time { return time.UnixMilli(int64(t)).UTC() }
+
+// RowWriter writes rows to a file.
+type RowWriter interface {
+	Write([]Item) error
+	Close() error
+}
+
+// itemSchema is that of Item, by the name that it has had in files from the first.
+var itemSchema = parquet.NewSchema("shownItem", parquet.SchemaOf(Item{}))
+
+// RowsTo writes rows as parquet or ndjson.
+func RowsTo(w io.Writer, form string) RowWriter {
+	if form == "ndjson" {
+		buffered := bufio.NewWriter(w)
+		return &jsonRows{buffered, json.NewEncoder(buffered)}
+	}
+	return parquetRows{parquet.NewGenericWriter[Item](w, itemSchema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(maxGroupRows))}
+}
+
+// maxGroupRows bounds what a Parquet file keeps in memory while it is written.
+const maxGroupRows = 100_000
+
+type parquetRows struct {
+	*parquet.GenericWriter[Item]
+}
+
+func (p parquetRows) Write(rows []Item) error {
+	_, err := p.GenericWriter.Write(rows)
+	return err
+}
+
+type jsonRows struct {
+	w *bufio.Writer
+	*json.Encoder
+}
+
+func (j *jsonRows) Write(rows []Item) (err error) {
+	for i := range rows {
+		err = errors.Join(err, j.Encode(&rows[i]))
+	}
+	return err
+}
+
+func (j *jsonRows) Close() error { return j.w.Flush() }

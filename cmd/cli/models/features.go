@@ -1,0 +1,234 @@
+package models
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/relevance"
+)
+
+func featuresCommand(avsc *[]string) *cobra.Command {
+	var output display.Form
+	var file string
+	var keep []string
+	c := &cobra.Command{
+		Use:   "features PACK|SPEC.yaml|NAME",
+		Short: "The features that a spec makes of records, to train on",
+		Long: `Prints the features that the spec's expressions make of records, by the code
+that serves: what a model is trained on, and no copy of it in another language.
+
+A line of --records is as a golden row, {"record": {...}, "viewer": {...},
+"as_of": ...}, with entity and object for a spec that reads those, and schema
+where it has several. Values are of the types of the record's schema, as load
+takes them. What else a line has, such as a label, --keep carries
+over. A feature that has no value is empty in CSV and null in NDJSON.`,
+		Example: `  millrace model features likes --records seen.ndjson --keep label > train.csv`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			m, _, err := openModel(args[0], *avsc)
+			if err != nil {
+				return err
+			}
+			snapshot, err := schemafiles.Snapshot(*avsc)
+			if err != nil {
+				return err
+			}
+			known := relevance.SchemasOf(snapshot)
+			in, name := c.InOrStdin(), "standard input"
+			if file != "-" {
+				f, err := os.Open(file)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in, name = f, file
+			}
+			var names []string
+			for _, t := range m.FeatureTypes() {
+				names = append(names, t.Name)
+			}
+			buffered := bufio.NewWriter(c.OutOrStdout())
+			var out vectors = &csvVectors{w: csv.NewWriter(buffered), titles: append(slices.Clip(keep), names...)}
+			if output.Word == "ndjson" {
+				out = &jsonVectors{w: buffered, kept: keep, names: names}
+			}
+			unread := unreadRows{}
+			err = eachVector(in, name, keep, func(row *relevance.Golden, kept []json.RawMessage) error {
+				unread.add(m.Unread(row))
+				features, err := m.Vector(row, known)
+				if err != nil {
+					return err
+				}
+				return out.write(kept, features)
+			})
+			unread.tell(c.ErrOrStderr(), name)
+			return errors.Join(err, out.end(), buffered.Flush()) // the lines before a fault are good
+		},
+	}
+	c.Flags().StringVar(&file, "records", "-", "NDJSON, a line for each record; - reads standard input")
+	c.Flags().StringSliceVar(&keep, "keep", nil, "further fields of the lines to carry over, such as label,weight")
+	display.Flag(c, &output, "csv", "ndjson")
+	return c
+}
+
+// maxVectorLine bounds a line that features are made of.
+const maxVectorLine = 4 << 20
+
+// eachVector calls use for each line, with the fields that are kept. An error
+// names the line.
+func eachVector(in io.Reader, name string, keep []string, use func(row *relevance.Golden, kept []json.RawMessage) error) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxVectorLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		row, kept, err := readVector(lines.Bytes(), keep)
+		if err == nil {
+			err = use(row, kept)
+		}
+		if err != nil {
+			return fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s:%d: %w", name, n+1, err)
+	}
+	return nil
+}
+
+// readVector reads a line. A field that is neither of a row nor kept is a
+// fault: under a name that is mistyped, a viewer would be nobody.
+func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessage, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(line, &all); err != nil {
+		return nil, nil, err
+	}
+	kept := make([]json.RawMessage, len(keep))
+	for i, name := range keep {
+		v, ok := all[name]
+		if !ok {
+			return nil, nil, fmt.Errorf("there is no %s, which --keep names", name)
+		}
+		kept[i] = v
+	}
+	known := []string{"record", "schema", "entity", "object", "viewer", "as_of"}
+	for name := range all {
+		golden := name == "features" || name == "score" // which a golden row has besides
+		if !golden && !slices.Contains(known, name) && !slices.Contains(keep, name) {
+			return nil, nil, fmt.Errorf("%s is no field of a row; %s, or carry it over by --keep %s", name, hint.Nearest(name, known), name)
+		}
+	}
+	var row relevance.Golden
+	return &row, kept, json.Unmarshal(line, &row)
+}
+
+// vectors is how features are written. They are float64, NaN where there is
+// none, or string.
+type vectors interface {
+	write(kept []json.RawMessage, features []any) error
+	end() error
+}
+
+type csvVectors struct {
+	w      *csv.Writer
+	titles []string // nil once they are written
+}
+
+func (c *csvVectors) write(kept []json.RawMessage, features []any) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	var cells []string
+	for _, v := range kept {
+		var text string
+		if json.Unmarshal(v, &text) != nil { // null is the empty text
+			text = string(v)
+		}
+		cells = append(cells, text)
+	}
+	for _, v := range features {
+		cells = append(cells, cellOf(v))
+	}
+	return c.w.Write(cells)
+}
+
+func cellOf(feature any) string {
+	x, number := feature.(float64)
+	switch {
+	case !number:
+		return feature.(string)
+	case math.IsNaN(x):
+		return ""
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
+}
+
+// begin writes the titles, once.
+func (c *csvVectors) begin() error {
+	titles := c.titles
+	if c.titles = nil; titles == nil {
+		return nil
+	}
+	return c.w.Write(titles)
+}
+
+func (c *csvVectors) end() error {
+	err := c.begin()
+	c.w.Flush()
+	return errors.Join(err, c.w.Error())
+}
+
+type jsonVectors struct {
+	w           io.Writer
+	kept, names []string
+}
+
+func (j *jsonVectors) write(kept []json.RawMessage, features []any) error {
+	var line []byte
+	for i, v := range kept {
+		line = append(append(append(line, ','), quoted(j.kept[i])...), ':')
+		line = append(line, v...)
+	}
+	line = append(line, `,"features":{`...)
+	for i, v := range features {
+		if x, ok := v.(float64); ok && math.IsNaN(x) {
+			v = nil
+		}
+		value, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			line = append(line, ',')
+		}
+		line = append(append(append(line, quoted(j.names[i])...), ':'), value...)
+	}
+	line[0] = '{'
+	_, err := j.w.Write(append(line, "}}\n"...))
+	return err
+}
+
+// quoted is a text as JSON has it.
+func quoted(s string) []byte {
+	text, _ := json.Marshal(s) // of a string, never fails
+	return text
+}
+
+func (j *jsonVectors) end() error { return nil }

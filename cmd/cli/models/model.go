@@ -1,0 +1,377 @@
+// Package models is the commands of models in files: to check, seal, show, compare
+// and replay them. What a cluster has of models is package rollouts.
+package models
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Command checks, seals and shows models in files; rollouts are the commands of what a
+// cluster has of them.
+func Command(rollouts func(avsc *[]string) []*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "model",
+		Short: "Check, seal and roll out relevance models",
+		Long: `A model is a directory with spec.yaml, what it names (a LightGBM or XGBoost
+file), golden.ndjson (rows of features and the score they should give) and
+card.md. "seal" checks it and writes its manifest: a pack. "push" hands the
+pack to every index node and lets it serve once all have admitted it, without a
+build or restart. Versions never change and stand beside each other; "rollback"
+lets the one serve that served before.`,
+	}
+	var avsc []string
+	c.PersistentFlags().StringSliceVar(&avsc, "schema", nil, ".avsc files that specs name, beside those that ship; of one name in the order in which they come into use")
+	c.AddCommand(
+		display.Looking(&cobra.Command{
+			Use: "validate PACK|SPEC.yaml", Short: "Check a pack, a directory to be sealed, or a spec, and report every fault", Args: cobra.ExactArgs(1),
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
+			return validateModel(c.OutOrStdout(), output, args[0], avsc)
+		}),
+		&cobra.Command{
+			Use: "seal DIR", Short: "Make a pack of a directory: check everything and write its manifest", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return Seal(c.OutOrStdout(), args[0], avsc) },
+		},
+		&cobra.Command{
+			Use: "golden DIR|SPEC.yaml ROWS.ndjson", Short: "Complete rows that have a record with the features and the score that the spec gives them, to be checked",
+			Args: cobra.ExactArgs(2),
+			RunE: func(c *cobra.Command, args []string) error {
+				return CompleteGolden(c.OutOrStdout(), c.ErrOrStderr(), args[0], args[1], avsc)
+			},
+		},
+		featuresCommand(&avsc), replayCommand(&avsc),
+		display.Looking(&cobra.Command{
+			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
+			return showModel(c.OutOrStdout(), output, args[0], avsc)
+		}),
+		display.Looking(&cobra.Command{
+			Use: "diff OLD NEW", Short: "What a new model changes, and how far the scores move", Args: cobra.ExactArgs(2),
+		}, func(c *cobra.Command, output *display.Form, args []string) error {
+			return diffModels(c.OutOrStdout(), output, args[0], args[1], avsc)
+		}),
+		&cobra.Command{
+			Use: "bench PACK|SPEC.yaml|NAME", Short: "What scoring a record costs, as it serves here and interpreted", Args: cobra.ExactArgs(1),
+			RunE: func(c *cobra.Command, args []string) error { return benchModel(c.OutOrStdout(), args[0], avsc) },
+		},
+	)
+	c.AddCommand(rollouts(&avsc)...)
+	return c
+}
+
+// openModel reads a pack, a directory that is not sealed yet, a spec, or a
+// built-in model. The pack is nil unless there is one.
+func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+	snapshot, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return nil, nil, err
+	}
+	known := relevance.SchemasOf(snapshot)
+	info, err := os.Stat(name)
+	switch {
+	case os.IsNotExist(err) && !strings.ContainsAny(name, "./"):
+		m, err := relevance.Builtin().Get(name)
+		return m, nil, err
+	case err != nil:
+		return nil, nil, err
+	case strings.HasSuffix(name, ".yaml"):
+		m, err := relevance.ParseFile(os.DirFS(filepath.Dir(name)), filepath.Base(name), known)
+		return m, nil, err
+	case info.IsDir() && !isThere(filepath.Join(name, relevance.ManifestFile)):
+		m, err := relevance.ParseFile(os.DirFS(name), relevance.SpecFile, known)
+		return m, nil, err
+	}
+	p, err := relevance.OpenPack(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := relevance.Validate(p, known)
+	return m, p, err
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func validateModel(w io.Writer, output *display.Form, name string, avsc []string) error {
+	m, p, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	execution, err := executionOf(m, avsc)
+	if err != nil {
+		return err
+	}
+	shown := struct {
+		Name       string `json:"name"`
+		Version    string `json:"version"`
+		Scorer     string `json:"scorer"`
+		Features   int    `json:"features"`
+		Operations int    `json:"operations"` // a record
+		Execution  string `json:"execution"`  // of its scores by this binary
+		Sealed     bool   `json:"sealed"`     // and its golden rows checked
+	}{m.Name(), m.Version(), m.Spec().Scorer(), len(m.Spec().Features), m.Cost(), execution, p != nil}
+	return output.Write(w, shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "%s %s: %s of %d features, %d operations a record, %s here: fit to serve", shown.Name, shown.Version, shown.Scorer, shown.Features, shown.Operations, shown.Execution)
+		if !shown.Sealed {
+			fmt.Fprint(w, "; not sealed, golden rows not checked")
+		}
+		_, err := fmt.Fprintln(w)
+		return err
+	})
+}
+
+// executionOf tells whether this binary has the code of a model, for each of the
+// schemas that it is of.
+func executionOf(m *relevance.Model, avsc []string) (string, error) {
+	snapshot, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return "", err
+	}
+	known := relevance.SchemasOf(snapshot)
+	rows := []*column.Layout{relevance.RoleLayout()}
+	if of := m.Spec().Schemas; len(of) > 0 {
+		rows = nil
+		for _, name := range of {
+			rows = append(rows, known[name].Layout)
+		}
+	}
+	execution := ""
+	for _, l := range rows {
+		s, err := m.Bind(l, known[m.Spec().Entity].Layout, nil, 0)
+		if err != nil {
+			return "", err
+		}
+		if execution = s.Execution(); execution != "generated" {
+			break
+		}
+	}
+	return execution, nil
+}
+
+// Seal makes a pack of a directory.
+func Seal(w io.Writer, dir string, avsc []string) error {
+	known, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return err
+	}
+	p, err := relevance.Seal(dir, relevance.SchemasOf(known))
+	if err != nil {
+		return err
+	}
+	sum, err := p.Sum()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, sum)
+	return nil
+}
+
+// CompleteGolden writes rows as golden.ndjson has them. That they are right,
+// only somebody can say who knows what they should be.
+func CompleteGolden(w, told io.Writer, name, file string, avsc []string) error {
+	snapshot, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return err
+	}
+	known := relevance.SchemasOf(snapshot)
+	spec := name
+	if !strings.HasSuffix(name, ".yaml") {
+		spec = filepath.Join(name, relevance.SpecFile) // sealed or not, it is the spec that counts
+	}
+	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	rows, err := relevance.ReadGolden(file, text)
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	unread := unreadRows{}
+	for i := range rows {
+		unread.add(m.Unread(&rows[i]))
+		if err := m.Complete(&rows[i], known); err != nil {
+			return fmt.Errorf("%s:%d: %w", file, i+1, err)
+		}
+		if err := out.Encode(rows[i]); err != nil {
+			return err
+		}
+	}
+	unread.tell(told, file)
+	return nil
+}
+
+// unreadRows counts the rows that give what the spec does not read, by what.
+type unreadRows map[string]int
+
+func (u unreadRows) add(names []string) {
+	for _, name := range names {
+		u[name]++
+	}
+}
+
+func (u unreadRows) tell(w io.Writer, file string) {
+	for _, name := range slices.Sorted(maps.Keys(u)) {
+		fmt.Fprintf(w, "%s: %d rows give features under %s, where the spec reads none: they are left out\n", file, u[name], name)
+	}
+}
+
+// modelShown is what model show shows.
+type modelShown struct {
+	Name     string         `json:"name"`
+	Version  string         `json:"version"`
+	Scorer   string         `json:"scorer"`
+	About    string         `json:"about"`
+	Features []featureShown `json:"features"`
+	Card     string         `json:"card,omitempty"` // of a pack
+}
+
+type featureShown struct {
+	Name       string `json:"name"`
+	Weight     any    `json:"weight,omitempty"` // a number, or a table of them
+	Expression string `json:"expression"`
+	weight     string
+}
+
+func showModel(w io.Writer, output *display.Form, name string, avsc []string) error {
+	m, p, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	shown := modelShown{Name: m.Name(), Version: m.Version(), Scorer: m.Spec().Scorer(), About: m.Spec().About, Features: []featureShown{}}
+	for _, f := range m.Spec().Features {
+		of := featureShown{Name: f.Name, Expression: strings.Join(strings.Fields(f.Source), " ")}
+		if x, ok := m.Parameters().Weights[f.Name]; ok {
+			of.Weight, of.weight = x.Number(), x.String()
+		}
+		shown.Features = append(shown.Features, of)
+	}
+	if p != nil {
+		shown.Card = p.Card
+	}
+	return output.Write(w, shown, shown.write)
+}
+
+func (m *modelShown) write(w io.Writer) error {
+	fmt.Fprintf(w, "%s %s, %s\n%s\n\n", m.Name, m.Version, m.Scorer, m.About)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FEATURE\tWEIGHT\tEXPRESSION")
+	for _, f := range m.Features {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, f.weight, f.Expression)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if m.Card != "" {
+		fmt.Fprintf(w, "\n%s\n", m.Card)
+	}
+	return nil
+}
+
+func diffModels(w io.Writer, output *display.Form, before, after string, avsc []string) error {
+	a, pack, err := openModel(before, avsc)
+	if err != nil {
+		return err
+	}
+	b, _, err := openModel(after, avsc)
+	if err != nil {
+		return err
+	}
+	var golden []relevance.Golden
+	if pack != nil {
+		if golden, err = pack.GoldenRows(); err != nil {
+			return err
+		}
+	}
+	changes := relevance.Diff(a, b, golden)
+	return output.Write(w, display.List(changes), func(w io.Writer) error {
+		for _, c := range changes {
+			fmt.Fprintln(w, c)
+		}
+		if len(changes) == 0 {
+			fmt.Fprintln(w, "no change: they compute the same")
+		}
+		return nil
+	})
+}
+
+// benchRows is how many records a benchmark scores at a time: a few timelines.
+const benchRows = 1024
+
+func benchModel(w io.Writer, name string, avsc []string) error {
+	m, _, err := openModel(name, avsc)
+	if err != nil {
+		return err
+	}
+	rows, err := benchSlab()
+	if err != nil {
+		return err
+	}
+	sel := make([]int32, rows.Len())
+	for i := range sel {
+		sel[i] = int32(i)
+	}
+	out := make([]float64, len(sel))
+	for _, as := range []*relevance.Model{m, m.Interpreted()} {
+		s, err := as.Bind(rows.Layout(), nil, &millrace.Viewer{ID: "bench"}, millrace.Time(1_700_000_000_000))
+		if err != nil {
+			return err
+		}
+		r := testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				s.Score(rows, sel, nil, out)
+			}
+		})
+		fmt.Fprintf(w, "%-12s %8.1f ns a record, %d allocations\n", s.Execution(), float64(r.NsPerOp())/float64(len(sel)), r.AllocsPerOp())
+		if s.Execution() == "interpreted" {
+			break
+		}
+	}
+	return nil
+}
+
+// benchSlab is activities with a spread of values.
+func benchSlab() (*column.Slab, error) {
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		return nil, err
+	}
+	a := column.New(s.Layout(), benchRows, 0).Append()
+	for i := range benchRows {
+		line := fmt.Appendf(nil, `{"id":"post:%d","actor":"member:1","verb":%q,"created_at":%d,"language":%q,"country":%q,"likes":%d,"comments":%d,"shares":%d,"impressions":%d,"features":[0.5,%d]}`,
+			i, []string{"post", "like", "comment"}[i%3], 1_699_000_000_000+int64(i)*977_000, []string{"en", "de", ""}[i%3], []string{"India", "Peru"}[i%2], i%17, i%5, i%3, i*7, i%9)
+		body, err := s.EncodeJSON(line)
+		if err != nil {
+			return nil, err
+		}
+		if err := d.Append(a, body); err != nil {
+			return nil, err
+		}
+	}
+	return a.Slab(), nil
+}

@@ -1,0 +1,38 @@
+package models
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/cmd/cli/display"
+)
+
+// TestSealOverTheSchemasOfAName: a model that reads fields which only one of two
+// schemas of a name has is sealed, by golden rows of both.
+func TestSealOverTheSchemasOfAName(t *testing.T) {
+	const roles = `{"type":"record","name":"team.Talk","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},`
+	dir, files := t.TempDir(), t.TempDir()
+	v1, v2 := filepath.Join(files, "v1.avsc"), filepath.Join(files, "v2.avsc")
+	for path, text := range map[string]string{
+		v1:                                  roles + `{"name":"claps","type":"long","default":0},{"name":"stars","type":"int","default":0}]}`,
+		v2:                                  roles + `{"name":"hearts","type":"long","default":0},{"name":"rating","type":"int","default":0,"aliases":["stars"]}]}`,
+		filepath.Join(dir, "spec.yaml"):     "name: talks\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps, hearts: record.hearts, stars: record.stars}\nscorer: linear\nparameters: {weights: {claps: 1, hearts: 10, stars: 100}}\n",
+		filepath.Join(dir, "card.md"):       "Talks.\n",
+		filepath.Join(dir, "golden.ndjson"): `{"features":{"claps":2,"hearts":0,"stars":3},"score":302,"record":{"claps":2,"stars":3}}` + "\n" + `{"features":{"claps":0,"hearts":4,"stars":5},"score":540,"record":{"hearts":4,"rating":5}}` + "\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	if err := Seal(&out, dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "talks 1 is sealed") {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	out.Reset()
+	if err := validateModel(&out, new(display.Form), dir, []string{v1, v2}); err != nil || !strings.Contains(out.String(), "fit to serve") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}

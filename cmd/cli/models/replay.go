@@ -1,0 +1,508 @@
+package models
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/internal/stats"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/weights"
+)
+
+// replay ranks what was shown again, by another model.
+type replay struct {
+	file, action, experiment string
+	k, match                 int
+	alpha                    float64
+
+	weights  map[string]string // in place of the model's own
+	model    *relevance.Model
+	features []string // of the model
+	texts    []bool   // of each, whether it is one
+
+	viewers            map[string]bool  // whose answer counts
+	ranked             map[string]bool  // whose answer with an outcome counts
+	begun              map[string]int64 // the answers of the file, with the place of the first row of each
+	experiments        map[string]bool  // of the file
+	answers, bare      int              // that may count, and of these without features of all items
+	lacking            int              // of these without a feature that the model reads
+	lack               error            // of the first of those
+	lacks              map[string]int   // features, and in how many answers each is the first that is not there
+	shown, again, more [2]stats.Mean    // NDCG and reciprocal rank
+	dealt              map[dealt]*pages
+	logged             []loggedPage
+	alike, first       int // of logged, that begin alike; all
+}
+
+// dealt is a variant of the experiment as a definition of it had it.
+type dealt struct{ checksum, variant string }
+
+// pages are a variant's.
+type pages struct {
+	chance         float64 // that who is in the experiment has it
+	ranked, unread int     // by the model, and left out for want of features
+}
+
+// loggedPage is a viewer's first page, for the estimates.
+type loggedPage struct {
+	stats.Logged
+	of dealt
+}
+
+func replayCommand(avsc *[]string) *cobra.Command {
+	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*pages{}}
+	c := &cobra.Command{
+		Use:   "replay PACK|SPEC.yaml|NAME",
+		Short: "Rank what was shown again, and hold both rankings against what viewers did",
+		Long: `Reads a file of millrace export exposures with features and outcomes (an
+experiment with features: 10000, and --outcomes), ranks each page by the model,
+from the features that it was shown by, and compares the order with that which
+was shown: NDCG and the mean reciprocal rank, of pages on which the viewer did
+--action. The rows of an answer must stand together, as export writes them.
+
+A model may use any of the features that were written, by the same names; they
+must mean the same. Written is what the model that ranked the page reads: a page
+that lacks a feature of the new model is left out, and counted. So there must be
+pages of a model whose features include those of the new one, such as those of a
+variant that ranks by a version of it.
+
+A page has what the old ranking chose. What the new one would have brought from
+elsewhere, and what viewers would have done with it, it cannot tell. So beside it
+stand two estimates of how many items of a page viewers would act on: by inverse
+propensity, and self-normalised. They look at pages of --experiment alone that
+the new ranking begins with the same --match items, and divide each by
+probability_inside, how likely its variant was among those in the experiment. A
+variant of which all pages are left out counts as if it had not been there. A
+mean weight far from 1 says that variants show the same pages, that none shows
+what the new ranking would, or that some pages of a variant are left out, so that
+the viewers of the others are no fair sample: then believe neither.
+
+Each viewer counts once: for NDCG and MRR by the first page in the file on which
+they did --action, for the estimates by their first page, whatever they did.`,
+		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
+  millrace model replay ./next --exposures shown.parquet --action click --experiment ranking`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if err := r.validate(); err != nil {
+				return err
+			}
+			if r.model, _, err = openModel(args[0], *avsc); err != nil {
+				return err
+			}
+			if err := r.weigh(c.OutOrStdout()); err != nil {
+				return err
+			}
+			for _, f := range r.model.FeatureTypes() {
+				r.features, r.texts = append(r.features, f.Name), append(r.texts, f.Type == "string")
+			}
+			if err := r.read(c.Context()); err != nil {
+				return err
+			}
+			return r.tell(c.OutOrStdout())
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&r.file, "exposures", "", "the file, as Parquet, or NDJSON if its name ends in .ndjson")
+	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
+	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")
+	f.IntVar(&r.k, "depth", 10, "how many places NDCG counts")
+	f.IntVar(&r.match, "match", 1, "with how many of the same items both rankings must begin a page, for the estimates")
+	f.Float64Var(&r.alpha, "alpha", 0.05, "the chance of being wrong, of each interval")
+	f.StringToStringVar(&r.weights, "weights", nil, "in place of the model's own, such as likes=0.5,verb.share=2, as a variant sets them")
+	_ = c.MarkFlagRequired("exposures")
+	return c
+}
+
+// weigh puts weights in place of the model's own, and tells their checksum, as
+// receipts and exposures have it.
+func (r *replay) weigh(w io.Writer) error {
+	if len(r.weights) == 0 {
+		return nil
+	}
+	set := map[string]float64{}
+	for _, name := range slices.Sorted(maps.Keys(r.weights)) {
+		x, err := strconv.ParseFloat(r.weights[name], 64)
+		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
+		}
+		set[name] = x
+	}
+	weighted, err := r.model.Weighted(set)
+	if err != nil {
+		return err
+	}
+	r.model = weighted
+	fmt.Fprintf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
+	return nil
+}
+
+func (r *replay) validate() error {
+	switch {
+	case r.k < 1:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%d is no number of places", r.k), WayOut: "say 10, for one"}
+	case r.match < 1:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "match", Detail: fmt.Sprintf("%d is no number of items", r.match), WayOut: "say 1, for one"}
+	case !(r.alpha > 0 && r.alpha < 1):
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "alpha", Detail: fmt.Sprintf("%v is no chance", r.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
+	}
+	return nil
+}
+
+// read takes the file's answers, whose rows stand together.
+func (r *replay) read(ctx context.Context) error {
+	f, err := os.Open(r.file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	next, err := shownRows(f)
+	if err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "name a file that millrace export exposures wrote"}
+	}
+	var page []export.Item
+	answer := ""
+	for n := 1; ; n++ {
+		row, err := next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return r.badRow(n, err.Error(), "name a file that millrace export exposures wrote")
+		}
+		begins := err == nil && (n == 1 || row.Answer != answer)
+		if (begins || err != nil) && len(page) > 0 {
+			if err := r.take(page); err != nil {
+				return fmt.Errorf("%s, the answer before row %d: %w", r.file, n, err)
+			}
+			page = page[:0]
+		}
+		if err != nil {
+			return nil
+		}
+		if begins {
+			if err := r.begin(&row, n); err != nil {
+				return err
+			}
+			answer = row.Answer
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if row.ID != nil {
+			page = append(page, row)
+		}
+	}
+}
+
+// begin notes the first row of an answer. Of rows that stand apart, each would
+// count as a page of its own.
+func (r *replay) begin(row *export.Item, n int) error {
+	place := int64(0)
+	if row.Place != nil {
+		place = *row.Place
+	}
+	before, again := r.begun[row.Answer]
+	switch {
+	case again && before == place:
+		return r.twice(row.Answer, place, n)
+	case again:
+		return r.badRow(n, fmt.Sprintf("it is of answer %s, of which rows stand further up, before other answers", row.Answer), "sort the rows by answer_id and place, so that those of an answer stand together")
+	}
+	r.begun[row.Answer] = place
+	return nil
+}
+
+// twice is the refusal of a row that the file has twice.
+func (r *replay) twice(answer string, place int64, n int) error {
+	return r.badRow(n, fmt.Sprintf("place %d of answer %s has been there before", place, answer), "give each answer once: the file has rows of one export twice, or of two exports whose times overlap")
+}
+
+func (r *replay) badRow(n int, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s, row %d: %s", r.file, n, detail), WayOut: wayOut}
+}
+
+// shownRows reads rows that export.RowsTo has written.
+func shownRows(f *os.File) (next func() (export.Item, error), err error) {
+	if strings.HasSuffix(f.Name(), ".ndjson") {
+		d := json.NewDecoder(f)
+		return func() (row export.Item, err error) {
+			err = d.Decode(&row)
+			return row, err
+		}, nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	file, err := parquet.OpenFile(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	rows := parquet.NewGenericReader[export.Item](file)
+	one := make([]export.Item, 1)
+	return func() (export.Item, error) {
+		clear(one)
+		n, err := rows.Read(one)
+		if n == 1 {
+			err = nil
+		}
+		return one[0], err
+	}, nil
+}
+
+// take ranks a page again, in the order in which it was shown.
+func (r *replay) take(page []export.Item) error {
+	var of dealt
+	chance := 0.
+	for _, e := range page[0].Experiments {
+		r.experiments[e.Experiment] = true
+		if e.Experiment == r.experiment {
+			if of, chance = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside; e.Forced {
+				return nil
+			}
+		}
+	}
+	if r.experiment != "" && chance == 0 {
+		return nil
+	}
+	r.answers++
+	if r.dealt[of] == nil {
+		r.dealt[of] = &pages{chance: chance}
+	}
+	if !r.complete(page) {
+		r.dealt[of].unread++
+		return nil
+	}
+	r.dealt[of].ranked++
+	slices.SortFunc(page, func(a, b export.Item) int { return cmp.Compare(*a.Place, *b.Place) })
+	for i := range page[1:] {
+		if place := *page[i].Place; place == *page[i+1].Place {
+			return fmt.Errorf("place %d stands twice: the file has rows of one export twice, or of two exports whose times overlap; give each answer once", place)
+		}
+	}
+	type scored struct {
+		at    int
+		score float64
+	}
+	order, gains := make([]scored, len(page)), make([]float64, len(page))
+	acted := 0.
+	for i := range page {
+		score, err := r.score(page[i].Features)
+		if err != nil {
+			return err
+		}
+		order[i] = scored{i, score}
+		if slices.ContainsFunc(page[i].Outcomes, func(o export.Outcome) bool { return o.Action == r.action }) {
+			gains[i] = 1
+			acted++
+		}
+	}
+	// Best first; those that score the same as they were shown.
+	slices.SortStableFunc(order, func(a, b scored) int { return millrace.CompareScores(a.score, b.score) })
+	viewer := page[0].Viewer
+	if viewer == "" { // so many may be nobody
+		viewer = "\x00" + page[0].Answer
+	}
+	if r.experiment != "" && *page[0].Place == 1 && !r.viewers[viewer] {
+		r.viewers[viewer] = true
+		r.first++
+		l := loggedPage{stats.Logged{Reward: acted, Old: chance}, of}
+		alike := true
+		for i, s := range order[:min(r.match, len(order))] {
+			alike = alike && s.at == i
+		}
+		if alike {
+			l.New = 1
+			r.alike++
+		}
+		r.logged = append(r.logged, l)
+	}
+	if acted == 0 || r.ranked[viewer] {
+		return nil
+	}
+	r.ranked[viewer] = true
+	anew := make([]float64, len(gains))
+	for i, s := range order {
+		anew[i] = gains[s.at]
+	}
+	was, err := stats.NDCG(gains, nil, r.k)
+	if err != nil {
+		return err
+	}
+	is, err := stats.NDCG(anew, nil, r.k)
+	if err != nil {
+		return err
+	}
+	for i, x := range [2][2]float64{{was, is}, {stats.ReciprocalRank(gains), stats.ReciprocalRank(anew)}} {
+		r.shown[i].Add(x[0])
+		r.again[i].Add(x[1])
+		r.more[i].Add(x[1] - x[0])
+	}
+	return nil
+}
+
+// complete reports whether every item of a page has the features that the model
+// reads, and counts a page that has not.
+func (r *replay) complete(page []export.Item) bool {
+	for i := range page {
+		if len(page[i].Features) == 0 {
+			r.bare++
+			return false
+		}
+	}
+	for i := range page {
+		for _, name := range r.features {
+			if slices.ContainsFunc(page[i].Features, func(f export.Feature) bool { return f.Name == name }) {
+				continue
+			}
+			if r.lack == nil {
+				var names []string
+				for _, f := range page[i].Features {
+					names = append(names, f.Name)
+				}
+				r.lack = &millrace.Error{Reason: millrace.ReasonUnknown, Field: "exposures", Detail: fmt.Sprintf("the model reads a feature %s, which was not written", name), WayOut: hint.Nearest(name, names) + "; replay pages of a model that reads what this one does, as a version of it in a variant"}
+			}
+			r.lacking++
+			r.lacks[name]++
+			return false
+		}
+	}
+	return true
+}
+
+// score is what the model gives an item by its features, which it has.
+func (r *replay) score(logged []export.Feature) (float64, error) {
+	values := make([]any, len(r.features))
+	for i, name := range r.features {
+		k := slices.IndexFunc(logged, func(f export.Feature) bool { return f.Name == name })
+		switch f := &logged[k]; {
+		case r.texts[i] && f.Number != nil || !r.texts[i] && f.Text != nil:
+			return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("feature %s was written as another kind than the model reads", name), WayOut: "replay exposures of a model whose features mean the same"}
+		case f.Text != nil:
+			values[i] = *f.Text
+		case f.Number != nil:
+			values[i] = *f.Number
+		case r.texts[i]:
+			values[i] = ""
+		default:
+			values[i] = math.NaN()
+		}
+	}
+	return r.model.ScoreFeatures(values), nil
+}
+
+func (r *replay) tell(w io.Writer) error {
+	if r.answers == 0 && r.experiment != "" {
+		return r.noAnswer()
+	}
+	fmt.Fprintf(w, "%d answers are in %s", r.answers, r.file)
+	if r.bare > 0 {
+		fmt.Fprintf(w, "; %d are left out, whose items have no features", r.bare)
+	}
+	if r.lacking > 0 {
+		fmt.Fprintf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
+	}
+	left := r.answers - r.bare - r.lacking
+	if left < r.answers {
+		fmt.Fprintf(w, "; %d are left", left)
+	}
+	fmt.Fprintln(w)
+	switch {
+	case left == 0 && r.lack != nil:
+		return r.lack
+	case left == 0:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: "no answer has the features of its items", WayOut: "define features: 10000 in the experiment, and export what is shown from then on"}
+	}
+	if r.shown[0].N == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "action", Detail: fmt.Sprintf("nobody did %s with what they were shown", r.action), WayOut: "export with --outcomes, and name an action that is there"}
+	}
+	sequence, err := stats.NewSequence(r.alpha, max(1, r.shown[0].N))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\tSHOWN\tNEW\tDIFFERENCE")
+	for i, name := range []string{fmt.Sprintf("NDCG@%d", r.k), "MRR"} {
+		more := sequence.Mean(r.more[i])
+		says := "too little is known"
+		if !math.IsInf(more.Low, 0) {
+			says = fmt.Sprintf("%+.3g (%.3g to %.3g)", r.more[i].Mean, more.Low, more.High)
+		}
+		fmt.Fprintf(t, "%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return r.estimate(w)
+}
+
+// noAnswer is the refusal of an experiment of which the file has no answer.
+func (r *replay) noAnswer() error {
+	if r.experiments[r.experiment] {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}
+	}
+	return command.UnknownAmong("experiment", r.experiment, r.file+" has no answer", r.experiments)
+}
+
+// chances are those of the pages that count, among the variants that have some:
+// a variant of which all pages are left out is dealt to nobody among those.
+func (r *replay) chances() (logged []stats.Logged, without []string) {
+	rest := map[string]float64{} // by checksum
+	for of, p := range r.dealt {
+		if p.ranked == 0 && p.unread > 0 {
+			rest[of.checksum] += p.chance
+			without = append(without, of.variant)
+		}
+	}
+	for _, l := range r.logged {
+		l.Old = min(1, l.Old/(1-rest[l.of.checksum]))
+		logged = append(logged, l.Logged)
+	}
+	slices.Sort(without)
+	return logged, slices.Compact(without)
+}
+
+// estimate tells what the new ranking would have been worth.
+func (r *replay) estimate(w io.Writer) error {
+	if r.experiment == "" {
+		return nil
+	}
+	var was stats.Mean
+	for _, l := range r.logged {
+		was.Add(l.Reward)
+	}
+	fmt.Fprintf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
+	logged, without := r.chances()
+	if len(without) > 0 {
+		fmt.Fprintf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
+	}
+	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
+	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
+		fmt.Fprintf(w, "that says nothing of the others: %v\n", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
+	fmt.Fprintf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
+	fmt.Fprintf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
+	fmt.Fprintf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
+	return nil
+}

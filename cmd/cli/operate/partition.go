@@ -1,0 +1,310 @@
+// Package operate is the commands by which operators have index nodes show and do:
+// partitions, timelines, records, caches, reading of the log, and how much there is.
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/digest"
+)
+
+// Partition compares the replicas of a partition, and has one made anew.
+func Partition() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "partition",
+		Short: "Compare the replicas of a partition, take one out, and have it made anew",
+		Long: `Compares the replicas of a partition: the digests that they had at equal offsets
+of the log (check), and all that they hold, record by record (diff). Neither
+changes anything, but that a replica whose rows do not fit its own digests is
+taken out of service by its node, and made anew. A replica in doubt is taken out
+by quarantine, and made anew by release.`,
+		Example: `  millrace partition check 17
+  millrace partition diff 17 --nodes node-1,node-2`,
+	}
+	cm := clusters.FlagsOf(c.PersistentFlags())
+	c.AddCommand(partitionCheck(cm), partitionDiff(cm), partitionQuarantine(cm), partitionRelease(cm))
+	return c
+}
+
+// checked is a partition's replicas as check shows them.
+type checked struct {
+	Partition   millrace.Partition `json:"partition"`
+	Replicas    []checkedReplica   `json:"replicas"`
+	Differences []string           `json:"differences,omitempty"`
+}
+
+type checkedReplica struct {
+	Node           millrace.NodeID `json:"node"`
+	Content        int64           `json:"content"` // where it is
+	ContentDigest  string          `json:"content_digest"`
+	Features       int64           `json:"features"`
+	FeaturesDigest string          `json:"features_digest"`
+	Records        int64           `json:"records"`
+	Fault          string          `json:"fault,omitempty"`
+}
+
+func partitionCheck(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
+	c := &cobra.Command{
+		Use:   "check PARTITION",
+		Short: "Compare the digests of a partition's replicas, and each with what it holds",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			p, err := command.Partition(args[0])
+			if err != nil {
+				return err
+			}
+			l, err := cm.Look(c.Context())
+			if err != nil {
+				return err
+			}
+			all, err := checkReplicas(c.Context(), l.Map, p)
+			if err != nil && len(all.Replicas) == 0 {
+				return err
+			}
+			return errors.Join(output.Write(c.OutOrStdout(), all, all.write), err, all.fault())
+		},
+	}
+	display.Flag(c, &output)
+	return c
+}
+
+func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (all checked, err error) {
+	conns, err := clusters.ConnsOf(ctx)
+	if err != nil {
+		return all, err
+	}
+	defer conns.Close()
+	trails, err := digest.Trails(ctx, m, conns.Dial, p)
+	all.Partition, all.Replicas = p, []checkedReplica{}
+	for _, t := range trails[p] {
+		n, _ := m.Node(t.Node)
+		r := checkedReplica{Node: t.Node}
+		r.Content, r.ContentDigest = newest(t.ContentAt, t.Content)
+		r.Features, r.FeaturesDigest = newest(t.FeaturesAt, t.Features)
+		c, bad := conns.Dial(n)
+		if bad == nil {
+			var resp *nodev1.CheckPartitionResponse
+			resp, bad = c.CheckPartition(ctx, &nodev1.CheckPartitionRequest{Partition: int32(p)})
+			r.Records, r.Fault = resp.GetRecords(), resp.GetFault()
+		}
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("check of %s: %w", t.Node, bad))
+		}
+		all.Replicas = append(all.Replicas, r)
+	}
+	for _, d := range digest.Judge(p, trails[p]) {
+		all.Differences = append(all.Differences, d.String())
+	}
+	if len(all.Replicas) == 0 {
+		err = errors.Join(err, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("no replica of partition %d answers", p), WayOut: "millrace cluster show says why",
+		})
+	}
+	return all, err
+}
+
+func newest(at []int64, digests []uint64) (int64, string) {
+	n := min(len(at), len(digests))
+	if n == 0 {
+		return 0, ""
+	}
+	return at[n-1], fmt.Sprintf("%016x", digests[n-1])
+}
+
+func (all checked) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS")
+	for _, r := range all.Replicas {
+		holds := "what its digests say"
+		if r.Fault != "" {
+			holds = r.Fault
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, d := range all.Differences {
+		fmt.Fprintln(w, d)
+	}
+	if all.fault() == nil {
+		fmt.Fprintln(w, "the replicas are equal where they have been at equal offsets")
+	}
+	return nil
+}
+
+// fault is an error where something differs.
+func (all checked) fault() error {
+	n := len(all.Differences)
+	for _, r := range all.Replicas {
+		if r.Fault != "" {
+			n++
+		}
+	}
+	if n > 0 {
+		return fmt.Errorf("%s in the replicas of partition %d", display.Faults(n), all.Partition)
+	}
+	return nil
+}
+
+func partitionDiff(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
+	var nodes []string
+	c := &cobra.Command{
+		Use:   "diff PARTITION",
+		Short: "Show what two replicas of a partition do not have alike, record by record",
+		Long: `Has two replicas stand still at the same offsets of the log for a moment, at most
+some seconds, and shows what they do not have alike: records and tombstones by
+timeline, id, version and schema, and features by subject. With -o json there is
+a line for each. Fails if there is anything.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			p, err := command.Partition(args[0])
+			if err != nil {
+				return err
+			}
+			l, err := cm.Look(c.Context())
+			if err != nil {
+				return err
+			}
+			conns, err := clusters.ConnsOf(c.Context())
+			if err != nil {
+				return err
+			}
+			defer conns.Close()
+			sides, err := sidesOf(l.Map, p, nodes, conns)
+			if err != nil {
+				return err
+			}
+			d, err := digest.Open(c.Context(), p, sides)
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			return showDiff(c.OutOrStdout(), &output, d, sides)
+		},
+	}
+	c.Flags().StringSliceVar(&nodes, "nodes", nil, "two nodes (default: the first two that have it ready)")
+	display.Flag(c, &output)
+	return c
+}
+
+// sidesOf returns the two replicas to compare.
+func sidesOf(m *cluster.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
+	if len(nodes) == 0 {
+		for _, id := range m.Replicas(p) {
+			if ready := m.Ready(id); m.Alive(id) && ready.Has(p) && len(nodes) < 2 {
+				nodes = append(nodes, string(id))
+			}
+		}
+	}
+	if len(nodes) != 2 || nodes[0] == nodes[1] {
+		return sides, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("two replicas of partition %d are compared, and here are %v", p, nodes),
+			WayOut: fmt.Sprintf("name two of %v", m.Replicas(p)),
+		}
+	}
+	slices.Sort(nodes)
+	for i, id := range nodes {
+		n, ok := m.Node(millrace.NodeID(id))
+		if !ok {
+			return sides, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "nodes", Detail: fmt.Sprintf("there is no node %s", id), WayOut: "millrace cluster show names them"}
+		}
+		sides[i].Node = n.ID
+		if sides[i].Client, err = conns.Dial(n); err != nil {
+			return sides, err
+		}
+	}
+	return sides, nil
+}
+
+// deltaLine is a line of diff as JSON.
+type deltaLine struct {
+	Timeline string                           `json:"timeline"` // entity and type
+	ID       string                           `json:"id"`       // of features the subject
+	Has      map[millrace.NodeID]*deltaRecord `json:"has"`      // null: lacks it
+}
+
+type deltaRecord struct {
+	Time    string `json:"time"`
+	Version int64  `json:"version"`
+	Deleted bool   `json:"deleted"`
+	Schema  string `json:"schema"`
+	Sum     string `json:"sum"` // a hash of all there is of it
+}
+
+func lineOf(delta digest.Delta, sides [2]digest.Side) deltaLine {
+	l := deltaLine{Has: map[millrace.NodeID]*deltaRecord{}}
+	for i, row := range delta.Sides {
+		if l.Has[sides[i].Node] = nil; row == nil {
+			continue
+		}
+		l.ID = row.Id
+		if l.Timeline = row.Entity + "/" + row.Type; row.Type == "" {
+			l.Timeline = row.Entity + " (features)"
+		}
+		l.Has[sides[i].Node] = &deltaRecord{
+			Time: millrace.Time(row.TimeMs).String(), Version: row.Version, Deleted: row.Deleted,
+			Schema: millrace.Fingerprint(row.Schema).String(), Sum: fmt.Sprintf("%016x", row.Sum),
+		}
+	}
+	return l
+}
+
+func (r *deltaRecord) String() string {
+	if r == nil {
+		return "lacks it"
+	}
+	deleted := ""
+	if r.Deleted {
+		deleted = " deleted"
+	}
+	return fmt.Sprintf("version %d%s of %s, schema %s, sum %s", r.Version, deleted, r.Time, r.Schema, r.Sum)
+}
+
+func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest.Side) error {
+	n := 0
+	if !output.JSON() {
+		fmt.Fprintf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
+	}
+	for delta, err := range d.All() {
+		if err != nil {
+			return err
+		}
+		n++
+		l := lineOf(delta, sides)
+		if err := output.Write(w, l, func(w io.Writer) error {
+			fmt.Fprintf(w, "%s %s\n", l.Timeline, l.ID)
+			for _, side := range sides {
+				fmt.Fprintf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	switch a, b := d.Digests[0], d.Digests[1]; {
+	case n > 0:
+		return fmt.Errorf("%s and %s do not have %d records alike", sides[0].Node, sides[1].Node, n)
+	case a.Content != b.Content || a.Features != b.Features:
+		return fmt.Errorf("%s and %s hold the same, and their digests differ: they have dropped other records", sides[0].Node, sides[1].Node)
+	}
+	if !output.JSON() {
+		fmt.Fprintf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
+	}
+	return nil
+}

@@ -1,0 +1,500 @@
+package operate
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Record deletes records everywhere.
+func Record() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "record",
+		Short:   "Delete records from every timeline, replica and later restore",
+		Example: `  millrace record delete post:17 --entity member:42 --apply`,
+	}
+	cm := clusters.FlagsOf(c.PersistentFlags())
+	c.AddCommand(recordDelete(cm))
+	return c
+}
+
+// deleting is a deletion of records.
+type deleting struct {
+	command.Act
+	entities   []string
+	file       string
+	topic      string
+	everywhere bool
+	patience   time.Duration
+	o          *clusters.Operating
+}
+
+func recordDelete(cm *clusters.Flags) *cobra.Command {
+	d := deleting{Act: command.Act{Cluster: cm}}
+	c := &cobra.Command{
+		Use:   "delete [ID] --entity ENTITY | --everywhere | --file FILE",
+		Short: "Delete records: show where they are, write tombstones, and wait until no replica has them",
+		Long: `Looks for records on all nodes and shows where they are: in which timelines, of
+which version, and whether in the cache. A record is looked for in the timelines
+of --entity, and in all others that it says it went to; --everywhere reads all that
+nodes hold, which takes them time and disk.
+
+--apply writes a tombstone of each to a content topic, whatever its schema. It
+comes to every replica by the log, and so to every backup that is restored later,
+also an older one, once the log after it is applied. It hides all versions up to
+the one that was found, those too that come later; one with a higher version is a
+new record. Then it waits until all replicas that are there have applied it and
+have it in their caches no more, and says so of each.
+
+--file has a line of JSON for each record: {"id": "post:17", "entity": "member:42"},
+without entity for those to be looked for everywhere. "-" is standard input.`,
+		Example: `  millrace record delete post:17 --entity member:42
+  millrace record delete post:17 --entity member:42 --apply --yes
+  millrace record delete --file erase.ndjson --apply --yes -o json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return d.run(c, args) },
+	}
+	f := c.Flags()
+	f.StringSliceVar(&d.entities, "entity", nil, "whose timelines have the record")
+	f.BoolVar(&d.everywhere, "everywhere", false, "look for it in all timelines")
+	f.StringVar(&d.file, "file", "", "a file of records, a line of JSON each; - is standard input")
+	f.StringVar(&d.topic, "topic", "", "the content topic to write to (default: the only one that partitioners read)")
+	f.DurationVar(&d.patience, "wait", time.Minute, "after --apply, how long to wait until all replicas have applied it")
+	d.Flags(c)
+	display.Flag(c, &d.Output)
+	return c
+}
+
+// wanted reads which records are meant.
+func (d *deleting) wanted(in io.Reader, args []string) ([]*nodev1.WantedRecord, error) {
+	refuse := func(field, detail, way string) ([]*nodev1.WantedRecord, error) {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
+	}
+	if d.file != "" {
+		if len(args) > 0 || len(d.entities) > 0 || d.everywhere {
+			return refuse("file", "the file says which records are meant", "leave out the id, --entity and --everywhere, or --file")
+		}
+		return readWanted(in, d.file)
+	}
+	switch {
+	case len(args) == 0 || args[0] == "":
+		return refuse("ID", "no record is named", "name one, or a --file of them")
+	case len(d.entities) == 0 && !d.everywhere:
+		return refuse("entity", "nothing says where to look", "name an --entity that has it, or say --everywhere")
+	case len(d.entities) > 0 && d.everywhere:
+		return refuse("everywhere", "all timelines are looked into already", "leave out --entity or --everywhere")
+	case d.everywhere:
+		return []*nodev1.WantedRecord{{Id: args[0]}}, nil
+	}
+	var all []*nodev1.WantedRecord
+	for _, e := range d.entities {
+		all = append(all, &nodev1.WantedRecord{Id: args[0], Entity: e})
+	}
+	return all, nil
+}
+
+// maxDeleted is how many records a file may have: nodes take no more at once.
+const maxDeleted = 10_000
+
+func readWanted(in io.Reader, file string) (all []*nodev1.WantedRecord, err error) {
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: err.Error(), WayOut: "name a file of lines of JSON, or - for standard input"}
+		}
+		defer f.Close()
+		in = f
+	}
+	lines := bufio.NewScanner(in)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		var w struct {
+			ID     string `json:"id"`
+			Entity string `json:"entity"`
+		}
+		read := json.NewDecoder(bytes.NewReader(line))
+		read.DisallowUnknownFields()
+		if err := read.Decode(&w); err != nil || w.ID == "" {
+			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: fmt.Sprintf("line %d names no record: %.70q", n, line), WayOut: `write lines such as {"id": "post:17", "entity": "member:42"}; entity may be left out`}
+		}
+		if all = append(all, &nodev1.WantedRecord{Id: w.ID, Entity: w.Entity}); len(all) > maxDeleted {
+			return nil, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "file", Detail: fmt.Sprintf("it names more than %d records", maxDeleted), WayOut: "split it"}
+		}
+	}
+	if err := lines.Err(); err != nil || len(all) == 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: cmp.Or(err, errors.New("it names no record")).Error(), WayOut: "write a line of JSON for each record"}
+	}
+	return all, nil
+}
+
+// spot is a record in one timeline.
+type spot struct{ id, entity, kind string }
+
+// sightings are where records were found, by the nodes that have them.
+type sightings struct {
+	spots  []spot // in order
+	at     map[spot]map[millrace.NodeID]*nodev1.FoundRecord
+	looked map[millrace.NodeID]map[millrace.Partition]bool
+}
+
+// find asks all nodes that are there, and then for the other timelines that
+// what was found went to.
+func (d *deleting) find(ctx context.Context, wanted []*nodev1.WantedRecord) (*sightings, error) {
+	found := &sightings{at: map[spot]map[millrace.NodeID]*nodev1.FoundRecord{}, looked: map[millrace.NodeID]map[millrace.Partition]bool{}}
+	type where struct{ id, entity string }
+	asked := map[where]bool{}
+	for len(wanted) > 0 {
+		for _, w := range wanted {
+			asked[where{w.Id, w.Entity}] = true
+		}
+		further := map[where]bool{}
+		for _, n := range d.o.Map.Nodes() {
+			if !d.o.Map.Alive(n.ID) {
+				continue
+			}
+			if err := d.ask(ctx, n.ID, wanted, found, func(f *nodev1.FoundRecord) {
+				for _, e := range f.Timelines {
+					if w := (where{f.Record.Id, e}); !asked[w] && !asked[where{w.id, ""}] {
+						further[w] = true
+					}
+				}
+			}); err != nil {
+				return nil, fmt.Errorf("%s: %w", n.ID, err)
+			}
+		}
+		wanted = nil
+		for w := range further {
+			wanted = append(wanted, &nodev1.WantedRecord{Id: w.id, Entity: w.entity})
+		}
+	}
+	slices.SortFunc(found.spots, func(a, b spot) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.kind, b.kind), cmp.Compare(a.entity, b.entity))
+	})
+	return found, nil
+}
+
+// ask adds what one node has.
+func (d *deleting) ask(ctx context.Context, id millrace.NodeID, wanted []*nodev1.WantedRecord, to *sightings, saw func(*nodev1.FoundRecord)) error {
+	n, _ := d.o.Map.Node(id)
+	node, err := d.o.Conns.Admin(n)
+	if err != nil {
+		return err
+	}
+	stream, err := node.FindRecords(ctx, &nodev1.FindRecordsRequest{Wanted: wanted})
+	return clusters.Receive(stream, err, func(m *nodev1.FindRecordsResponse) error {
+		for _, f := range m.Found {
+			s := spot{f.Record.Id, f.Entity, f.Record.Type}
+			if to.at[s] == nil {
+				to.at[s] = map[millrace.NodeID]*nodev1.FoundRecord{}
+				to.spots = append(to.spots, s)
+			}
+			to.at[s][id] = f
+			saw(f)
+		}
+		if to.looked[id] == nil {
+			to.looked[id] = map[millrace.Partition]bool{}
+		}
+		for _, p := range m.Partitions {
+			to.looked[id][millrace.Partition(p)] = true
+		}
+		return nil
+	})
+}
+
+// unseen returns the replicas of partitions that were not looked into, and an
+// error where that is all replicas of one.
+func (d *deleting) unseen(found *sightings, of map[millrace.Partition]bool) (all []string, err error) {
+	for p := range partition.All() {
+		if !of[p] {
+			continue
+		}
+		seen := 0
+		for _, looked := range found.looked {
+			if looked[p] {
+				seen++
+			}
+		}
+		if seen == 0 {
+			return nil, &millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "entity", Detail: fmt.Sprintf("no replica of partition %d could be looked into", p), WayOut: "millrace cluster show says why; try again when one is ready",
+			}
+		}
+		for _, id := range d.o.Map.Replicas(p) {
+			if !found.looked[id][p] {
+				all = append(all, fmt.Sprintf("partition %d of %s", p, id))
+			}
+		}
+	}
+	return all, nil
+}
+
+// partitionsOf returns where records are to be looked for.
+func partitionsOf(wanted []*nodev1.WantedRecord, found *sightings) map[millrace.Partition]bool {
+	of := map[millrace.Partition]bool{}
+	for _, w := range wanted {
+		if w.Entity != "" {
+			of[partition.Of(millrace.Entity(w.Entity))] = true
+			continue
+		}
+		for p := range partition.All() {
+			of[p] = true
+		}
+	}
+	for _, s := range found.spots {
+		of[partition.Of(millrace.Entity(s.entity))] = true
+	}
+	return of
+}
+
+// alive reports whether a node has a record that an answer may show.
+func alive(f *nodev1.FoundRecord) bool {
+	return f.Record.InCache || f.Record.InStore && !f.Record.Deleted
+}
+
+// maxEntities is how many timelines one tombstone reaches.
+const maxEntities = millrace.MaxAbout + 1
+
+// tombstones are what deletes all that is alive.
+func (s *sightings) tombstones() (all []*nodev1.Tombstone) {
+	for _, at := range s.spots {
+		var newest *nodev1.TimelineRecord
+		live := false
+		for _, f := range s.at[at] {
+			live = live || alive(f)
+			if newest == nil || f.Record.Version > newest.Version {
+				newest = f.Record
+			}
+		}
+		if !live {
+			continue
+		}
+		var t *nodev1.Tombstone
+		if len(all) > 0 {
+			t = all[len(all)-1]
+		}
+		if t == nil || t.Id != at.id || t.Type != at.kind || len(t.Entities) == maxEntities {
+			t = &nodev1.Tombstone{Id: at.id, Type: at.kind, Version: newest.Version, TimeMs: newest.TimeMs}
+			all = append(all, t)
+		}
+		t.Entities = append(t.Entities, at.entity)
+		if newest.Version > t.Version {
+			t.Version, t.TimeMs = newest.Version, newest.TimeMs
+		}
+	}
+	return all
+}
+
+// deletionShown is a deletion as JSON.
+type deletionShown struct {
+	Found   []sightingShown `json:"found"`
+	Unseen  []string        `json:"unseen,omitempty"`
+	Topic   string          `json:"topic,omitempty"`
+	Records int64           `json:"tombstones"`
+	Applied bool            `json:"applied"`
+	After   []sightingShown `json:"after,omitempty"`
+}
+
+type sightingShown struct {
+	recordLine
+	Partition millrace.Partition `json:"partition"`
+	Node      millrace.NodeID    `json:"node"`
+	InStore   bool               `json:"in_store"`
+	InCache   bool               `json:"in_cache"`
+}
+
+func (s *sightings) shown() (all []sightingShown) {
+	for _, at := range s.spots {
+		nodes := s.at[at]
+		for id := range s.looked {
+			f := nodes[id]
+			if f == nil {
+				continue
+			}
+			l := recordLineOf(f.Entity, f.Record)
+			l.Record = nil // who erases does not want it in a log
+			all = append(all, sightingShown{l, millrace.Partition(f.Partition), id, f.Record.InStore, f.Record.InCache})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b sightingShown) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Entity, b.Entity), cmp.Compare(a.Node, b.Node))
+	})
+	return all
+}
+
+func writeSightings(w io.Writer, all []sightingShown) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tTIMELINE\tPARTITION\tNODE\tVERSION\tTIME\tIS")
+	for _, s := range all {
+		is := "expired"
+		switch {
+		case s.Deleted:
+			is = "deleted"
+		case s.InStore:
+			is = "in the store"
+		}
+		if s.InCache {
+			is += ", in the cache"
+		}
+		fmt.Fprintf(t, "%s\t%s/%s\t%d\t%s\t%d\t%s\t%s\n", display.Printable(s.ID), display.Printable(s.Entity), s.Type, s.Partition, s.Node, s.Version, s.Time, is)
+	}
+	t.Flush()
+}
+
+func (d *deleting) run(c *cobra.Command, args []string) (err error) {
+	wanted, err := d.wanted(c.InOrStdin(), args)
+	if err != nil {
+		return err
+	}
+	asJSON := d.Output.JSON()
+	if d.o, err = d.Cluster.Operate(c.Context()); err != nil {
+		return err
+	}
+	defer d.o.Close()
+	found, err := d.find(c.Context(), wanted)
+	if err != nil {
+		return err
+	}
+	var shown deletionShown
+	if shown.Unseen, err = d.unseen(found, partitionsOf(wanted, found)); err != nil {
+		return err
+	}
+	if len(found.spots) == 0 {
+		return &millrace.Error{
+			Reason: millrace.ReasonUnknown, Field: "ID", Detail: "no replica has any of the records in the timelines that were looked into",
+			WayOut: "name another --entity, or say --everywhere; millrace timeline history says what the log had",
+		}
+	}
+	shown.Found = display.List(found.shown())
+	w := c.OutOrStdout()
+	tombstones := found.tombstones()
+	if !asJSON {
+		writeSightings(w, shown.Found)
+		for _, u := range shown.Unseen {
+			fmt.Fprintf(w, "%s could not be looked into: it applies the log when it is back\n", u)
+		}
+		if len(tombstones) == 0 {
+			fmt.Fprintln(w, "all of it is deleted already")
+		}
+	} else {
+		defer func() {
+			if err == nil || shown.Applied {
+				err = errors.Join(display.WriteJSON(w, shown), err)
+			}
+		}()
+	}
+	if len(tombstones) == 0 {
+		return nil
+	}
+	return d.do(c, found, tombstones, &shown, asJSON)
+}
+
+// do writes the tombstones, if that is so, and waits for them.
+func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.Tombstone, shown *deletionShown, asJSON bool) error {
+	ctx, w := c.Context(), c.OutOrStdout()
+	n, err := d.o.Replica(partition.Of(millrace.Entity(tombstones[0].Entities[0])), "")
+	if err != nil {
+		return err
+	}
+	node, err := d.o.Conns.Admin(n)
+	if err != nil {
+		return err
+	}
+	req := &nodev1.DeleteRecordsRequest{Tombstones: tombstones, Topic: d.topic}
+	resp, err := clusters.Ask(ctx, node.DeleteRecords, req)
+	if err != nil {
+		return err
+	}
+	shown.Topic, shown.Records = resp.Topic, resp.Records
+	if !asJSON {
+		fmt.Fprintf(w, "%d tombstones would go to topic %s\n", resp.Records, resp.Topic)
+	}
+	if ok, err := d.Meant(c); !ok {
+		return err
+	}
+	req.Topic, req.Apply = resp.Topic, true
+	if _, err := clusters.Ask(ctx, node.DeleteRecords, req); err != nil {
+		return err
+	}
+	shown.Applied = true
+	after, err := d.await(ctx, found, tombstones)
+	if after != nil {
+		if shown.After = after.shown(); !asJSON {
+			writeSightings(w, shown.After)
+		}
+	}
+	if err == nil && !asJSON {
+		fmt.Fprintf(w, "deleted: every replica that is there has applied it, in %d timelines\n", len(after.spots))
+	}
+	return err
+}
+
+// await returns when all replicas that were looked into have the tombstones.
+func (d *deleting) await(ctx context.Context, found *sightings, tombstones []*nodev1.Tombstone) (after *sightings, err error) {
+	waiting, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	var wanted []*nodev1.WantedRecord
+	for _, t := range tombstones {
+		for _, e := range t.Entities {
+			wanted = append(wanted, &nodev1.WantedRecord{Id: t.Id, Entity: e})
+		}
+	}
+	for wanted := range slices.Chunk(wanted, maxDeleted) {
+		for {
+			seen, err := d.find(waiting, wanted)
+			if err == nil {
+				after = seen
+				if err = seen.gone(found, tombstones); err == nil {
+					break
+				}
+			}
+			select {
+			case <-waiting.Done():
+				return after, &millrace.Error{
+					Reason: millrace.ReasonDeadline, Field: "wait", Detail: fmt.Sprintf("the tombstones are in the log, and after %s %v", d.patience, err),
+					WayOut: "run the command again without --apply, which shows what is there; millrace topics show says how far partitioners are",
+				}
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	return after, nil
+}
+
+// gone says of which replica a tombstone is not applied, or nil.
+func (s *sightings) gone(before *sightings, tombstones []*nodev1.Tombstone) error {
+	for _, t := range tombstones {
+		for _, e := range t.Entities {
+			for id, looked := range before.looked {
+				if !looked[partition.Of(millrace.Entity(e))] {
+					continue
+				}
+				f := s.at[spot{t.Id, e, t.Type}][id]
+				if f == nil || !f.Record.Deleted || f.Record.Version < t.Version || f.Record.InCache {
+					return fmt.Errorf("%s has not applied that of %.70q in %.70q", id, t.Id, e)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package reach
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// Security is how a role's ports and calls are protected, and how it reaches
+// what is not Millrace's. Without TLS a role listens and calls on loopback only.
+type Security struct {
+	// TLS names the role's certificate and key, and the CA whose certificates
+	// callers and callees must show.
+	TLS         secure.TLS  `yaml:"tls,omitempty"`
+	Insecure    bool        `yaml:"insecure,omitempty" doc:"true: Millrace's own ports and the calls to them are plain text beyond loopback, where other means guard the network"`
+	Connections Connections `yaml:"connect,omitempty"`
+}
+
+// Plain says where plain text may go.
+func (s *Security) Plain() secure.Plain { return secure.Plain{Insecure: s.Insecure} }
+
+// Dial is how the role calls others by gRPC.
+func (s *Security) Dial() (grpc.DialOption, error) {
+	if !s.TLS.On() {
+		return grpc.WithTransportCredentials(grpctune.Plain(s.Plain().Check)), nil
+	}
+	files, err := secure.Open(s.TLS, "tls", slog.Default())
+	if err != nil {
+		return nil, err
+	}
+	return grpc.WithTransportCredentials(grpctune.Greeted(grpctune.TLS(func() *tls.Config {
+		c := files.Client()
+		c.MinVersion = tls.VersionTLS13
+		return c
+	}))), nil
+}
+
+type securityKey struct{}
+
+// Of is how a command reaches the cluster that it is run on.
+func Of(ctx context.Context) *Security {
+	if s, ok := ctx.Value(securityKey{}).(*Security); ok {
+		return s
+	}
+	return new(Security)
+}
+
+// Kafka is the Kafka of a command.
+func Kafka(ctx context.Context, addrs []string) kafka.Brokers {
+	if len(addrs) == 0 {
+		return kafka.Brokers{}
+	}
+	return Of(ctx).Connections.Kafka.At(slog.Default(), addrs...)
+}
+
+// Broker returns a client of a Millrace broker.
+func Broker(ctx context.Context, addr string) (*client.Client, error) {
+	s := Of(ctx)
+	if !s.TLS.On() {
+		if err := s.Plain().Check(addr); err != nil {
+			return nil, err
+		}
+	}
+	how, err := s.Dial()
+	if err != nil {
+		return nil, err
+	}
+	return client.Dial(addr, how)
+}

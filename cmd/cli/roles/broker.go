@@ -1,0 +1,302 @@
+package roles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// FinishFor is how long requests that are under way have to end when a broker
+// stops answering: no request takes longer.
+const FinishFor = 10 * time.Second
+
+type brokerConfig struct {
+	Common        `yaml:",inline"`
+	Data          string                     `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
+	HTTP          string                     `yaml:"http" form:"host:port" doc:"where it serves JSON; left out: nowhere"`
+	GRPC          string                     `yaml:"grpc" form:"host:port" doc:"where it serves gRPC"`
+	Feeds         string                     `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
+	Zone          string                     `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
+	Quotas        map[string]admission.Quota `yaml:"quotas" name:"CALLER"`
+	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
+	RequestMemory int64                      `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
+	Forbid        feeds.Forbid               `yaml:"forbid"` // what no caller may ask of this broker
+	Exposures     string                     `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
+	Drain         *time.Duration             `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
+}
+
+func (c *brokerConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownSettings(c)...)
+}
+
+func (c *brokerConfig) Complete() {
+	c.Common.Complete()
+	c.Connections = cmp.Or(c.Connections, door.DefaultConns)
+	c.RequestMemory = cmp.Or(c.RequestMemory, broker.DefaultRequestMemory>>20)
+	drain := c.drain()
+	c.Drain = &drain
+}
+
+// drain is how long the broker goes on answering when it is told to stop.
+func (c *brokerConfig) drain() time.Duration {
+	if c.Drain != nil {
+		return *c.Drain
+	}
+	return DrainFor
+}
+
+func (c *brokerConfig) Validate() error {
+	b, err := c.broker()
+	b.Maps = new(cluster.Watcher) // of nothing: it stands for what is joined later
+	ports := []port{c.grpcPort()}
+	if c.HTTP != "" {
+		ports = append(ports, c.httpPort())
+	}
+	return errors.Join(c.Common.Validate("broker", ports...), err, c.inEtcd("").Validate(), c.checkExposures(), c.checkQuotas(), b.Validate())
+}
+
+// checkQuotas refuses the quota of a name that nobody has, where a token or the
+// subject of one is called so: it would count for nobody.
+func (c *brokerConfig) checkQuotas() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Quotas)) {
+		for _, kind := range []string{"token:", "jwt:"} {
+			_, certificate := c.Authorization.Identities[name]
+			if _, other := c.Authorization.Identities[kind+name]; other && !certificate {
+				errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + name, Detail: "authorization.identities has no certificate of this name, but " + kind + name, WayOut: "write the quota of " + kind + name})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *brokerConfig) grpcPort() port {
+	return port{field: "grpc", addr: c.GRPC, conns: c.Connections, open: c.Authorization.ByToken()}
+}
+
+func (c *brokerConfig) httpPort() port {
+	return port{field: "http", addr: c.HTTP, conns: c.Connections, refusal: door.RefusalHTTP, open: c.Authorization.ByToken()}
+}
+
+// broker is what the broker works with, as far as the configuration says it.
+func (c *brokerConfig) broker() (broker.Config, error) {
+	feeds, err := readFeeds(c.Feeds)
+	if err != nil { // of a file, or of there being no directory
+		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "feeds", Detail: err.Error(), WayOut: "mend the definitions, or take them out"}
+	}
+	return broker.Config{Feeds: feeds, Zone: c.Zone, Quotas: c.Quotas, RequestMemory: c.RequestMemory << 20, Forbid: c.Forbid, Log: slog.Default()}, err
+}
+
+func (c *brokerConfig) checkExposures() error {
+	switch {
+	case c.Exposures == "":
+		return nil
+	case len(c.Brokers) == 0:
+		return noKafka("exposures")
+	case slices.Contains(kafka.Prefixed(c.TopicPrefix).Names(), c.Exposures):
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", c.Exposures), WayOut: "name another, such as exposures"}
+	}
+	return c.kafka().Validate()
+}
+
+// exposures opens the log of exposures, if there is one.
+func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposures, func(), error) {
+	if c.Exposures == "" {
+		return nil, func() {}, nil
+	}
+	brokers := c.kafka()
+	records, closes, err := kafka.OpenExposures(brokers, c.Exposures, slog.Default())
+	if err != nil {
+		return nil, nil, err
+	}
+	metrics.MustRegister(records, brokers.Collector("millrace_exposure"))
+	return records, closes, nil
+}
+
+// Broker runs a broker.
+func Broker() *cobra.Command {
+	return roleCommand("broker", "Answer feed requests", `  etcd: [etcd-1:2379]
+  grpc: 127.0.0.1:9090
+  http: 127.0.0.1:8080         # JSON
+  feeds: feeds/                # feed definitions, *.yaml, beside those of the cluster
+  data: /var/lib/millrace      # what was last known of the cluster, should etcd be away
+  quotas:                      # of requests, by the header millrace-caller
+    jobs-page: {per_second: 200, burst: 400}
+    default: {per_second: 50}  # all other callers together; left out: no limit
+  connections: 4096            # of each port at a time
+  request_memory_mib: 256      # for all requests: a half until they are read, a half for answers until they are taken
+  forbid: {why: true}          # what callers may not ask of it: filter, explain, why, model, window, recent
+  zone: a                      # index nodes of the same are asked first
+  exposures: exposures         # a topic of what answers of experiments showed; left out: none is written
+  brokers: [kafka-1:9092]      # that have it
+  drain: 5s                    # how long it answers on when it is told to stop and callers look elsewhere
+  admin: 127.0.0.1:6060`, func(ctx context.Context, c *brokerConfig) (err error) {
+		var heard atomic.Pointer[cluster.Watcher]
+		var serving atomic.Pointer[broker.Broker]
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			switch maps := heard.Load(); {
+			case maps == nil:
+				return c.waiting()
+			case maps.Current().Epoch() == 0:
+				return errors.New("the cluster has no assignment yet")
+			case serving.Load() == nil:
+				return c.waiting()
+			}
+			return nil
+		}, func() {
+			if b := serving.Load(); b != nil {
+				slog.Info("the broker is to be asked no more, and stops soon", "in", c.drain())
+				b.Leave()
+				time.Sleep(c.drain())
+			}
+		})
+		if err != nil {
+			return err
+		}
+		grpcs, err := r.listen(ctx, &c.Common, c.grpcPort())
+		if err != nil {
+			return err
+		}
+		defer grpcs.Close()
+		var https net.Listener
+		if c.HTTP != "" {
+			if https, err = r.listen(ctx, &c.Common, c.httpPort()); err != nil {
+				return err
+			}
+			defer https.Close()
+		}
+		if _, err := c.checkDir(c.Data, ""); err != nil {
+			return err
+		}
+		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, cl.Close()) }()
+		maps, err := cl.Watch(ctx)
+		if err != nil {
+			return err
+		}
+		heard.Store(maps)
+		r.metrics.MustRegister(cl)
+		cfg, err := c.broker()
+		if err != nil {
+			return err
+		}
+		dial, err := c.Dial()
+		if err != nil {
+			return err
+		}
+		definitions, err := cl.Artefacts(ctx, feeds.Kind)
+		if err != nil {
+			return err
+		}
+		models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+		if err != nil {
+			return err
+		}
+		condemned, err := cl.Condemned(ctx)
+		if err != nil {
+			return err
+		}
+		tests, err := cl.Artefacts(ctx, experiments.Kind)
+		if err != nil {
+			return err
+		}
+		pages, err := cl.Generations(ctx, pagetoken.Secret)
+		if err != nil {
+			return err
+		}
+		exposures, closeExposures, err := c.exposures(r.metrics)
+		if err != nil {
+			return err
+		}
+		defer closeExposures()
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, fanout.DialGRPC(dial)
+		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
+		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, cl.Traced(ctx), r.metrics
+		b, err := broker.New(cfg)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.Close()) }()
+		if https != nil {
+			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
+		}
+		server := grpc.NewServer(b.ServerOptions()...)
+		b.RegisterGRPC(server)
+		serving.Store(b)
+		r.run(func() error {
+			defer context.AfterFunc(ctx, func() {
+				defer time.AfterFunc(FinishFor, server.Stop).Stop()
+				server.GracefulStop()
+			})()
+			return server.Serve(b.Guard(grpcs))
+		})
+		return r.wait()
+	})
+}
+
+// readFeeds reads every definition of a directory, and reports the faults of
+// all.
+func readFeeds(dir string) ([]feeds.Feed, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	if _, err := os.ReadDir(dir); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var all []feeds.Feed
+	var errs []error
+	for _, file := range files {
+		text, err := document.ReadFile(file)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f, err := feeds.Parse(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+			continue
+		}
+		all = append(all, f)
+	}
+	return all, errors.Join(errs...)
+}

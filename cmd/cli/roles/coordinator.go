@@ -1,0 +1,154 @@
+package roles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// movesPerSecond is how many moves plans begin a second: with small partitions a
+// move takes about 40 ms of a processor, of all processes together.
+const movesPerSecond = 5
+
+type coordinatorConfig struct {
+	Common       `yaml:",inline"`
+	Name         string        `yaml:"name" default:"the host's name" doc:"its own among the cluster's coordinators"`
+	Data         string        `yaml:"data" form:"directory" doc:"keeps the last good map; left out: it starts only with etcd"`
+	Grace        time.Duration `yaml:"grace" range:"0s.." doc:"how long a node may be gone before its replicas are made elsewhere"`
+	Repair       *bool         `yaml:"repair" doc:"false: replicas of nodes that are gone are never made elsewhere"`
+	DropAfter    time.Duration `yaml:"drop_after" range:"0s.." doc:"how long a node keeps what moved away"`
+	MovesPerNode int           `yaml:"moves_per_node" range:"0.." doc:"moves to a node at a time"`
+	MovesBegun   int           `yaml:"moves_per_second" range:"0.." doc:"moves that plans begin, in the whole cluster, so that they take less of what answers need; repairs begin at once"`
+	Rate         int64         `yaml:"mib_per_second" unit:"MiB a second" range:"0.." doc:"of moves that are begun; 0: no bound"`
+	Exposures    string        `yaml:"exposures" doc:"the topic of what answers of experiments showed, whose Kafka is brokers, by which experiments are ramped and paused; left out: only people do"`
+}
+
+func (c *coordinatorConfig) Settings() []config.Setting {
+	return append(c.Common.Settings(), ownSettings(c)...)
+}
+
+func (c *coordinatorConfig) Complete() {
+	c.Common.Complete()
+	c.Grace = cmp.Or(c.Grace, coordinator.DefaultGrace)
+	c.DropAfter = cmp.Or(c.DropAfter, coordinator.DefaultDropAfter)
+	c.MovesPerNode = cmp.Or(c.MovesPerNode, coordinator.DefaultPerNode)
+	c.MovesBegun = cmp.Or(c.MovesBegun, movesPerSecond)
+	repair := c.repairs()
+	c.Repair = &repair
+}
+
+func (c *coordinatorConfig) Validate() error {
+	co, err := c.coordinator()
+	co.Cluster = new(cluster.Client) // of nothing: it stands for what is joined later
+	return errors.Join(c.Common.Validate("coordinator"), err, c.inEtcd("").Validate(), co.Validate())
+}
+
+func (c *coordinatorConfig) repairs() bool { return c.Repair == nil || *c.Repair }
+
+// coordinator is what the coordinator works with, as far as the configuration
+// says it.
+func (c *coordinatorConfig) coordinator() (coordinator.Config, error) {
+	host, _ := os.Hostname() // or no name, which is refused
+	exposures, err := c.exposures()
+	return coordinator.Config{
+		Name: cmp.Or(c.Name, host), Addr: c.Admin, Grace: c.Grace, RepairOff: !c.repairs(), DropAfter: c.DropAfter, Exposures: exposures, Outcomes: c.outcomes(),
+		Limits: coordinator.Limits{PerNode: c.MovesPerNode, PerSecond: c.MovesBegun, BytesPerSecond: c.Rate << 20}, Log: slog.Default(),
+	}, err
+}
+
+// exposures returns how the topic of exposures is followed; nil if it is not.
+func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
+	if c.Exposures == "" {
+		return nil, nil
+	}
+	if len(c.Brokers) == 0 {
+		return nil, noKafka("exposures")
+	}
+	at := c.kafka()
+	if err := at.Validate(); err != nil {
+		return nil, err
+	}
+	return kafka.NewExposureLog(at, c.Exposures, slog.Default()), nil
+}
+
+// outcomes returns how outcomes are read; nil if exposures are not.
+func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
+	if c.Exposures == "" {
+		return nil
+	}
+	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
+		acts := rollouts.Acts(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		return acts.Read
+	}
+}
+
+// Coordinator runs a coordinator.
+func Coordinator() *cobra.Command {
+	return roleCommand("coordinator", "Carry out plans of moves, and repair what nodes that are gone leave behind; run two or more", `  etcd: [etcd-1:2379]
+  name: coordinator-1          # of its own; left out: the host's name
+  data: /var/lib/millrace      # keeps the last good map; left out: it starts only with etcd
+  grace: 60s                   # how long a node may be gone before its replicas are made elsewhere
+  repair: true                 # false: they never are
+  drop_after: 10m              # how long a node keeps what moved away
+  moves_per_node: 48           # at a time
+  moves_per_second: 5          # that plans begin; repairs begin all at once
+  mib_per_second: 0            # of moves that are begun; 0: no bound
+  exposures: exposures         # the topic by which experiments are ramped and paused; left out: only people do
+  brokers: [kafka-1:9092]      # that have it
+  admin: 127.0.0.1:6065`, func(ctx context.Context, c *coordinatorConfig) (err error) {
+		var co *coordinator.Coordinator
+		r, ctx, err := newRole(ctx, &c.Common, func() error {
+			if co == nil {
+				return c.waiting()
+			}
+			_, fault := co.Leads()
+			return fault
+		}, nil)
+		if err != nil {
+			return err
+		}
+		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, cl.Close()) }()
+		r.metrics.MustRegister(cl)
+		how, err := c.Dial()
+		if err != nil {
+			return err
+		}
+		conns := clusters.ConnsBy(how)
+		defer conns.Close()
+		cfg, err := c.coordinator()
+		if err != nil {
+			return err
+		}
+		cfg.Cluster, cfg.Dial = cl, conns.Dial
+		if cfg.Waits, err = rollouts.Waits(ctx, cl); err != nil {
+			return err
+		}
+		made, err := coordinator.New(cfg)
+		if err != nil {
+			return err
+		}
+		r.metrics.MustRegister(made)
+		co = made
+		r.run(func() error { return made.Run(ctx) })
+		return r.wait()
+	})
+}

@@ -1,0 +1,308 @@
+// Package roles is the commands that run a role until they are told to stop, the files
+// that configure them, and the frame that all have: ports, metrics, permits, audit.
+package roles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/version"
+	"github.com/millrace/millrace/internal/admin"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/door"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/permit"
+)
+
+// Common is what every role's configuration file has.
+type Common struct {
+	Role           string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
+	Brokers        []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
+	TopicPrefix    string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
+	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
+	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
+	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	reach.Security `yaml:",inline"`
+}
+
+// Files are the files that the program reads.
+func Files() config.Files {
+	return config.Files{All: []config.File{
+		{Of: "partitioner", New: func() config.Configuration { return new(partitionerConfig) }},
+		{Of: "indexnode", New: func() config.Configuration { return new(indexnodeConfig) }},
+		{Of: "broker", New: func() config.Configuration { return new(brokerConfig) }},
+		{Of: "coordinator", New: func() config.Configuration { return new(coordinatorConfig) }},
+		{Of: "contexts", New: func() config.Configuration { return new(reach.Contexts) }},
+	}, EveryRole: new(Common)}
+}
+
+// roleFlags is the help on what goes before the configuration.
+const roleFlags = `Flags and variables of the environment go before the configuration: see "millrace
+help connections". Certificates and files of passwords are read again when they
+change. So do the flags below in which processes of a role differ, so that one
+file serves all of them.
+
+`
+
+// roleCommand is a command that reads a configuration file and runs until it
+// is told to stop.
+func roleCommand[C any, P interface {
+	*C
+	config.Configuration
+}](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   name + " --config FILE",
+		Short: short,
+		Long:  short + ".\n\n" + roleFlags + fmt.Sprintf("The configuration file, in YAML; every key of it, with its default: millrace config reference %s. What is\nwrong with a file, before it is used: millrace config check --role %[1]s FILE.\n\n", name) + example,
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg := P(new(C))
+			if _, err := config.Read(file, cfg, c.Flags()); err != nil {
+				return err
+			}
+			said, err := document.Encode(cfg) // passwords write themselves as stars
+			if err != nil {
+				return err
+			}
+			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
+			stop, err := startTraces(c.Context(), "millrace-"+name)
+			if err != nil {
+				return err
+			}
+			err = run(c.Context(), cfg)
+			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
+			defer cancel()
+			return command.ToldToStop(errors.Join(err, stop(last)))
+		},
+	}
+	c.Flags().StringVar(&file, "config", "", "the configuration file")
+	config.OwnFlags(c.Flags(), P(new(C)))
+	if err := c.MarkFlagRequired("config"); err != nil {
+		panic(err) // the flag above exists
+	}
+	return c
+}
+
+// ownSettings are the settings of a role's configuration in which its processes
+// differ. By flags and the environment they can all have the same file.
+func ownSettings(cfg any) []config.Setting {
+	own := func(key, usage string, text *string) config.Setting {
+		return config.Setting{Flag: key, Env: "MILLRACE_" + strings.ToUpper(key), Usage: usage, Text: text, Own: true}
+	}
+	switch c := cfg.(type) {
+	case *partitionerConfig:
+		return []config.Setting{own("instance", "this process's name, kept across restarts", &c.Instance)}
+	case *indexnodeConfig:
+		return []config.Setting{
+			own("id", "the node's name, kept for life", (*string)(&c.ID)),
+			own("advertise", "where brokers reach the node, host:port", &c.Advertise),
+			own("zone", "where the process stands", &c.Zone),
+		}
+	case *brokerConfig:
+		return []config.Setting{own("zone", "where the process stands", &c.Zone)}
+	case *coordinatorConfig:
+		return []config.Setting{own("name", "the coordinator's name", &c.Name)}
+	}
+	return nil
+}
+
+// role is the running frame of a role: metrics, the admin port, the cluster.
+type role struct {
+	metrics *prometheus.Registry
+	group   *errgroup.Group // of the parts, and the admin port
+	parts   sync.WaitGroup
+	end     context.CancelFunc // of the admin port
+	permit  *permit.Policy
+	told    *door.Refusals // of what the ports turn away
+	acts    *audit.Log     // nil: in the log alone
+}
+
+// errStopping is why a role is not ready that was told to stop.
+var errStopping = errors.New("it is being stopped")
+
+// newRole returns the frame of a role, and the context of its work. From the end
+// of ctx on, which tells it to stop, the role is not ready; its work ends when
+// leave returns, if there is one.
+func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (*role, context.Context, error) {
+	SpareCollector()
+	r := &role{metrics: prometheus.NewRegistry()}
+	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_build_info", Help: "1, with the version of the process and of Go.", ConstLabels: prometheus.Labels{"version": version.Here(), "goversion": runtime.Version()},
+	}, func() float64 { return 1 }))
+	r.metrics.MustRegister(admin.FileFaults())
+	r.told = door.NewRefusals(slog.Default(), r.metrics)
+	told := ctx
+	last, end := context.WithCancel(context.WithoutCancel(told))
+	r.end = end
+	if leave != nil {
+		var stop context.CancelFunc
+		ctx, stop = context.WithCancel(last)
+		context.AfterFunc(told, func() {
+			leave()
+			stop()
+		})
+	}
+	r.group, ctx = errgroup.WithContext(ctx)
+	var err error
+	if r.permit, err = c.Authorization.Open(slog.Default()); err != nil {
+		return nil, nil, err
+	}
+	if c.Audit != "" {
+		if r.acts, err = audit.Open(c.Audit); err != nil {
+			return nil, nil, err
+		}
+	}
+	if c.Admin != "" {
+		l, err := r.listen(ctx, c, c.adminPort())
+		if err != nil {
+			return nil, nil, err
+		}
+		r.group.Go(func() error {
+			return admin.Serve(last, l, r.permit.Handler(admin.Handler(r.metrics, func() error {
+				if told.Err() != nil {
+					return errStopping
+				}
+				return ready()
+			}, command.LevelsOf(ctx).Handler(r.acts))))
+		})
+	}
+	return r, ctx, nil
+}
+
+// run runs a part of the role. When one fails all end.
+func (r *role) run(part func() error) {
+	r.parts.Add(1)
+	r.group.Go(func() error {
+		defer r.parts.Done()
+		return part()
+	})
+}
+
+// wait returns when all parts have ended. Until then the admin port tells how
+// it is with them.
+func (r *role) wait() error {
+	r.parts.Wait()
+	r.end()
+	return errors.Join(r.group.Wait(), r.acts.Close())
+}
+
+func (c *Common) adminPort() port {
+	return port{field: "admin", addr: c.Admin, refusal: door.RefusalHTTP, open: c.Authorization.Probes || c.Authorization.ByToken()}
+}
+
+// listen takes a port of the role.
+func (r *role) listen(ctx context.Context, c *Common, p port) (net.Listener, error) {
+	p.told = r.told
+	return c.listen(ctx, p)
+}
+
+// listen takes a port.
+func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
+	if err := c.known(p); err != nil {
+		return nil, err
+	}
+	return listen(ctx, &c.Security, p)
+}
+
+// known refuses a port beyond loopback where nothing says who may do what, since
+// the certificates of the CA are those of many.
+func (c *Common) known(p port) error {
+	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.Plain().Check(p.addr) != nil {
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "authorization", Detail: fmt.Sprintf("%s (%s) is beyond loopback, and whoever has a certificate of the CA could do everything there", p.field, p.addr),
+			WayOut: "name identities and their roles, or say insecure: true if they may",
+		}
+	}
+	return nil
+}
+
+// Validate reports the faults of what every role has, besides those of its
+// Kafka, where it has these ports.
+func (c *Common) Validate(role string, ports ...port) error {
+	var errs []error
+	if c.Role != "" && c.Role != role {
+		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "role", Detail: fmt.Sprintf("the file is of another role than %s: %.40q", role, c.Role), WayOut: "give the role its own file"})
+	}
+	if c.Admin != "" {
+		ports = append(ports, c.adminPort())
+	}
+	for _, p := range ports {
+		_, err := guard(&c.Security, p)
+		if errs = append(errs, err); p.addr != "" {
+			errs = append(errs, c.known(p))
+		}
+	}
+	_, authorized := c.Authorization.Open(nil)
+	_, calls := c.Dial()
+	return errors.Join(append(errs, authorized, calls)...)
+}
+
+// Settings are those of every role.
+func (c *Common) Settings() []config.Setting {
+	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
+}
+
+func (c *Common) Complete() { c.Cluster = c.clusterName() }
+
+// kafka is the role's Kafka.
+func (c *Common) kafka() kafka.Brokers {
+	if len(c.Brokers) == 0 {
+		return kafka.Brokers{}
+	}
+	return c.Connections.Kafka.At(slog.Default(), c.Brokers...)
+}
+
+func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
+
+// checkDir refuses a data directory of another cluster or node, and returns
+// its instance.
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
+	if data == "" {
+		return instance, nil
+	}
+	return cluster.CheckDir(data, c.clusterName(), id)
+}
+
+// openCluster joins the cluster. dir, if not empty, keeps what was last good of
+// it, so that the role can start while etcd is away.
+func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
+	return cluster.Open(ctx, c.inEtcd(dir))
+}
+
+func (c *Common) inEtcd(dir string) cluster.Config {
+	return cluster.Config{Endpoints: c.Etcd, Access: c.Connections.Etcd, Name: c.clusterName(), Dir: dir, Log: slog.Default()}
+}
+
+// waiting says what a role waits for that has not heard of its cluster.
+func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
+
+// DrainFor is time for every broker to hear that a node is to be asked no more,
+// and for callers, or what balances their load, to hear so of a broker,
+// with some to spare: they hear of a change within a second.
+const DrainFor = 5 * time.Second
+
+func noKafka(field string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: "a topic is named, and no Kafka that has it", WayOut: "name its brokers, host:port each, or leave it out"}
+}

@@ -1,0 +1,113 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// ModelFaults returns how many models serve, what is wrong with those that no node
+// has, and what is odd: versions that some nodes lack, that are condemned, or that
+// cannot be read.
+func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, lines []string, err error) {
+	r, err := openRollout(ctx, cl, io.Discard)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	condemned, serving := r.failed.Current(), r.models.Serving()
+	for _, name := range r.models.Names() {
+		v, serves := serving[name]
+		switch {
+		case !serves:
+		case relevance.CheckName(name) != nil:
+			lines = append(lines, fmt.Sprintf("%s stands under the name of a built-in model, which answers; millrace model drop %s %s --apply removes it", v, v.Name, v.Version))
+		default:
+			if lack := lacking(r.answers(v)); lack.all {
+				nowhere = append(nowhere, fmt.Sprintf("%s serves and is on no index node: %s", v, lack.first))
+			} else if lack.first != "" {
+				lines = append(lines, fmt.Sprintf("%s serves: %s", v, lack.first))
+			}
+		}
+		if x, is := condemned[serving[name]]; is {
+			lines = append(lines, r.condemnation(ctx, serving[name], x).String())
+		}
+	}
+	if fault := r.models.Fault(); fault != nil && len(nowhere) == 0 {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace model drop NAME --apply")
+	}
+	return len(serving), nowhere, lines, nil
+}
+
+// FeedFaults returns how many feeds there are, and which of them brokers cannot take
+// over.
+func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string, err error) {
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	if err != nil {
+		return 0, nil, err
+	}
+	all, err := (&feedStore{cluster: cl, versions: versions}).definitions(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if f := all[name]; f.fault != nil {
+			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.fault, name))
+		}
+	}
+	if fault := versions.Fault(); fault != nil {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace feed drop NAME --apply")
+	}
+	return len(all), lines, nil
+}
+
+// ExperimentFaults returns how many experiments there are, in how many documents, and
+// which of them give nobody a variant though they may, or whose answers count for
+// none, or cannot be taken over.
+func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Client) (found, documents int, lines []string, err error) {
+	t, err := openTrial(ctx, cm, cl, io.Discard)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	if lines, err = t.notes(ctx, st); err != nil {
+		return 0, 0, nil, err
+	}
+	lines = append(lines, t.unwatchedLines(st)...)
+	if fault := t.Documents.Fault(); fault != nil {
+		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace experiment drop DOCUMENT --apply")
+	}
+	return len(st.Set.Experiments()), len(st.Versions), lines, nil
+}
+
+// lack is what nodes do not have of a version.
+type lack struct {
+	all   bool   // none has it
+	first string // the first that has not, and why; "": all have
+}
+
+func lacking(all []nodeAnswer) (l lack) {
+	l.all = len(all) > 0
+	for _, a := range all {
+		switch {
+		case a.State == stateAdmitted && a.Unkept == "":
+			l.all = false
+			continue
+		case a.State == stateAdmitted:
+			l.all = false
+		}
+		if l.first == "" {
+			l.first = fmt.Sprintf("%s: %s", a.Node, a)
+		}
+	}
+	return l
+}

@@ -1,0 +1,154 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+func experimentHold() *cobra.Command {
+	var why string
+	c := experimentOn(&cobra.Command{
+		Use: "hold NAME", Short: "Veto the next step of an experiment's ramp, until it is resumed", Args: cobra.ExactArgs(1),
+		Long: `Lets no coordinator raise the experiment's share until it is resumed. Its guards
+pause it all the same, what was counted goes on to count, and a person may ramp
+it. Status and history tell who held it and who resumed it.`,
+		Example: `  millrace experiment hold fresher --why "the sale ends on Monday"`,
+	}, func(ctx context.Context, t *trial, args []string) error { return t.hold(ctx, args[0], why) })
+	c.Flags().StringVar(&why, "why", "", "what for, for others to read")
+	return c
+}
+
+func (t *trial) hold(ctx context.Context, name, why string) error {
+	of, err := t.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
+	}
+	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %s\n", name, name)
+	return nil
+}
+
+func (t *trial) resume(ctx context.Context, name string) error {
+	if _, err := t.find(ctx, name); err != nil {
+		return err
+	}
+	if err := t.trails.Resume(ctx, name, t.Who, time.Now().UTC().Truncate(time.Millisecond)); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "experiment %s may be ramped again\n", name)
+	return nil
+}
+
+func (t *trial) find(ctx context.Context, name string) (experiment.Defined, error) {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return experiment.Defined{}, err
+	}
+	return st.Find(name)
+}
+
+// said is what people said to the ramps of experiments, as the history of their
+// document tells it. A trail that cannot be read tells nothing.
+func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
+	for i := range of {
+		trail, err := t.trails.Of(of[i].Name)
+		if err != nil {
+			continue
+		}
+		for _, d := range trail.Decisions {
+			if !d.Person {
+				continue // coordinators have changed the document
+			}
+			who := d.By
+			if d.Why != "" {
+				who += ": " + d.Why
+			}
+			all = append(all, cluster.Event{What: cluster.Change(d.What), Version: "-", Who: who, When: d.When})
+		}
+	}
+	return all
+}
+
+// watching is an experiment's trail, and why nobody knows whether it hurts, if it
+// runs and has guards.
+func (t *trial) watching(of *experiment.Defined) (trail experiments.Trail, unwatched string) {
+	trail, err := t.trails.Of(of.Experiment.Name)
+	if of.Experiment.Guards != nil && of.Experiment.State == experiment.Running {
+		unwatched = trail.Unwatched(err, time.Now())
+	}
+	return trail, unwatched
+}
+
+// unwatchedLines says of each experiment that runs with guards why nobody watches
+// it, if nobody does.
+func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
+	for _, d := range st.Set.Experiments() {
+		if _, why := t.watching(&d); why != "" {
+			lines = append(lines, fmt.Sprintf("experiment %s is NOT WATCHED: %s", d.Experiment.Name, why))
+		}
+	}
+	return lines
+}
+
+// printTrail prints why an experiment is where it is.
+func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
+	if e.Guards == nil && trail.Looked == nil && len(trail.Decisions) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	if unwatched != "" {
+		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
+	}
+	if l := trail.Looked; l != nil && e.State == experiment.Running {
+		fmt.Fprintf(w, "%s looked %s ago: %s\n", l.By, now.Sub(l.When).Round(time.Second), l.Says)
+		printInputs(w, l.Inputs)
+		printEvidence(w, l, now)
+	}
+	if h := trail.Hold; h != nil {
+		fmt.Fprintf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
+		if h.Why != "" {
+			fmt.Fprintf(w, ": %s", h.Why)
+		}
+		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+	}
+	for _, d := range trail.Decisions {
+		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
+		if d.Why != "" {
+			fmt.Fprintf(w, ": %s", d.Why)
+		}
+		fmt.Fprintln(w)
+		printInputs(w, d.Inputs)
+	}
+}
+
+// printEvidence says how old what a coordinator goes by is.
+func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
+	if l.Whole.IsZero() { // a coordinator of before
+		return
+	}
+	newest := "no answer has come"
+	if !l.Newest.IsZero() {
+		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
+	}
+	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
+}
+
+func printInputs(w io.Writer, all []string) {
+	for _, line := range all {
+		fmt.Fprintf(w, "    %s\n", line)
+	}
+}

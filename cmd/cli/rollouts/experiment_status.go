@@ -1,0 +1,469 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
+	"github.com/millrace/millrace/relevance/interleave"
+	"github.com/millrace/millrace/relevance/shadow"
+)
+
+// statusQuery is what `experiment status` is asked.
+type statusQuery struct {
+	brokers      []string
+	prefix       string
+	topic, since string
+	alpha        float64
+}
+
+func experimentStatus() *cobra.Command {
+	var q statusQuery
+	c := experimentLook(&cobra.Command{
+		Use: "status NAME", Short: "How the variants of an experiment do, by what its viewers were shown", Args: cobra.ExactArgs(1),
+		Long: `Reads the topic of exposures and compares each variant with the control: the one
+that sets nothing, or is named control. Each viewer counts once, by their first
+page that has come, the earliest by time; who was forced into a variant does not
+count, nor what was shown before the experiment had its name. Which versions of
+models ranked a variant's answers is told, and that it has changed where there are
+several of one model.
+
+It may be asked as often as you like: the chance that any interval is ever wrong,
+over all the times together, is at most --alpha. "no difference seen" is no proof
+that there is none: the interval says what there may be.
+
+If the definition has outcomes, such as {topic: clicks, actions: [click]}, it also
+compares how many viewers did each with something that they were shown, and, of
+two models that draft pages together, whose items they did it with: how many
+answers (impressions) each wins by more of them, how many viewers by more answers,
+with Δ of both, from -0.5 to 0.5 (the second wins all), and how many viewers by
+their first item, of which the interval is. Impressions of one viewer depend on
+each other and have none; what a viewer prefers in all may change.
+
+An experiment with guards is looked at by the coordinator that leads: what it
+waits for, how old its evidence is, and each step that it took with what it was
+decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
+Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
+		Example: `  millrace experiment status fresher --since 24h`,
+	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
+		return t.status(ctx, output, args[0], &q)
+	})
+	f := c.Flags()
+	f.StringSliceVar(&q.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&q.prefix, "topic-prefix", "", "before Millrace's own topics")
+	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
+	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
+	f.Float64Var(&q.alpha, "alpha", 0.05, "the chance of being wrong, over all intervals and looks together")
+	return c
+}
+
+func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
+	if !(q.alpha > 0 && q.alpha < 1) {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--alpha", Detail: fmt.Sprintf("%v is no chance", q.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
+	}
+	var from millrace.Time
+	if q.since != "" {
+		var err error
+		if from, err = command.Since(q.since, time.Now()); err != nil {
+			return err
+		}
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	of, err := st.Find(name)
+	if err != nil {
+		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
+	}
+	begun, err := t.Begun(ctx, &of)
+	if err != nil {
+		return err
+	}
+	own := from
+	if !begun.IsZero() { // what was of its name before is another experiment's
+		own = max(from, millrace.TimeOf(begun))
+	}
+	tally, shadows := compare.New(of), shadow.Tally{}
+	tally.CreditDrafts()
+	others, err := kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		if r.Time >= own {
+			tally.Add(r)
+		}
+		if slices.Contains(of.Experiment.Feeds, r.Feed) {
+			shadows.Add(r)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	strange, unread := outcome.Faults{}, error(nil)
+	if o := of.Experiment.Outcomes; o != nil {
+		acts := Acts(o, kafka.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
+		unread = acts.Read(ctx, tally.Did)
+		strange = acts.Faults
+	}
+	r, err := tally.Report(q.alpha)
+	if err != nil {
+		return err
+	}
+	as, err := t.shown(ctx, st, &of)
+	if err != nil {
+		return err
+	}
+	trail, unwatched := t.watching(&of)
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: display.FaultText(unread)}
+	if strange.N > 0 {
+		shown.FirstStrange = fmt.Sprint(strange.First)
+	}
+	if err := output.Write(t.out, shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
+		if of.Unfit != "" {
+			fmt.Fprintln(w, unfitLine(&of))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+		}
+		if err := printReport(w, &r, q.alpha); err != nil {
+			return err
+		}
+		printTrail(w, &of.Experiment, trail, unwatched, time.Now())
+		if len(shown.Shadows) > 0 {
+			fmt.Fprintln(w)
+			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
+				return err
+			}
+		}
+		if others > 0 {
+			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
+		}
+		if strange.N > 0 {
+			fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if unread != nil {
+		return fmt.Errorf("the report is without outcomes, or some of them: %w", unread)
+	}
+	return nil
+}
+
+// statusShown is what experiment status shows, as JSON.
+type statusShown struct {
+	experimentShown
+	reportShown
+	experiments.Trail
+	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
+	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
+	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
+	Strange      int             `json:"no_outcomes"`
+	FirstStrange string          `json:"first_no_outcome,omitempty"`
+	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
+}
+
+// reportShown is a report, in which null is a number that is not known.
+type reportShown struct {
+	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
+	Last    string        `json:"last_answer,omitempty"`
+	Control string        `json:"control"`
+	Arms    []shownArm    `json:"compared"`
+	Effects []effectShown `json:"effects"`
+	Drafts  []draftShown  `json:"drafts"`
+	SplitP  *float64      `json:"split_p"`
+	Fits    bool          `json:"viewers_fit_the_weights"`
+	Crossed int64         `json:"met_two_variants"`        // viewers
+	Unknown int64         `json:"of_unknown_variants"`     // answers
+	Beyond  int64         `json:"beyond_those_told_apart"` // answers
+	// Acts of units, or with items of drafts, beyond those that are told apart, and
+	// with drafts of other models.
+	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
+	OtherTeams int64 `json:"acts_with_other_drafts"`
+}
+
+type shownArm struct {
+	Variant   string           `json:"variant"`
+	Weight    float64          `json:"weight_percent"`
+	Viewers   int64            `json:"viewers"`
+	Answers   int64            `json:"answers"`
+	Forced    int64            `json:"forced"`
+	Refused   int64            `json:"refused"` // viewers, as all that follow
+	Empty     int64            `json:"empty"`
+	Partial   int64            `json:"partial"`
+	NaN       int64            `json:"nan"`
+	Did       map[string]int64 `json:"did,omitempty"`       // by action
+	Items     *float64         `json:"items"`               // mean of an answer
+	Millis    [3]*float64      `json:"millis"`              // quantiles 0.5, 0.95 and 0.99
+	Undrafted int64            `json:"undrafted,omitempty"` // answers
+	Ranked    []rankedShown    `json:"ranked_by"`           // all answers, by version
+}
+
+// rankedShown is a version that has ranked answers of a variant. Several of one model
+// are pooled in what is compared.
+type rankedShown struct {
+	Model   string `json:"model"`
+	Version string `json:"version"`
+	Answers int64  `json:"answers"`
+	First   string `json:"first_answer"`
+	Last    string `json:"last_answer"`
+}
+
+type effectShown struct {
+	Variant string       `json:"variant"`
+	What    compare.What `json:"what"`
+	estimate
+}
+
+// estimate is what is known of a difference.
+type estimate struct {
+	Says  string   `json:"says"`  // unknown, no difference, more or less
+	Times bool     `json:"times"` // it is a multiple, and not a difference
+	Value *float64 `json:"value"`
+	Low   *float64 `json:"low"`
+	High  *float64 `json:"high"`
+	P     *float64 `json:"p"`
+}
+
+type draftShown struct {
+	Variant     string     `json:"variant"`
+	Action      string     `json:"action"`
+	Teams       []string   `json:"teams"`
+	Impressions tallyShown `json:"impressions"`
+	Viewers     tallyShown `json:"viewers"`
+	First       [2]int64   `json:"first"` // viewers, by the team that has their first item
+	estimate               // of these
+}
+
+// tallyShown is what the second of two teams has won.
+type tallyShown struct {
+	Wins   int      `json:"wins"`
+	Losses int      `json:"losses"`
+	Ties   int      `json:"ties"`
+	Delta  *float64 `json:"delta"`
+}
+
+func tallyOf(t interleave.Tally) tallyShown {
+	return tallyShown{t.Wins, t.Losses, t.Ties, known(t.Delta())}
+}
+
+func estimateOf(e *compare.Effect) estimate {
+	return estimate{judged(e), e.What.Rate(), known(e.Value), known(e.Low), known(e.High), known(e.P)}
+}
+
+// known is a number, or nil.
+func known(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
+}
+
+func reportOf(r *compare.Report, alpha float64) reportShown {
+	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	if r.First != 0 {
+		out.First, out.Last = r.First.String(), r.Last.String()
+	}
+	for _, a := range r.Arms {
+		arm := shownArm{
+			Variant: a.Variant, Weight: 100 * a.Weight, Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
+			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
+		}
+		for _, x := range a.Ranked {
+			arm.Ranked = append(arm.Ranked, rankedShown{x.Model, x.Version, x.Answers, x.First.String(), x.Last.String()})
+		}
+		for i, n := range a.Did {
+			arm.Did[r.Actions[i]] = n
+		}
+		out.Arms = append(out.Arms, arm)
+	}
+	for _, e := range r.Effects {
+		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
+	}
+	for _, d := range r.Drafts {
+		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), d.First, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
+	}
+	return out
+}
+
+func printReport(w io.Writer, r *compare.Report, alpha float64) error {
+	if r.First == 0 {
+		fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		return nil
+	}
+	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	for _, action := range r.Actions {
+		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
+	}
+	fmt.Fprintln(t)
+	for _, a := range r.Arms {
+		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
+		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
+			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
+		for _, n := range a.Did {
+			fmt.Fprint(t, "\t", part(n))
+		}
+		fmt.Fprintln(t)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, a := range r.Arms {
+		var by []string
+		for _, x := range a.Ranked {
+			by = append(by, fmt.Sprintf("%s %s in %d answers", x.Model, x.Version, x.Answers))
+		}
+		if len(by) > 0 {
+			fmt.Fprintf(w, "%s is ranked by %s\n", a.Variant, strings.Join(by, ", "))
+		}
+	}
+	for _, a := range r.Arms {
+		for _, says := range a.Changed() {
+			fmt.Fprintf(w, "CHANGED: %s; what is compared pools them, and --since tells the last apart\n", says)
+		}
+	}
+	for _, a := range r.Arms {
+		if a.Undrafted > 0 {
+			fmt.Fprintf(w, "%d answers of %s were not drafted: only the first model ranked them; their receipts say why\n", a.Undrafted, a.Variant)
+		}
+	}
+	last := ""
+	for _, e := range r.Effects {
+		if e.Variant != last {
+			last = e.Variant
+			if err := t.Flush(); err != nil { // the table of the variant before
+				return err
+			}
+			fmt.Fprintf(w, "\n%s beside %s:\n", e.Variant, r.Control)
+		}
+		fmt.Fprintf(t, "  %s\t%s\n", e.What, effect(&e))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if err := printDrafts(w, r); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if len(r.Arms) > 1 {
+		if p := r.Split.P; p < alpha/10 {
+			fmt.Fprintf(w, "VIEWERS DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", p)
+		} else {
+			fmt.Fprintf(w, "viewers fit the weights (p %.2g)\n", p)
+		}
+	}
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{r.Crossed, "viewers met two variants, and stay with their first"},
+		{r.Unknown, "answers are of variants that the definition does not have"},
+		{r.Beyond, "answers are of viewers beyond those that are told apart"},
+		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
+		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
+	} {
+		if n.count > 0 {
+			fmt.Fprintf(w, "%d %s\n", n.count, n.what)
+		}
+	}
+	return nil
+}
+
+// printDrafts prints what viewers prefer of two models that draft pages.
+func printDrafts(w io.Writer, r *compare.Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	last := ""
+	for _, d := range r.Drafts {
+		if d.Variant != last {
+			last = d.Variant
+			fmt.Fprintf(t, "\n%s, drafted by %s and %s; %s wins by more of its items:\n", d.Variant, d.Teams[0], d.Teams[1], d.Teams[1])
+			fmt.Fprint(t, "ACTION\tBY\tWINS\tLOSSES\tTIES\tΔ\n")
+		}
+		row := func(by string, x interleave.Tally) {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", d.Action, by, x.Wins, x.Losses, x.Ties, text(x.Delta(), "%+.3g"))
+		}
+		row("impression", d.Impressions)
+		row("viewer", d.Units)
+		fmt.Fprintf(t, "%s\tfirst item\t%d\t%d\t\t%s\n", d.Action, d.First[1], d.First[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
+	}
+	return t.Flush()
+}
+
+// text renders a number, and - for none.
+func text(x float64, format string) string {
+	if math.IsNaN(x) {
+		return "-"
+	}
+	return fmt.Sprintf(format, x)
+}
+
+// judged says what is known of a difference.
+func judged(e *compare.Effect) string {
+	none := 0.
+	if e.What.Rate() {
+		none = 1
+	}
+	switch {
+	case e.Unknown():
+		return "unknown"
+	case e.Contains(none):
+		return "no difference"
+	case e.Below(none):
+		return "less"
+	}
+	return "more"
+}
+
+// effect is what is known of a difference, in words.
+func effect(e *compare.Effect) string {
+	times := ""
+	if e.What.Rate() {
+		times = " times"
+	}
+	switch says := judged(e); says {
+	case "unknown":
+		return "too little is known"
+	case "no difference":
+		return fmt.Sprintf("no difference seen: %s to %s%s", number(e.Low), number(e.High), times)
+	default:
+		return strings.ToUpper(says) + fmt.Sprintf(": %s%s (%s to %s)", number(e.Value), times, number(e.Low), number(e.High))
+	}
+}
+
+func number(x float64) string {
+	if math.IsInf(x, 1) {
+		return "any number"
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// Acts reads what an experiment's outcomes say, where the configuration has
+// all that its definition does not.
+func Acts(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
+	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
+	return kafka.NewActs(cfg)
+}

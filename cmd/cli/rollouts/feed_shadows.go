@@ -1,0 +1,186 @@
+package rollouts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/relevance/shadow"
+)
+
+// shadowsQuery is what `feed shadows` is asked.
+type shadowsQuery struct {
+	brokers      []string
+	topic, since string
+	file, model  string
+	output       display.Form
+}
+
+func feedShadows() *cobra.Command {
+	var q shadowsQuery
+	c := &cobra.Command{
+		Use: "shadows FEED", Short: "How the rankings of a feed's shadow models differ from what viewers were served", Args: cobra.ExactArgs(1),
+		Long: `Reads the topic of exposures and compares, in the sampled answers (shadow_share
+of the feed), how each shadow model ranked the same candidates: which items both
+show, how scores move, the part of each content type, whose items would be shown
+more and whose less, what a candidate costs, and which features items lack.
+
+Brokers write it if their configuration has exposures. It has the answers that
+were compared. Those that were sampled and not compared, since the broker had too
+much to do (dropped), a shadow failed or partitions were missing (partial), are
+counted by millrace_broker_shadow_answers_total alone. The metrics
+millrace_broker_shadow_* say the same as the report of each broker since it
+started, but for authors.
+
+RBO and tau take items of equal score as of one rank, although an answer puts one
+of them first: a model that gives the same scores differs in nothing. The overlaps
+are of the items as they would be shown.`,
+		Example: `  millrace feed shadows home --since 24h
+  millrace feed shadows home -o json --out shadows.json`,
+		RunE: func(c *cobra.Command, args []string) error { return q.run(c.Context(), c.OutOrStdout(), args[0]) },
+	}
+	f := c.Flags()
+	f.StringSliceVar(&q.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
+	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
+	f.StringVar(&q.model, "shadow", "", "only this shadow model (default: all)")
+	display.Flag(c, &q.output)
+	f.StringVar(&q.file, "out", "", "write the report to this file")
+	return c
+}
+
+func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error {
+	var from millrace.Time
+	var err error
+	if q.since != "" {
+		if from, err = command.Since(q.since, time.Now()); err != nil {
+			return err
+		}
+	}
+	var tally shadow.Tally
+	feeds, answers := map[string]bool{}, 0
+	if _, err = kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		feeds[r.Feed] = true
+		if r.Feed == feed {
+			answers++
+			tally.Add(r)
+		}
+	}); err != nil {
+		return err
+	}
+	if answers == 0 {
+		return command.UnknownAmong("feed", feed, q.topic+" has no answer", feeds)
+	}
+	reports := shadowsOf(&tally)
+	if q.model != "" {
+		kept := reports[:0]
+		for _, r := range reports {
+			if r.Shadow == q.model {
+				kept = append(kept, r)
+			}
+		}
+		reports = kept
+	}
+	if len(reports) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
+	}
+	var text bytes.Buffer
+	if err := q.output.Write(&text, reports, func(w io.Writer) error {
+		if err := writeShadows(w, reports, tally.Beyond()); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s. Which others were sampled, and dropped or failed, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed)
+		return err
+	}); err != nil {
+		return err
+	}
+	if q.file == "" {
+		_, err = w.Write(text.Bytes())
+		return err
+	}
+	if err := os.WriteFile(q.file, text.Bytes(), 0o644); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%d shadows of feed %s are in %s\n", len(reports), feed, q.file)
+	return err
+}
+
+// shadowsOf is the reports of a tally, as JSON has them.
+func shadowsOf(t *shadow.Tally) []shadow.Report {
+	reports := t.Reports()
+	for i := range reports {
+		r := &reports[i]
+		r.Scores, r.Types, r.Authors, r.Lacking = display.List(r.Scores), display.List(r.Types), display.List(r.Authors), display.List(r.Lacking)
+	}
+	return reports
+}
+
+func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
+	for i := range reports {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		if err := writeShadow(w, &reports[i]); err != nil {
+			return err
+		}
+	}
+	if beyond > 0 {
+		fmt.Fprintf(w, "\n%d rankings are of pairs beyond those that are told apart\n", beyond)
+	}
+	return nil
+}
+
+func writeShadow(w io.Writer, r *shadow.Report) error {
+	fmt.Fprintf(w, "%s %s as a shadow of %s, in %d answers of feed %s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "  overlap at 10\t%.3g\n  overlap at limit\t%.3g\n  RBO\t%.3g\n  Kendall tau-b\t%s\n  items of other authors\t%s\n", r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift))
+	fmt.Fprintf(t, "  ns a candidate\t%.4g\tserved %.4g\n", r.ShadowCost.Nanos, r.ServedCost.Nanos)
+	fmt.Fprintf(t, "\n  SCORES\tSERVED\tSHADOW\tSHIFT\n")
+	for _, x := range r.Scores {
+		fmt.Fprintf(t, "  %g%%\t%s\t%s\t%s\n", 100*x.Quantile, optional(x.Served, "%.4g"), optional(x.Shadow, "%.4g"), optional(x.Shift, "%+.4g"))
+	}
+	fmt.Fprintf(t, "\n  TYPES\tSERVED\tSHADOW\n")
+	for _, x := range r.Types {
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", x.Type, share(&x.Served), share(&x.Shadow))
+	}
+	fmt.Fprintf(t, "\n  AUTHORS\tSERVED\tSHADOW\n")
+	for _, x := range r.Authors {
+		missed := ""
+		if x.Missed > 0 {
+			missed = fmt.Sprintf("\tbut for %d items at most", x.Missed)
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s%s\n", x.Entity, share(&x.Served), share(&x.Shadow), missed)
+	}
+	fmt.Fprintf(t, "\n  FEATURES MISSING\tSERVED\tSHADOW\n")
+	for _, x := range r.Lacking {
+		fmt.Fprintf(t, "  %s\t%s\t%s\n", x.Feature, share(x.Served), share(x.Shadow))
+	}
+	return t.Flush()
+}
+
+// share renders a part of a whole, and - for none.
+func share(x *float64) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3g%%", 100**x)
+}
+
+func optional(x *float64, format string) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *x)
+}

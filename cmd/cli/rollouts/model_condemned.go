@@ -1,0 +1,88 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// condemnation says why a version is condemned, and what ranks in its place.
+type condemnation struct {
+	of        cluster.Version
+	When      time.Time `json:"when"`
+	Who       string    `json:"who"` // the node that met it
+	Why       string    `json:"why"`
+	InPlace   string    `json:"ranks_in_its_place,omitempty"` // of the version that serves
+	Undrafted []string  `json:"undrafted,omitempty"`          // experiments whose pages are the first model's alone
+	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why that is not known
+}
+
+func (r *rollout) condemnation(ctx context.Context, v cluster.Version, x cluster.Condemnation) *condemnation {
+	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
+	if serves, _ := r.models.Served(v.Name); serves != v {
+		return c
+	}
+	c.InPlace = "recency"
+	if before, ok := r.inPlaceOf(v); ok {
+		c.InPlace = before.String()
+	}
+	var err error
+	c.Undrafted, err = experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	c.Unknown = display.FaultText(err)
+	return c
+}
+
+func (c *condemnation) String() string {
+	line := fmt.Sprintf("%s: condemned %s: %s", c.of, c.When.Format("2006-01-02 15:04:05Z"), c.Why)
+	if c.InPlace != "" {
+		line += fmt.Sprintf("; %s ranks in its place", c.InPlace)
+	}
+	switch {
+	case c.Unknown != "":
+		line += "; whether it drafts pages is not known: " + c.Unknown
+	case len(c.Undrafted) > 0:
+		line += fmt.Sprintf("; nothing drafts in its place in %s, whose pages are the first model's alone", strings.Join(c.Undrafted, ", "))
+	}
+	return line
+}
+
+// inPlaceOf returns the version that ranks in the place of a condemned one; false
+// if that is recency.
+func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
+	for _, before := range r.models.Before(v.Name) {
+		if r.failed.Why(before) == "" {
+			return before, true
+		}
+	}
+	return cluster.Version{}, false
+}
+
+// absolve lets a version be asked for again, if it is condemned.
+func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
+	why := r.failed.Why(v)
+	if why == "" {
+		return nil
+	}
+	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	return nil
+}
+
+func (r *rollout) release(ctx context.Context, name, version string) error {
+	v, err := r.version(name, version)
+	if err != nil {
+		return err
+	}
+	if r.failed.Why(v) == "" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned", v), WayOut: "see millrace model list"}
+	}
+	return r.absolve(ctx, v)
+}

@@ -1,0 +1,204 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+func dropModel() *cobra.Command {
+	var a command.Act
+	c := &cobra.Command{
+		Use: "drop NAME [VERSION]", Short: "Remove a version that does not serve, or the last one of a model that no feed names", Args: cobra.RangeArgs(1, 2),
+		Long: `Removes a version. What a feed or an experiment names is refused, and so is a
+version that ranked within the last day: later pages of who has begun by it are
+ranked by it. --override drops it all the same, and such pages begin anew.
+
+Without VERSION it removes what is no list of versions, as when somebody wrote
+it past the commands: it goes whole. A version that begins with a dash, of before
+such were refused, stands behind two: millrace model drop NAME -- -1.`,
+	}
+	a.Cluster = onRollout(c, func(ctx context.Context, r *rollout, args []string) error {
+		over, err := a.Overrides()
+		if err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			done, err := dropUnreadable(ctx, r.out, r.models, "model", args[0], a.Of(c))
+			if !done && err == nil {
+				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: "which version of " + args[0] + " is to be dropped is not said", WayOut: "name one of millrace model list"}
+			}
+			return err
+		}
+		return r.drop(ctx, args[0], args[1], over, a.Of(c))
+	})
+	a.Flags(c)
+	a.OverrideFlag(c, "to drop what pages that viewers have begun are ranked by")
+	return c
+}
+
+// dropUnreadable removes what cannot be read under a name, and reports whether that is
+// so.
+func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant command.Meant) (bool, error) {
+	why, err := of.Unreadable(ctx, name)
+	if why == nil || err != nil {
+		return false, err
+	}
+	fmt.Fprintf(w, "%s %s would be dropped, whole, with its history, and what brokers and nodes last read of it: it cannot be read: %v\n", what, name, why)
+	if ok, err := meant(); !ok {
+		return true, err
+	}
+	if err := of.DropUnreadable(ctx, name, clusters.Who()); err != nil {
+		return true, err
+	}
+	fmt.Fprintf(w, "%s %s is dropped\n", what, name)
+	return true, nil
+}
+
+// uses returns the feeds and the experiments that name a model.
+func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
+	named, err := r.feedsThatName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.UsesModel(name) })
+	return append(named, using...), err
+}
+
+func (r *rollout) showUses(ctx context.Context, name string) error {
+	named, err := r.uses(ctx, name)
+	if len(named) > 0 {
+		fmt.Fprintf(r.out, "in use by %s\n", strings.Join(named, ", "))
+	}
+	return err
+}
+
+func (r *rollout) drop(ctx context.Context, name, version string, over bool, meant command.Meant) error {
+	v, err := r.version(name, version)
+	if err != nil {
+		return err
+	}
+	var named []string // those of a built-in's name use that one
+	if relevance.CheckName(name) == nil {
+		if named, err = r.uses(ctx, name); err != nil {
+			return err
+		}
+	}
+	uses := func(_ cluster.Version, serves bool) []string {
+		if serves {
+			return named
+		}
+		return nil // feeds name models and not versions
+	}
+	if err := r.ranksNowhere(v); err != nil {
+		return err
+	}
+	bytes, err := r.models.MayDrop(ctx, v, uses)
+	if err != nil {
+		return err
+	}
+	if err := r.ranksNoPages(ctx, v); err != nil && !over && relevance.CheckName(name) == nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s would be dropped, %d bytes; nobody could go back to it\n", v, bytes)
+	if ok, err := meant(); !ok {
+		return err
+	}
+	if err := r.ranksNowhere(v); err != nil { // what serves may have failed meanwhile
+		return err
+	}
+	if err := r.models.Drop(ctx, v, uses, r.who); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s is dropped\n", v)
+	return r.failed.Forget(ctx, v)
+}
+
+// ranksNowhere refuses a version that ranks in the place of one that is condemned.
+func (r *rollout) ranksNowhere(v cluster.Version) error {
+	serves, _ := r.models.Served(v.Name)
+	if in, ok := r.inPlaceOf(v); !ok || in != v || r.failed.Why(serves) == "" {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s ranks in the place of %s, which serves and is condemned", v, serves),
+		WayOut: fmt.Sprintf("push a version that is mended, or let %s be asked for again with millrace model release, first", serves),
+	}
+}
+
+// ranksNoPages refuses a version that a page token may name: those of who asked for
+// a first page while it ranked.
+func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
+	events, err := r.models.History(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	if until := pagesUntil(events, v); time.Now().Before(until) {
+		return &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
+			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",
+		}
+	}
+	return nil
+}
+
+// pagesUntil returns until when a page token may name a version.
+func pagesUntil(events []cluster.Event, v cluster.Version) time.Time {
+	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
+}
+
+// lastRanked returns when a version ranked last by a model's history: it served, or
+// had served before another that was condemned. The zero time: never.
+func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last time.Time) {
+	ranks, served, serves := false, false, "" // the sum of what serves
+	for _, e := range events {                // oldest first
+		was := ranks
+		switch {
+		case e.What == cluster.Served || e.What == cluster.RolledBack:
+			serves, ranks = e.Sum, e.Sum == v.Sum
+			served = served || ranks
+		case e.What == cluster.Dropped && e.Sum == v.Sum:
+			ranks, served = false, false
+		case e.What == cluster.Failed && e.Sum == serves:
+			ranks = served && e.Sum != v.Sum
+		case e.What == cluster.Released && e.Sum == serves:
+			ranks = e.Sum == v.Sum
+		}
+		if was && !ranks {
+			last = e.When
+		}
+	}
+	if ranks {
+		last = now
+	}
+	return last
+}
+
+// feedsThatName returns the feeds of the cluster whose model or shadow has a
+// name.
+func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
+	all, err := r.feeds.definitions(ctx)
+	for name, f := range all {
+		switch {
+		case f.fault != nil:
+			names = append(names, "feed "+name+", perhaps: its definition has a fault")
+		case f.Model == model || slices.Contains(f.Shadow, model):
+			names = append(names, "feed "+name)
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}

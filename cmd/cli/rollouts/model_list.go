@@ -1,0 +1,175 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// listedModel is a version of a model as list shows it.
+type listedModel struct {
+	Name      string        `json:"name"`
+	Version   string        `json:"version"`
+	BuiltIn   bool          `json:"built_in"` // into every node
+	Serves    bool          `json:"serves"`
+	Covered   bool          `json:"covered,omitempty"` // by a built-in model, so that nobody asks for it
+	Nodes     []nodeAnswer  `json:"nodes"`             // of a version that was pushed
+	Checksum  string        `json:"checksum,omitempty"`
+	Condemned *condemnation `json:"condemned,omitempty"`
+}
+
+// list shows what every node really has.
+func (r *rollout) list(ctx context.Context, output *display.Form) error {
+	shown := []listedModel{}
+	builtin := relevance.Builtin()
+	for _, name := range builtin.Names() {
+		m, err := builtin.Get(name)
+		if err != nil {
+			return err
+		}
+		shown = append(shown, listedModel{Name: name, Version: m.Version(), BuiltIn: true, Serves: true, Nodes: []nodeAnswer{}})
+	}
+	all, serving := r.models.All(), r.models.Serving()
+	condemned := r.failed.Current()
+	for _, name := range r.models.Names() {
+		for _, v := range all[name] {
+			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: display.List(r.answers(v)), Checksum: v.Sum}
+			if x, is := condemned[v]; is {
+				m.Condemned = r.condemnation(ctx, v, x)
+			}
+			shown = append(shown, m)
+		}
+	}
+	return output.Write(r.out, shown, func(w io.Writer) error { return writeModels(w, shown) })
+}
+
+func writeModels(w io.Writer, all []listedModel) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
+	var refusals []string
+	for _, m := range all {
+		if m.BuiltIn {
+			fmt.Fprintf(t, "%s\t%s\tbuilt in\tall\t-\n", m.Name, m.Version)
+			continue
+		}
+		state := "published"
+		if m.Serves {
+			state = "serves"
+		}
+		if m.Covered {
+			state = "never asked for"
+			refusals = append(refusals, fmt.Sprintf("%s %s: somebody wrote it past the commands under the name of a built-in model, which answers; millrace model drop %[1]s %[2]s --apply removes it", m.Name, m.Version))
+		}
+		if m.Condemned != nil {
+			state += ", condemned"
+			refusals = append(refusals, m.Condemned.String())
+		}
+		admitted := 0
+		for _, a := range m.Nodes {
+			if a.State == stateAdmitted {
+				admitted++
+			}
+			if (a.State != stateAdmitted || a.Unkept != "") && !m.Covered {
+				refusals = append(refusals, fmt.Sprintf("%s %s: %s %s", m.Name, m.Version, a.Node, a))
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%.12s\n", m.Name, m.Version, state, admitted, len(m.Nodes), m.Checksum)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, line := range refusals {
+		fmt.Fprintln(w, line)
+	}
+	return nil
+}
+
+func (r *rollout) history(ctx context.Context, output *display.Form, name string) error {
+	events, err := r.models.History(ctx, name)
+	if err != nil {
+		return err
+	}
+	return output.Write(r.out, eventsShown(events), func(w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
+		for _, e := range events {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+		}
+		return t.Flush()
+	})
+}
+
+// eventShown is a change of a document or of a model, as JSON.
+type eventShown struct {
+	When     time.Time      `json:"when"`
+	What     cluster.Change `json:"what"`
+	Version  string         `json:"version,omitempty"`
+	Checksum string         `json:"checksum,omitempty"`
+	Who      string         `json:"who"`
+}
+
+func eventsShown(events []cluster.Event) []eventShown {
+	all := []eventShown{}
+	for _, e := range events {
+		all = append(all, eventShown{e.When.UTC(), e.What, strings.TrimPrefix(e.Version, "-"), e.Sum, e.Who})
+	}
+	return all
+}
+
+// nodeAnswer is what one node made of a version.
+type nodeAnswer struct {
+	Node  millrace.NodeID `json:"node"`
+	State string          `json:"state"`         // admitted, not heard or refused
+	Why   string          `json:"why,omitempty"` // it is refused
+	// Unkept is why one that is admitted is gone when the node restarts while etcd
+	// is away.
+	Unkept string `json:"unkept,omitempty"`
+}
+
+const (
+	stateAdmitted = "admitted"
+	stateUnheard  = "not heard"
+	stateRefused  = "refused"
+)
+
+func (a nodeAnswer) String() string {
+	if a.Unkept != "" {
+		return a.State + ", but not kept on its disk, so that a restart while etcd is away loses it: " + a.Unkept
+	}
+	if a.Why != "" {
+		return a.State + ": " + a.Why
+	}
+	return a.State
+}
+
+// answers is what the assigned nodes made of a version, in the order of their
+// ids.
+func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
+	heard := r.heard.Current()
+	assignment := r.maps.Current().Assignment()
+	nodes := assignment.Nodes()
+	slices.Sort(nodes)
+	for _, id := range nodes {
+		a := nodeAnswer{Node: id, State: stateUnheard}
+		for _, x := range heard[id] {
+			switch {
+			case !x.Of(v):
+			case x.Refused != "":
+				a.State, a.Why = stateRefused, x.Refused
+			default:
+				a.State, a.Why, a.Unkept = stateAdmitted, "", x.Unkept
+			}
+		}
+		all = append(all, a)
+	}
+	return all
+}

@@ -1,0 +1,270 @@
+package rollouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+func pushModel(avsc *[]string) *cobra.Command {
+	var p push
+	c := rolloutCommand(&cobra.Command{
+		Use:   "push PACK",
+		Short: "Hand a pack to every index node and, once all have admitted it, let it serve",
+		Long: `Publishes a pack, waits until every index node that has partitions has admitted
+it, prints what each answered, and then lets it serve: from one moment to the
+next, on every broker. If a node refuses it or is not heard in time, what serves
+goes on, and the command fails. A version that is older than the one that
+serves, or costs over fifty times as much, is published, and the command
+fails: it serves only with --serve. So it is with one that changes what a variant of a running experiment is ranked
+by, where the experiment compares models and what serves is not condemned. One that lacks a weight which a variant of an experiment sets does not
+serve while there is that experiment.`,
+		Args: cobra.ExactArgs(1),
+	}, func(ctx context.Context, r *rollout, args []string) error {
+		pack, err := packToPush(args[0], *avsc)
+		if err != nil {
+			return err
+		}
+		return r.push(ctx, pack, p)
+	})
+	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, costs far more, or changes a variant of a running experiment")
+	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
+	c.Flags().DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for the index nodes")
+	c.MarkFlagsMutuallyExclusive("serve", "no-serve")
+	return c
+}
+
+// packToPush opens a pack and checks it here where its schemas are known. Where
+// they are not, the index nodes know them, and check it.
+func packToPush(name string, avsc []string) (*relevance.Pack, error) {
+	_, unsealed := os.Stat(filepath.Join(name, relevance.ManifestFile))
+	if info, err := os.Stat(name); err == nil && info.IsDir() && unsealed != nil {
+		return nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
+	}
+	pack, err := relevance.OpenPack(name)
+	if err == nil {
+		err = relevance.CheckName(pack.Manifest.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := schemafiles.Snapshot(avsc)
+	if err != nil {
+		return nil, err
+	}
+	go func() { _, _ = pack.Tar() }() // both take a while, of a large one
+	if known := relevance.SchemasOf(snapshot); known.Knows(pack) {
+		_, err = relevance.Validate(pack, known)
+	}
+	return pack, err
+}
+
+// push is how a pack is pushed.
+type push struct {
+	serve, only bool
+	timeout     time.Duration
+}
+
+// errHeld is of a version that serves only if it is told to.
+var errHeld = errors.New("is published and does not serve")
+
+func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error {
+	before, _ := r.models.Served(pack.Manifest.Name)
+	v, err := r.publish(ctx, pack)
+	if err != nil {
+		return err
+	}
+	if err := r.await(ctx, v, p.timeout); err != nil {
+		if before.Version != "" && before != v {
+			err = fmt.Errorf("%w; %s serves on", err, before)
+		}
+		return err
+	}
+	if err := r.tellLacks(ctx, v); err != nil {
+		return err
+	}
+	if err := r.absolve(ctx, v); err != nil {
+		return err
+	}
+	if err := r.showUses(ctx, v.Name); err != nil {
+		return err
+	}
+	changes, err := r.changes(ctx, before, v)
+	if err != nil {
+		return err
+	}
+	hold := display.Joined(r.hold(before, v), changes)
+	switch {
+	case p.only:
+		fmt.Fprintf(r.out, "%s is published and does not serve\n", v)
+	case before == v:
+		fmt.Fprintf(r.out, "%s serves already\n", v)
+	case hold != "" && !p.serve:
+		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
+	default:
+		if hold != "" {
+			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
+		}
+		err := r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
+			return r.models.Serve(ctx, v, &before, r.who)
+		})
+		if err != nil {
+			return fmt.Errorf("%s is published and does not serve: %w", v, err)
+		}
+		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
+		return tellFaults(ctx, r.out, r.feeds.cluster)
+	}
+	return nil
+}
+
+// publish stores a pack. The same pack is the same version, whatever wrote its
+// archive.
+func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Version, error) {
+	tar, err := pack.Tar()
+	if err != nil {
+		return cluster.Version{}, err
+	}
+	name, version := pack.Manifest.Name, pack.Manifest.Version
+	before := r.models.All()[name]
+	v, fresh, err := r.models.Publish(ctx, name, version, tar, r.who)
+	if errors.Is(err, cluster.ErrOtherBytes) {
+		if same, ok := r.samePack(ctx, pack); ok {
+			v, err = same, nil
+		}
+	}
+	if err != nil {
+		return v, err
+	}
+	if fresh {
+		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, len(tar), v.Sum)
+		for _, old := range before {
+			if !slices.Contains(r.models.All()[name], old) {
+				fmt.Fprintf(r.out, "%s is dropped to make room%s\n", old, r.pagesOf(ctx, old))
+			}
+		}
+	} else {
+		fmt.Fprintf(r.out, "%s is published already, with the same content\n", v)
+	}
+	return v, nil
+}
+
+// pagesOf says what the loss of a version does to pages, if it does anything.
+func (r *rollout) pagesOf(ctx context.Context, v cluster.Version) string {
+	events, err := r.models.History(ctx, v.Name)
+	if err != nil {
+		return ""
+	}
+	for gone, e := range slices.Backward(events) {
+		if e.What == cluster.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
+			return ": all that are kept ranked within a day; who began a feed by it and asks for more is told to begin anew"
+		}
+	}
+	return ""
+}
+
+func (r *rollout) samePack(ctx context.Context, pack *relevance.Pack) (cluster.Version, bool) {
+	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
+	if err != nil {
+		return v, false
+	}
+	have, err := r.pack(ctx, v)
+	return v, err == nil && have.Checksum == pack.Checksum
+}
+
+// hold says why a version that nodes have admitted should not simply replace the
+// one that serves; "" if it may.
+func (r *rollout) hold(serving, next cluster.Version) string {
+	if serving.Version == "" || serving == next {
+		return ""
+	}
+	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
+		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
+	}
+	now, before := r.cost(next), r.cost(serving)
+	if before == 0 {
+		return "" // no node has it or tells: whatever version is better
+	}
+	if err := relevance.MuchSlower(now, before); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// cost returns what a record costs by a version, in operations, as nodes reckon
+// it, which all come to the same; 0 if none has told.
+func (r *rollout) cost(v cluster.Version) int {
+	for _, all := range r.heard.Current() {
+		for _, a := range all {
+			if a.Of(v) && a.Cost > 0 {
+				return a.Cost
+			}
+		}
+	}
+	return 0
+}
+
+// await waits until every assigned node has answered, and prints the answers.
+// The error says who has not admitted the version. A node that refuses may
+// still change its mind, as when a schema is on its way; it has half the time.
+func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Duration) error {
+	end, half := time.After(timeout), time.After(timeout/2)
+	patient := true
+	for {
+		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.models.Changed()
+		if !r.models.Has(v) {
+			return fmt.Errorf("%s was dropped while this waited for the index nodes, and does not serve: millrace model history %s says by whom; to publish it again, run the same push again", v, v.Name)
+		}
+		all := r.answers(v)
+		open := func(a nodeAnswer) bool { return a.State == stateUnheard || patient && a.State != stateAdmitted }
+		if len(all) > 0 && !slices.ContainsFunc(all, open) {
+			return r.tell(v, all)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end:
+			return r.tell(v, all)
+		case <-half:
+			patient = false
+		case <-changed:
+		case <-moved:
+		case <-models:
+		}
+	}
+}
+
+// tell prints answers.
+func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
+	if len(all) == 0 {
+		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
+	}
+	refused, unheard := 0, 0
+	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	for _, a := range all {
+		switch a.State {
+		case stateAdmitted:
+		case stateUnheard:
+			unheard++
+		default:
+			refused++
+		}
+		fmt.Fprintf(t, "%s\t%s\n", a.Node, strings.ReplaceAll(a.String(), "\n", "\n\t"))
+	}
+	if err := t.Flush(); err != nil || refused+unheard == 0 {
+		return err
+	}
+	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; the nodes go on trying, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once", v, len(all), refused, unheard, len(all), len(all))
+}

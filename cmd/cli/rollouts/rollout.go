@@ -1,0 +1,252 @@
+// Package rollouts is the commands that change which feeds, models and experiments a
+// cluster has, and look at them. No change may take from another what it uses.
+package rollouts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+)
+
+// rollout is what the commands see that change which models there are.
+type rollout struct {
+	out    io.Writer
+	models *cluster.Artefacts
+	maps   *cluster.Watcher
+	heard  *cluster.Admitted
+	failed *cluster.Condemned
+	feeds  *feedStore
+	who    string
+}
+
+// The ways out of refusals.
+var (
+	modelWays = []command.Way{
+		{Of: cluster.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
+		{Of: cluster.ErrNoVersion, WayOut: "millrace model list names what there is"},
+		{Of: cluster.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
+	}
+	feedWays = []command.Way{
+		{Of: cluster.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
+		{Of: cluster.ErrNoVersion, WayOut: "millrace feed list names what there is"},
+		{Of: cluster.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
+	}
+	experimentWays = []command.Way{
+		{Of: cluster.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
+	}
+)
+
+// openRollout reads the state of a cluster for the time of ctx.
+func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
+	r := &rollout{out: out, who: clusters.Who()}
+	var err error
+	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+		return nil, err
+	}
+	if r.maps, err = cl.Watch(ctx); err != nil {
+		return nil, err
+	}
+	if r.heard, err = cl.Admitted(ctx); err != nil {
+		return nil, err
+	}
+	if r.failed, err = cl.Condemned(ctx); err != nil {
+		return nil, err
+	}
+	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil }, func(v cluster.Version, history []cluster.Event) bool {
+		return time.Now().Before(pagesUntil(history, v))
+	})
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	r.feeds = &feedStore{cluster: cl, versions: versions}
+	return r, err
+}
+
+// rolloutCommand makes a command that runs on a cluster.
+func rolloutCommand(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *cobra.Command {
+	onRollout(c, run)
+	return c
+}
+
+// onRollout is rolloutCommand, and returns which cluster it runs on.
+func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string) error) *clusters.Flags {
+	return clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
+		r, err := openRollout(ctx, cl, c.OutOrStdout())
+		if err != nil {
+			return err
+		}
+		clusters.TellFaults(c, r.models, r.maps, r.heard, r.feeds.versions)
+		return command.WithWay(run(ctx, r, args), modelWays)
+	})
+}
+
+// rolloutLook is rolloutCommand of one that shows something.
+func rolloutLook(c *cobra.Command, run func(ctx context.Context, r *rollout, output *display.Form, args []string) error) *cobra.Command {
+	var output display.Form
+	display.Flag(c, &output)
+	return rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, &output, args) })
+}
+
+// rolloutAct is rolloutCommand of one that is dry without --apply.
+func rolloutAct(c *cobra.Command, run func(ctx context.Context, r *rollout, args []string, meant command.Meant) error) *cobra.Command {
+	var a command.Act
+	rolloutCommand(c, func(ctx context.Context, r *rollout, args []string) error { return run(ctx, r, args, a.Of(c)) })
+	a.Flags(c)
+	return c
+}
+
+// Models are the commands of which models a cluster has. The schemas of files that
+// they take stand at the command that they are below.
+func Models(avsc *[]string) []*cobra.Command {
+	var out string
+	pull := rolloutCommand(&cobra.Command{
+		Use: "pull NAME [VERSION]", Short: "Write a pack to a file: the version that serves, or another", Args: cobra.RangeArgs(1, 2),
+	}, func(ctx context.Context, r *rollout, args []string) error { return r.pull(ctx, args, out) })
+	pull.Flags().StringVarP(&out, "out", "o", "", "the file; default NAME-VERSION.tar.zst")
+	return []*cobra.Command{
+		pushModel(avsc), pull,
+		rolloutLook(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},
+			func(ctx context.Context, r *rollout, output *display.Form, _ []string) error {
+				return r.list(ctx, output)
+			}),
+		rolloutLook(&cobra.Command{Use: "history NAME", Short: "Who changed what of a model, and when", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, output *display.Form, args []string) error {
+				return r.history(ctx, output, args[0])
+			}),
+		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, r *rollout, args []string, meant command.Meant) error {
+				return r.rollback(ctx, args[0], meant)
+			}),
+		rolloutCommand(&cobra.Command{
+			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
+			Long: `Lets a version be asked for again that is condemned. An index node condemns a
+version that panics, that has no score that is a finite number for any candidate
+of ten questions in a row where the version before has one, or whose records
+take fifty times as long as its admission reckoned. Feeds whose model it is are
+then ranked by the version that served last before it and is not condemned, or
+else by recency; pages that it drafts second are their first model's alone; and
+requests that name the model are refused. To push the same version again
+releases it too.`,
+		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
+		dropModel(),
+	}
+}
+
+func (r *rollout) pack(ctx context.Context, v cluster.Version) (*relevance.Pack, error) {
+	body, err := r.models.Body(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	return relevance.ReadPack(bytes.NewReader(body))
+}
+
+// version finds a version of a model.
+func (r *rollout) version(name, version string) (cluster.Version, error) {
+	all := r.models.All()[name]
+	if len(all) == 0 {
+		return cluster.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
+	}
+	var known []string
+	for _, v := range all {
+		if v.Version == version {
+			return v, nil
+		}
+		known = append(known, v.Version)
+	}
+	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
+}
+
+func (r *rollout) rollback(ctx context.Context, name string, meant command.Meant) error {
+	before, _ := r.models.Served(name)
+	v, err := r.models.RollsBackTo(ctx, name)
+	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
+		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
+	}
+	switch {
+	case errors.Is(err, cluster.ErrNothingBefore) && len(r.models.All()[name]) == 0:
+		return fmt.Errorf("no model %q has been pushed, so that there is nothing to go back to; see millrace model list", name)
+	case errors.Is(err, cluster.ErrNothingBefore):
+		return fmt.Errorf("no version of model %s serves, and none that is still there served before: millrace model push --serve PACK lets one serve; see millrace model list", name)
+	case err != nil:
+		return err
+	}
+	fmt.Fprintf(r.out, "%s would serve again, in place of %s\n", v, before.Version)
+	if err := r.showUses(ctx, name); err != nil {
+		return err
+	}
+	changes, err := r.changes(ctx, before, v)
+	if err != nil {
+		return err
+	}
+	if changes != "" {
+		fmt.Fprintf(r.out, "note: %s\n", changes)
+	}
+	r.tellUnfit(ctx, v)
+	if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
+		return err
+	}
+	if ok, err := meant(); !ok {
+		return err
+	}
+	err = r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
+		return goBack(ctx, r.models, v)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)
+	return nil
+}
+
+// tellUnfit tells what speaks against a version, and refuses nothing by it: it is
+// condemned, or nodes do not have it.
+func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
+	if x, is := r.failed.Current()[v]; is {
+		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))
+	}
+	for _, a := range r.answers(v) {
+		if a.State != stateAdmitted {
+			fmt.Fprintf(r.out, "%s: %s; others are asked\n", a.Node, a)
+		}
+	}
+}
+
+func (r *rollout) pull(ctx context.Context, args []string, out string) error {
+	v, serves := r.models.Served(args[0])
+	if len(args) > 1 {
+		var err error
+		if v, err = r.version(args[0], args[1]); err != nil {
+			return err
+		}
+	} else if !serves {
+		return fmt.Errorf("no version of model %q serves; see millrace model list", args[0])
+	}
+	body, err := r.models.Body(ctx, v)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		out = v.Name + "-" + v.Version + ".tar.zst"
+		if strings.ContainsAny(out, `/\`) {
+			return fmt.Errorf("%q is not the name of a file; name one with --out", out)
+		}
+	}
+	if err := os.WriteFile(out, body, 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.out, "%s is in %s, %d bytes\n", v, out, len(body))
+	return nil
+}

@@ -1,0 +1,197 @@
+package rollouts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// unapplied says of the first variant that answers are not by now why they are not:
+// the experiment compares models, and another version ranks in the place of one that
+// is condemned; or it sets weights of such a version, and what ranks in its place lacks
+// them. Answers count for no variant then. "" if all are applied.
+func (r *rollout) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
+	compares := e.ComparesModels()
+	for i := range e.Variants {
+		v := &e.Variants[i]
+		if !compares && len(v.Set.Weights) == 0 {
+			continue
+		}
+		models, err := r.rankings(ctx, e, v)
+		if err != nil {
+			return "", err
+		}
+		for at, model := range models {
+			serves, _ := r.models.Served(model)
+			if r.failed.Why(serves) == "" {
+				continue
+			}
+			ranks, in, ok := "recency", cluster.Version{}, false
+			if in, ok = r.inPlaceOf(serves); ok {
+				ranks = in.String()
+			}
+			says := fmt.Sprintf("variant %s is not applied: %s, ", v.Name, serves)
+			switch {
+			case at > 0 && v.Set.Interleave != nil:
+				return says + "which drafts its pages as the second, is condemned, and nothing drafts in its place", nil
+			case compares:
+				return says + fmt.Sprintf("which it is ranked by, is condemned, and %s ranks in its place", ranks), nil
+			case !ok || weighs(ctx, r.models, in, v.Set.Weights) != nil:
+				return says + fmt.Sprintf("whose weights it sets, is condemned, and %s, which ranks in its place, lacks them", ranks), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// rankings returns the models that a variant is ranked by: its own, or those of the
+// experiment's feeds.
+func (r *rollout) rankings(ctx context.Context, e *experiment.Experiment, v *experiment.Variant) (models []string, err error) {
+	for _, name := range v.Set.Rankings() {
+		if name != "" {
+			models = append(models, name)
+			continue
+		}
+		feeds, err := r.feeds.definitions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, feed := range e.Feeds {
+			if own := feeds[feed].Model; own != "" && !slices.Contains(models, own) {
+				models = append(models, own)
+			}
+		}
+	}
+	return models, nil
+}
+
+// Waits returns what the next step of an experiment waits for besides its guards,
+// for coordinators. What cannot be read is waited for too.
+func Waits(ctx context.Context, cl *cluster.Client) (func(context.Context, *experiment.Experiment) string, error) {
+	r, err := openRollout(ctx, cl, io.Discard)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, e *experiment.Experiment) string {
+		why, err := r.unapplied(ctx, e)
+		if err != nil {
+			return fmt.Sprintf("whether its variants are applied is not known: %v", err)
+		}
+		return why
+	}, nil
+}
+
+// rollout is what the cluster has of models, read once.
+func (t *trial) rollout(ctx context.Context) (r *rollout, err error) {
+	if t.rolled == nil {
+		t.rolled, err = openRollout(ctx, t.cluster, io.Discard)
+	}
+	return t.rolled, err
+}
+
+// unapplied is that of an experiment that runs, is tried or may run again.
+func (t *trial) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
+	if e.State == experiment.Stopped {
+		return "", nil
+	}
+	r, err := t.rollout(ctx)
+	if err != nil {
+		return "", err
+	}
+	return r.unapplied(ctx, e)
+}
+
+// notes are [faultLines], and a line for each experiment that is not applied.
+func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, error) {
+	lines := faultLines(st)
+	for _, d := range st.Set.Experiments() {
+		why, err := t.unapplied(ctx, &d.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			lines = append(lines, unappliedLine(&d.Experiment, why))
+		}
+	}
+	return lines, nil
+}
+
+func unappliedLine(e *experiment.Experiment, why string) string {
+	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
+}
+
+// changes says of a version that would serve in the place of another which variants
+// of running experiments it would be from then on: those that compare models, as long
+// as what serves is not condemned. "" for none.
+func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (string, error) {
+	if serving.Version == "" || serving == next || r.failed.Why(serving) != "" {
+		return "", nil
+	}
+	set, err := experimentSet(ctx, r.feeds.cluster)
+	if err != nil {
+		return "", err
+	}
+	says := ""
+	for _, d := range set.Experiments() {
+		e := &d.Experiment
+		if e.State != experiment.Running || !e.ComparesModels() {
+			continue
+		}
+		for i := range e.Variants {
+			models, err := r.rankings(ctx, e, &e.Variants[i])
+			if err != nil {
+				return "", err
+			}
+			if slices.Contains(models, next.Name) {
+				says = display.Joined(says, fmt.Sprintf("it changes what variant %s of experiment %s, which runs, is ranked by", e.Variants[i].Name, e.Name))
+			}
+		}
+	}
+	return says, nil
+}
+
+// versionsOf returns what became of the models that experiments of a document compare,
+// since the document is there.
+func (t *trial) versionsOf(ctx context.Context, of []experiment.Experiment, since cluster.Event) (all []cluster.Event, err error) {
+	r, err := t.rollout(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var models []string
+	for i := range of {
+		e := &of[i]
+		for k := range e.Variants {
+			if !e.ComparesModels() && len(e.Variants[k].Set.Weights) == 0 {
+				continue
+			}
+			ranked, err := r.rankings(ctx, e, &e.Variants[k])
+			if err != nil {
+				return nil, err
+			}
+			models = append(models, ranked...)
+		}
+	}
+	slices.Sort(models)
+	for _, name := range slices.Compact(models) {
+		if len(r.models.All()[name]) == 0 {
+			continue // every binary has it
+		}
+		events, err := r.models.History(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if e.When.After(since.When) && slices.Contains([]cluster.Change{cluster.Served, cluster.RolledBack, cluster.Failed, cluster.Released}, e.What) {
+				e.What = cluster.Change(fmt.Sprintf("model %s: %s", name, e.What))
+				all = append(all, e)
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,328 @@
+package steer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Cluster shows the cluster, and changes who hosts what.
+func Cluster() *cobra.Command {
+	c := &cobra.Command{Use: "cluster", Short: "Show the cluster, change who hosts what, or restore what etcd lost"}
+	cm := clusters.FlagsOf(c.PersistentFlags())
+	c.AddCommand(clusterShow(cm), clusterAssign(cm), clusterRestore(cm), clusterPlan(cm), clusterApply(cm), clusterStatus(cm), clusterExplain(cm), clusterHistory(cm), clusterRoll(cm), clusterPageKeys(cm))
+	for o, short := range map[coordinator.Order]string{
+		coordinator.Pause:    "Begin nothing further of the plan that is under way, and take no replica away",
+		coordinator.Resume:   "Go on with a plan that is paused",
+		coordinator.Cancel:   "Stop the plan where it is: what is ready stays, what is not is taken back",
+		coordinator.Rollback: "Go back to who hosted what before the last plan",
+	} {
+		c.AddCommand(clusterOrder(cm, o, short))
+	}
+	return c
+}
+
+func clusterShow(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
+	c := &cobra.Command{
+		Use:   "show",
+		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := cm.Look(c.Context())
+			if err != nil {
+				return err
+			}
+			err = output.Write(c.OutOrStdout(), shownOf(l), func(w io.Writer) error { return writeLook(w, l) })
+			if n := len(l.Faults()); err == nil && n > 0 {
+				err = fmt.Errorf("cluster %s is not well: %s", cm.Name(), display.Faults(n))
+			}
+			return err
+		},
+	}
+	display.Flag(c, &output)
+	return c
+}
+
+func writeLook(w io.Writer, l clusters.Look) error {
+	h := l.Health
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
+	for _, n := range h.Nodes {
+		state := n.State
+		if state != cluster.NodeAlive {
+			state = strings.ToUpper(state)
+		}
+		if !n.Seen.IsZero() {
+			state += " since " + n.Seen.Format(time.RFC3339)
+		}
+		if n.Keeps != "" {
+			state += ", backs up " + n.Keeps
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
+	}
+	if faults := l.Faults(); len(faults) > 0 {
+		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(faults, "\n  "))
+		if way := l.WayOut(); way != "" {
+			fmt.Fprintf(t, "  way out: %s\n", way)
+		}
+	} else {
+		fmt.Fprintln(t, "\nall is well")
+	}
+	if warnings := h.Warnings(); len(warnings) > 0 {
+		fmt.Fprintf(t, "\nto be looked after:\n  %s\n", strings.Join(warnings, "\n  "))
+	}
+	return t.Flush()
+}
+
+// shown is a look as JSON.
+type shown struct {
+	OK         bool               `json:"ok"`
+	Faults     []string           `json:"faults"`
+	WayOut     string             `json:"way_out,omitempty"`  // of what is wrong with the whole cluster
+	Warnings   []string           `json:"warnings,omitempty"` // what is not wrong yet
+	Epoch      int64              `json:"epoch"`
+	Replicas   int                `json:"replicas"`
+	Unserved   []int              `json:"unserved"` // partitions without a ready replica
+	Below      []int              `json:"below"`    // with fewer than replicas
+	Nodes      []shownNode        `json:"nodes"`
+	Assignment cluster.Assignment `json:"assignment"` // for assign --from
+}
+
+type shownNode struct {
+	ID         millrace.NodeID `json:"id"`
+	Addr       string          `json:"addr,omitempty"`
+	Zone       string          `json:"zone,omitempty"`
+	State      string          `json:"state"`
+	Seen       *time.Time      `json:"seen,omitempty"` // when it last lived
+	Hosts      []int           `json:"hosts"`
+	BacksUp    string          `json:"backs_up,omitempty"` // of a backup node: partitions, such as 0-719
+	Ready      []int           `json:"ready"`
+	Behind     []int           `json:"behind,omitempty"`
+	LagSeconds float64         `json:"lag_seconds,omitempty"`
+	Reports    []shownReport   `json:"reports,omitempty"`
+}
+
+type shownReport struct {
+	State      string    `json:"state"`
+	Reason     string    `json:"reason,omitempty"`
+	Detail     string    `json:"detail,omitempty"`
+	Partitions []int     `json:"partitions"`
+	Since      time.Time `json:"since"`
+	Seconds    float64   `json:"seconds,omitempty"`
+	Warning    bool      `json:"warning,omitempty"`
+}
+
+func shownOf(l clusters.Look) shown {
+	h, faults := l.Health, l.Faults()
+	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
+	for _, n := range h.Nodes {
+		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: display.Numbers(n.Hosts), BacksUp: n.Keeps, Ready: display.Numbers(n.Ready), Behind: display.Numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
+		if !n.Seen.IsZero() {
+			node.Seen = &n.Seen
+		}
+		for _, r := range n.Reports {
+			node.Reports = append(node.Reports, shownReport{r.State, r.Reason, r.Detail, display.Numbers(r.Partitions), r.Since, r.Seconds, r.Warning})
+		}
+		out.Nodes = append(out.Nodes, node)
+	}
+	return out
+}
+
+func clusterHistory(cm *clusters.Flags) *cobra.Command {
+	var output display.Form
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "Who had what done to the cluster, and when",
+		Long: `Shows what commands did to who hosts what, to page keys, and to the running of
+nodes: who, what, and how it was before and after, the oldest first, a thousand at
+most. Feeds, models and documents of experiments have histories of their own
+("feed history"), what nodes do by request is in their audit logs, what becomes of
+backups is in their bucket ("backup acts"), and what partitioners are told in the
+topic progress ("topics history").`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.Open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			all, err := cl.History(c.Context())
+			if err != nil {
+				return err
+			}
+			return output.Write(c.OutOrStdout(), display.List(all), func(w io.Writer) error { return display.WriteActs(w, all) })
+		},
+	}
+	display.Flag(c, &output)
+	return c
+}
+
+// assigning is what cluster assign is told.
+type assigning struct {
+	command.Act
+	nodes    []string
+	replicas int
+	from     string
+	replace  bool
+	shrink   bool
+	force    bool
+	epoch    int64
+	wait     time.Duration
+}
+
+func clusterAssign(cm *clusters.Flags) *cobra.Command {
+	as := assigning{Act: command.Act{Cluster: cm}}
+	c := &cobra.Command{
+		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
+		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
+		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet.
+
+With --from it assigns what a file holds, under the next epoch: the output of
+"cluster show -o json", or map.json of a data directory's cluster directory. So
+it goes back from an assignment that was a mistake.
+
+Where nodes remember an assignment that etcd has lost --nodes is refused:
+"cluster restore" brings that back, and moves nothing.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.Open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			a, err := as.run(c.Context(), cl)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d: %d partitions on %d nodes\n", a.Epoch, partition.Count, len(a.Nodes()))
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVar(&as.nodes, "nodes", nil, "ids of the index nodes")
+	f.IntVar(&as.replicas, "replicas", 2, "replicas of each partition")
+	f.StringVar(&as.from, "from", "", "a file with the assignment to go back to")
+	f.BoolVar(&as.replace, "replace", false, "with --nodes: replace the present assignment, though nearly every partition moves")
+	f.BoolVar(&as.shrink, "allow-shrink", false, "let the map lose more than a fifth of its nodes or replicas")
+	f.BoolVar(&as.force, "force", false, "assign nodes that have never registered, too")
+	as.OverrideFlag(c, "to assign anew what nodes remember otherwise, and etcd has lost")
+	f.DurationVar(&as.wait, "wait", 10*time.Second, "for how long nodes that have just been started may be on their way to register")
+	f.Int64Var(&as.epoch, "epoch", 0, "the epoch, above the present one by at most 1000 (default: the next)")
+	c.MarkFlagsMutuallyExclusive("nodes", "from")
+	c.MarkFlagsOneRequired("nodes", "from")
+	return c
+}
+
+func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
+	over, err := as.Overrides()
+	if err != nil {
+		return a, err
+	}
+	now, ok, err := cl.Assigned(ctx)
+	if err != nil {
+		return a, err
+	}
+	if ok && as.from == "" && !as.replace {
+		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
+	}
+	limited, cancel := context.WithTimeout(ctx, as.wait)
+	defer cancel()
+	for {
+		if a, err = as.make(ctx, cl, over); err != nil {
+			return a, err
+		}
+		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
+		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
+		err = cl.Assign(ctx, a)
+		if !errors.Is(err, cluster.ErrUnknownOwner) {
+			return a, err
+		}
+		select { // nodes may be on their way
+		case <-limited.Done():
+			return a, err
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// make reads an assignment to go back to, or spreads partitions over the nodes
+// as they are now.
+func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (cluster.Assignment, error) {
+	s, stats, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return cluster.Assignment{}, err
+	}
+	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
+		return cluster.Assignment{}, &millrace.Error{
+			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
+			WayOut: clusters.RestoreWayOut + "; if that is meant, say --override with the cluster's name",
+		}
+	}
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		return cluster.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+	}
+	if as.from != "" {
+		return cluster.ReadAssignment(as.from)
+	}
+	ids := make([]millrace.NodeID, len(as.nodes))
+	for i, n := range as.nodes {
+		ids[i] = millrace.NodeID(strings.TrimSpace(n))
+	}
+	return coordinator.First(s, stats, ids, as.replicas)
+}
+
+func clusterRestore(cm *clusters.Flags) *cobra.Command {
+	var data []string
+	c := &cobra.Command{
+		Use:   "restore --data DIR,DIR",
+		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
+		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
+their data directories, the newest of each thing. Brokers keep the definitions of
+feeds and experiments and the key of page tokens, index nodes the list of models;
+so name one of each. A directory in which nothing is kept, as of a node that has
+lost its disk, is left out and told.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.Open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			dirs := make([]string, len(data))
+			for i, d := range data {
+				if _, err := os.Stat(d); err != nil { // mistyped, as an empty one is not
+					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data", Detail: err.Error(), WayOut: "name data directories as the roles' configuration has them (data)"}
+				}
+				dirs[i] = clusters.LastGood(d)
+			}
+			r, err := cl.Restore(c.Context(), dirs...)
+			if err != nil {
+				return err
+			}
+			for _, dir := range r.Empty {
+				fmt.Fprintf(c.ErrOrStderr(), "nothing is kept in %s: it is left out\n", dir)
+			}
+			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
+			return nil
+		},
+	}
+	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of a broker and an index node")
+	return c
+}

@@ -1,0 +1,431 @@
+package steer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Node is the commands of single nodes.
+func Node() *cobra.Command {
+	c := &cobra.Command{Use: "node", Short: "List, add, drain, replace, remove and restart index nodes"}
+	cm := clusters.FlagsOf(c.PersistentFlags())
+	c.AddCommand(
+		nodeList(cm), changing(cm, coordinator.Add, nodeAdd()), changing(cm, coordinator.Drain, nodeDrain()),
+		changing(cm, coordinator.Replace, nodeReplace()), changing(cm, coordinator.Repair, nodeRemove()), nodeRestart(cm),
+	)
+	return c
+}
+
+func nodeIDs(args []string) []millrace.NodeID {
+	ids := make([]millrace.NodeID, len(args))
+	for i, a := range args {
+		ids[i] = millrace.NodeID(a)
+	}
+	return ids
+}
+
+// shownMember is a node as node list shows it.
+type shownMember struct {
+	ID       millrace.NodeID  `json:"id"`
+	Addr     string           `json:"addr,omitempty"`
+	Zone     string           `json:"zone,omitempty"`
+	Weight   float64          `json:"weight"`
+	State    string           `json:"state"`
+	Hosts    int              `json:"hosts"`
+	Ready    int              `json:"ready"`
+	Held     int              `json:"held"` // partitions on its disk that it no longer hosts
+	Bytes    int64            `json:"bytes"`
+	Free     int64            `json:"free_bytes"`
+	Disk     int64            `json:"disk_bytes"`
+	Memory   int64            `json:"memory_bytes"`
+	Marks    coordinator.Mark `json:"marks"`
+	BacksUp  bool             `json:"backs_up,omitempty"`
+	GoneFrom *time.Time       `json:"gone_since,omitempty"`
+}
+
+func nodeList(cm *clusters.Flags) *cobra.Command {
+	return showing(cm, &cobra.Command{
+		Use:   "list",
+		Short: "All nodes: what they host, their room on disk, and what is wanted of them",
+		Args:  cobra.NoArgs,
+	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
+		members := display.List(membersOf(s, stats))
+		return members, func(w io.Writer) error { return writeMembers(w, members) }, nil
+	})
+}
+
+func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
+	ids := s.Assignment.Nodes()
+	for _, n := range s.Map.Nodes() {
+		if !slices.Contains(ids, n.ID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		n, _ := s.Map.Node(id)
+		hosted, ready, st := s.Assignment.Hosted(id), s.Map.Ready(id), stats[id]
+		ready = ready.And(hosted)
+		m := shownMember{ID: id, Addr: n.Addr, Zone: n.Zone, Weight: cmp.Or(n.Weight, 1), State: "alive", Hosts: hosted.Len(), Ready: ready.Len(), Held: st.Held.Len(), Free: st.FreeBytes, Disk: st.DiskBytes, Memory: st.MemoryBytes, Marks: s.Intent.Nodes[id], BacksUp: n.Keeps != ""}
+		for _, p := range st.Partitions {
+			m.Bytes += p.Bytes
+		}
+		if !s.Map.Alive(id) {
+			m.State, m.Ready = "gone", 0
+			if since, ok := s.Notes.Gone[id]; ok {
+				m.GoneFrom = &since
+			}
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+func writeMembers(w io.Writer, members []shownMember) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tADDRESS\tZONE\tWEIGHT\tSTATE\tHOSTS\tREADY\tKEPT\tMIB\tFREE MIB\tMEMORY MIB\t")
+	for _, m := range members {
+		var marks []string
+		for word, is := range map[string]bool{"draining": m.Marks.Draining, "added": m.Marks.Added, "given up": m.Marks.Lost, "backs up": m.BacksUp} {
+			if is {
+				marks = append(marks, word)
+			}
+		}
+		slices.Sort(marks)
+		state := m.State
+		if m.GoneFrom != nil {
+			state += " since " + m.GoneFrom.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\t%d\t%d\t%d\t%.1f\t%d\t%d\t%s\n", m.ID, m.Addr, m.Zone, m.Weight, state, m.Hosts, m.Ready, m.Held, float64(m.Bytes)/(1<<20), m.Free>>20, m.Memory>>20, strings.Join(marks, ", "))
+	}
+	return t.Flush()
+}
+
+func nodeAdd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "add NODE...",
+		Short: "Let nodes take their share of the partitions, and what nodes that are gone leave behind",
+		Long: `Lets nodes take their share of the partitions, and what nodes that are gone
+leave behind. Start them first; a node that was to be drained hosts again.`,
+		Args: cobra.MinimumNArgs(1),
+	}
+}
+
+func nodeDrain() *cobra.Command {
+	return &cobra.Command{
+		Use:   "drain NODE...",
+		Short: "Move everything that nodes host to others, so that they can be stopped",
+		Args:  cobra.MinimumNArgs(1),
+	}
+}
+
+func nodeReplace() *cobra.Command {
+	return &cobra.Command{
+		Use:   "replace OLD NEW",
+		Short: "Move exactly what one node hosts to another",
+		Args:  cobra.ExactArgs(2),
+	}
+}
+
+func nodeRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NODE...",
+		Short: "Give nodes up that are gone for good: their replicas are made elsewhere at once",
+		Long: `Gives nodes up that are gone for good: their replicas are made elsewhere at
+once, without waiting for the grace, also when many are gone. A node that is
+there is drained first ("node drain") and then simply stopped.`,
+		Args: cobra.MinimumNArgs(1),
+	}
+}
+
+// changing has a command begin a plan for the nodes that it is given.
+func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm}}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		return st.propose(c, coordinator.Request{Kind: kind, Nodes: nodeIDs(args)})
+	}
+	st.Flags(c)
+	st.planFlags(c)
+	return c
+}
+
+// restarting is how nodes are restarted.
+type restarting struct {
+	command.Act
+	exec    string
+	timeout time.Duration
+}
+
+func (r *restarting) restartFlags(c *cobra.Command) {
+	r.Flags(c)
+	display.Flag(c, &r.Output)
+	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
+	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
+	r.OverrideFlag(c, "to go on though partitions have no second ready replica")
+	if err := c.MarkFlagRequired("exec"); err != nil {
+		panic(err) // the flag above exists
+	}
+}
+
+func nodeRestart(cm *clusters.Flags) *cobra.Command {
+	r := restarting{Act: command.Act{Cluster: cm}}
+	c := &cobra.Command{
+		Use:   "restart NODE --exec COMMAND",
+		Short: "Restart a node once everything it hosts is served elsewhere, and wait until it is whole again",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return r.run(c, func(s *coordinator.Steered) ([]millrace.NodeID, error) {
+				if _, ok := s.Map.Node(millrace.NodeID(args[0])); !ok {
+					return nil, &millrace.Error{Reason: millrace.ReasonNotFound, Field: "node", Detail: fmt.Sprintf("no node %q is registered", args[0]), WayOut: "see: millrace node list"}
+				}
+				return nodeIDs(args), nil
+			})
+		},
+	}
+	r.restartFlags(c)
+	return c
+}
+
+func clusterRoll(cm *clusters.Flags) *cobra.Command {
+	r := restarting{Act: command.Act{Cluster: cm}}
+	c := &cobra.Command{
+		Use:   "roll --exec COMMAND",
+		Short: "Restart all nodes, one after the other and zone by zone, as for an upgrade",
+		Long: `Restarts all nodes, one after the other and zone by zone, as for an upgrade.
+Before each, everything that it hosts must be served by another node; after it,
+the node must be whole again. It stops at the first that is not, and goes on
+from there when it is run again with --after.
+
+The command runs by sh with NODE, ADDR and ZONE in its environment, and returns
+when the node is stopped and started. A node that is told to stop (SIGTERM)
+leaves the routing first.`,
+		Args: cobra.NoArgs,
+	}
+	var after string
+	c.Flags().StringVar(&after, "after", "", "begin after this node")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		return r.run(c, func(s *coordinator.Steered) ([]millrace.NodeID, error) { return rollOrder(s, after) })
+	}
+	r.restartFlags(c)
+	return c
+}
+
+// rollOrder returns the nodes zone by zone, those behind one of them.
+func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err error) {
+	nodes := slices.Clone(s.Map.Nodes())
+	slices.SortStableFunc(nodes, func(a, b cluster.Node) int { return strings.Compare(a.Zone, b.Zone) })
+	for _, n := range nodes {
+		if s.Map.Alive(n.ID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	if after == "" {
+		return ids, nil
+	}
+	i := slices.Index(ids, millrace.NodeID(after))
+	if i < 0 {
+		return nil, &millrace.Error{Reason: millrace.ReasonNotFound, Field: "after", Detail: fmt.Sprintf("no node %q is registered", after), WayOut: "see: millrace node list"}
+	}
+	return ids[i+1:], nil
+}
+
+// run restarts nodes one after the other.
+func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]millrace.NodeID, error)) error {
+	if _, err := r.Overrides(); err != nil {
+		return err
+	}
+	cl, err := r.Cluster.Open(c.Context())
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	s, _, err := coordinator.Look(c.Context(), cl)
+	if err != nil {
+		return err
+	}
+	ids, err := which(s)
+	if err != nil {
+		return err
+	}
+	w := c.OutOrStdout()
+	for i, id := range ids {
+		n, _ := s.Map.Node(id)
+		hosted := s.Map.Hosted(id)
+		step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "planned"}
+		if err := r.Output.Write(w, step, step.text("%d. %s (%s, zone %q): %d partitions\n", i+1, id, n.Addr, n.Zone, hosted.Len())); err != nil {
+			return err
+		}
+	}
+	if ok, err := r.Meant(c); !ok {
+		return err
+	}
+	for i, id := range ids {
+		restarted, err := r.one(c.Context(), w, cl, id)
+		if err == nil {
+			continue
+		}
+		done := i
+		if restarted {
+			done++
+		}
+		return goOn(err, ids, done)
+	}
+	return nil
+}
+
+// goOn says where to go on with nodes of which the first are done.
+func goOn(err error, ids []millrace.NodeID, done int) error {
+	switch {
+	case len(ids) == 1 || done == len(ids):
+		return err
+	case done == 0:
+		return fmt.Errorf("%w; run it again once that is mended", err)
+	}
+	return fmt.Errorf("%w; go on with --after %s once that is mended", err, ids[done-1])
+}
+
+// stopsWithin is how long the command that restarts a node has to end when its
+// time is over.
+const stopsWithin = 10 * time.Second
+
+// one restarts a node, when all that it hosts is served by others. Who is told to
+// stop meanwhile lets the command end, or the node would stay down: one reports
+// whether the node was restarted, and nobody waited until it was whole.
+func (r *restarting) one(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+	err = cl.Alone(told, "restart "+string(id), func(told context.Context) (err error) {
+		restarted, err = r.alone(told, w, cl, id)
+		return err
+	})
+	return restarted, err
+}
+
+// alone is one while nobody else takes replicas out.
+func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
+	ctx, cancel := context.WithTimeout(told, r.timeout)
+	defer cancel()
+	watch, err := cl.Watch(ctx)
+	if err == nil && r.Override == "" {
+		err = clusters.Await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
+	}
+	if told.Err() != nil {
+		return false, fmt.Errorf("interrupted: %s is not restarted", id)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s is not restarted: %w", id, err)
+	}
+	n, _ := watch.Current().Node(id)
+	hosted := watch.Current().Hosted(id)
+	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
+	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
+		return false, err
+	}
+	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
+	return restarted, command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
+		if err := r.command(told, w, n); err != nil {
+			return fmt.Errorf("the command that restarts %s: %w", id, err)
+		}
+		begun := time.Now()
+		err := clusters.Await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, n.Start) })
+		if restarted = err != nil && told.Err() != nil; restarted {
+			return fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, err)
+		}
+		if err != nil {
+			return fmt.Errorf("%s is not whole again after %s: %w", id, time.Since(begun).Round(time.Second), err)
+		}
+		took := time.Since(begun).Round(100 * time.Millisecond)
+		step.State, step.Seconds = "whole", took.Seconds()
+		return r.Output.Write(w, step, step.text("%s is whole again after %s\n", id, took))
+	})
+}
+
+// shownRestart is a step of a restart as JSON: each is a line.
+type shownRestart struct {
+	Node       millrace.NodeID `json:"node"`
+	Addr       string          `json:"addr"`
+	Zone       string          `json:"zone"`
+	Partitions int             `json:"partitions"`
+	State      string          `json:"state"`   // planned, restarts, whole
+	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
+}
+
+// text writes a step for people.
+func (shownRestart) text(format string, args ...any) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, format, args...)
+		return err
+	}
+}
+
+// command runs the command that restarts a node. A terminal that interrupts this
+// process interrupts the command as well; what it does about that is its own.
+func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(told), r.timeout)
+	defer cancel()
+	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
+	c.Env = append(os.Environ(), "NODE="+string(n.ID), "ADDR="+n.Addr, "ZONE="+n.Zone)
+	c.Stdout, c.Stderr = w, os.Stderr
+	if r.Output.JSON() {
+		c.Stdout = os.Stderr
+	}
+	c.Cancel, c.WaitDelay = func() error { return c.Process.Signal(syscall.SIGTERM) }, stopsWithin
+	err := c.Run()
+	if err != nil && told.Err() != nil {
+		err = fmt.Errorf("interrupted: %w: see whether the node runs", err)
+	}
+	return err
+}
+
+// spared reports which partitions of a node nobody else serves.
+func spared(m *cluster.Map, id millrace.NodeID) error {
+	hosted := m.Hosted(id)
+	for _, n := range m.Nodes() {
+		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
+			serves := m.Ready(n.ID)
+			serves = serves.And(m.Hosted(n.ID))
+			hosted = hosted.Minus(serves.Minus(m.Lag(n.ID).Behind))
+		}
+	}
+	if k := hosted.Len(); k > 0 {
+		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &hosted)
+	}
+	return nil
+}
+
+// whole reports why a node does not serve all that it hosts, by a process that
+// started after the one that had started so often.
+func whole(m *cluster.Map, id millrace.NodeID, was int64) error {
+	n, _ := m.Node(id)
+	ready := m.Ready(id)
+	missing := m.Hosted(id)
+	missing = missing.Minus(ready)
+	missing = missing.Or(m.Lag(id).Behind)
+	switch {
+	case !m.Alive(id):
+		return errors.New("it is not registered")
+	case n.Start <= was && was > 0:
+		return errors.New("the process that ran before is still registered")
+	case n.Keeps == "" && missing.Len() > 0:
+		return fmt.Errorf("%d partitions are not ready", missing.Len())
+	}
+	return nil
+}

@@ -1,0 +1,471 @@
+// Package steer is the commands of who hosts what: assignments, plans of moves, nodes
+// that come, go and restart, and what all brokers go by besides.
+package steer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// steering is what every command has that changes who hosts what.
+type steering struct {
+	command.Act
+	wait  bool
+	per   int
+	begun int
+	rate  int64
+}
+
+// planFlags adds those of a command that begins a plan.
+func (st *steering) planFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
+	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
+	f.IntVar(&st.begun, "moves-per-second", 0, "moves that are begun in the whole cluster (default: the coordinator's)")
+	f.Int64Var(&st.rate, "mib-per-second", 0, "bound on the moves that are begun (default: the coordinator's)")
+	st.OverrideFlag(c, "to do what leaves partitions with fewer replicas than are wanted")
+	display.Flag(c, &st.Output)
+}
+
+// nodeStats is what nodes say of themselves.
+type nodeStats = map[millrace.NodeID]cluster.NodeStats
+
+// showing has a command show how the cluster is steered: look returns what is
+// shown as JSON, and what writes the same as text.
+func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *cluster.Client, *coordinator.Steered, nodeStats, []string) (any, func(io.Writer) error, error)) *cobra.Command {
+	var output display.Form
+	c.RunE = func(c *cobra.Command, args []string) error {
+		cl, err := cm.Open(c.Context())
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		s, stats, err := coordinator.Look(c.Context(), cl)
+		if err != nil {
+			return err
+		}
+		all, text, err := look(c.Context(), cl, s, stats, args)
+		if err != nil {
+			return err
+		}
+		return output.Write(c.OutOrStdout(), all, text)
+	}
+	display.Flag(c, &output)
+	return c
+}
+
+// request completes what is wanted by what the flags say.
+func (st *steering) request(r coordinator.Request) (coordinator.Request, error) {
+	lossy, err := st.Overrides()
+	r.By, r.Lossy = clusters.Who(), lossy
+	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
+	return r, err
+}
+
+// propose shows what is wanted and, if that is so, does it.
+func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
+	r, err := st.request(r)
+	if err != nil {
+		return err
+	}
+	cl, err := st.Cluster.Open(c.Context())
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if _, ok, err := cl.Leader(c.Context()); err == nil && !ok {
+		fmt.Fprintln(c.ErrOrStderr(), "no coordinator leads: a plan waits until one runs (millrace coordinator)")
+	}
+	w := c.OutOrStdout()
+	err = coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
+		if err := showProposal(w, p, &st.Output); err != nil {
+			return err
+		}
+		says := r.Kind == coordinator.Add || r.Kind == coordinator.Drain // something of a node, though nothing moves
+		if err := p.Err(); err != nil || len(p.Plan.Moves) == 0 && !says {
+			return cmp.Or(err, command.ErrDry)
+		}
+		if ok, err := st.Meant(c); !ok {
+			return cmp.Or(err, command.ErrDry)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, command.ErrDry):
+		return nil
+	case err != nil:
+		return err
+	}
+	if !st.wait {
+		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
+		return nil
+	}
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
+		s, _, err := coordinator.Look(ctx, cl)
+		return s, err
+	})
+}
+
+// errStillOn ends the wait for a plan, and not the plan.
+var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster status")
+
+// maxAway is how often in a row a plan cannot be looked at, a pause apart,
+// before nobody waits for it any more.
+const maxAway = 60
+
+// awaitPlan shows how far a plan is until it ends. An etcd that is away for a
+// while holds a plan up, and does not end it; nor does who no longer waits.
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(context.Context) (*coordinator.Steered, error)) error {
+	var last string
+	tell := func(line string) {
+		if line != last {
+			last = line
+			fmt.Fprintln(w, line)
+		}
+	}
+	for away := 0; ; {
+		s, err := look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return errStillOn
+		case errors.Is(err, cluster.ErrAway) && away < maxAway:
+			away++
+			tell("etcd is away; the plan goes on when it is back")
+		case err != nil:
+			return err
+		default:
+			away = 0
+			pr := s.Progress(time.Now())
+			tell(progressLine(s.Plan, &pr))
+			if s.Plan.Status == coordinator.Done {
+				return nil
+			}
+			if s.Plan.Status.Ended() {
+				return fmt.Errorf("plan %s is %s", s.Plan.ID, s.Plan.Status)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errStillOn
+		case <-time.After(pause):
+		}
+	}
+}
+
+func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
+	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
+	if pr.Rate > 0 {
+		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
+	}
+	if pr.Left > 0 {
+		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
+	}
+	return line
+}
+
+// shownProposal is a proposal as JSON.
+type shownProposal struct {
+	Kind   coordinator.Kind         `json:"kind"`
+	Why    string                   `json:"why"`
+	Wanted int                      `json:"wanted"`
+	Moves  []coordinator.Move       `json:"moves"`
+	Bytes  int64                    `json:"bytes"`
+	Nodes  []coordinator.NodeChange `json:"nodes"`
+	Checks []coordinator.Check      `json:"checks"`
+}
+
+func showProposal(w io.Writer, p *coordinator.Proposal, output *display.Form) error {
+	out := shownProposal{Kind: p.Plan.Kind, Why: p.Plan.Why, Wanted: p.Plan.Wanted, Moves: display.List(p.Plan.Moves), Nodes: display.List(p.Nodes()), Checks: display.List(p.Checks)}
+	for _, m := range out.Moves {
+		out.Bytes += m.Bytes
+	}
+	return output.Write(w, out, out.write)
+}
+
+func (out *shownProposal) write(w io.Writer) error {
+	fmt.Fprintf(w, "%s: %d moves, %.1f MiB, %d replicas of each partition\n\n", out.Why, len(out.Moves), float64(out.Bytes)/(1<<20), out.Wanted)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NODE\tPARTITIONS NOW\tAFTER\tMIB NOW\tAFTER")
+	for _, n := range out.Nodes {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.1f\n", n.ID, n.Before, n.After, float64(n.BytesBefore)/(1<<20), float64(n.BytesAfter)/(1<<20))
+	}
+	fmt.Fprintln(t)
+	for _, c := range out.Checks {
+		fmt.Fprintf(t, "%s\t%s\n", c.Gravity, c.What)
+	}
+	return t.Flush()
+}
+
+func clusterPlan(cm *clusters.Flags) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm, How: "millrace cluster apply"}}
+	r := coordinator.Request{Kind: coordinator.Rebalance}
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Show how partitions would be spread over all nodes that are there, by the fewest moves",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
+	}
+	replicasFlag(c, &r)
+	display.Flag(c, &st.Output)
+	return c
+}
+
+func clusterApply(cm *clusters.Flags) *cobra.Command {
+	st := steering{Act: command.Act{Cluster: cm, Apply: true}} // as its name says; cluster plan is its dry run
+	r := coordinator.Request{Kind: coordinator.Rebalance}
+	c := &cobra.Command{
+		Use:   "apply",
+		Short: "Spread partitions over all nodes that are there, as cluster plan shows it",
+		Long: `Spreads partitions over all nodes that are there, as "cluster plan" shows it:
+new nodes take their share, and no partition has fewer ready replicas than are
+wanted at any moment. A coordinator carries it out; "cluster status" tells how
+far it is, and pause, resume, cancel and rollback steer it.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return st.respread(c, r) },
+	}
+	replicasFlag(c, &r)
+	c.Flags().BoolVar(&st.Yes, "yes", false, "do not ask; for scripts")
+	st.planFlags(c)
+	return c
+}
+
+func replicasFlag(c *cobra.Command, r *coordinator.Request) {
+	c.Flags().Var((*percent)(&r.Gain), "gain", "the least that is moved for, such as 5%: by how much the fullest and the emptiest node come nearer, of the mean")
+	c.Flags().IntVar(&r.Replicas, "replicas", 0, "replicas of each partition, 1 or more (default: as many as now)")
+}
+
+// percent is a flag of percent, and a share in the code.
+type percent float64
+
+func (p *percent) String() string { return fmt.Sprintf("%g%%", 100*float64(*p)) }
+func (p *percent) Type() string   { return "percent" }
+
+func (p *percent) Set(text string) error {
+	x, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !(x >= 0 && x <= maxGain) {
+		return fmt.Errorf("give 0%% to %d%%", maxGain)
+	}
+	*p = percent(x / 100)
+	return nil
+}
+
+// maxGain is in percent: an empty node among full ones is 100 and more.
+const maxGain = 1000
+
+// respread proposes to spread the partitions, with another number of replicas if
+// one is said.
+func (st *steering) respread(c *cobra.Command, r coordinator.Request) error {
+	if c.Flags().Changed("replicas") {
+		if r.Kind = coordinator.Resize; r.Replicas < 1 {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "replicas", Detail: fmt.Sprintf("%d replicas of each partition answer nothing", r.Replicas), WayOut: "say 1 or more, or leave it out for as many as now"}
+		}
+	}
+	return st.propose(c, r)
+}
+
+// clusterOrder is a command that tells a plan what to do. One takes back what the
+// other does of pause and resume, which act at once; the others are dry.
+func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.Command {
+	a, atOnce := command.Act{Cluster: cm}, o == coordinator.Pause || o == coordinator.Resume
+	c := &cobra.Command{
+		Use: string(o), Short: short, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cm.Open(c.Context())
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			w, shown := c.OutOrStdout(), shownOrder{Order: o}
+			p, err := coordinator.Command(c.Context(), cl, o, clusters.Who(), func(s *coordinator.Steered) error {
+				pr := s.Progress(time.Now())
+				shown.Plan, shown.Kind, shown.Status, shown.Moves = s.Plan.ID, s.Plan.Kind, s.Plan.Status, pr.Moves
+				if atOnce {
+					return nil
+				}
+				if !a.Output.JSON() {
+					fmt.Fprintf(w, "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
+				}
+				if ok, err := a.Meant(c); !ok {
+					return cmp.Or(err, command.ErrDry)
+				}
+				return nil
+			})
+			if err == nil {
+				shown.Status, shown.Applied = p.Status, true
+			} else if !errors.Is(err, command.ErrDry) {
+				return err
+			}
+			return a.Output.Write(w, shown, shown.write)
+		},
+	}
+	if !atOnce {
+		a.Flags(c)
+	}
+	display.Flag(c, &a.Output)
+	return c
+}
+
+// shownOrder is an order to a plan as JSON.
+type shownOrder struct {
+	Order   coordinator.Order             `json:"order"`
+	Plan    string                        `json:"plan_id"`
+	Kind    coordinator.Kind              `json:"kind"`
+	Status  coordinator.Status            `json:"status"` // after it, where it is applied
+	Moves   map[coordinator.MoveState]int `json:"moves"`  // before it
+	Applied bool                          `json:"applied"`
+}
+
+func (s *shownOrder) write(w io.Writer) (err error) {
+	if s.Applied {
+		_, err = fmt.Fprintf(w, "plan %s (%s) is %s\n", s.Plan, s.Kind, s.Status)
+	}
+	return err
+}
+
+// takenBack says what an order takes back of a plan.
+func takenBack(o coordinator.Order, pr *coordinator.Progress) string {
+	done := "stay"
+	if o == coordinator.Rollback {
+		done = "are taken back"
+	}
+	return fmt.Sprintf("%s: %d moves that are done %s, %d that build are taken back, %d are not begun", o, pr.Moves[coordinator.Moved], done, pr.Moves[coordinator.Building], pr.Moves[coordinator.Waiting])
+}
+
+func clusterStatus(cm *clusters.Flags) *cobra.Command {
+	return showing(cm, &cobra.Command{
+		Use:   "status",
+		Short: "How far the last plan is, which nodes are gone, and what a person has to see to",
+		Args:  cobra.NoArgs,
+	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, _ nodeStats, _ []string) (any, func(io.Writer) error, error) {
+		leader, leads, err := cl.Leader(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
+		out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
+		if out.Progress.Moves == nil {
+			out.Progress.Moves = map[coordinator.MoveState]int{}
+		}
+		if leads {
+			out.Leader = &leader
+		}
+		return out, func(w io.Writer) error { return writeStatus(w, s, leader, leads) }, nil
+	})
+}
+
+type shownStatus struct {
+	Leader   *cluster.Leader      `json:"leader"`
+	Plan     *coordinator.Plan    `json:"plan"`
+	Progress coordinator.Progress `json:"progress"`
+	Notes    coordinator.Notes    `json:"notes"`
+	Intent   coordinator.Intent   `json:"intent"`
+}
+
+func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, leads bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	now := time.Now()
+	if leads {
+		fmt.Fprintf(t, "coordinator %s leads since %s\n", leader.Name, leader.Since.Format(time.RFC3339))
+	} else {
+		fmt.Fprintln(t, "NO coordinator leads: nothing is carried out or repaired until one runs")
+	}
+	for _, a := range s.Notes.Alarms {
+		fmt.Fprintf(t, "ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
+	}
+	for id, since := range s.Notes.Gone {
+		fmt.Fprintf(t, "%s is gone since %s\n", id, since.Format(time.RFC3339))
+	}
+	if s.Plan == nil {
+		fmt.Fprintln(t, "there has been no plan yet: see millrace cluster plan")
+		return t.Flush()
+	}
+	pr := s.Progress(now)
+	fmt.Fprintf(t, "\nplan %s (%s) by %s: %s\n%s\n\nNODE\tBEFORE\tNOW\tAFTER\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	for _, n := range pr.Nodes {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
+	}
+	if len(pr.UnderWay) > 0 {
+		fmt.Fprintln(t, "\nUNDER WAY\tMIB\tREPLICA\tFOR\t")
+		writeMoves(t, pr.UnderWay)
+	}
+	fmt.Fprintln(t)
+	for _, e := range s.Plan.Log[max(0, len(s.Plan.Log)-5):] {
+		fmt.Fprintf(t, "%s\t%s\n", e.When.Format(time.RFC3339), e.What)
+	}
+	return t.Flush()
+}
+
+// maxShownMoves bounds what status prints; JSON has all.
+const maxShownMoves = 20
+
+func writeMoves(w io.Writer, moves []coordinator.MoveProgress) {
+	for _, m := range moves[:min(len(moves), maxShownMoves)] {
+		fmt.Fprintf(w, "%s\t%.1f\t%s\t%.0f s\t%s\n", m.Move, float64(m.Bytes)/(1<<20), m.Replica, m.Seconds, m.Detail)
+	}
+	if more := len(moves) - maxShownMoves; more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+}
+
+func clusterExplain(cm *clusters.Flags) *cobra.Command {
+	return showing(cm, &cobra.Command{
+		Use:   "explain PARTITION [NODE]",
+		Short: "Why a partition is where it is, since when, and by which rule not elsewhere",
+		Args:  cobra.RangeArgs(1, 2),
+	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, args []string) (any, func(io.Writer) error, error) {
+		p, err := command.Partition(args[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		var only millrace.NodeID
+		if len(args) > 1 {
+			only = millrace.NodeID(args[1])
+		}
+		x, err := s.Explain(stats, p, only, time.Now())
+		x.Replicas, x.Elsewhere = display.List(x.Replicas), display.List(x.Elsewhere)
+		return x, func(w io.Writer) error { return writeExplanation(w, x) }, err
+	})
+}
+
+func writeExplanation(w io.Writer, x coordinator.Explanation) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "partition %d, %d replicas wanted\n\n", x.Partition, x.Wanted)
+	for _, r := range x.Replicas {
+		since := ""
+		if !r.Since.IsZero() {
+			since = " since " + r.Since.Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\tis here: %s%s\t%s\n", r.Node, r.State, since, r.Why)
+		if r.Reason != "" || r.Detail != "" {
+			fmt.Fprintf(t, "\t%s: %s\n", r.Reason, r.Detail)
+		}
+	}
+	for _, v := range x.Elsewhere {
+		if v.OK {
+			fmt.Fprintf(t, "%s\tmay host it\t%s\n", v.Node, v.Detail)
+		} else {
+			fmt.Fprintf(t, "%s\tmay not host it: %s\t%s\n", v.Node, v.Rule, v.Detail)
+		}
+	}
+	if len(x.Moves) > 0 {
+		fmt.Fprintln(t, "\nmoves of the last plan:")
+		writeMoves(t, x.Moves)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,67 @@
+package steer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+func TestGainsArePercent(t *testing.T) {
+	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "150%": 1.5, "": -1, "-1%": -1, "NaN": -1, "a": -1, "5000%": -1} {
+		got := percent(-1)
+		if err := got.Set(text); (err != nil) != (want < 0) || want >= 0 && float64(got) != want {
+			t.Errorf("%q is %v, %v", text, got, err)
+		}
+	}
+}
+
+// Who waits for a plan goes on waiting while etcd is away, hears of it once,
+// and gives up in the end; any other fault ends the wait.
+func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
+	is := func(status coordinator.Status) *coordinator.Steered {
+		return &coordinator.Steered{Steering: &cluster.Steering{}, Plan: &coordinator.Plan{ID: "p1", Status: status}}
+	}
+	away := fmt.Errorf("cluster: %w", cluster.ErrAway)
+	type look struct {
+		s     *coordinator.Steered
+		err   error
+		times int
+	}
+	const told = "etcd is away; the plan goes on when it is back"
+	for name, c := range map[string]struct {
+		looks []look
+		want  string // of the error
+		tells int
+	}{
+		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
+		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
+		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
+		"another fault":       {[]look{{nil, cluster.ErrNothing, 1}}, "holds nothing of this cluster", 0},
+		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
+	} {
+		var out bytes.Buffer
+		next, n := 0, 0
+		err := awaitPlan(t.Context(), &out, 0, func(context.Context) (*coordinator.Steered, error) {
+			if next == len(c.looks) {
+				return nil, errors.New("it looks once more than it should")
+			}
+			l := c.looks[next]
+			if n++; n == l.times {
+				next, n = next+1, 0
+			}
+			return l.s, l.err
+		})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v; want %q", name, err, c.want)
+		}
+		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
+			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package topics
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Schema lists and checks schemas, and gives one up.
+func Schema() *cobra.Command {
+	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
+	l := reach.LogFlagsOf(c.PersistentFlags())
+	c.AddCommand(schemaList(l), rollouts.SchemaCheck(l), schemaRetire(l), schemaRefuse(l))
+	return c
+}
+
+func schemaList(l *reach.LogFlags) *cobra.Command {
+	return display.Looking(&cobra.Command{
+		Use:   "list",
+		Short: "List every schema in the schemas topic, and every fingerprint that was given up",
+		Args:  cobra.NoArgs,
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
+		ctx, cancel := l.Bound(c.Context())
+		defer cancel()
+		return l.WithSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+			shown := schemasShownOf(log, known)
+			return output.Write(c.OutOrStdout(), shown, shown.write)
+		})
+	})
+}
+
+// schemasShown is what schema list shows.
+type schemasShown struct {
+	Schemas []schemaShown `json:"schemas"`
+	Notes   []string      `json:"notes"` // of fields that schemas do not have alike
+}
+
+type schemaShown struct {
+	Fingerprint string `json:"fingerprint"`
+	Name        string `json:"name,omitempty"`
+	State       string `json:"state"`        // known, retired or refused
+	By          string `json:"by,omitempty"` // who said so, and when
+	At          string `json:"at,omitempty"`
+}
+
+func schemasShownOf(log *kafka.SchemaLog, known *schemas.Snapshot) *schemasShown {
+	shown := &schemasShown{Schemas: []schemaShown{}, Notes: []string{}}
+	add := func(fp millrace.Fingerprint, name, state string) {
+		word, at := log.Word(fp), ""
+		if !word.At.IsZero() {
+			at = display.ShortTime(word.At)
+		}
+		shown.Schemas = append(shown.Schemas, schemaShown{fp.String(), name, state, display.Printable(word.By), at})
+	}
+	for _, s := range known.All() {
+		state := "known"
+		if known.Retired(s.Fingerprint()) {
+			state = "retired"
+		}
+		add(s.Fingerprint(), s.Name(), state)
+	}
+	for _, fp := range log.AllRefused() {
+		add(fp, "", "refused")
+	}
+	for _, f := range known.Families() {
+		for _, c := range f.Clashes() {
+			shown.Notes = append(shown.Notes, fmt.Sprint(c))
+		}
+	}
+	for _, c := range known.Disagreements() {
+		shown.Notes = append(shown.Notes, c.String())
+	}
+	return shown
+}
+
+func (all *schemasShown) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE\tBY\tAT")
+	for _, s := range all.Schemas {
+		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Fingerprint, s.Name, s.State, s.By, s.At), "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range all.Notes {
+		fmt.Fprintf(w, "NOTE: %s\n", n)
+	}
+	return nil
+}
+
+func schemaRetire(l *reach.LogFlags) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "retire FINGERPRINT",
+		Short: "Take a schema out of what shapes the records of its name",
+		Long: `A schema that was a mistake leaves columns, aliases and defaults, and schemas to
+come must read its records. This takes all that back, on every node, from one
+moment to the next, and for good. Its records stay readable, in the fields that
+other schemas of the name have. The last schema of a name stays.
+
+It is refused while a feed, a model that serves or an experiment that has not
+stopped reads what no schema would have then: it names them.`,
+	}
+	cm := clusters.FlagsOf(c.Flags())
+	show := func(ctx context.Context, w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+		return showRetirement(ctx, w, cm, log, known, fp)
+	}
+	return schemaWord(l, word{show: show, give: kafka.RetireSchema, done: "retired: it shapes nothing any more"}, c)
+}
+
+func schemaRefuse(l *reach.LogFlags) *cobra.Command {
+	return schemaWord(l, word{show: showRefusal, give: kafka.RefuseSchema, done: "given up: its records are passed over"}, &cobra.Command{
+		Use:   "refuse FINGERPRINT",
+		Short: "Give up a schema that will never come, so that index nodes get past its records",
+		Long: `Index nodes wait for the schema of a record that they cannot read yet. Where it
+will never come, this lets every index node pass over the records of that
+fingerprint, now and later, and for good. A schema of it is refused from then on.`,
+	})
+}
+
+// word is what an operator says about a fingerprint to everyone, for good.
+type word struct {
+	// show says what it would do, or why it cannot be said.
+	show func(ctx context.Context, w io.Writer, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error
+	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
+	done string
+}
+
+func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
+	var a command.Act
+	c.Args = cobra.ExactArgs(1)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		fp, err := kafka.ParseFingerprint(args[0])
+		if err != nil {
+			return err
+		}
+		ctx, cancel := l.Bound(c.Context())
+		defer cancel()
+		err = l.WithSchemas(ctx, func(log *kafka.SchemaLog, known *schemas.Snapshot) error {
+			return say.show(ctx, c.OutOrStdout(), log, known, fp)
+		})
+		if err != nil {
+			return err
+		}
+		if ok, err := a.Meant(c); !ok {
+			return err
+		}
+		ctx, again := l.Bound(c.Context()) // the question has taken its time
+		defer again()
+		if err := say.give(ctx, l.At(ctx), l.Topics().Schemas, fp, clusters.Who()); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.OutOrStdout(), "schema %s is %s\n", fp, say.done)
+		return nil
+	}
+	a.Flags(c)
+	return c
+}
+
+func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *kafka.SchemaLog, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+	if err := log.MayRetire(fp); err != nil {
+		return err
+	}
+	name := known.ByFingerprint(fp).Name()
+	if known.Retired(fp) {
+		fmt.Fprintf(w, "schema %s %s is retired already\n", name, fp)
+		return nil
+	}
+	after, err := known.Without(fp)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, f := range known.Family(name).Layout().Fields() {
+		if after.Family(name).Layout().Index(f.Name) < 0 {
+			gone = append(gone, f.Name)
+		}
+	}
+	fmt.Fprintf(w, "schema %s %s would shape nothing any more; %d others of the name do\n", name, fp, len(after.Family(name).Schemas()))
+	if len(gone) > 0 {
+		fmt.Fprintf(w, "fields that no schema has then: %s\n", strings.Join(gone, ", "))
+	}
+	return rollouts.KeepsReaders(ctx, cm, known, after)
+}
+
+func showRefusal(_ context.Context, w io.Writer, log *kafka.SchemaLog, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
+	if err := log.MayRefuse(fp); err != nil {
+		return err
+	}
+	if log.Refused(fp) {
+		fmt.Fprintf(w, "schema %s is given up already\n", fp)
+		return nil
+	}
+	fmt.Fprintf(w, "every index node would pass over the records of schema %s, now and later, and no schema of it would be taken\n", fp)
+	return nil
+}

@@ -1,0 +1,435 @@
+// Package topics is the commands of the log: its topics, schemas and dead letters, and
+// records that are brought into it.
+package topics
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Command shows the topics and what reads them.
+func Command() *cobra.Command {
+	c := &cobra.Command{Use: "topics", Short: "Show the log and how far it is partitioned, and get past what cannot be read"}
+	l := reach.LogFlagsOf(c.PersistentFlags())
+	c.AddCommand(topicsShow(l), topicsHistory(l), topicsSkip(l), topicsAdopt(l), topicsForget(l))
+	return c
+}
+
+func topicsShow(l *reach.LogFlags) *cobra.Command {
+	return display.Looking(&cobra.Command{
+		Use:   "show",
+		Short: "Show Millrace's own topics and the progress of the partitioners",
+		Args:  cobra.NoArgs,
+	}, func(c *cobra.Command, output *display.Form, _ []string) error {
+		ctx, cancel := l.Bound(c.Context())
+		defer cancel()
+		shown, err := topicsOf(ctx, l)
+		if err != nil {
+			return err
+		}
+		return output.Write(c.OutOrStdout(), shown, shown.write)
+	})
+}
+
+// topicsShown is what topics show shows.
+type topicsShown struct {
+	Kafka    string       `json:"kafka_cluster"`
+	Topics   []topicShown `json:"topics"`
+	Warnings []string     `json:"warnings"` // of what the log of record does not keep
+	Groups   []groupShown `json:"groups"`   // of partitioners
+}
+
+type topicShown struct {
+	Name       string   `json:"name"`
+	Partitions int      `json:"partitions"` // 0: there is no such topic
+	Cleanup    string   `json:"cleanup_policy"`
+	Kept       *float64 `json:"kept_seconds,omitempty"` // left out: for ever
+	kept       string
+}
+
+type groupShown struct {
+	Group    string                     `json:"group"`
+	Instance string                     `json:"instance"` // which partitioner was heard last
+	At       time.Time                  `json:"heard_at"`
+	Through  *time.Time                 `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
+	Silent   string                     `json:"silent,omitempty"`              // that it has not been heard for long
+	Carries  map[string]kafka.TopicKind `json:"carries"`                       // by topic
+	OtherLog string                     `json:"other_log,omitempty"`           // why it writes nothing
+	Stuck    []stuckShown               `json:"stuck"`
+	of       kafka.Progress
+}
+
+type stuckShown struct {
+	kafka.Stuck
+	Says string `json:"says"` // all of it, with the way out
+}
+
+func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
+	log, err := kafka.InspectTopics(ctx, l.At(ctx), l.Topics())
+	if err != nil {
+		return nil, err
+	}
+	shown := &topicsShown{Kafka: log.Cluster, Topics: []topicShown{}, Warnings: []string{}, Groups: []groupShown{}}
+	for _, t := range log.Topics() {
+		of := topicShown{Name: t.Name, Partitions: t.Partitions, Cleanup: t.CleanupPolicy, kept: "for ever"}
+		if t.Retention >= 0 {
+			seconds := t.Retention.Seconds()
+			of.Kept, of.kept = &seconds, t.Retention.String()
+		}
+		shown.Topics = append(shown.Topics, of)
+	}
+	for _, d := range log.Deletes() {
+		shown.Warnings = append(shown.Warnings, d+"; an index node cannot be rebuilt from the log alone")
+	}
+	if log.Progress.Partitions == 0 {
+		return shown, nil
+	}
+	return shown, withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
+		for _, p := range progress.Groups() {
+			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, of: p}
+			if p.ThroughMillis != 0 {
+				through := p.Through().UTC()
+				g.Through = &through
+			}
+			if g.Carries == nil {
+				g.Carries = map[string]kafka.TopicKind{}
+			}
+			for _, s := range p.Stuck {
+				g.Stuck = append(g.Stuck, stuckShown{s, s.String()})
+			}
+			shown.Groups = append(shown.Groups, g)
+		}
+		return nil
+	})
+}
+
+func (s *topicsShown) write(w io.Writer) error {
+	fmt.Fprintf(w, "Kafka cluster %s\n", s.Kafka)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tCLEANUP\tKEPT")
+	for _, t := range s.Topics {
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, warning := range s.Warnings {
+		fmt.Fprintf(w, "WARNING: %s\n", warning)
+	}
+	for _, g := range s.Groups {
+		now := time.Now()
+		fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", g.Group, g.Instance,
+			now.Sub(g.At).Round(time.Millisecond), now.Sub(g.of.Through()).Round(time.Millisecond))
+		if g.Silent != "" {
+			fmt.Fprintf(w, "  %s\n", g.Silent)
+		}
+		for _, topic := range slices.Sorted(maps.Keys(g.Carries)) {
+			fmt.Fprintf(w, "  %s carries %s\n", topic, g.Carries[topic])
+		}
+		if g.OtherLog != "" {
+			fmt.Fprintf(w, "  %s\n", g.OtherLog)
+		}
+		for _, at := range g.Stuck {
+			fmt.Fprintf(w, "  %s\n", at.Says)
+		}
+	}
+	return nil
+}
+
+// withProgress reads the topic progress to its end for use.
+func withProgress(ctx context.Context, l *reach.LogFlags, use func(*kafka.ProgressLog) error) error {
+	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.At(ctx), Topic: l.Topics().Progress})
+	if err != nil {
+		return err
+	}
+	defer progress.Close()
+	if err := progress.Refresh(ctx); err != nil {
+		return err
+	}
+	return use(progress)
+}
+
+func topicsHistory(l *reach.LogFlags) *cobra.Command {
+	var output display.Form
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "Who had partitioners skip, adopt or be forgotten, and when",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.Bound(c.Context())
+			defer cancel()
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
+				all := progress.History()
+				return output.Write(c.OutOrStdout(), display.List(all), func(w io.Writer) error { return display.WriteActs(w, all) })
+			})
+		},
+	}
+	display.Flag(c, &output)
+	return c
+}
+
+// noteOf writes down, in the topic progress, what is done to a group.
+func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
+	return func(e audit.Entry) error { return kafka.NoteAct(ctx, l.At(ctx), l.Topics().Progress, e) }
+}
+
+// skipFlags name what is to be skipped.
+type skipFlags struct {
+	command.Act
+	group, topic string
+	partition    int32 // -1: all that have nothing to keep
+	offset       int64 // -1: wherever it is
+}
+
+func topicsSkip(l *reach.LogFlags) *cobra.Command {
+	var s skipFlags
+	c := &cobra.Command{
+		Use:   "skip --topic TOPIC [--partition P --offset O]",
+		Short: "Have the partitioners go on where they are stuck in a topic",
+		Long: `A batch that cannot be opened stops its partition; so does a topic that was
+trimmed before it was read, lost its end, or was deleted and created again.
+"millrace topics show" and a partitioner's /readyz name the places and say what
+is the matter. This has the partitioners go on behind them, while they run.
+
+A batch is named by partition and offset; it is kept aside in the dead letters,
+byte for byte. Without them it is about all places of the topic where what was
+to be read next is gone: there is nothing to keep. It says what is lost.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.Bound(c.Context())
+			defer cancel()
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error { return skipPlaces(c, l, progress, s) })
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&s.group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.StringVar(&s.topic, "topic", "", "the content or feature topic")
+	f.Int32Var(&s.partition, "partition", -1, "of a batch: its partition")
+	f.Int64Var(&s.offset, "offset", -1, "of a batch: where it begins")
+	s.Flags(c)
+	c.MarkFlagsRequiredTogether("partition", "offset")
+	if err := c.MarkFlagRequired("topic"); err != nil {
+		panic(err) // the flag above exists
+	}
+	return c
+}
+
+// skipPlaces asks for skips and waits until they were carried out.
+func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog, f skipFlags) error {
+	w, places := c.OutOrStdout(), f.places(progress)
+	if len(places) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic",
+			Detail: fmt.Sprintf("group %s does not say that it is stuck %s", f.group, f.where()),
+			WayOut: "millrace topics show names what is stuck, and how to go on; a partitioner must be running"}
+	}
+	lost := int64(0)
+	for _, at := range places {
+		fmt.Fprintf(w, "%s/%d: %s\n", at.Topic, at.Partition, at.What())
+		lost += at.Lost()
+	}
+	group, _ := progress.Group(f.group)
+	if places[0].Kind == kafka.Recreated {
+		fmt.Fprintf(w, "when the former %s was seen last, %d of its records had not been read\n", f.topic, group.Topics[f.topic].Waiting)
+	}
+	if lost > 0 {
+		fmt.Fprintf(w, "%d records of %s are lost, at most\n", lost, f.topic)
+	}
+	if ok, err := f.Meant(c); !ok {
+		return err
+	}
+	ctx, cancel := l.Bound(c.Context()) // the question has taken its time
+	defer cancel()
+	var asked []kafka.Skip
+	for _, at := range places {
+		s := at.Skip(f.group)
+		e := audit.Entry{Act: "skip", On: "group " + f.group, Before: fmt.Sprintf("stuck at %s/%d, offset %d", at.Topic, at.Partition, at.Offset), After: fmt.Sprintf("goes on at %d", at.Next)}
+		if err := command.Noted(noteOf(ctx, l), e, func() error { return kafka.RequestSkip(ctx, l.At(ctx), l.Topics().Progress, s) }); err != nil {
+			return err
+		}
+		asked = append(asked, s)
+	}
+	if err := progress.Refresh(ctx); err != nil {
+		return err
+	}
+	if err := awaitSkips(ctx, progress, f.group, asked); err != nil {
+		return err
+	}
+	for _, at := range places {
+		fmt.Fprintf(w, "%s/%d goes on at %d\n", at.Topic, at.Partition, at.Next)
+	}
+	return nil
+}
+
+// awaitSkips waits until what was asked is carried out.
+func awaitSkips(ctx context.Context, progress *kafka.ProgressLog, group string, asked []kafka.Skip) error {
+	for {
+		moved := progress.Moved()
+		left := progress.Skips(group)
+		if !slices.ContainsFunc(asked, func(s kafka.Skip) bool { return slices.Contains(left, s) }) {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("the partitioners have not carried it out yet; they will as soon as one runs that is stuck there: %w", ctx.Err())
+		}
+	}
+}
+
+// places returns where the group says that it is stuck, of what the flags name.
+func (f skipFlags) places(progress *kafka.ProgressLog) (all []kafka.Stuck) {
+	p, _ := progress.Group(f.group)
+	for _, at := range p.Stuck {
+		one := at.Partition == f.partition && int64(at.Offset) == f.offset
+		if at.Topic == f.topic && (one || f.partition < 0 && at.Kind != kafka.Closed) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+func (f skipFlags) where() string {
+	if f.partition < 0 {
+		return fmt.Sprintf("in %s for want of what is gone", f.topic)
+	}
+	return fmt.Sprintf("at %s/%d at %d", f.topic, f.partition, f.offset)
+}
+
+func topicsAdopt(l *reach.LogFlags) *cobra.Command {
+	var a command.Act
+	var group string
+	var fromBeginning bool
+	c := &cobra.Command{
+		Use:   "adopt --group GROUP [--from-beginning]",
+		Short: "Have the partitioners go on with timeline and features topics that are not those they have written to",
+		Long: `Partitioners that find another timeline or features topic than they have written
+to stop, since what they brought before is not in it: it is only in backups, and
+in the content topics as far as those still have it. This has them go on with
+the topics that are there now.
+
+With --from-beginning they read the content and feature topics anew, from what
+those still have. Without it they go on where they were: index nodes whose data
+directories are empty then lack what came before.
+
+Index nodes stay quarantined that have read the former topics. They serve the
+present ones once their data directories are empty.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return adopt(c, &a, l, group, fromBeginning)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&group, "group", "millrace-partitioner", "the partitioners' consumer group")
+	f.BoolVar(&fromBeginning, "from-beginning", false, "set the group back to the beginning of its topics")
+	a.Flags(c)
+	return c
+}
+
+func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fromBeginning bool) error {
+	ctx, cancel := l.Bound(c.Context())
+	defer cancel()
+	w := c.OutOrStdout()
+	look, err := kafka.NewInspector(l.At(ctx))
+	if err != nil {
+		return err
+	}
+	defer look.Close()
+	plan, err := look.PlanAdoption(ctx, group, l.Topics().Logs())
+	if err != nil {
+		return err
+	}
+	if plan.Other == nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("group %s has written to no other topics than those that are there", group),
+			WayOut: "millrace topics show names the groups, and says which of them have stopped"}
+	}
+	fmt.Fprintf(w, "%s\n", strings.Join(plan.Other.Changes, "\n"))
+	fmt.Fprintf(w, "what the group brought before is not in the present topics: %d records at most of its topics as they are now, which still have %d of them; how many came from topics that were deleted since, or created again, or are no longer the group's, is not known\n", plan.Brought, plan.Kept)
+	if fromBeginning {
+		fmt.Fprintln(w, "the group reads its topics anew from what they still have; the rest is only in backups")
+	} else {
+		fmt.Fprintln(w, "the group goes on where it is: feeds lack what came before unless a backup is restored; --from-beginning brings what the topics still have")
+	}
+	if ok, err := a.Meant(c); !ok {
+		return err
+	}
+	ctx, again := l.Bound(c.Context()) // the question has taken its time
+	defer again()
+	from := "from where it is"
+	if fromBeginning {
+		from = "from the beginning"
+	}
+	e := audit.Entry{Act: "adopt", On: "group " + group, Before: strings.Join(plan.Other.Changes, "; "), After: "writes to the topics that are there, and reads " + from}
+	if err := command.Noted(noteOf(ctx, l), e, func() error { return look.Adopt(ctx, plan, fromBeginning) }); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "group %s goes on; index nodes that are quarantined by other_log need empty data directories\n", group)
+	return nil
+}
+
+func topicsForget(l *reach.LogFlags) *cobra.Command {
+	var a command.Act
+	var group string
+	c := &cobra.Command{
+		Use:   "forget --group GROUP",
+		Short: "Forget a group of partitioners that was retired, so that nobody waits for its heartbeat",
+		Long: `Forgets a group of partitioners that was retired, so that nobody waits for its
+heartbeat. One of which a partitioner still runs comes back with the next.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, cancel := l.Bound(c.Context())
+			defer cancel()
+			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
+				p, ok := progress.Group(group)
+				if !ok {
+					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
+						WayOut: "millrace topics show names the groups"}
+				}
+				last := fmt.Sprintf("heartbeat of %s at %s", p.Instance, display.ShortTime(p.At()))
+				fmt.Fprintf(c.OutOrStdout(), "nobody would wait for group %s any more: its last was a %s\n", group, last)
+				if ok, err := a.Meant(c); !ok {
+					return err
+				}
+				ctx, again := l.Bound(c.Context()) // the question has taken its time
+				defer again()
+				return command.Noted(noteOf(ctx, l), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
+					return kafka.ForgetGroup(ctx, l.At(ctx), l.Topics().Progress, group)
+				})
+			})
+		},
+	}
+	c.Flags().StringVar(&group, "group", "", "the partitioners' consumer group")
+	a.Flags(c)
+	if err := c.MarkFlagRequired("group"); err != nil {
+		panic(err) // the flag above exists
+	}
+	return c
+}
+
+// HeartbeatLimit is how old the word of a group of partitioners may be, and
+// how far it may be behind.
+const HeartbeatLimit = 10 * time.Second
+
+// Silence says that a group of partitioners has not been heard, and what that
+// does; "" if it has.
+func Silence(g kafka.Progress, now time.Time) string {
+	silent := now.Sub(g.At())
+	if silent <= HeartbeatLimit {
+		return ""
+	}
+	return fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka, and all answers count as behind until one is heard; if it was retired, or its name was a slip, then by: millrace topics forget --group %q --apply", g.Group, silent.Round(time.Second), g.Group)
+}

@@ -44,7 +44,7 @@ test: ## every test, but those that SKIP names
 	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./internal/permit ./partitioner ./relevance
+RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup ./internal/cluster ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka ./internal/load ./internal/permit ./partitioner ./relevance
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -53,8 +53,8 @@ else
 	@echo "race: skipped, for want of a C compiler"
 endif
 
-mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
-	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./compute ./schemas ./relevance/...)
+mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker/... ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
+	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker/... ./indexnode/... ./internal/cluster ./internal/kafka ./partitioner ./compute ./schemas ./relevance/...)
 
 bench-once: ## every benchmark once, so that none rots
 	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }
@@ -165,7 +165,7 @@ config-page: build ## write docs/configuration.md again, from the structs of con
 
 proto: ## write the Go of api/*.proto again (needs protoc)
 	go build -o bin/ tool
-	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/feed.binpb millrace/feed/v1/feed.proto
+	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative --connect-go_out=. --connect-go_opt=paths=source_relative,simple=true --include_source_info --descriptor_set_out=../broker/doors/feed.binpb millrace/feed/v1/feed.proto
 	cd api && PATH="$(CURDIR)/bin:$$PATH" protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative millrace/node/v1/node.proto millrace/node/v1/admin.proto
 
 kafka: ## start a real Kafka on 127.0.0.1:19092 (needs Java and, once, Maven)

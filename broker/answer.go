@@ -13,53 +13,56 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/offsets"
 )
 
 // answer makes the response out of what the nodes answered.
-func (b *Broker) answer(ctx context.Context, f *fanout, o outcome) (*feedv1.GetFeedResponse, error) {
-	covered := coverage(f.q, o)
-	err := covers(covered, f.q.minCoverage)
+func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fanout.Outcome) (*feedv1.GetFeedResponse, error) {
+	covered := coverage(q, o)
+	err := covers(covered, q.minCoverage)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	entries := f.q.ranking(o)
-	f.q.feed.Spacing.apart(entries)
+	entries := q.ranking(o)
+	q.feed.Spacing.Apart(entries)
 	resp := &feedv1.GetFeedResponse{
-		Coverage: covered, Receipt: receipt(f, o, entries),
-		NextPageToken: b.nextToken(f.q, entries, len(o.missing) == 0),
+		Coverage: covered, Receipt: b.receipt(q, f, o, entries),
+		NextPageToken: b.nextToken(q, entries, len(o.Missing) == 0),
 	}
-	b.metrics.fates(f.q.feed.Name, o)
-	if v := f.q.inPlaceOf; v.Name != "" {
-		b.metrics.inPlaceOf.WithLabelValues(f.q.feed.Name, v.Name, v.Version).Inc()
+	b.metrics.fates(q.feed.Name, o)
+	if v := q.inPlaceOf; v.Name != "" {
+		b.metrics.inPlaceOf.WithLabelValues(q.feed.Name, v.Name, v.Version).Inc()
 	}
 	merged := time.Now()
-	f.q.times.merge = merged.Sub(began)
-	items, err := b.items(ctx, f, entries)
+	q.Times.Merge = merged.Sub(began)
+	items, err := b.items(ctx, q, f, entries)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.records.checkFields(ctx, f, f.q, entries); err != nil {
+	if err := b.records.CheckFields(ctx, f, &q.fields, entries); err != nil {
 		return nil, err
 	}
 	resp.ProtoReflect().SetUnknown(items)
 	if len(entries) == 0 {
-		resp.Hints = hints(f.q, o)
-		if no := b.forbid.or(f.q.feed.forbids()); no.Explain || no.Why {
+		resp.Hints = hints(q, o)
+		if no := b.forbid.Or(q.feed.Forbids()); no.Explain || no.Why {
 			// What was dropped, and that there was anything, is nobody's to know.
 			resp.Hints, resp.Receipt.Execution = nil, ""
 		}
 	}
-	f.q.shown = len(entries)
-	f.q.times.records = time.Since(merged)
-	if f.q.query.Explain {
-		resp.Explain = explain(f, o)
+	q.shown = len(entries)
+	q.Times.Records = time.Since(merged)
+	if q.Query.Explain {
+		resp.Explain = explain(q, f, o)
 	}
-	if f.q.counted {
-		b.gaps.look(f.q.feed.Name, entries)
+	if q.counted {
+		b.gaps.Look(q.feed.Name, entries)
 	}
-	b.expose(f.q, o, resp, entries)
+	b.expose(q, o, resp, entries)
 	return resp, nil
 }
 
@@ -69,22 +72,25 @@ var scratch = sync.Pool{New: func() any { return new([]byte) }}
 // maxScratch is the largest piece that is kept for the next request.
 const maxScratch = 1 << 20
 
-// items returns the items of an answer as [appendItem] writes them. The loan of
+// holdStep is by how many bytes the loan of items grows.
+const holdStep = 64 << 10
+
+// items returns the items of an answer as [items.Records.Append] writes them. The loan of
 // the request is then for these and a copy, and no more for the nodes' parts.
-func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]byte, error) {
+func (b *Broker) items(ctx context.Context, q *question, f *fanout.Asking, entries []fanout.Entry) ([]byte, error) {
 	room := scratch.Get().(*[]byte)
 	all := (*room)[:0]
 	held := 0
 	for i := range entries {
 		var err error
-		if all, err = b.appendItem(ctx, all, f, &entries[i]); err != nil {
+		if all, err = b.records.Append(ctx, all, &q.fields, f, &entries[i]); err != nil {
 			return nil, err
 		}
-		if len(all) > maxAnswerBytes {
-			return nil, answerTooLarge(fewerOrFields, maxAnswerBytes)
+		if len(all) > questions.MaxAnswerBytes {
+			return nil, questions.TooLarge(questions.FewerOrFields, questions.MaxAnswerBytes)
 		}
 		if more := len(all) - held; more >= holdStep {
-			if err := f.q.hold(2 * int64(more)); err != nil {
+			if err := q.Hold(2 * int64(more)); err != nil {
 				return nil, err
 			}
 			held = len(all)
@@ -93,29 +99,29 @@ func (b *Broker) items(ctx context.Context, f *fanout, entries []entry) ([]byte,
 	if *room = all; cap(all) <= maxScratch {
 		defer scratch.Put(room)
 	}
-	return bytes.Clone(all), f.q.loan.Hold(2*int64(len(all)) + leastRoom)
+	return bytes.Clone(all), q.Loan.Hold(2*int64(len(all)) + questions.LeastRoom)
 }
 
 func timestamp(t millrace.Time) *timestamppb.Timestamp { return timestamppb.New(t.Std()) }
 
 // coverage says how much of the question the parts answer.
-func coverage(q *question, o outcome) *feedv1.Coverage {
-	c := &feedv1.Coverage{PartitionsAsked: int32(q.want.Len()), TimelinesAsked: int32(q.asked())}
+func coverage(q *question, o fanout.Outcome) *feedv1.Coverage {
+	c := &feedv1.Coverage{PartitionsAsked: int32(q.Want.Len()), TimelinesAsked: int32(q.Asked())}
 	c.PartitionsAnswered, c.TimelinesAnswered = c.PartitionsAsked, c.TimelinesAsked
-	missing := o.left()
+	missing := o.Left()
 	for p := range missing.All() {
-		n := int32(q.timelines(p))
-		c.Missing = append(c.Missing, &feedv1.Missing{Partition: int32(p), Timelines: n, Reason: o.missing[p]})
+		n := int32(q.Timelines(p))
+		c.Missing = append(c.Missing, &feedv1.Missing{Partition: int32(p), Timelines: n, Reason: o.Missing[p]})
 		c.PartitionsAnswered--
 		c.TimelinesAnswered -= n
 	}
-	for _, pt := range o.parts {
-		if len(pt.resp.GetPartitions().GetLagMs()) == 0 {
+	for _, pt := range o.Parts {
+		if len(pt.Resp.GetPartitions().GetLagMs()) == 0 {
 			continue
 		}
-		for a := range pt.answers() {
-			if a.lag > 0 {
-				c.TimelinesBehind += int32(pt.group.timelines(a.partition))
+		for a := range pt.Answers() {
+			if a.Lag > 0 {
+				c.TimelinesBehind += int32(pt.Group.Timelines(a.Partition))
 			}
 		}
 	}
@@ -134,52 +140,52 @@ func covers(c *feedv1.Coverage, least float64) error {
 }
 
 // receipt says what the answer was made from.
-func receipt(f *fanout, o outcome, entries []entry) *feedv1.Receipt {
-	r := &feedv1.Receipt{AnswerId: newAnswerID(), MapEpoch: f.m.Epoch(), FeedVersion: f.q.feed.Version, AsOf: timestamp(f.q.asOf)}
+func (b *Broker) receipt(q *question, f *fanout.Asking, o fanout.Outcome, entries []fanout.Entry) *feedv1.Receipt {
+	r := &feedv1.Receipt{AnswerId: newAnswerID(), MapEpoch: f.Map.Epoch(), FeedVersion: q.feed.Version, AsOf: timestamp(q.asOf)}
 	var models, versions, executions, sums []string
 	var digest offsets.Digest
-	for _, pt := range o.parts {
-		models = append(models, pt.resp.GetModel())
-		versions = append(versions, pt.resp.GetModelVersion())
-		if execution := pt.resp.GetExecution(); execution != "" { // where there was something to score
+	for _, pt := range o.Parts {
+		models = append(models, pt.Resp.GetModel())
+		versions = append(versions, pt.Resp.GetModelVersion())
+		if execution := pt.Resp.GetExecution(); execution != "" { // where there was something to score
 			executions = append(executions, execution)
 		}
-		if sum := pt.resp.GetWeightsSum(); sum != "" {
+		if sum := pt.Resp.GetWeightsSum(); sum != "" {
 			sums = append(sums, sum)
 		}
 	}
-	parts := o.parts
-	if len(f.q.groups) > 1 {
+	parts := o.Parts
+	if len(q.Groups) > 1 {
 		parts = together(parts)
 	}
 	for i := range parts {
-		r.Applied = append(r.Applied, applied(&parts[i], f.q.fullReceipt, &digest))
+		r.Applied = append(r.Applied, applied(&parts[i], q.fullReceipt, &digest))
 	}
-	if r.AppliedDigest = digest.String(); f.q.feed.Private {
+	if r.AppliedDigest = digest.String(); q.feed.Private {
 		// Where nothing new is shown and the log has gone on, something was dropped.
 		r.Applied, r.AppliedDigest = nil, ""
 	}
 	r.Schemas = schemasOf(entries)
-	f.q.variants.receipt(r)
-	r.Unapplied = f.b.unapplied(f.q)
-	r.Draft, r.InPlaceOf = f.q.draft.receipt(), f.q.condemned()
+	q.variants.receipt(r)
+	r.Unapplied = b.unapplied(q)
+	r.Draft, r.InPlaceOf = q.draft.receipt(), q.condemned()
 	r.Model, r.ModelVersion, r.Execution, r.WeightsSum = each(models), each(versions), each(executions), each(sums)
 	return r
 }
 
 // applied says how much of the log a part includes, packed unless it is to be
 // full, and adds it to the digest.
-func applied(pt *part, full bool, digest *offsets.Digest) *feedv1.Applied {
-	a := &feedv1.Applied{Node: string(pt.node)}
-	parts := make([]offsets.Part, 0, pt.covered.Len())
-	for of := range pt.answers() {
-		parts = append(parts, offsets.Part{Partition: of.partition, Next: offsets.Next{Content: of.content, Features: of.features}})
+func applied(pt *fanout.Part, full bool, digest *offsets.Digest) *feedv1.Applied {
+	a := &feedv1.Applied{Node: string(pt.Node)}
+	parts := make([]offsets.Part, 0, pt.Covered.Len())
+	for of := range pt.Answers() {
+		parts = append(parts, offsets.Part{Partition: of.Partition, Next: offsets.Next{Content: of.Content, Features: of.Features}})
 		digest.Add(parts[len(parts)-1])
-		if of.lag > 0 && a.LagSeconds == nil {
+		if of.Lag > 0 && a.LagSeconds == nil {
 			a.LagSeconds = make([]float64, len(parts)-1, cap(parts))
 		}
 		if a.LagSeconds != nil {
-			a.LagSeconds = append(a.LagSeconds, of.lag.Seconds())
+			a.LagSeconds = append(a.LagSeconds, of.Lag.Seconds())
 		}
 	}
 	if !full && slices.IsSortedFunc(parts, offsets.Part.Compare) { // as nodes send them
@@ -195,10 +201,10 @@ func applied(pt *part, full bool, digest *offsets.Digest) *feedv1.Applied {
 }
 
 // schemasOf returns the fingerprints of the schemas of entries, sorted.
-func schemasOf(entries []entry) (names []string) {
+func schemasOf(entries []fanout.Entry) (names []string) {
 	var met []uint64
 	for i := range entries {
-		if fp := entries[i].item.GetSchema(); !slices.Contains(met, fp) {
+		if fp := entries[i].Item.GetSchema(); !slices.Contains(met, fp) {
 			met = append(met, fp)
 			names = append(names, millrace.Fingerprint(fp).String())
 		}
@@ -214,11 +220,11 @@ func each(values []string) string {
 }
 
 // explain adds up the stages of the parts, and lists every call of a node.
-func explain(f *fanout, o outcome) *feedv1.Explain {
+func explain(q *question, f *fanout.Asking, o fanout.Outcome) *feedv1.Explain {
 	e := &feedv1.Explain{}
-	clauses := map[*group][]*feedv1.ClauseCounts{}
-	for _, pt := range o.parts {
-		s := pt.resp.GetStages()
+	clauses := map[*questions.Group][]*feedv1.ClauseCounts{}
+	for _, pt := range o.Parts {
+		s := pt.Resp.GetStages()
 		e.Candidates += s.GetCandidates()
 		e.FilteredFalse += s.GetFilteredFalse()
 		e.FilteredNull += s.GetFilteredNull()
@@ -226,20 +232,20 @@ func explain(f *fanout, o outcome) *feedv1.Explain {
 		e.FilteredNan += s.GetFilteredNan()
 		e.Scored += s.GetScored()
 		e.Capped += s.GetCapped()
-		clauses[pt.group] = addClauses(clauses[pt.group], pt.resp.GetClauses())
+		clauses[pt.Group] = addClauses(clauses[pt.Group], pt.Resp.GetClauses())
 	}
-	for _, g := range f.q.groups { // each has a filter of its own
+	for _, g := range q.Groups { // each has a filter of its own
 		e.Clauses = append(e.Clauses, clauses[g]...)
 	}
-	t := &f.q.times
+	t := &q.Times
 	e.Times = &feedv1.BrokerTimes{
-		ReadMillis: millis(t.read), RouteMillis: millis(t.route), FanOutMillis: millis(t.fanOut), MergeMillis: millis(t.merge), RecordsMillis: millis(t.records),
+		ReadMillis: millis(t.Read), RouteMillis: millis(t.Route), FanOutMillis: millis(t.FanOut), MergeMillis: millis(t.Merge), RecordsMillis: millis(t.Records),
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e.Calls, e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis = f.mu.calls, f.mu.fired, f.mu.won, millis(f.mu.saved)
+	f.Explain(e)
 	return e
 }
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // addClauses adds a node's counts to those of others, which have the same
 // filter.
@@ -252,4 +258,30 @@ func addClauses(sum, more []*feedv1.ClauseCounts) []*feedv1.ClauseCounts {
 		s.False, s.Null, s.Error, s.Nan = s.False+c.False, s.Null+c.Null, s.Error+c.Error, s.Nan+c.Nan
 	}
 	return sum
+}
+
+// nextToken returns the token of the page behind these entries; "" when there
+// is none. A page that is short because partitions are missing may have a
+// sequel: what they hold. So has a drafted one that is short for the cap.
+func (b *Broker) nextToken(q *question, entries []fanout.Entry, complete bool) string {
+	complete = complete && !(q.draft != nil && q.draft.left)
+	if len(entries) == 0 || complete && len(entries) < int(q.Query.Limit) {
+		return ""
+	}
+	distinct := q.Query.DistinctObjects
+	served := slices.Clone(q.Query.Exclude)
+	for i := range entries {
+		e := &entries[i]
+		served = append(served, millrace.ServedHash(q.keys.Served, distinct, millrace.Object(e.Item.GetObject()), e.Timeline, e.ID))
+	}
+	slices.Sort(served)
+	c := pagetoken.Cursor{
+		Issued: q.issued, AsOf: q.asOf, Request: q.request, Model: q.Query.Model, Version: q.Query.ModelVersion, Sum: sumOf(q.Query.ModelSum, q.Query.WeightsSum),
+		Feed: q.feed.Edition().Version, FeedSum: q.keys.Definition(q.feed.Edition().Sum, q.feed.Private), Variants: q.variants.dealt, HeldOut: q.variants.heldOut, Served: slices.Compact(served),
+		Divided: q.variants.division.Dealt(), Models: q.models(), Unapplied: b.unapplied(q),
+	}
+	if q.draft != nil {
+		c.Draft = &q.draft.Draft
+	}
+	return c.Encode(q.keys)
 }

@@ -9,8 +9,11 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/offsets"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // The receipt and the coverage tell of a part only what it covers.
@@ -26,20 +29,22 @@ func TestAppliedAndBehind(t *testing.T) {
 		"behind":      {[]millrace.Partition{3, 5, 7}, []int64{0, 0, 1500}, &feedv1.Applied{Partitions: []int32{3, 5, 7}, Content: []int64{30, 50, 70}, Features: []int64{1, 2, 3}, LagSeconds: []float64{0, 0, 1.5}}, 4},
 		"some behind": {[]millrace.Partition{5, 7}, []int64{900, 0, 1500}, &feedv1.Applied{Partitions: []int32{5, 7}, Content: []int64{50, 70}, Features: []int64{2, 3}, LagSeconds: []float64{0, 1.5}}, 4},
 	} {
-		pt := part{node: "n0", resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{
+		pt := fanout.Part{Node: "n0", Resp: &nodev1.QueryResponse{Partitions: &nodev1.Partitions{
 			Answered: []int32{3, 5, 7}, AppliedContent: []int64{30, 50, 70}, AppliedFeatures: []int64{1, 2, 3}, LagMs: c.lagMs}}}
-		g := &group{types: 2}
-		q := &question{groups: []*group{g}}
-		pt.group = g
+		g := &questions.Group{Types: 2}
+		q := &question{Question: questions.Question{Groups: []*questions.Group{g}}}
+		pt.Group = g
 		var want cluster.Set
 		for _, p := range []millrace.Partition{3, 5, 7} {
 			want.Add(p)
-			g.counts[p] = 2
+			for _, name := range []string{"a", "b"} {
+				g.Add(partition.AppendEntity(nil, p, millrace.Entity(name)))
+			}
 			if slices.Contains(c.covered, p) {
-				pt.covered.Add(p)
+				pt.Covered.Add(p)
 			}
 		}
-		q.want = want
+		q.Want = want
 		c.want.Node = "n0"
 		var digest, again offsets.Digest
 		if got := applied(&pt, true, &digest); !proto.Equal(got, c.want) {
@@ -51,7 +56,7 @@ func TestAppliedAndBehind(t *testing.T) {
 		if err != nil || !slices.Equal(parts, whole) || !slices.Equal(got.LagSeconds, c.want.LagSeconds) || len(got.Partitions) > 0 || got.Node != "n0" || digest != again || digest == 0 {
 			t.Errorf("%s: packed %v: %v, %v, want %v; digests %s and %s", name, got, parts, err, whole, digest, again)
 		}
-		if got := coverage(q, outcome{parts: []part{pt}}).GetTimelinesBehind(); got != c.behind {
+		if got := coverage(q, fanout.Outcome{Parts: []fanout.Part{pt}}).GetTimelinesBehind(); got != c.behind {
 			t.Errorf("%s: %d timelines behind, want %d", name, got, c.behind)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -101,18 +102,18 @@ func TestAnswersShareABudget(t *testing.T) {
 	for _, byGRPC := range []bool{false, true} {
 		b := largeWorld(t, 40, 100_000).broker()
 		const limit = 32 << 20
-		b.answering, b.takenWithin = memory.New(limit, "answers"), time.Hour
+		b.admission.Answering, b.TakenWithin = memory.New(limit, "answers"), time.Hour
 		addr := serveNarrow(t, b)
 		if byGRPC {
 			addr = listenGRPC(t, b)
 		}
 		var unread []net.Conn
 		waitFor(t, "a refusal", func() bool {
-			if b.answering.Held() < limit { // under load some are refused before they have an answer
+			if b.admission.Answering.Held() < limit { // under load some are refused before they have an answer
 				unread = append(unread, stubborn(t, addr, largeRequest(40), byGRPC))
 			}
 			_, err := b.GetFeed(t.Context(), largeRequest(40))
-			if held := b.answering.Held(); held > 2*limit { // with those that are being refused
+			if held := b.admission.Answering.Held(); held > 2*limit { // with those that are being refused
 				t.Errorf("%d bytes are held", held)
 			}
 			return err != nil && refusal(t, err).Reason == millrace.ReasonOverloaded && strings.Contains(err.Error(), "answers take all")
@@ -120,7 +121,7 @@ func TestAnswersShareABudget(t *testing.T) {
 		for _, c := range unread {
 			c.Close()
 		}
-		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back", func() bool { return b.admission.Answering.Held() == 0 })
 		if resp, err := b.GetFeed(t.Context(), largeRequest(40)); err != nil || len(resp.Items) != 40 {
 			t.Errorf("gRPC %v: in the end: %v", byGRPC, err)
 		}
@@ -143,7 +144,7 @@ func cutOff(err error) bool {
 // at leisure is not.
 func TestUnreadAnswersAreCutOff(t *testing.T) {
 	b := largeWorld(t, 40, 100_000).broker()
-	b.takenWithin = 200 * time.Millisecond
+	b.TakenWithin = 200 * time.Millisecond
 	for _, byGRPC := range []bool{false, true} {
 		addr := serveNarrow(t, b)
 		if byGRPC {
@@ -151,8 +152,8 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 		}
 		c := stubborn(t, addr, largeRequest(40), byGRPC)
 		defer c.Close()
-		waitFor(t, "an answer", func() bool { return b.answering.Held() > 0 })
-		waitFor(t, "the end of it", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "an answer", func() bool { return b.admission.Answering.Held() > 0 })
+		waitFor(t, "the end of it", func() bool { return b.admission.Answering.Held() == 0 })
 		n, err := drain(c)
 		if n >= 4_000_000 || err != nil && !cutOff(err) {
 			t.Errorf("gRPC %v: %d bytes, %v", byGRPC, n, err)
@@ -164,7 +165,7 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 	w := largeWorld(t, 20, 20_000)
 	b := w.broker()
-	for name, ask := range doors(t, b) {
+	for name, ask := range doorsOf(t, b) {
 		for i := range 20 {
 			req := largeRequest(20)
 			switch i % 4 {
@@ -177,7 +178,7 @@ func TestTheMemoryOfAnswersComesBack(t *testing.T) {
 			}
 			_, _ = ask(req)
 		}
-		waitFor(t, "the budget to come back after "+name, func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back after "+name, func() bool { return b.admission.Answering.Held() == 0 })
 	}
 }
 
@@ -278,7 +279,7 @@ func TestAnswersTooLargeAreRefused(t *testing.T) {
 		},
 	} {
 		err := ask()
-		if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || !strings.Contains(e.Detail, fmt.Sprint(maxAnswerBytes)) || e.WayOut != fewerOrFields {
+		if e := refusal(t, err); e.Reason != millrace.ReasonTooLarge || !strings.Contains(e.Detail, fmt.Sprint(questions.MaxAnswerBytes)) || e.WayOut != questions.FewerOrFields {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}
@@ -318,6 +319,6 @@ func TestPartsTooLargeAreRefused(t *testing.T) {
 		if resp, err := b.GetFeed(t.Context(), largeRequest(1)); err != nil || len(resp.Items) != 1 {
 			t.Errorf("old %v: fewer items: %v", old, err)
 		}
-		waitFor(t, "the budget to come back", func() bool { return b.answering.Held() == 0 })
+		waitFor(t, "the budget to come back", func() bool { return b.admission.Answering.Held() == 0 })
 	}
 }

@@ -10,6 +10,10 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/findings"
+	"github.com/millrace/millrace/broker/items"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/schemas"
@@ -98,13 +102,13 @@ func explainedItems(items []*nodev1.Item) []*nodev1.Item {
 // figure the ratio of medians. And it is what each takes in bytes.
 func BenchmarkAnswers(b *testing.B) {
 	withBallast(b)
-	nodes := []Node{newExplainingNode(0), newExplainingNode(1), newExplainingNode(2)}
-	broker := benchBroker(b, func(n cluster.Node) (Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	nodes := []fanout.Node{newExplainingNode(0), newExplainingNode(1), newExplainingNode(2)}
+	broker := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	feed := func(change func(*feedv1.GetFeedRequest)) func() proto.Message {
 		req := recentRequest(600)
 		change(req)
 		return func() proto.Message {
-			resp, err := broker.feedForJSON(b.Context(), req)
+			resp, err := broker.wireFeed(b.Context(), req)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -117,12 +121,12 @@ func BenchmarkAnswers(b *testing.B) {
 		goal float64 // of CPU time, over the plain one
 	}{
 		{"plain", feed(func(*feedv1.GetFeedRequest) {}), 1},
-		{"full_receipt", feed(func(r *feedv1.GetFeedRequest) { r.Receipt = receiptFull }), 2},
+		{"full_receipt", feed(func(r *feedv1.GetFeedRequest) { r.Receipt = limits.ReceiptFull }), 2},
 		{"a_field", feed(func(r *feedv1.GetFeedRequest) { r.Fields = []string{"id"} }), 0.75},
 		{"explain", feed(func(r *feedv1.GetFeedRequest) { r.Explain = true }), 3},
 		{"why", func() proto.Message {
 			resp, err := broker.Why(b.Context(), &feedv1.WhyRequest{Request: recentRequest(600), Record: nodes[0].(*explainingNode).items[3].Id})
-			if err != nil || resp.Stage != stageShown {
+			if err != nil || resp.Stage != findings.Shown {
 				b.Fatal(resp, err)
 			}
 			return resp
@@ -134,7 +138,7 @@ func BenchmarkAnswers(b *testing.B) {
 			const rounds = 20
 			start := cpu()
 			for range rounds {
-				text, err := marshalJSON(form.ask())
+				text, err := items.MarshalJSON(form.ask())
 				if err != nil {
 					b.Fatal(err)
 				}

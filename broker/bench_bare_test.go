@@ -15,24 +15,25 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/grpctune"
 )
 
 // callBytes returns what one of two node calls of a request sends, and what
 // comes back.
-func callBytes(b *testing.B, broker *Broker, n Node, req *feedv1.GetFeedRequest) (out, back []byte) {
+func callBytes(b *testing.B, broker *Broker, n fanout.Node, req *feedv1.GetFeedRequest) (out, back []byte) {
 	b.Helper()
 	q, err := broker.read(req, time.Now())
 	if err != nil {
 		b.Fatal(err)
 	}
-	half, i := q.want, 0
-	for p := range q.want.All() {
+	half, i := q.Want, 0
+	for p := range q.Want.All() {
 		if i++; i%2 == 0 {
 			half.Remove(p)
 		}
 	}
-	asked := q.ask(q.groups[0], half, 0)
+	asked := q.Ask(q.Groups[0], half, 0)
 	answer, err := n.Query(b.Context(), asked)
 	if err != nil {
 		b.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -72,7 +72,7 @@ func (n *instantNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nod
 }
 
 // benchBroker serves three instant nodes, two replicas of each partition.
-func benchBroker(b *testing.B, dial func(cluster.Node) (Node, error), addr func(int) string) *Broker {
+func benchBroker(b *testing.B, dial func(cluster.Node) (fanout.Node, error), addr func(int) string) *Broker {
 	b.Helper()
 	var nodes []cluster.Node
 	var ids []millrace.NodeID
@@ -116,8 +116,8 @@ func withBallast(b *testing.B) {
 // own.
 func BenchmarkBroker(b *testing.B) {
 	withBallast(b)
-	nodes := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
-	broker := benchBroker(b, func(n cluster.Node) (Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	nodes := []fanout.Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
+	broker := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	req := recentRequest(1000)
 	b.ReportAllocs()
 	var took []time.Duration
@@ -143,14 +143,14 @@ func BenchmarkBroker(b *testing.B) {
 // figures are medians of the turns.
 func BenchmarkNodeCall(b *testing.B) {
 	withBallast(b)
-	local := []Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
+	local := []fanout.Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
 	addrs := make([]string, len(local))
 	for i := range local {
 		s := grpc.NewServer(append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()))...)
 		nodev1.RegisterNodeServiceServer(s, local[i].(*instantNode))
 		addrs[i] = serveBench(b, func(l net.Listener) { _ = s.Serve(l) }, s.Stop)
 	}
-	near := benchBroker(b, func(n cluster.Node) (Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	near := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	far := benchBroker(b, nil, func(i int) string { return addrs[i] })
 	req := recentRequest(100)
 	feed := func(broker *Broker) func() {
@@ -187,37 +187,4 @@ func BenchmarkNodeCall(b *testing.B) {
 func median(all []float64) float64 {
 	slices.Sort(all)
 	return all[len(all)/2]
-}
-
-// BenchmarkHedge is what it costs to be ready to hedge a call, beside the call
-// alone in a goroutine of its own.
-func BenchmarkHedge(b *testing.B) {
-	work := func(context.Context) (int, bool) { return rand.IntN(2), true }
-	alone := func() {
-		done := make(chan int, 1)
-		go func() {
-			v, _ := work(b.Context())
-			done <- v
-		}()
-		<-done
-	}
-	const rounds = 1000
-	var base, hedged time.Duration
-	n := 0
-	for b.Loop() {
-		start := time.Now()
-		for range rounds {
-			alone()
-		}
-		middle := time.Now()
-		for range rounds {
-			hedge(b.Context(), time.Second, no, work, work)
-		}
-		base += middle.Sub(start)
-		hedged += time.Since(middle)
-		n += rounds
-	}
-	us := float64((hedged - base).Nanoseconds()) / 1000 / float64(n)
-	b.ReportMetric(us, "µs-over")
-	figure.Print("hedge_overhead_us", us, "us", 10)
 }

@@ -13,9 +13,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,48 +20,37 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	grpchealth "google.golang.org/grpc/health"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/doors"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/gaps"
+	"github.com/millrace/millrace/broker/items"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/shadows"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
-	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
-// Node is what a broker asks of an index node: a local one, a remote one or
-// a fake. It gives up when ctx ends. Errors are [millrace.Error] where they
-// refuse the request.
-type Node interface {
-	Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error)
-	GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error)
-	// Ping returns nil when the node is there, however much it has to do.
-	Ping(ctx context.Context) error
-}
-
-// Maps gives the cluster's present map; [cluster.Watcher] does.
-type Maps interface {
-	Current() *cluster.Map
-}
-
 // Config is what a broker works with.
 type Config struct {
-	Maps Maps
+	Maps fanout.Maps
 	// Zone is where the broker stands. Index nodes of the same zone are asked
 	// first. Empty: all are equally near.
 	Zone string
-	// Dial returns the way to a node. nil: [DialGRPC] without TLS. What it
+	// Dial returns the way to a node. nil: [fanout.DialGRPC] without TLS. What it
 	// returns is closed, if it is an io.Closer, when the node leaves the map.
-	Dial func(cluster.Node) (Node, error)
+	Dial func(cluster.Node) (fanout.Node, error)
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.
-	Feeds []Feed
+	Feeds []feeds.Feed
 	// Definitions are served over all others. nil: none.
-	Definitions Definitions
+	Definitions feeds.Definitions
 	// Experiments are documents of experiments; [cluster.Artefacts] of
 	// [experiments.Kind] gives them. nil: none.
 	Experiments experiments.Source
@@ -84,16 +70,16 @@ type Config struct {
 	// Timeout bounds a request that comes without a deadline, and any other.
 	// 0: 10 s.
 	Timeout time.Duration
-	// Quotas are by caller, that of [DefaultCaller] for all others together.
+	// Quotas are by caller, that of [admission.DefaultCaller] for all others together.
 	// A caller without one has no limit but the broker's.
-	Quotas map[string]Quota
+	Quotas map[string]admission.Quota
 	// RequestMemory bounds what all requests take together, in bytes: a quarter
 	// what has arrived by gRPC; a quarter all other bodies and what parsing
 	// takes; a half answers, from before nodes are asked until the caller has
 	// taken them. 0: 256 MiB, the least.
 	RequestMemory int64
 	// Forbid is what callers may not ask of any feed.
-	Forbid Forbid
+	Forbid feeds.Forbid
 	// PageKeys are the secrets that page tokens are signed with, the newest
 	// first, which all brokers of a cluster share: those of
 	// [cluster.Client.Generations]. nil: a random one, so that pages continue
@@ -107,7 +93,7 @@ type Config struct {
 }
 
 // The memory for requests. One of the largest takes 62 MiB to be parsed, and
-// maxHeldBytes to be answered.
+// what package questions lets it hold to be answered.
 const (
 	DefaultRequestMemory = 256 << 20
 	minRequestMemory     = 256 << 20
@@ -129,49 +115,35 @@ func (c Config) Validate() error {
 		errs = append(errs, f.Validate())
 	}
 	for _, caller := range slices.Sorted(maps.Keys(c.Quotas)) {
-		errs = append(errs, c.Quotas[caller].validate(caller))
+		errs = append(errs, c.Quotas[caller].Validate(caller))
 	}
 	return errors.Join(errs...)
 }
 
 // Broker answers feed requests.
 type Broker struct {
-	maps        Maps
+	*doors.Doors
+
+	maps        fanout.Maps
 	timeout     time.Duration
 	log         *slog.Logger
-	feeds       *feedBook
+	feeds       *feeds.Book
 	experiments *experiments.Live // nil: none
 	exposures   Exposures         // nil: none
-	permit      *permit.Policy    // nil: everybody may everything
 	name        string
 	models      Models // may be nil
-	absent      absent
 	condemned   condemned
-	conns       *conns
-	crew        *crew
-	records     *records
-	budget      *budget
-	recent      *latencies
-	health      *health
-	zone        zone
-	gate        *gate
-	quotas      quotas
+	fanout      *fanout.Fanout
+	records     *items.Records
+	admission   *admission.Control
 	metrics     *metrics
-	shadows     *shadows
-	gaps        *gaps
-	pages       *pageRing
-	forbid      Forbid
+	shadows     *shadows.Shadows
+	gaps        *gaps.Gaps
+	pages       *pagetoken.Ring
+	forbid      feeds.Forbid
 
-	arriving, parsing, answering *memory.Budget
-	sizes                        *sizes
-	arriveWithin, takenWithin    time.Duration
-
-	checks  *grpchealth.Server // what gRPC's health service says
-	leaving atomic.Bool        // see Leave
-
-	open  context.Context // until Close
-	end   context.CancelFunc
-	pings sync.WaitGroup
+	open context.Context // until Close
+	end  context.CancelFunc
 
 	traced interface{ Has(viewer string) bool } // may be nil
 }
@@ -186,30 +158,30 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Log = slog.Default()
 	}
 	if cfg.Dial == nil {
-		cfg.Dial = DialGRPC()
+		cfg.Dial = fanout.DialGRPC()
 	}
 	if cfg.PageKeys == nil {
 		one := []cluster.Generation{{Secret: make([]byte, 32)}}
 		_, _ = rand.Read(one[0].Secret) // never fails
 		cfg.PageKeys = func() []cluster.Generation { return one }
 	}
-	bytes := cmp.Or(cfg.RequestMemory, DefaultRequestMemory)
-	conns := newConns(cfg.Dial, cfg.Log)
+	admitted := admission.New(cfg.Quotas, cmp.Or(cfg.RequestMemory, DefaultRequestMemory))
+	nodes := fanout.New(fanout.Config{Maps: cfg.Maps, Zone: cfg.Zone, Dial: cfg.Dial, Memory: admitted.Answering, Log: cfg.Log})
 	b := &Broker{
-		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: newPageRing(cfg.PageKeys),
-		conns: conns, crew: newCrew(), records: newRecords(conns),
-		budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{}, health: newHealth(), gate: newGate(), quotas: newQuotas(cfg.Quotas), zone: zone{name: cfg.Zone}, traced: cfg.Traced,
-		exposures: cfg.Exposures, permit: cfg.Permit, name: cfg.Name, shadows: newShadows(), gaps: newGaps(),
-		checks: grpchealth.NewServer(),
-		forbid: cfg.Forbid, arriveWithin: intake.ArriveWithin, takenWithin: intake.TakenWithin, sizes: newSizes(),
-		arriving:  memory.New(bytes/4, "requests that are arriving"),
-		parsing:   memory.New(bytes/4, "requests that are being read"),
-		answering: memory.New(bytes/2, "requests that are being answered"),
+		maps: cfg.Maps, models: unshadowed(cfg.Models), timeout: cmp.Or(cfg.Timeout, 10*time.Second), log: cfg.Log, pages: pagetoken.NewRing(cfg.PageKeys),
+		fanout: nodes, records: items.New(nodes.Node, cfg.Log), admission: admitted, traced: cfg.Traced,
+		exposures: cfg.Exposures, name: cfg.Name, gaps: gaps.New(),
+		forbid: cfg.Forbid,
 	}
 	b.condemned.cluster = cfg.Condemned
+	b.Doors = doors.New(doors.Config{
+		Admission: admitted, Permit: cfg.Permit, Feed: b.wireFeed, Why: b.Why,
+		Refused: func(err error) { b.metrics.turnedAway(err) }, Shed: func() { b.metrics.refused.Inc() },
+	})
 	b.open, b.end = context.WithCancel(context.Background())
-	b.feeds = newFeedBook(append(BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
-	b.feeds.start()
+	b.shadows = shadows.New(b.open, admitted, b.timeout, cfg.Log)
+	b.feeds = feeds.NewBook(append(feeds.BuiltIn(), cfg.Feeds...), cfg.Definitions, b.tryFeed, cfg.Log)
+	b.feeds.Start()
 	if cfg.Experiments != nil { // which refer to feeds
 		b.experiments = experiments.Follow(cfg.Experiments, newReferred(b), cfg.Log)
 	}
@@ -222,15 +194,13 @@ func New(cfg Config) (*Broker, error) {
 
 // Close ends the connections to the nodes, once.
 func (b *Broker) Close() error {
-	b.feeds.close()
+	b.feeds.Close()
 	if b.experiments != nil {
 		b.experiments.Close()
 	}
 	b.end()
-	b.pings.Wait()
-	b.shadows.running.Wait()
-	b.conns.close()
-	b.crew.close()
+	b.shadows.Wait()
+	b.fanout.Close()
 	return nil
 }
 
@@ -241,11 +211,11 @@ func (b *Broker) GetFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feed
 	if err != nil {
 		return nil, err
 	}
-	return resp, readItems(resp)
+	return resp, items.Read(resp)
 }
 
 // wireFeed is GetFeed for doors that write protobuf: items are among the
-// unknown fields, as [appendItem] writes them.
+// unknown fields, as [items.Records.Append] writes them.
 func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	start := time.Now()
 	ctx = b.trace(ctx, req.GetViewer().GetId())
@@ -266,7 +236,7 @@ func (b *Broker) wireFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*fee
 	}
 	if tracing.Forced(ctx) {
 		if err == nil {
-			err = readItems(resp)
+			err = items.Read(resp)
 		}
 		b.logTraced(ctx, req, resp, err, time.Since(start))
 		unexplained(req, resp)
@@ -286,11 +256,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	visit, err := b.enter(ctx)
+	visit, err := b.admission.Enter(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer visit.leave()
+	defer visit.Leave()
 	began := time.Now()
 	if err := b.entitled(ctx, req); err != nil {
 		return nil, nil, err
@@ -299,76 +269,36 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err != nil {
 		return q, nil, err
 	}
-	if err := b.records.checkFields(ctx, nil, q, nil); err != nil {
+	if err := b.records.CheckFields(ctx, nil, &q.fields, nil); err != nil {
 		return q, nil, err
 	}
-	q.query.Explain = q.query.Explain || tracing.Forced(ctx)
-	q.times.read = time.Since(began)
+	q.Query.Explain = q.Query.Explain || tracing.Forced(ctx)
+	q.Times.Read = time.Since(began)
 	end := began.Add(b.timeout)
 	if allowed, ok := ctx.Deadline(); ok && allowed.Before(end) {
 		end = allowed
 	}
-	visit.of(q.feed.Name, len(req.GetEntities()), end)
-	loan, over := b.loanOf(ctx)
+	visit.Asks(q.feed.Name, len(req.GetEntities()), end)
+	loan, over := b.admission.Loan(ctx)
 	defer over()
-	q.loan = loan
+	q.Loan = loan
 	o, f, err := b.askDraft(ctx, q, end)
 	if err == nil {
-		visit.ending = f.ending(ctx, o)
+		visit.Ending = f.Ending(ctx, o)
 	}
 	switch {
 	case err != nil:
 		return q, nil, err
 	case ctx.Err() != nil:
 		return q, nil, late(ctx.Err())
-	case len(o.parts) == 0:
-		return q, nil, f.nothing(o)
+	case len(o.Parts) == 0:
+		return q, nil, f.Nothing(o)
 	}
-	if err := b.typesKnown(ctx, f, o, req); err != nil {
+	if err := b.typesKnown(ctx, q, f, o, req); err != nil {
 		return q, nil, err
 	}
-	resp, err := b.answer(ctx, f, o)
+	resp, err := b.answer(ctx, q, f, o)
 	return q, resp, err
-}
-
-// enter lets a request in, or refuses it. One that a door has let in already
-// is let in as it was.
-func (b *Broker) enter(ctx context.Context) (*visit, error) {
-	h := headersOf(ctx)
-	a, _ := ctx.Value(admissionKey{}).(*admission)
-	switch {
-	case a == nil: // no door has seen it
-		if err := b.admit(h.caller); err != nil {
-			return nil, err
-		}
-		a = &admission{}
-	case a.visit != nil:
-		return a.visit, nil
-	}
-	var err error
-	if a.visit, err = b.gate.enter(h.priority); err != nil {
-		b.metrics.shed.Inc()
-	}
-	return a.visit, err
-}
-
-// admit holds a caller to its quota.
-func (b *Broker) admit(caller string) error {
-	known := b.quotas.known(caller)
-	err := b.quotas.take(known, time.Now())
-	outcome := "admitted"
-	if err != nil {
-		outcome = "refused"
-	}
-	b.metrics.callers.WithLabelValues(known, outcome).Inc()
-	return err
-}
-
-// margin is the deadline of the nodes: a twentieth of the time before the
-// end of the caller's, 50 ms at most, so that what has been answered by then still
-// reaches the caller.
-func margin(end time.Time) time.Time {
-	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
 }
 
 // late is the refusal of a request whose context has ended.
@@ -377,32 +307,4 @@ func late(err error) error {
 		return &millrace.Error{Reason: millrace.ReasonDeadline, Detail: "the deadline passed before an answer", WayOut: "allow more time or ask for fewer entities"}
 	}
 	return err
-}
-
-// nothing is the refusal when no partition was answered: an empty page would
-// look like an empty feed.
-func (f *fanout) nothing(o outcome) error {
-	counts := map[string]int{}
-	for _, why := range o.missing {
-		counts[why]++
-	}
-	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause; if it lasts, see what millrace cluster show says of the index nodes"}
-	switch n := len(o.missing); {
-	case counts[missModel] == n:
-		return f.nobodyHas()
-	case counts[missOlder] == n:
-		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages are answered"
-	case counts[missTimeout] == n:
-		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
-	case counts[missOverloaded] == n:
-		e.Reason, e.WayOut = millrace.ReasonOverloaded, "try again after a pause"
-	case counts[missTooLarge] == n:
-		e.Reason, e.WayOut = millrace.ReasonTooLarge, fewerItems
-	}
-	var whys []string
-	for _, why := range sortedKeys(counts) {
-		whys = append(whys, fmt.Sprintf("%d %s", counts[why], why))
-	}
-	e.Detail = "no partition answered: " + strings.Join(whys, ", ")
-	return e
 }

@@ -12,6 +12,9 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle/collide"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -19,7 +22,7 @@ import (
 // A producer cannot make an object, or a record, that pages take for a
 // victim's: all are shown, and nobody says that an earlier page showed one.
 func TestPagesShowWhatCollides(t *testing.T) {
-	feeds := []Feed{{Name: "plain", Model: "recency"}, {Name: "objects", Model: "recency", DistinctObjects: true}}
+	feeds := []feeds.Feed{{Name: "plain", Model: "recency"}, {Name: "objects", Model: "recency", DistinctObjects: true}}
 	w := newWorld(t, 1, 1)
 	victim := timelineOf(1)
 	evil := millrace.Timeline{Entity: "member:evilevil", Type: "post"}
@@ -40,7 +43,7 @@ func TestPagesShowWhatCollides(t *testing.T) {
 			t.Errorf("%s: pages show %v", f.Name, all)
 		}
 		req.PageToken = first.NextPageToken
-		if why := w.why(b, &feedv1.WhyRequest{Record: "victim", Request: req}); why.Stage != stageBelowCut {
+		if why := w.why(b, &feedv1.WhyRequest{Record: "victim", Request: req}); why.Stage != findings.BelowCut {
 			t.Errorf("%s: the victim is %s: %s", f.Name, why.Stage, why.Detail)
 		}
 	}
@@ -67,7 +70,7 @@ func TestTokensAreNotForged(t *testing.T) {
 	unkeyed := func(r *feedv1.GetFeedRequest) string {
 		var body []byte
 		for _, s := range []string{r.Feed, r.GetViewer().GetId(), "", ""} {
-			body = appendPrefixed(body, s)
+			body = append(binary.AppendUvarint(body, uint64(len(s))), s...)
 		}
 		if body = append(body, 0, 0, 0); r.AsOf != nil {
 			body = binary.LittleEndian.AppendUint64(append(body[:len(body)-1], 1), uint64(r.AsOf.Seconds))
@@ -100,18 +103,18 @@ func TestPagesKeepTheirFirstsTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := b.pages.open(first.NextPageToken, time.Now())
+	c, err := b.pages.Open(first.NextPageToken, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.issued -= millrace.Time((TokenLife / 2).Milliseconds())
-	req.PageToken = c.encode(b.pages.signing(time.Now()).token)
+	c.Issued -= millrace.Time((pagetoken.Life / 2).Milliseconds())
+	req.PageToken = c.Encode(b.pages.Signing(time.Now()))
 	second, err := b.GetFeed(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := b.pages.open(second.NextPageToken, time.Now())
-	if err != nil || next.issued != c.issued {
-		t.Errorf("issued at %s, then at %s, %v", c.issued, next.issued, err)
+	next, err := b.pages.Open(second.NextPageToken, time.Now())
+	if err != nil || next.Issued != c.Issued {
+		t.Errorf("issued at %s, then at %s, %v", c.Issued, next.Issued, err)
 	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -32,14 +36,8 @@ type condemned struct {
 	mu      struct {
 		sync.Mutex
 		heard map[cluster.Version]heard
-		lacks map[weighted]struct{} // versions that have no such parameters
+		lacks map[questions.Weighted]struct{} // versions that have no such parameters
 	}
-}
-
-// weighted is a version with the checksum of weights in place of its own.
-type weighted struct {
-	cluster.Version
-	sum string
 }
 
 type heard struct {
@@ -91,16 +89,16 @@ func (c *condemned) takes(of, v cluster.Version, sum string) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, lacks := c.mu.lacks[weighted{v, sum}]
+	_, lacks := c.mu.lacks[questions.Weighted{Version: v, Sum: sum}]
 	return v.Name == of.Name && !lacks
 }
 
 // noteLack notes that a version lacks some of the weights, which never changes.
-func (c *condemned) noteLack(w weighted) {
+func (c *condemned) noteLack(w questions.Weighted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.lacks == nil || len(c.mu.lacks) >= maxHeard {
-		c.mu.lacks = map[weighted]struct{}{}
+		c.mu.lacks = map[questions.Weighted]struct{}{}
 	}
 	c.mu.lacks[w] = struct{}{}
 }
@@ -109,9 +107,9 @@ func (c *condemned) noteLack(w weighted) {
 // condemned the last good one. Who asked for the model by its name is refused
 // instead: they want to see just that.
 func (b *Broker) choose(q *question) error {
-	v, _ := b.models.Served(cmp.Or(q.inPlaceOf.Name, q.query.Model))
+	v, _ := b.models.Served(cmp.Or(q.inPlaceOf.Name, q.Query.Model))
 	if v.Name == "" { // no pointer knows it: every binary has it
-		v.Name = cmp.Or(q.inPlaceOf.Name, q.query.Model)
+		v.Name = cmp.Or(q.inPlaceOf.Name, q.Query.Model)
 	}
 	q.inPlaceOf = cluster.Version{}
 	if why := b.unfit(q, v); why != "" {
@@ -121,7 +119,7 @@ func (b *Broker) choose(q *question) error {
 		q.inPlaceOf = v
 		v = b.lastGood(q, v)
 	}
-	q.query.Model, q.query.ModelVersion, q.query.ModelSum = v.Name, v.Version, v.Sum
+	q.Query.Model, q.Query.ModelVersion, q.Query.ModelSum = v.Name, v.Version, v.Sum
 	b.weigh(q)
 	return nil
 }
@@ -176,7 +174,7 @@ func condemnedModel(field, wayOut string, v cluster.Version, why string) error {
 // has been condemned since. Its order would go on in another's, and it is the
 // caller who knows whether what has been shown may be shown again.
 func lapsed(v cluster.Version, why string) error {
-	return badToken("model %s, which ranked the first page, is condemned since: %s", v, why)
+	return pagetoken.Refuse("model %s, which ranked the first page, is condemned since: %s", v, why)
 }
 
 // leaveOut returns those of the models beside a question's that may be asked
@@ -202,29 +200,16 @@ func reasonOf(err error) string {
 	return e.Detail
 }
 
-// lacksWeights reports whether a node refused to rank by weights that a version
-// lacks.
-func lacksWeights(err error) bool {
-	var e *millrace.Error
-	return errors.As(err, &e) && e.Reason == millrace.ReasonUnknown && e.Field == "weights"
-}
-
-// isCondemned reports whether a node refused to rank by a version.
-func isCondemned(err error) bool {
-	var e *millrace.Error
-	return errors.As(err, &e) && e.Reason == millrace.ReasonCondemned
-}
-
 // unweigh has a version rank by its own weights that ranks in the place of another,
 // or may have on the first page, and reports whether it did not before.
-func (q *question) unweigh(w weighted) (did bool) {
-	for i, g := range q.groups {
-		of := g.inPlaceOf.Name
+func (q *question) unweigh(w questions.Weighted) (did bool) {
+	for i, g := range q.Groups {
+		of := g.InPlaceOf.Name
 		if i == 0 {
 			of = q.inPlaceOf.Name
 		}
-		if r := g.query; g.model() == w.Version && w.sum != "" && r.WeightsSum == w.sum && (of != "" || q.later) {
-			r.Weights, r.WeightsSum, g.plain, did = "", "", true, true
+		if r := g.Query; g.Model() == w.Version && w.Sum != "" && r.WeightsSum == w.Sum && (of != "" || q.later) {
+			r.Weights, r.WeightsSum, g.Plain, did = "", "", true, true
 			q.plain = q.plain || i == 0
 		}
 	}
@@ -234,24 +219,39 @@ func (q *question) unweigh(w weighted) (did bool) {
 // saysCondemned stands before the reason in what nodes say.
 const saysCondemned = "is condemned: "
 
+// ask gets the question answered as far as ctx, the time until end and the
+// cluster allow: by another version of the model where the first one is
+// condemned. The error is a refusal by a node, which holds for the whole
+// request.
+func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o fanout.Outcome, f *fanout.Asking, err error) {
+	for {
+		o, f, err = b.fanout.Ask(ctx, &q.Question, end)
+		err = q.feed.Discreet(err)
+		again := false
+		if again, err = b.givesWay(q, f.RefusedBy(), err); !again {
+			return o, f, err
+		}
+	}
+}
+
 // givesWay lets another version rank where a node refused to by one, w, or the
 // same without the weights where it lacks them, and reports whether the question is
 // to be asked again. One answer has one version: nothing of what other nodes
 // answered is kept.
-func (b *Broker) givesWay(q *question, w weighted, err error) (again bool, _ error) {
+func (b *Broker) givesWay(q *question, w questions.Weighted, err error) (again bool, _ error) {
 	v := w.Version
-	if lacksWeights(err) && q.unweigh(w) {
+	if fanout.LacksWeights(err) && q.unweigh(w) {
 		b.condemned.noteLack(w)
 		return true, nil
 	}
-	if !isCondemned(err) || b.models == nil {
+	if !fanout.IsCondemned(err) || b.models == nil {
 		return false, err
 	}
 	why := reasonOf(err)
 	b.condemned.note(v, why)
 	q.refused = append(q.refused, refused{v, why})
 	switch {
-	case q.aside:
+	case q.Aside:
 		return false, err
 	case q.later:
 		return false, lapsed(v, why)
@@ -259,8 +259,8 @@ func (b *Broker) givesWay(q *question, w weighted, err error) (again bool, _ err
 	if refused := b.choose(q); refused != nil {
 		return false, refused
 	}
-	q.query.Shadow = b.leaveOut(q.query.Shadow)
-	for _, g := range q.groups[1:] {
+	q.Query.Shadow = b.leaveOut(q.Query.Shadow)
+	for _, g := range q.Groups[1:] {
 		if refused := b.rank(q, g, nil); refused != nil {
 			return false, refused
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -33,7 +34,7 @@ func (v *verdicts) set(of cluster.Version, why string) {
 	v.why[of] = why
 }
 
-func (w *world) condemning(models Models, all Condemned, feeds ...Feed) *Broker {
+func (w *world) condemning(models Models, all Condemned, feeds ...feeds.Feed) *Broker {
 	w.t.Helper()
 	b, err := New(Config{Maps: w, Feeds: feeds, Models: models, Condemned: all, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 	if err != nil {
@@ -190,7 +191,7 @@ func TestWhatTheClusterCondemns(t *testing.T) {
 	if _, err := b.GetFeed(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	for _, n := range w.nodes {
 		for _, q := range n.asked {
 			if q.ModelVersion == "2" || len(q.Beside) > 0 {

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -66,8 +68,8 @@ func TestTimeoutHeader(t *testing.T) {
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	for _, c := range []struct{ path, header, long, short string }{
-		{"/v1/feed", TimeoutHeader, "60m", "50ms"},
-		{"/millrace.feed.v1.FeedService/GetFeed", TimeoutHeader, "1h", "0.05s"},
+		{"/v1/feed", admission.TimeoutHeader, "60m", "50ms"},
+		{"/millrace.feed.v1.FeedService/GetFeed", admission.TimeoutHeader, "1h", "0.05s"},
 		{"/millrace.feed.v1.FeedService/GetFeed", "Connect-Timeout-Ms", "3600000", "50"},
 	} {
 		ctx, leave := context.WithCancel(t.Context())
@@ -103,7 +105,7 @@ func TestTimeoutHeader(t *testing.T) {
 func TestBadTimeoutHeader(t *testing.T) {
 	s := served(t)
 	for _, value := range []string{"0s", "-1s", "5", "soon", "1e9"} {
-		resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{TimeoutHeader: value})
+		resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{admission.TimeoutHeader: value})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +115,7 @@ func TestBadTimeoutHeader(t *testing.T) {
 		}
 	}
 	// Ten years are not refused: they are the broker's own limit.
-	resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{TimeoutHeader: "87600h"})
+	resp, err := askHTTP(t.Context(), t, s.URL+"/v1/feed", map[string]string{admission.TimeoutHeader: "87600h"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,15 +180,15 @@ func TestAbandonedWorkStops(t *testing.T) {
 func TestTimeoutOfTheBroker(t *testing.T) {
 	const allowed = 300 * time.Millisecond
 	for name, c := range map[string]struct {
-		dial func(*world) func(cluster.Node) (Node, error)
+		dial func(*world) func(cluster.Node) (fanout.Node, error)
 		want millrace.Reason
 	}{
-		"frozen": {func(w *world) func(cluster.Node) (Node, error) {
+		"frozen": {func(w *world) func(cluster.Node) (fanout.Node, error) {
 			w.nodes["n0"].frozen = true
 			return w.dial
 		}, millrace.ReasonDeadline},
-		"no schema": {func(w *world) func(cluster.Node) (Node, error) {
-			return func(cluster.Node) (Node, error) { return noSchema{w.nodes["n0"]}, nil }
+		"no schema": {func(w *world) func(cluster.Node) (fanout.Node, error) {
+			return func(cluster.Node) (fanout.Node, error) { return noSchema{w.nodes["n0"]}, nil }
 		}, millrace.ReasonUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,9 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 )
 
 var shown = regexp.MustCompile("(?ms)^```(json|yaml)\n(.*?)^```")
@@ -21,7 +24,7 @@ func TestDocs(t *testing.T) {
 		kind, text := string(block[1]), block[2]
 		counts[kind]++
 		if kind == "yaml" {
-			if _, err := ParseFeed(text); err != nil {
+			if _, err := feeds.Parse(text); err != nil {
 				t.Error(err)
 			}
 			continue
@@ -34,7 +37,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%s\n%d %s", text, status, answer)
 		}
 	}
-	for _, stage := range append([]string{stageUnanswered, stageNever}, furthest...) {
+	for _, stage := range append([]string{findings.Unanswered, findings.Never}, findings.Stages...) {
 		if !bytes.Contains(page, []byte("| `"+stage+"` |")) {
 			t.Errorf("the page does not tell what %s means", stage)
 		}

@@ -3,15 +3,16 @@ package broker
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -20,52 +21,52 @@ import (
 // draft is a feed that two models' rankings draft in turns: team 0 is the
 // question's model, team 1 the one beside it.
 type draft struct {
-	beside  cluster.Version
-	version string            // that answered: of a model that every binary has, its
-	at      interleave.Cursor // of this page,
-	next    interleave.Cursor // and of the one after
-	fault   error             // why this page is the first model's alone
-	left    bool              // items found no room on this page, for the cap
+	pagetoken.Draft                   // of the page after
+	version         string            // that answered: of a model that every binary has, its
+	at              interleave.Cursor // of this page
+	fault           error             // why this page is the first model's alone
+	left            bool              // items found no room on this page, for the cap
 }
 
 // draftOf begins the draft that a variant wants, or goes on with that of the
 // first page. A second model that has been dropped since leaves the first.
-func (b *Broker) draftOf(q *question, c *cursor) {
+func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
-	case c == nil && q.feed.interleaved != "":
-		q.draft = &draft{beside: cluster.Version{Name: q.feed.interleaved}, at: interleave.Cursor{Seed: rand.Uint64()}}
+	case c == nil && q.feed.Beside() != "":
+		q.draft = &draft{Draft: pagetoken.Draft{Beside: cluster.Version{Name: q.feed.Beside()}}, at: interleave.Cursor{Seed: rand.Uint64()}}
 		if b.models != nil {
-			if v, serves := b.models.Served(q.feed.interleaved); serves {
-				q.draft.beside = v
+			if v, serves := b.models.Served(q.feed.Beside()); serves {
+				q.draft.Beside = v
 			}
 		}
-	case c != nil && c.draft != nil:
-		d := *c.draft
-		q.draft = &d
-		if d.beside.Version != "" && (b.models == nil || !b.models.Has(d.beside)) {
-			q.draft.fault = fmt.Errorf("model %s has been dropped", d.beside)
+	case c != nil && c.Draft != nil:
+		q.draft = &draft{Draft: *c.Draft, at: c.Draft.Next}
+		if d := q.draft; d.Beside.Version != "" && (b.models == nil || !b.models.Has(d.Beside)) {
+			q.draft.fault = fmt.Errorf("model %s has been dropped", d.Beside)
 		}
 	default:
 		return
 	}
-	if why := b.condemned.why(q.draft.beside); why != "" && q.draft.fault == nil {
-		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.beside, why)
+	if why := b.condemned.why(q.draft.Beside); why != "" && q.draft.fault == nil {
+		q.draft.fault = fmt.Errorf("model %s is condemned: %s", q.draft.Beside, why)
 	}
-	if d := q.draft; d.fault == nil {
-		q.query.Beside = []*nodev1.Model{{Name: d.beside.Name, Version: d.beside.Version, Sum: d.beside.Sum}}
+	if q.BesideSum = q.draft.Beside.Sum; q.draft.fault == nil {
+		d := q.draft
+		q.Depth = min(interleave.Depth(int(q.Query.Limit), teams), limits.MaxLimit)
+		q.Query.Beside = []*nodev1.Model{{Name: d.Beside.Name, Version: d.Beside.Version, Sum: d.Beside.Sum}}
 	}
-	q.draft.next = q.draft.at
+	q.draft.Next = q.draft.at
 }
 
 // askDraft asks a question. Where a node lacks the second model of a draft, it
 // asks once more, others first: the first answer is as good but for the draft.
-func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outcome, *fanout, error) {
+func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fanout.Outcome, *fanout.Asking, error) {
 	o, f, err := b.ask(ctx, q, end)
 	if err != nil || q.draft == nil || !b.lacksBeside(q, o) {
 		return o, f, err
 	}
 	again, g, err := b.ask(ctx, q, end)
-	if err != nil || ctx.Err() != nil || len(again.missing) > len(o.missing) {
+	if err != nil || ctx.Err() != nil || len(again.Missing) > len(o.Missing) {
 		return o, f, nil
 	}
 	b.lacksBeside(q, again)
@@ -74,11 +75,11 @@ func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (outc
 
 // lacksBeside reports whether a node lacks the second model, and has others
 // asked before it for a moment.
-func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
-	for _, pt := range o.parts {
-		for _, r := range pt.resp.GetBeside() {
-			if r.GetAbsent() && q.draft.beside.Sum != "" { // every binary has the others
-				b.absent.note(pt.node, q.draft.beside.Sum)
+func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
+	for _, pt := range o.Parts {
+		for _, r := range pt.Resp.GetBeside() {
+			if r.GetAbsent() && q.draft.Beside.Sum != "" { // every binary has the others
+				b.fanout.Note(pt.Node, q.draft.Beside.Sum)
 				lacks = true
 			}
 		}
@@ -89,24 +90,14 @@ func (b *Broker) lacksBeside(q *question, o outcome) (lacks bool) {
 // teams is how many rankings a draft takes.
 const teams = 2
 
-// deep returns how many items nodes are asked for. A draft may need one more of
-// a ranking than a page has.
-func (q *question) deep() int {
-	limit := int(q.query.GetLimit())
-	if q.draft != nil && q.draft.fault == nil {
-		return min(interleave.Depth(limit, teams), maxLimit)
-	}
-	return limit
-}
-
 // ranking returns the entries of an answer in their order, but for spacing.
-func (q *question) ranking(o outcome) []entry {
-	limit, distinct := int(q.query.Limit), q.query.DistinctObjects
+func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
+	limit, distinct := int(q.Query.Limit), q.Query.DistinctObjects
 	if q.draft == nil {
-		return merge(o.parts, limit, distinct)
+		return fanout.Merge(o.Parts, limit, distinct)
 	}
-	own := merge(o.parts, q.deep(), distinct)
-	entries, err := q.drafted(own, o)
+	own := fanout.Merge(o.Parts, q.Deep(), distinct)
+	entries, err := q.draftPage(own, o)
 	if err == nil {
 		return entries
 	}
@@ -114,17 +105,17 @@ func (q *question) ranking(o outcome) []entry {
 	return own[:min(limit, len(own))]
 }
 
-// drafted drafts a page.
-func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
+// draftPage drafts a page.
+func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Entry, error) {
 	d := q.draft
 	if d.fault != nil {
 		return nil, d.fault
 	}
-	parts, version, err := besideOf(o.parts, 0)
+	parts, version, err := fanout.Beside(o.Parts, 0)
 	if err != nil {
 		return nil, err
 	}
-	rankings := [teams][]entry{own, merge(parts, q.deep(), q.query.DistinctObjects)}
+	rankings := [teams][]fanout.Entry{own, fanout.Merge(parts, q.Deep(), q.Query.DistinctObjects)}
 	var names [teams][]candidateName // of what is left of each,
 	var places [teams][]int          // and where it stands
 	for i, r := range rankings {
@@ -133,12 +124,12 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 			places[i][at] = at
 		}
 	}
-	limit, step := int(q.query.Limit), int(q.query.Limit)
-	room := newCaps(q.query.CapPerEntity)
+	limit, step := int(q.Query.Limit), int(q.Query.Limit)
+	room := newCaps(q.Query.CapPerEntity)
 	if room != nil {
 		step = 1 // what an item leaves of its entity's room is known when it is drafted
 	}
-	page := make([]entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
+	page := make([]fanout.Entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
 	at := d.at
 	for len(page) < limit {
 		picks, next, err := interleave.Draft(at, step, names[0], names[1])
@@ -150,7 +141,7 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 		}
 		for _, p := range picks {
 			e := rankings[p.Ranking][places[p.Ranking][p.Place]]
-			e.ranking, e.team = p.Ranking, int(p.Team)
+			e.Ranking, e.Team = p.Ranking, int(p.Team)
 			room.take(e.Entity)
 			page = append(page, e)
 		}
@@ -173,7 +164,7 @@ func (q *question) drafted(own []entry, o outcome) ([]entry, error) {
 			names[i], places[i] = names[i][:n], places[i][:n]
 		}
 	}
-	d.next, d.version = at, version
+	d.Next, d.version = at, version
 	return page, nil
 }
 
@@ -184,11 +175,11 @@ type candidateName struct {
 	id       string
 }
 
-func (q *question) names(ranking []entry) []candidateName {
+func (q *question) names(ranking []fanout.Entry) []candidateName {
 	all := make([]candidateName, len(ranking))
 	for i := range ranking {
-		if e := &ranking[i]; q.query.DistinctObjects {
-			all[i].id = e.item.GetObject()
+		if e := &ranking[i]; q.Query.DistinctObjects {
+			all[i].id = e.Item.GetObject()
 		} else {
 			all[i] = candidateName{e.Timeline, string(e.ID)}
 		}
@@ -218,31 +209,12 @@ func (c *caps) take(e millrace.Entity) {
 
 func (c *caps) has(e millrace.Entity) bool { return c == nil || c.have[e] < c.most }
 
-// besideOf returns the parts as the i-th model beside ranks them, and its
-// version. The error says why some part has no such ranking.
-func besideOf(parts []part, i int) (ranked []part, version string, err error) {
-	for at, pt := range parts {
-		all := pt.resp.GetBeside()
-		switch {
-		case i >= len(all):
-			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.node)
-		case all[i].GetError() != "":
-			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.node, all[i].GetError())
-		case at > 0 && all[i].GetModelVersion() != version:
-			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.node)
-		}
-		version = all[i].GetModelVersion()
-		ranked = append(ranked, part{node: pt.node, group: pt.group, covered: pt.covered, resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
-	}
-	return ranked, version, nil
-}
-
 // receipt says how an answer was drafted.
 func (d *draft) receipt() *feedv1.Draft {
 	if d == nil {
 		return nil
 	}
-	r := &feedv1.Draft{Model: d.beside.Name, ModelVersion: cmp.Or(d.version, d.beside.Version), Seed: int64(d.at.Seed), Turns: int64(d.at.Turns)}
+	r := &feedv1.Draft{Model: d.Beside.Name, ModelVersion: cmp.Or(d.version, d.Beside.Version), Seed: int64(d.at.Seed), Turns: int64(d.at.Turns)}
 	if d.fault != nil {
 		r.Fault = d.fault.Error()
 	}
@@ -250,44 +222,18 @@ func (d *draft) receipt() *feedv1.Draft {
 }
 
 // expose says in the record of an answer who drafted what.
-func (d *draft) expose(q *question, r *exposure.Record, entries []entry) {
+func (d *draft) expose(q *question, r *exposure.Record, entries []fanout.Entry) {
 	if d == nil || d.fault != nil {
 		return
 	}
-	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.query.Model, d.beside.Name}}
+	r.Interleaving = &exposure.Interleaving{Seed: d.at.Seed, Turns: d.at.Turns, Teams: []string{q.Query.Model, d.Beside.Name}}
 	for _, x := range q.variants.dealt {
 		if x.Sets.Interleave != nil {
 			r.Interleaving.Experiment = x.Experiment
 		}
 	}
-	r.Models = append(r.Models, modelOf(d.beside, d.version, ""))
+	r.Models = append(r.Models, modelOf(d.Beside, d.version, ""))
 	for i := range entries {
-		r.Items[i].Model, r.Items[i].Team = entries[i].ranking, entries[i].team
+		r.Items[i].Model, r.Items[i].Team = entries[i].Ranking, entries[i].Team
 	}
-}
-
-// appendDraft appends what later pages need of a draft.
-func appendDraft(b []byte, d *draft) []byte {
-	for _, s := range []string{d.beside.Name, d.beside.Version, d.beside.Sum} {
-		b = appendPrefixed(b, s)
-	}
-	return binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, d.next.Seed), d.next.Turns)
-}
-
-func readDraft(r *reader) *draft {
-	d := &draft{}
-	for _, s := range []*string{&d.beside.Name, &d.beside.Version, &d.beside.Sum} {
-		*s = string(r.bytes(r.uvarint()))
-	}
-	if seed := r.bytes(8); !r.bad {
-		d.at.Seed = binary.LittleEndian.Uint64(seed)
-	}
-	d.at.Turns = r.uvarint()
-	return d
-}
-
-// interleaves lets two models draft a feed.
-func (f *Feed) interleaves(models []string) {
-	f.Model, f.interleaved = models[0], models[1]
-	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })
 }

@@ -9,13 +9,15 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
 // drafts is a broker whose feed f two models draft for alice.
-func (w *world) drafts(models Models, f Feed) (*Broker, *shows) {
+func (w *world) drafts(models Models, f feeds.Feed) (*Broker, *shows) {
 	w.t.Helper()
 	log := &shows{}
 	b, docs := w.experimental(models, f)
@@ -37,7 +39,7 @@ func (s *shows) last(t *testing.T) exposure.Record {
 // rankedBy is all that a model ranks of a feed.
 func rankedBy(t *testing.T, b *Broker, model string) *feedv1.GetFeedResponse {
 	t.Helper()
-	most := int64(maxLimit)
+	most := int64(limits.MaxLimit)
 	return ask(t, b, "bob", func(req *feedv1.GetFeedRequest) {
 		req.Model, req.Limit, req.AsOf = model, &most, timestamp(timeAt(300))
 	})
@@ -46,7 +48,7 @@ func rankedBy(t *testing.T, b *Broker, model string) *feedv1.GetFeedResponse {
 // Pages of any length, joined, are the draft of the two rankings by the seed of
 // the receipt; and the exposures say who drafted what.
 func TestPagesAreDrafted(t *testing.T) {
-	for _, f := range []Feed{{Name: "f", Model: "recency", Limit: 7}, {Name: "f", Model: "recency", Limit: 7, DistinctObjects: true}} {
+	for _, f := range []feeds.Feed{{Name: "f", Model: "recency", Limit: 7}, {Name: "f", Model: "recency", Limit: 7, DistinctObjects: true}} {
 		w := newWorld(t, 3, 2)
 		w.fill(rand.New(rand.NewPCG(5, 8)), 12, 200)
 		b, log := w.drafts(nil, f)
@@ -126,7 +128,7 @@ func TestPagesAreDrafted(t *testing.T) {
 func TestADraftKeepsToTheCap(t *testing.T) {
 	w := newWorld(t, 3, 2)
 	w.fill(rand.New(rand.NewPCG(5, 9)), 12, 200)
-	b, log := w.drafts(nil, Feed{Name: "f", Model: "recency", CapPerEntity: 2})
+	b, log := w.drafts(nil, feeds.Feed{Name: "f", Model: "recency", CapPerEntity: 2})
 	both := 0
 	for limit := int64(1); limit <= 24; limit++ {
 		got := ask(t, b, "alice", func(req *feedv1.GetFeedRequest) { req.Limit, req.AsOf = &limit, timestamp(timeAt(300)) })
@@ -176,7 +178,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 10)), 12, 200)
 	models := newPointers(first, second)
-	b, log := w.drafts(models, Feed{Name: "f", Model: "recency"})
+	b, log := w.drafts(models, feeds.Feed{Name: "f", Model: "recency"})
 	plain := rankedBy(t, b, "recency")
 	for what, c := range map[string]struct {
 		do, undo func()
@@ -205,7 +207,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		if d := got.Receipt.Draft; d == nil || !strings.Contains(d.Fault, c.fault) || d.Turns != 0 {
 			t.Errorf("%s: %v", what, got.Receipt.Draft)
 		}
-		if !slices.Equal(items(got), items(plain)[:9]) {
+		if !slices.Equal(itemsOf(got), itemsOf(plain)[:9]) {
 			t.Errorf("%s: the page is not the first model's", what)
 		}
 		if r := log.last(t); r.Interleaving != nil || len(r.Models) != 1 || r.Items[0].Team != -1 {
@@ -215,7 +217,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 		if d := next.Receipt.Draft; d == nil || d.Fault != "" || d.Seed != got.Receipt.Draft.Seed || d.ModelVersion != "7" {
 			t.Errorf("%s, the page after: %v", what, next.Receipt.Draft)
 		}
-		if slices.ContainsFunc(items(next), func(it string) bool { return slices.Contains(items(got), it) }) {
+		if slices.ContainsFunc(itemsOf(next), func(it string) bool { return slices.Contains(itemsOf(got), it) }) {
 			t.Errorf("%s: an item is on both pages", what)
 		}
 		models.drop(second)
@@ -235,7 +237,7 @@ func TestADraftGoesToWhoHasTheModel(t *testing.T) {
 	w.fill(rand.New(rand.NewPCG(5, 12)), 12, 200)
 	lacks := w.nodes["n1"]
 	lacks.set(func() { lacks.models = map[cluster.Version]bool{first: true} })
-	b, _ := w.drafts(newPointers(first, second), Feed{Name: "f", Model: "recency"})
+	b, _ := w.drafts(newPointers(first, second), feeds.Feed{Name: "f", Model: "recency"})
 	drafted := 0
 	for i := range 60 { // who is asked first differs by viewer
 		got := ask(t, b, fmt.Sprint("viewer:", i), nil)
@@ -262,7 +264,7 @@ func TestADraftGoesToWhoHasTheModel(t *testing.T) {
 func TestWhoGetsNoDraft(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 11)), 12, 200)
-	b, _ := w.drafts(nil, Feed{Name: "f", Model: "recency"})
+	b, _ := w.drafts(nil, feeds.Feed{Name: "f", Model: "recency"})
 	for viewer, model := range map[string]string{"bob": "", "alice": "coarse"} {
 		got := ask(t, b, viewer, func(req *feedv1.GetFeedRequest) { req.Model = model })
 		if got.Receipt.Draft != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/offsets"
 	"github.com/millrace/millrace/internal/oracle"
@@ -28,12 +29,12 @@ func TestAnswersEqualOneMachine(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 6))
 			w := randomWorld(t, r)
 			b := w.broker(
-				Feed{Name: "plain", Model: "coarse"},
-				Feed{Name: "capped", Model: "coarse", CapPerEntity: 1 + r.IntN(3)},
-				Feed{Name: "objects", Model: "coarse", DistinctObjects: true},
-				Feed{Name: "both", Model: "coarse", DistinctObjects: true, CapPerEntity: 1 + r.IntN(3)},
+				feeds.Feed{Name: "plain", Model: "coarse"},
+				feeds.Feed{Name: "capped", Model: "coarse", CapPerEntity: 1 + r.IntN(3)},
+				feeds.Feed{Name: "objects", Model: "coarse", DistinctObjects: true},
+				feeds.Feed{Name: "both", Model: "coarse", DistinctObjects: true, CapPerEntity: 1 + r.IntN(3)},
 			)
-			b.budget = newBudget(1, 1e6) // hedges are counted elsewhere
+			b.fanout.Hedges(1, 1e6) // hedges are counted elsewhere
 			for range 4 {
 				req := randomRequest(r)
 				if msg := w.check(b, req); msg != "" {
@@ -65,7 +66,7 @@ func randomWorld(t *testing.T, r *rand.Rand) *world {
 		case 2:
 			n.behind = randomSet(r)
 		case 3:
-			n.delay = func() time.Duration { return 3 * hedgeDelay }
+			n.delay = func() time.Duration { return 3 * usualDelay }
 		}
 	}
 	return w

@@ -10,8 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/broker/shadows"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
@@ -34,13 +39,13 @@ func newAnswerID() string {
 
 // expose hands over what an answer showed, if an experiment or a holdout had a
 // part in it, or shadows rank it again: then once they have.
-func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) {
+func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) {
 	again := b.sample(q, o)
 	if again == nil && !b.exposes(q) {
 		return
 	}
 	r := b.shown(q, o, resp, entries)
-	if again != nil && b.shadow(again, r, b.exposes(q) && concerns(r)) {
+	if again != nil && b.shadows.Rank(b.sampled(again), r, b.exposes(q) && concerns(r)) {
 		return
 	}
 	if b.exposes(q) && concerns(r) {
@@ -48,20 +53,55 @@ func (b *Broker) expose(q *question, o outcome, resp *feedv1.GetFeedResponse, en
 	}
 }
 
+// sample returns an answer's question as its shadow models are to rank it again,
+// if it is one of the sample; or nil. Later pages are none of it: what they may
+// not show any more depends on the model that ranked the first. Nor are answers
+// whose entities are divided, or whose page is drafted, which no one model ranked.
+func (b *Broker) sample(q *question, o fanout.Outcome) *question {
+	if len(q.Query.Shadow) == 0 || len(q.Query.Exclude) > 0 || len(q.Groups) > 1 || q.draft != nil || len(o.Missing) > 0 || mathrand.Float64() >= q.feed.ShadowShare {
+		return nil
+	}
+	again := *q
+	again.Loan, again.variants, again.draft, again.Aside = nil, variants{}, nil, true
+	again.BesideSum, again.Depth = "", 0
+	again.Query = proto.CloneOf(q.Query)
+	again.Whole()
+	again.Groups[0].Query = again.Query
+	again.Query.Explain, again.Query.Features, again.Query.Shadow, again.Query.Beside, again.Query.Measure = false, false, nil, nil, true
+	for _, m := range q.Query.Shadow {
+		if m.Name != q.Query.Model || q.Query.Weights != "" { // which a request may name, or a variant set
+			again.Query.Beside = append(again.Query.Beside, proto.CloneOf(m))
+		}
+	}
+	if len(again.Query.Beside) == 0 {
+		return nil
+	}
+	return &again
+}
+
+// sampled is a question that sample returned, as shadows ask it.
+func (b *Broker) sampled(again *question) shadows.Sample {
+	ask := func(ctx context.Context, end time.Time) (fanout.Outcome, error) {
+		o, _, err := b.ask(ctx, again, end)
+		return o, err
+	}
+	return shadows.Sample{Question: &again.Question, Share: again.feed.ShadowShare, Ask: ask, Told: b.exposures}
+}
+
 // concerns reports whether an experiment or a holdout had a part in what was
 // shown. Where entities are divided, no item may be of one that has a variant.
 func concerns(r *exposure.Record) bool { return len(r.Experiments)+len(r.HeldOut) > 0 }
 
 // shown is what an answer showed.
-func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, entries []entry) *exposure.Record {
+func (b *Broker) shown(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) *exposure.Record {
 	r := b.exposed(q)
-	var at map[*group]int
+	var at map[*questions.Group]int
 	r.Models, at = modelsOf(q, resp.Receipt.ModelVersion, entries)
 	r.ID, r.TimelinesAsked, r.TimelinesAnswered = resp.Receipt.AnswerId, int(resp.Coverage.TimelinesAsked), int(resp.Coverage.TimelinesAnswered)
 	r.Items = make([]exposure.Item, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.from.group], Team: -1}
+		r.Items[i] = exposure.Item{Place: i + 1, ID: string(e.ID), Entity: string(e.Timeline.Entity), Type: string(e.Timeline.Type), Score: e.Score, Model: at[e.From.Group], Team: -1}
 	}
 	if q.variants.division != nil {
 		b.exposeEntities(q, r)
@@ -70,8 +110,8 @@ func (b *Broker) shown(q *question, o outcome, resp *feedv1.GetFeedResponse, ent
 	if q.exposesFeatures {
 		exposeFeatures(r, entries)
 	}
-	for _, pt := range o.parts {
-		r.ScoringNanos += pt.resp.GetScoringNs()
+	for _, pt := range o.Parts {
+		r.ScoringNanos += pt.Resp.GetScoringNs()
 	}
 	return r
 }
@@ -85,22 +125,22 @@ func (q *question) askFeaturesOf(answers int) {
 
 // modelsOf returns the models that ranked entries, and which is of which group.
 // Where nothing is shown it is the question's.
-func modelsOf(q *question, answered string, entries []entry) (all []exposure.Model, at map[*group]int) {
-	if len(entries) == 0 || len(q.groups) == 1 {
-		return []exposure.Model{modelOf(q.groups[0].model(), answered, q.query.WeightsSum)}, nil
+func modelsOf(q *question, answered string, entries []fanout.Entry) (all []exposure.Model, at map[*questions.Group]int) {
+	if len(entries) == 0 || len(q.Groups) == 1 {
+		return []exposure.Model{modelOf(q.Groups[0].Model(), answered, q.Query.WeightsSum)}, nil
 	}
-	at = map[*group]int{}
+	at = map[*questions.Group]int{}
 	for i := range entries {
-		pt := entries[i].from
-		if _, met := at[pt.group]; met {
+		pt := entries[i].From
+		if _, met := at[pt.Group]; met {
 			continue
 		}
-		m := modelOf(pt.group.model(), pt.resp.GetModelVersion(), pt.group.query.WeightsSum)
+		m := modelOf(pt.Group.Model(), pt.Resp.GetModelVersion(), pt.Group.Query.WeightsSum)
 		same := func(other exposure.Model) bool {
 			return other.Name == m.Name && other.Version == m.Version && other.Checksum == m.Checksum
 		}
-		if at[pt.group] = slices.IndexFunc(all, same); at[pt.group] < 0 {
-			at[pt.group] = len(all)
+		if at[pt.Group] = slices.IndexFunc(all, same); at[pt.Group] < 0 {
+			at[pt.Group] = len(all)
 			all = append(all, m)
 		}
 	}
@@ -135,16 +175,16 @@ func (b *Broker) askFeatures(q *question) {
 			q.askFeaturesOf(of)
 		}
 	}
-	q.counted = b.gaps.due(q.feed.Name, q.began)
-	q.query.Features = q.exposesFeatures || q.counted
+	q.counted = b.gaps.Due(q.feed.Name, q.began)
+	q.Query.Features = q.exposesFeatures || q.counted
 }
 
 // exposeFeatures adds the features of items, as nodes told them: one of an older
 // version tells none.
-func exposeFeatures(r *exposure.Record, entries []entry) {
+func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 	for i := range entries {
-		told := entries[i].from.resp
-		names, v := told.GetFeatureNames(), entries[i].item.GetFeatures()
+		told := entries[i].From.Resp
+		names, v := told.GetFeatureNames(), entries[i].Item.GetFeatures()
 		if m := &r.Models[r.Items[i].Model]; m.Features == nil {
 			m.Features = names
 		} else if !slices.Equal(m.Features, names) {
@@ -175,7 +215,7 @@ func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 		return
 	}
 	if r := b.exposed(q); concerns(r) {
-		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.asked()
+		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.Asked()
 		b.exposures.Add(r)
 	}
 }
@@ -204,7 +244,7 @@ func (q *question) ownFault(refused *millrace.Error) bool {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
 		return true
 	case millrace.ReasonFilter: // a feed's own is the variant's
-		return q.query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
+		return q.Query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
 	case millrace.ReasonUnknown: // of what variants may name: types, a model, its weights
 		return strings.HasPrefix(refused.Field, "fields") || strings.HasPrefix(refused.Field, "types") && !sets(experiment.OfTypes) || refused.Field == "model" && q.named
 	case millrace.ReasonTooLarge: // a page of a variant's limit may be too large, or its types too many
@@ -223,8 +263,8 @@ func (b *Broker) exposes(q *question) bool {
 func (b *Broker) exposed(q *question) *exposure.Record {
 	now := time.Now()
 	r := &exposure.Record{
-		Time: millrace.TimeOf(now), Viewer: q.viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
-		ServedBefore: len(q.query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
+		Time: millrace.TimeOf(now), Viewer: q.Viewer, Feed: q.feed.Name, FeedVersion: q.feed.Version, Broker: b.name, AsOf: q.asOf,
+		ServedBefore: len(q.Query.GetExclude()), HeldOut: q.variants.heldOut, Millis: millis(now.Sub(q.began)),
 	}
 	r.Experiments = appendExposed(nil, inForce(slices.Clone(q.variants.dealt), b.unapplied(q)))
 	return r

@@ -10,6 +10,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/exposure"
 )
 
@@ -32,8 +34,8 @@ func TestExposuresHaveFeatures(t *testing.T) {
 			w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
 			w.nodes["n1"].bare = c.bare
 			var told shows
-			b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
-			b.exposures, b.gaps.every = &told, 0
+			b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
+			b.exposures, b.gaps.Every = &told, 0
 			define(t, b, docs, 1, strings.Replace(halves("running", c.set), "share: 10000,", "share: 10000, features: "+c.features+",", 1))
 			for range 400 {
 				ask(t, b, string(recordID(rand.IntN(1e6))), nil)
@@ -73,8 +75,8 @@ func TestExposuresHaveFeatures(t *testing.T) {
 	// Nobody writes exposures: nobody asks for their features.
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
-	b.gaps.every = 0
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
+	b.gaps.Every = 0
 	define(t, b, docs, 1, strings.Replace(halves("running", "limit: 5"), "share: 10000,", "share: 10000, features: 10000,", 1))
 	ask(t, b, "alice", func(*feedv1.GetFeedRequest) {})
 	for _, n := range w.nodes {
@@ -92,7 +94,7 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 20)
 	var told shows
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Types: []millrace.ContentType{"post"}})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Types: []millrace.ContentType{"post"}})
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "filter: 'true'"))
 	nodes := func(err error, frozen bool) {
@@ -116,7 +118,7 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		"no time":               {frozen: true, wait: time.Microsecond},
 		"little time":           {frozen: true, wait: 20 * time.Millisecond},
 		"time enough":           {frozen: true, wait: 150 * time.Millisecond, want: 1},
-		"nodes that are away":   {node: errUnreachable, want: 1},
+		"nodes that are away":   {node: fanout.ErrUnreachable, want: 1},
 		"what a variant sets":   {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, want: 1},
 		"a variant's limit":     {node: &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit"}, want: 1},
 	} {

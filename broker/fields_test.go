@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/limits"
 )
 
 // Items carry the fields of their records that a request names; of those that
@@ -45,7 +45,7 @@ func TestFields(t *testing.T) {
 			}
 		}
 	}
-	many := make([]string, maxFields+1)
+	many := make([]string, limits.MaxFields+1)
 	for i := range many {
 		many[i] = fmt.Sprint("f", i)
 	}
@@ -122,81 +122,5 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 	req.Fields = []string{"star"}
 	if resp, err := w.broker().GetFeed(t.Context(), req); err != nil || len(resp.Items) != 1 {
 		t.Errorf("%v, %v", resp, err)
-	}
-}
-
-// A wrong name costs look-ups, however many fields there are: it is not compared
-// with all of them, no node is asked while what one told is fresh, and names
-// that have not changed are not told again.
-func TestWrongFieldsAreCheap(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	w.add(timelineOf(0), recordID(0), timeAt(0), "")
-	b := w.broker()
-	resp := &nodev1.GetSchemaResponse{FieldsSum: 7}
-	for i := range 100_000 {
-		resp.Fields = append(resp.Fields, fmt.Sprintf("a_field_of_a_wide_schema_%d", i))
-	}
-	known := func(n int) {
-		b.records.learn(&fieldBook{}, &nodev1.GetSchemaResponse{FieldsSum: 7, Fields: resp.Fields[:n]})
-	}
-	req := recentRequest(1)
-	req.Fields = []string{"a_field_of_a_wide_schema_99x"}
-	refused := func() {
-		if _, err := b.GetFeed(t.Context(), req); refusal(t, err).Reason != millrace.ReasonUnknown {
-			t.Fatal(err)
-		}
-	}
-	asked := w.nodes["n0"].told
-	known(100)
-	few := testing.AllocsPerRun(20, refused)
-	known(100_000)
-	questions := w.nodes["n0"].calls()
-	refused()
-	if n := w.nodes["n0"].calls() - questions; n > 0 && b.records.told.Load().sum == 7 {
-		t.Errorf("a wrong name among fields that are known was a question to %d nodes", n)
-	}
-	many := testing.AllocsPerRun(20, refused)
-	if many > 3*few+50 {
-		t.Errorf("a refusal takes %v allocations among 100,000 fields, and %v among 100", many, few)
-	}
-	if n := w.nodes["n0"].told - asked; n > 2 { // one a second, by whatever clock
-		t.Errorf("nodes were asked %d times", n)
-	}
-	known(100_000) // whatever the node was asked meanwhile
-	before := b.records.told.Load()
-	b.records.learn(before, &nodev1.GetSchemaResponse{FieldsSum: 7})
-	if now := b.records.told.Load(); len(now.names) != 100_000 || !now.closed || now.at.Before(before.at) || now == before {
-		t.Errorf("%d names are known once a node has said that they are the same", len(now.names))
-	}
-	// Where nodes have too many fields to tell, a wrong one passes, and nodes are
-	// not asked each time.
-	w.nodes["n0"].silent = true
-	b.records.learn(before, &nodev1.GetSchemaResponse{})
-	asked = w.nodes["n0"].told
-	for range 20 {
-		if _, err := b.GetFeed(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := w.nodes["n0"].told - asked; n > 2 {
-		t.Errorf("nodes were asked %d times", n)
-	}
-}
-
-// Beyond the bound a schema is fetched anew each time, and records are shown
-// all the same.
-func TestSchemasAreBounded(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	w.add(timelineOf(0), recordID(0), timeAt(0), "")
-	b := w.broker()
-	b.records.mu.bytes = maxSchemaBytes
-	for range 2 {
-		resp, err := b.GetFeed(t.Context(), recentRequest(1))
-		if err != nil || len(resp.Items) != 1 || len(resp.Items[0].Record.GetFields()) == 0 {
-			t.Fatalf("%v, %v", resp, err)
-		}
-	}
-	if n := len(b.records.mu.known); n != 0 {
-		t.Errorf("%d schemas are kept beyond the bound", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -28,6 +29,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -105,7 +108,7 @@ func serveDoors(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	b, err := New(Config{
 		Maps: w, Log: slog.New(slog.DiscardHandler), RequestMemory: minRequestMemory,
-		Dial: func(n cluster.Node) (Node, error) {
+		Dial: func(n cluster.Node) (fanout.Node, error) {
 			empty := emptyNode{w.nodes[n.ID].hosted}
 			if os.Getenv(doorsServer) == "much" {
 				return muchNode{empty}, nil
@@ -116,7 +119,7 @@ func serveDoors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.arriveWithin, b.takenWithin = 2*time.Second, 2*time.Second
+	b.ArriveWithin, b.TakenWithin = 2*time.Second, 2*time.Second
 	listen := func(refusal string) net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -311,7 +314,7 @@ func (f *fuzzer) post(ctx context.Context) {
 	}
 	req.Header.Set("Content-Type", kind)
 	for name, values := range map[string][]string{
-		TimeoutHeader: {"", "", "1ms", "1s", "-1s", "x"}, PriorityHeader: {"", "prefetch", "x"}, CallerHeader: {"", strings.Repeat("c", 5000)}, "Content-Encoding": {"", "", "", "gzip"}, "Connect-Protocol-Version": {"", "1"},
+		admission.TimeoutHeader: {"", "", "1ms", "1s", "-1s", "x"}, admission.PriorityHeader: {"", "prefetch", "x"}, admission.CallerHeader: {"", strings.Repeat("c", 5000)}, "Content-Encoding": {"", "", "", "gzip"}, "Connect-Protocol-Version": {"", "1"},
 	} {
 		if v := pickOf(f.Rand, values...); v != "" {
 			req.Header.Set(name, v)
@@ -333,7 +336,7 @@ func (f *fuzzer) json() []byte {
 	bodies := f.bodies
 	text := pickOf(f.Rand, good, good, good, `{"record":"r","request":`+good+`}`)
 	if f.IntN(3) == 0 {
-		names := sortedKeys(bodies)
+		names := slices.Sorted(maps.Keys(bodies))
 		text = bodies[pickOf(f.Rand, names...)]
 		text = text[:f.IntN(len(text))>>f.IntN(12)]
 		if f.IntN(2) == 0 {
@@ -351,7 +354,7 @@ func (f *fuzzer) message() []byte {
 	}
 	if f.IntN(3) == 0 {
 		all := f.messages
-		b = all[pickOf(f.Rand, sortedKeys(all)...)]
+		b = all[pickOf(f.Rand, slices.Sorted(maps.Keys(all))...)]
 		b = bytes.Clone(b[:f.IntN(len(b))>>f.IntN(12)])
 	}
 	return f.spoil(b)

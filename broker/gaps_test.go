@@ -1,14 +1,14 @@
 package broker
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/millrace/millrace/broker/feeds"
 )
 
 func TestGapsAreCounted(t *testing.T) {
@@ -29,8 +29,8 @@ func TestGapsAreCounted(t *testing.T) {
 			w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
 			w.nodes["n0"].gap, w.nodes["n0"].bare = c.lacks, c.bare
 			var told shows
-			b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Limit: 40})
-			b.exposures, b.gaps.every = &told, c.every
+			b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Limit: 40})
+			b.exposures, b.gaps.Every = &told, c.every
 			define(t, b, docs, 1, halves("running", "limit: 40"))
 			types := map[string]float64{}
 			for range 3 {
@@ -45,17 +45,17 @@ func TestGapsAreCounted(t *testing.T) {
 			}
 			for typ, n := range types {
 				labels := []string{"f", "recency", told.all[0].Models[0].Version, typ}
-				if got := testutil.ToFloat64(b.gaps.looked.WithLabelValues(labels...)); got != c.want*n {
+				if got := testutil.ToFloat64(gapsOf(b, 0).WithLabelValues(labels...)); got != c.want*n {
 					t.Errorf("looked at %v of type %s, %v expected", got, typ, c.want*n)
 				}
 				lacking := 0.0
 				if typ == c.lacks {
 					lacking = c.want * n
 				}
-				if got := testutil.ToFloat64(b.gaps.missing.WithLabelValues(append(labels, "id")...)); got != lacking {
+				if got := testutil.ToFloat64(gapsOf(b, 1).WithLabelValues(append(labels, "id")...)); got != lacking {
 					t.Errorf("%v of type %s lack id, %v expected", got, typ, lacking)
 				}
-				if got := testutil.ToFloat64(b.gaps.missing.WithLabelValues(append(labels, "score")...)); got != 0 {
+				if got := testutil.ToFloat64(gapsOf(b, 1).WithLabelValues(append(labels, "score")...)); got != 0 {
 					t.Errorf("%v of type %s lack score", got, typ)
 				}
 			}
@@ -68,36 +68,7 @@ func TestGapsAreCounted(t *testing.T) {
 	}
 }
 
-// Feeds have a turn each, and labels are bounded whatever nodes tell.
-func TestGapsAreBounded(t *testing.T) {
-	g, now := newGaps(), time.Unix(1e9, 0)
-	for _, c := range []struct {
-		feed string
-		at   time.Duration
-		want bool
-	}{{"a", 0, true}, {"b", 0, true}, {"a", time.Second - 1, false}, {"a", time.Second, true}, {"a", time.Second, false}, {"b", 5 * time.Second, true}} {
-		if got := g.due(c.feed, now.Add(c.at)); got != c.want {
-			t.Errorf("%s at %s: %t", c.feed, c.at, got)
-		}
-	}
-	room := 0
-	for i := range maxGaps + 10 {
-		if g.room([5]string{"f", "m", "1", "post", fmt.Sprint(i)}) {
-			room++
-		}
-	}
-	if room != maxGaps || !g.room([5]string{"f", "m", "1", "post", "0"}) {
-		t.Errorf("%d series", room)
-	}
-	all := prometheus.NewPedanticRegistry()
-	all.MustRegister(g.looked, g.missing)
-	g.missing.WithLabelValues("f", "m", "1", "post", "likes").Add(2)
-	const want = `
-# HELP millrace_broker_features_missing_total Items that lack a feature, of those in millrace_broker_features_looked_total.
-# TYPE millrace_broker_features_missing_total counter
-millrace_broker_features_missing_total{feature="likes",feed="f",model="m",type="post",version="1"} 2
-`
-	if err := testutil.GatherAndCompare(all, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
+// gapsOf counts the items that were looked at, 0, or that lack a feature, 1.
+func gapsOf(b *Broker, i int) *prometheus.CounterVec {
+	return b.gaps.Collectors()[i].(*prometheus.CounterVec)
 }

@@ -6,44 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/tap"
-
-	"github.com/millrace/millrace"
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/internal/rpcerr"
 )
-
-// A full gate refuses at once; prefetches are refused when it is half full,
-// and places come back.
-func TestGate(t *testing.T) {
-	g := newGate()
-	g.mu.limit = 200
-	enter := func(p Priority, n int) (visits []*visit) {
-		for range n {
-			if v, err := g.enter(p); err == nil {
-				visits = append(visits, v)
-			} else if e := refusal(t, err); e.Reason != millrace.ReasonOverloaded || e.WayOut == "" {
-				t.Errorf("got %+v", e)
-			}
-		}
-		return visits
-	}
-	early := enter(Prefetch, 1000)
-	if len(early) != 100 {
-		t.Errorf("%d prefetches were let in, want half of 200", len(early))
-	}
-	if n := len(enter(Interactive, 1000)); n != 100 {
-		t.Errorf("%d others were let in beside them, want the other half", n)
-	}
-	for _, v := range early {
-		v.leave()
-	}
-	if n := len(enter(Interactive, 1000)); n != len(early) {
-		t.Errorf("%d were let in where %d left", n, len(early))
-	}
-}
 
 // When nodes get slower the more they are asked, the gate settles where they
 // answer quickly, and most of what they can do is done.
@@ -173,7 +136,7 @@ func TestGateStaysOpenForALostNode(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
-		if limit := b.gate.limit(); limit < readyInFlight {
+		if limit := b.admission.Limit(); limit < 100 {
 			t.Errorf("only %d requests are let in", limit)
 		}
 	})
@@ -205,29 +168,8 @@ func TestGateStaysOpenForBriefAnswers(t *testing.T) {
 		}
 		run(500 * time.Microsecond)
 		run(5 * time.Millisecond)
-		if limit := b.gate.limit(); limit < readyInFlight {
+		if limit := b.admission.Limit(); limit < 100 {
 			t.Errorf("only %d requests are let in", limit)
 		}
 	})
-}
-
-// A full gate refuses by the headers alone, and feeds alone.
-func TestRefuseEarly(t *testing.T) {
-	b := newWorld(t, 1, 1).broker()
-	feed := &tap.Info{FullMethodName: feedv1.FeedService_GetFeed_FullMethodName}
-	prefetch := &tap.Info{FullMethodName: feed.FullMethodName, Header: metadata.Pairs(PriorityHeader, "prefetch")}
-	other := &tap.Info{FullMethodName: "/grpc.health.v1.Health/Check"}
-	for i := range minInFlight + 1 {
-		for _, c := range []struct {
-			info   *tap.Info
-			refuse bool
-		}{{feed, i >= minInFlight}, {prefetch, i >= minInFlight/2}, {other, false}} {
-			if _, err := b.admitCall(t.Context(), c.info); (err != nil) != c.refuse {
-				t.Fatalf("%s %v with %d in flight: %v", c.info.FullMethodName, c.info.Header, i, err)
-			} else if _, again := rpcerr.RetryAfter(err); again != c.refuse {
-				t.Fatalf("no hint when to try again: %v", err)
-			}
-		}
-		_, _ = b.gate.enter(Interactive)
-	}
 }

@@ -15,6 +15,9 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/oracle"
@@ -36,10 +39,10 @@ experiments:
 `
 
 // divided is a broker by a document, with all its experiments from the start.
-func (w *world) divided(src string, models Models, feeds ...Feed) (*Broker, *definitions) {
+func (w *world) divided(src string, models Models, feeds ...feeds.Feed) (*Broker, *feedstest.Definitions) {
 	w.t.Helper()
-	docs := newDefinitions()
-	docs.serve("doc", 1, src)
+	docs := feedstest.New()
+	docs.Serve("doc", 1, src)
 	b, err := New(Config{Maps: w, Feeds: feeds, Experiments: docs, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 	if err != nil {
 		w.t.Fatal(err)
@@ -108,7 +111,7 @@ func (w *world) wantDivided(b *Broker, src string, req *feedv1.GetFeedRequest, k
 			entities = append(entities, e)
 		}
 	}
-	query := w.query(q.query, entities)
+	query := w.query(q.Query, entities)
 	own := query.Score
 	query.Score = func(c *oracle.Candidate, v *millrace.Viewer, at millrace.Time) float64 {
 		x := own(c, v, at)
@@ -142,8 +145,8 @@ func TestDividedAnswersEqualOneMachine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 26))
 			w := randomWorld(t, r)
-			b, _ := w.divided(dividing, nil, Feed{Name: "divided", Model: "coarse", CapPerEntity: r.IntN(4)}, Feed{Name: "objects", Model: "coarse", DistinctObjects: true, CapPerEntity: r.IntN(4)})
-			b.budget = newBudget(1, 1e6)
+			b, _ := w.divided(dividing, nil, feeds.Feed{Name: "divided", Model: "coarse", CapPerEntity: r.IntN(4)}, feeds.Feed{Name: "objects", Model: "coarse", DistinctObjects: true, CapPerEntity: r.IntN(4)})
+			b.fanout.Hedges(1, 1e6)
 			for range 3 {
 				req := randomRequest(r)
 				req.Feed, req.AsOf = []string{"divided", "objects"}[r.IntN(2)], timestamp(20_000)
@@ -157,7 +160,7 @@ func TestDividedAnswersEqualOneMachine(t *testing.T) {
 					t.Fatalf("seed %d: %s\nrequest %v", seed, msg, req)
 				}
 				if q, err := b.read(req, time.Now()); err == nil {
-					met[len(q.groups)]++
+					met[len(q.Groups)]++
 				}
 			}
 		})
@@ -173,7 +176,7 @@ func TestDividedAnswersSayWho(t *testing.T) {
 	w := variantedWorld(t)
 	src := strings.ReplaceAll(dividing, "divided, objects", "f")
 	models := newPointers(coarseVersion(4))
-	b, _ := w.divided(src, models, Feed{Name: "f", Model: "coarse", Limit: 30})
+	b, _ := w.divided(src, models, feeds.Feed{Name: "f", Model: "coarse", Limit: 30})
 	var told shows
 	b.exposures = &told
 	at := func(r *feedv1.GetFeedRequest) { r.AsOf = timestamp(timeAt(60)) }
@@ -245,7 +248,7 @@ layers: [{name: l, salt: s, unit: entity}]
 experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], share: 5000, variants: [{name: flipped, weight: 10000, set: {model: coarse, weights: {scale: -1}}}]}]
 `
 	models := newPointers(coarseVersion(1))
-	b, docs := w.divided(src, models, Feed{Name: "f", Model: "recency", Limit: 5})
+	b, docs := w.divided(src, models, feeds.Feed{Name: "f", Model: "recency", Limit: 5})
 	long := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(60) })
 	if v := long.Receipt.EntityVariants; len(v) != 1 || v[0].Entities < 2 || v[0].Entities > 10 {
 		t.Fatalf("%v of 12 are in the experiment: the test tries too little", v)
@@ -257,7 +260,7 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 			define(t, b, docs, 3, strings.NewReplacer("running", "paused", "share: 5000", "share: 10000").Replace(src))
 		},
 		func() {
-			docs.serve("new", 1, strings.NewReplacer("name: l,", "name: l2,", "salt: s,", "salt: s2,", "layer: l,", "layer: l2,", "name: e,", "name: e2,", "model: coarse, weights: {scale: -1}", "cap_per_entity: 1").Replace(src))
+			docs.Serve("new", 1, strings.NewReplacer("name: l,", "name: l2,", "salt: s,", "salt: s2,", "layer: l,", "layer: l2,", "name: e,", "name: e2,", "model: coarse, weights: {scale: -1}", "cap_per_entity: 1").Replace(src))
 		},
 	}
 	token := ""
@@ -285,7 +288,7 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 	if len(first.Receipt.EntityVariants) == 1 && first.Receipt.EntityVariants[0].Experiment == "e" {
 		t.Error("a paused experiment divides")
 	}
-	docs.drop("new")
+	docs.Drop("new")
 	define(t, b, docs, 4, src)
 	models.serve(coarseVersion(1))
 	first = ask(t, b, "alice", nil)
@@ -337,29 +340,8 @@ experiments: [{name: e, layer: l, feeds: [ranked], state: running, slots: [0-999
 		}
 	}
 	w.nodes["n1"].set(func() { w.nodes["n1"].old = true })
-	if _, err := b.GetFeed(t.Context(), rankedRequest(10)); err == nil || !strings.Contains(err.Error(), missOlder) {
+	if _, err := b.GetFeed(t.Context(), rankedRequest(10)); err == nil || !strings.Contains(err.Error(), fanout.MissOlder) {
 		t.Errorf("%v", err)
-	}
-}
-
-// Tokens that divide entities are read as they were written.
-func TestTokensKeepDivisions(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	key := []byte("0123456789abcdef")
-	for range 100 {
-		c := cursor{asOf: 7, model: "m", served: []uint64{1, 2}, heldOut: []string{"h"}}
-		for range 1 + r.IntN(3) {
-			c.divided = append(c.divided, experiment.Dealt{Experiment: fmt.Sprint("e", r.IntN(100)), Share: r.IntN(10_001), Sum: r.Uint64()})
-			c.models = append(c.models, rankedFor{names: fmt.Sprint("m", r.IntN(9)), version: coarseVersion(r.IntN(9)), plain: r.IntN(2) == 0})
-		}
-		body, _, err := splitToken(c.encode(key))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := decodeBody(body)
-		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
-			t.Fatalf("%v\n%+v\n%+v", err, got, c)
-		}
 	}
 }
 
@@ -377,7 +359,7 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 
 func condemnedInGroups(t *testing.T, src string, lacks bool) {
 	w := variantedWorld(t)
-	b, _ := w.divided(src, newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "recency", Limit: 5})
+	b, _ := w.divided(src, newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "recency", Limit: 5})
 	verdict := &verdicts{why: map[cluster.Version]string{}}
 	b.condemned.cluster = verdict
 	for _, n := range w.nodes {

@@ -12,132 +12,18 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
 )
 
-// after is a try that takes a while, unless it is cancelled.
-func after(d time.Duration, value string, ok bool, log *[]string) try[string] {
-	return func(ctx context.Context) (string, bool) {
-		select {
-		case <-time.After(d):
-			return value, ok
-		case <-ctx.Done():
-			*log = append(*log, value+" cancelled")
-			return value, false
-		}
-	}
-}
-
-func yes() bool { return true }
-func no() bool  { return false }
-
-func TestHedge(t *testing.T) {
-	const delay, ms = 10 * time.Millisecond, time.Millisecond
-	for name, c := range map[string]struct {
-		first, second     time.Duration
-		firstOK, secondOK bool
-		allow             func() bool
-		want              []string
-		took              time.Duration
-		cancelled         []string
-	}{
-		"fast":                      {first: 5 * ms, firstOK: true, second: ms, secondOK: true, allow: yes, want: []string{"first"}, took: 5 * ms},
-		"slow, the hedge wins":      {first: 90 * ms, firstOK: true, second: 5 * ms, secondOK: true, allow: yes, want: []string{"second"}, took: 15 * ms, cancelled: []string{"first cancelled"}},
-		"slow, the first wins":      {first: 12 * ms, firstOK: true, second: 50 * ms, secondOK: true, allow: yes, want: []string{"first"}, took: 12 * ms, cancelled: []string{"second cancelled"}},
-		"slow, but not allowed":     {first: 90 * ms, firstOK: true, second: ms, secondOK: true, allow: no, want: []string{"first"}, took: 90 * ms},
-		"fails early":               {first: 2 * ms, second: 5 * ms, secondOK: true, allow: no, want: []string{"second"}, took: 7 * ms},
-		"fails late, not allowed":   {first: 30 * ms, second: 5 * ms, secondOK: true, allow: no, want: []string{"second"}, took: 35 * ms},
-		"the hedge fails":           {first: 90 * ms, firstOK: true, second: 5 * ms, allow: yes, want: []string{"first"}, took: 90 * ms},
-		"both fail":                 {first: 20 * ms, second: 5 * ms, allow: yes, want: []string{"second", "first"}, took: 20 * ms},
-		"both hang to the deadline": {first: time.Hour, second: time.Hour, allow: yes, want: []string{"first", "second"}, took: time.Second, cancelled: []string{"first cancelled", "second cancelled"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				var a, b []string
-				start := time.Now()
-				got := hedge(ctx, delay, c.allow, after(c.first, "first", c.firstOK, &a), after(c.second, "second", c.secondOK, &b))
-				if c.took == time.Second {
-					slices.Sort(got) // which of both ends first does not matter
-				}
-				cancelled := append(a, b...)
-				if !slices.Equal(got, c.want) || time.Since(start) != c.took || !slices.Equal(cancelled, c.cancelled) {
-					t.Errorf("got %v after %v, %v; want %v after %v, %v", got, time.Since(start), cancelled, c.want, c.took, c.cancelled)
-				}
-			})
-		})
-	}
-}
-
-func TestHedgeDoesNotStartAfterTheEnd(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	hedge(ctx, time.Hour, yes, func(context.Context) (int, bool) { return 0, false },
-		func(context.Context) (int, bool) { t.Error("second was started"); return 0, true })
-}
-
-// A twentieth of the calls may be hedges, and no more, however slow the nodes.
-func TestHedgesStayWithinTheirBudget(t *testing.T) {
-	b := newBudget(hedgeShare, hedgeBurst)
-	spent := 0
-	for range 1000 {
-		b.earn()
-		if b.spend() {
-			spent++
-		}
-	}
-	if spent < 50 || spent > 50+hedgeBurst {
-		t.Errorf("%d hedges for 1000 calls", spent)
-	}
-}
-
-func TestHedgeDelayFollowsLatency(t *testing.T) {
-	var r recent
-	if d := r.hedgeAfter(); d != hedgeDelay {
-		t.Errorf("without a past: %v", d)
-	}
-	for i := range 256 {
-		r.add(time.Duration(i%100) * time.Millisecond)
-	}
-	if d := r.hedgeAfter(); d < 135*time.Millisecond || d > 150*time.Millisecond {
-		t.Errorf("between 0 and 99 ms: %v", d)
-	}
-	for range 256 {
-		r.add(time.Microsecond)
-	}
-	if d := r.hedgeAfter(); d != minHedgeDelay {
-		t.Errorf("fast: %v", d)
-	}
-}
-
-// A large call is not late because it takes longer than small ones.
-func TestHedgeDelayIsBySize(t *testing.T) {
-	var l latencies
-	for range 64 {
-		l.of(3).add(2 * time.Millisecond)
-		l.of(10_000).add(200 * time.Millisecond)
-	}
-	if small, large := l.of(2).hedgeAfter(), l.of(9_000).hedgeAfter(); small != 3*time.Millisecond || large != 300*time.Millisecond {
-		t.Errorf("small %v, large %v", small, large)
-	}
-	l.of(1 << 40).add(1) // whatever the size, there is a place
-}
-
-// A call goes on as long as others did that took longer.
-func TestBeyond(t *testing.T) {
-	var r recent
-	if got := r.beyond(7); got != 7 {
-		t.Errorf("without any, 7 more than 7 and not %d", got)
-	}
-	for _, d := range []time.Duration{1, 5, 20, 30} {
-		r.add(d)
-	}
-	for d, want := range map[time.Duration]time.Duration{0: 14, 5: 20, 19: 6, 30: 30, 50: 50} {
-		if got := r.beyond(d); got != want {
-			t.Errorf("%d more than %d, want %d", got, d, want)
-		}
-	}
-}
+// As package fanout has them.
+const (
+	usualDelay  = 50 * time.Millisecond // before a hedge, where no call was answered yet
+	mostHedges  = 10                    // at once
+	pingBeat    = 100 * time.Millisecond
+	muteWait    = 100 * time.Millisecond // for a node that answers nobody
+	longestPing = 5 * time.Second
+	filterWait  = 250 * time.Millisecond // of a node's refusal of a filter for another that takes it
+)
 
 // One replica of three is frozen: the answer is whole and comes soon after
 // the hedge's delay, and explain tells of it.
@@ -168,10 +54,10 @@ func TestFrozenReplicaIsHedged(t *testing.T) {
 		if len(resp.Coverage.Missing) > 0 || len(resp.Items) != 20 {
 			t.Errorf("%d items, coverage %v", len(resp.Items), resp.Coverage)
 		}
-		if took := time.Since(start); took != hedgeDelay {
-			t.Errorf("took %v, want the hedge's delay of %v", took, hedgeDelay)
+		if took := time.Since(start); took != usualDelay {
+			t.Errorf("took %v, want the hedge's delay of %v", took, usualDelay)
 		}
-		if e := resp.Explain; e.HedgesFired != 1 || e.HedgesWon != 1 || e.HedgeSavedMillis != millis(hedgeDelay) {
+		if e := resp.Explain; e.HedgesFired != 1 || e.HedgesWon != 1 || e.HedgeSavedMillis != millis(usualDelay) {
 			t.Errorf("%d hedges fired, %d won, %v ms saved", e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis)
 		}
 		var told []string
@@ -202,7 +88,7 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range resp.Coverage.Missing {
-			if m.Reason != missTimeout || w.m.Replicas(partitionOf(m))[0] != "n1" {
+			if m.Reason != fanout.MissTimeout || w.m.Replicas(partitionOf(m))[0] != "n1" {
 				t.Errorf("missing %v", m)
 			}
 		}
@@ -212,8 +98,8 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Error("the answer came too late")
 		}
-		if n := resp.GetExplain().GetHedgesFired(); n > 0 || b.budget.mu.have < hedgeBurst {
-			t.Errorf("%d hedges, %v left of the budget, though there is nobody else to ask", n, b.budget.mu.have)
+		if n := resp.GetExplain().GetHedgesFired(); n > 0 {
+			t.Errorf("%d hedges, though there is nobody else to ask", n)
 		}
 		req := recentRequest(30)
 		req.MinCoverage = 0.99
@@ -261,20 +147,20 @@ func TestMuteNodesAreNotWaitedFor(t *testing.T) {
 			}
 			all.Wait()
 			resp, took := ask()
-			if took > 2*muteProbe {
+			if took > 2*muteWait {
 				t.Errorf("lost %v: a later one waited %s", lost, took)
 			}
 			if len(resp.GetItems()) == 0 || len(resp.GetCoverage().GetMissing()) == 0 {
 				t.Errorf("lost %v: %v", lost, resp.GetCoverage())
 			}
 			for _, m := range resp.GetCoverage().GetMissing() {
-				if m.Reason != missUnreachable {
+				if m.Reason != fanout.MissUnreachable {
 					t.Errorf("lost %v: missing %v", lost, m)
 				}
 			}
 			frozen.set(func() { frozen.frozen = false })
-			time.Sleep(pingLimit + 2*beat) // virtual: the fake's ping does not thaw with it
-			if b.health.mute("n1") {
+			time.Sleep(longestPing + 2*pingBeat) // virtual: the fake's ping does not thaw with it
+			if b.fanout.Mute("n1") {
 				t.Errorf("lost %v: a node that answers pings is still mute", lost)
 			}
 			if resp, _ := ask(); len(resp.GetCoverage().GetMissing()) > 0 {
@@ -287,12 +173,12 @@ func TestMuteNodesAreNotWaitedFor(t *testing.T) {
 // A partition is missing for the reason that its nodes give.
 func TestMissingSaysWhy(t *testing.T) {
 	for want, err := range map[string]error{
-		missTimeout:     context.DeadlineExceeded,
-		missUnreachable: errUnreachable,
-		missOverloaded:  &millrace.Error{Reason: millrace.ReasonOverloaded},
-		missTooLarge:    errTooLarge,
-		missModel:       &millrace.Error{Reason: millrace.ReasonNotHere},
-		missError:       errors.New("broken"),
+		fanout.MissTimeout:     context.DeadlineExceeded,
+		fanout.MissUnreachable: fanout.ErrUnreachable,
+		fanout.MissOverloaded:  &millrace.Error{Reason: millrace.ReasonOverloaded},
+		fanout.MissTooLarge:    fanout.ErrTooLarge,
+		fanout.MissModel:       &millrace.Error{Reason: millrace.ReasonNotHere},
+		fanout.MissError:       errors.New("broken"),
 	} {
 		w := newWorld(t, 2, 1)
 		for i := range 30 {

@@ -6,26 +6,27 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 )
 
 // hints says why a first page is empty, from what the nodes counted anyway.
-func hints(q *question, o outcome) (all []string) {
-	if len(q.query.Exclude) > 0 {
+func hints(q *question, o fanout.Outcome) (all []string) {
+	if len(q.Query.Exclude) > 0 {
 		return nil // an empty later page is the end
 	}
-	if missing := o.left(); missing.Len() > 0 {
-		all = append(all, fmt.Sprintf("%d of %d partitions did not answer; coverage.missing says why", missing.Len(), q.want.Len()))
+	if missing := o.Left(); missing.Len() > 0 {
+		all = append(all, fmt.Sprintf("%d of %d partitions did not answer; coverage.missing says why", missing.Len(), q.Want.Len()))
 	}
 	var s nodev1.Stages
-	for _, pt := range o.parts {
-		n := pt.resp.GetStages()
+	for _, pt := range o.Parts {
+		n := pt.Resp.GetStages()
 		s.Candidates += n.GetCandidates()
 		s.FilteredFalse += n.GetFilteredFalse()
 		s.FilteredNull += n.GetFilteredNull() + n.GetFilteredError() + n.GetFilteredNan()
 	}
 	switch {
 	case s.Candidates == 0:
-		all = append(all, fmt.Sprintf("none of the %d entities has a record%s%s: look at how entities and types are written, at the window, and whether their records are loaded", q.distinct, ofTypes(q.query.Types), within(q.query)))
+		all = append(all, fmt.Sprintf("none of the %d entities has a record%s%s: look at how entities and types are written, at the window, and whether their records are loaded", q.Distinct, ofTypes(q.Query.Types), within(q.Query)))
 	case s.FilteredFalse+s.FilteredNull == s.Candidates:
 		all = append(all, fmt.Sprintf("the filter drops all %d candidates: it is false for %d and has no value for %d; explain counts them by clause, and why looks at one record", s.Candidates, s.FilteredFalse, s.FilteredNull))
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 )
 
 // An empty first page says what left no candidate; a page with items, and the
@@ -19,7 +21,7 @@ func TestHints(t *testing.T) {
 	for i := range 3 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 	}
-	b := w.broker(Feed{Name: "typed", Types: []millrace.ContentType{"post"}, Model: "recency"})
+	b := w.broker(feeds.Feed{Name: "typed", Types: []millrace.ContentType{"post"}, Model: "recency"})
 	ask := func(change func(*feedv1.GetFeedRequest)) *feedv1.GetFeedResponse {
 		t.Helper()
 		req := recentRequest(3)
@@ -61,19 +63,8 @@ func TestHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	dropped := &nodev1.QueryResponse{Stages: &nodev1.Stages{Candidates: 4, FilteredFalse: 2, FilteredNull: 1, FilteredNan: 1}}
-	got := hints(q, outcome{parts: []part{{resp: dropped}, {resp: dropped}}, missing: map[millrace.Partition]string{3: missTimeout}})
+	got := hints(q, fanout.Outcome{Parts: []fanout.Part{{Resp: dropped}, {Resp: dropped}}, Missing: map[millrace.Partition]string{3: fanout.MissTimeout}})
 	if len(got) != 2 || !strings.HasPrefix(got[0], "1 of 3 partitions did not answer") || !strings.HasPrefix(got[1], "the filter drops all 8 candidates: it is false for 4 and has no value for 4") {
 		t.Errorf("hints %q", got)
-	}
-}
-
-// A refusal for nodes that are away says where to look for them; one for
-// overload does not.
-func TestARefusalSaysWhereToLook(t *testing.T) {
-	for why, looks := range map[string]bool{missUnreachable: true, missNoReplica: true, missOverloaded: false, missTimeout: false} {
-		err := new(fanout).nothing(outcome{missing: map[millrace.Partition]string{1: why, 2: why}})
-		if got := strings.Contains(err.Error(), "millrace cluster show"); got != looks {
-			t.Errorf("%s: %v", why, err)
-		}
 	}
 }

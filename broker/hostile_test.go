@@ -27,6 +27,8 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -69,7 +71,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	refuse := map[string]func(body string) error{}
 	refuse["JSON"] = func(body string) error {
 		req := &feedv1.GetFeedRequest{}
-		err := unmarshalJSON([]byte(body), req, b.parsing)
+		err := intake.ReadJSON([]byte(body), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.read(req, time.Now())
 		}
@@ -77,7 +79,7 @@ func TestWhatARefusalCosts(t *testing.T) {
 	}
 	refuse["JSON of why"] = func(body string) error {
 		req := &feedv1.WhyRequest{}
-		err := unmarshalJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.parsing)
+		err := intake.ReadJSON([]byte(`{"record":"r","request":`+body+`}`), req, b.admission.Parsing)
 		if err == nil {
 			_, err = b.inquire(req)
 		}
@@ -94,9 +96,9 @@ func TestWhatARefusalCosts(t *testing.T) {
 		t.Run("protobuf/"+name, func(t *testing.T) {
 			checkCost(t, func() error {
 				req := &feedv1.GetFeedRequest{}
-				p := &parcel{req: req, loan: b.parsing.Borrow()}
-				defer p.loan.Return()
-				err := p.open(message)
+				loan := b.admission.Parsing.Borrow()
+				defer loan.Return()
+				err := intake.ReadMessage(message, req, loan)
 				if err == nil {
 					_, err = b.read(req, time.Now())
 				}
@@ -183,7 +185,7 @@ func threadTime(t *testing.T) time.Duration {
 // read.
 func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]Quota{"none": {PerSecond: 1e-9, Burst: 1}}})
+	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]admission.Quota{"none": {PerSecond: 1e-9, Burst: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +197,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set(CallerHeader, caller)
+		req.Header.Set(admission.CallerHeader, caller)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -212,8 +214,8 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 			t.Errorf("%s beyond the quota: %d", path, got)
 		}
 	}
-	for range minInFlight {
-		if _, err := b.gate.enter(Interactive); err != nil {
+	for range b.admission.Limit() {
+		if _, err := b.admission.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,7 +230,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 // all of it comes back.
 func TestBodiesShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.parsing = memory.New(8<<20, "requests")
+	b.admission.Parsing = memory.New(8<<20, "requests")
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	refused := make(chan int, 16)
@@ -253,13 +255,13 @@ func TestBodiesShareABudget(t *testing.T) {
 	if n := <-refused; n != 1 {
 		t.Error("nothing was refused")
 	}
-	if held := b.parsing.Held(); held > 8<<20 {
+	if held := b.admission.Parsing.Held(); held > 8<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
 	for _, conn := range senders {
 		conn.Close()
 	}
-	waitFor(t, "the budget to come back", func() bool { return b.parsing.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Parsing.Held() == 0 })
 	if status, _, body := post(t, s.URL+"/v1/feed", curl, `{"feed":"recent","entities":["a"]}`); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
@@ -281,7 +283,7 @@ func waitFor(t *testing.T, what string, so func() bool) {
 // stops.
 func TestTricklesAreCutOff(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.arriveWithin = 100 * time.Millisecond
+	b.ArriveWithin = 100 * time.Millisecond
 	s := httptest.NewServer(b.Handler())
 	t.Cleanup(s.Close)
 	for path, head := range map[string]string{
@@ -303,7 +305,7 @@ func TestTricklesAreCutOff(t *testing.T) {
 	_, _ = conn.Write(http2Frame(0, 0, 1, []byte{0, 0, 16, 0, 0})) // of 1 MiB
 	trickle(conn, http2Frame(0, 0, 1, []byte{0}))
 	conn.untilClosed(t)
-	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Headers, idle connections and answers that nobody reads have an end, too.
@@ -394,14 +396,14 @@ func TestTinyFramesAreCutOff(t *testing.T) {
 		}
 	}()
 	conn.untilClosed(t)
-	waitFor(t, "the budget to come back", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the budget to come back", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Calls that do not arrive share a budget: when it is used up the connection
 // goes that holds the most, and no other.
 func TestCallsShareABudget(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	b.arriving = memory.New(4<<20, "requests")
+	b.admission.Arriving = memory.New(4<<20, "requests")
 	addr := listenGRPC(t, b)
 	patient, greedy := dialFrames(t, addr), dialFrames(t, addr)
 	patient.call(1, 0)
@@ -415,11 +417,11 @@ func TestCallsShareABudget(t *testing.T) {
 		}
 	}()
 	greedy.untilClosed(t)
-	if held := b.arriving.Held(); held > 4<<20 {
+	if held := b.admission.Arriving.Held(); held > 4<<20 {
 		t.Errorf("%d bytes are held", held)
 	}
 	_, _ = patient.Write(http2Frame(0, 1, 1, []byte{0, 0, 0, 0, 0})) // an empty request, which is refused
-	waitFor(t, "the patient caller's answer", func() bool { return b.arriving.Held() == 0 })
+	waitFor(t, "the patient caller's answer", func() bool { return b.admission.Arriving.Held() == 0 })
 }
 
 // Whatever becomes of calls, all that they held comes back.
@@ -438,7 +440,7 @@ func TestTheBudgetComesBack(t *testing.T) {
 		_, _ = c.GetFeed(t.Context(), req)
 		_, _ = c.Why(t.Context(), &feedv1.WhyRequest{Record: "r", Request: req})
 	}
-	waitFor(t, "the budgets to come back", func() bool { return b.arriving.Held() == 0 && b.parsing.Held() == 0 })
+	waitFor(t, "the budgets to come back", func() bool { return b.admission.Arriving.Held() == 0 && b.admission.Parsing.Held() == 0 })
 }
 
 // No door takes a compressed request; see TestCompressedBomb for the others.
@@ -462,7 +464,7 @@ func TestProblemsEverywhere(t *testing.T) {
 	}{
 		{"GET", "/v1/feed", 405, millrace.ReasonMethod}, {"PUT", "/v1/why", 405, millrace.ReasonMethod}, {"POST", "/v1/openapi.json", 405, millrace.ReasonMethod},
 		{"GET", "/", 404, millrace.ReasonNotFound}, {"POST", "/v1/feeds", 404, millrace.ReasonNotFound}, {"GET", "//v1/feed", 404, millrace.ReasonNotFound},
-		{"GET", "/v1/../v1/feed", 404, millrace.ReasonNotFound}, {"POST", feedPrefix + "Nothing", 404, millrace.ReasonNotFound}, {"GET", feedv1connect.FeedServiceWhyProcedure, 405, millrace.ReasonMethod},
+		{"GET", "/v1/../v1/feed", 404, millrace.ReasonNotFound}, {"POST", "/" + feedv1connect.FeedServiceName + "/Nothing", 404, millrace.ReasonNotFound}, {"GET", feedv1connect.FeedServiceWhyProcedure, 405, millrace.ReasonMethod},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+c.path, nil)
 		if err != nil {
@@ -515,24 +517,24 @@ func errOf(_ proto.Message, err error) error { return err }
 // feed drops cannot be asked for, nor read by a feed that is built in.
 func TestWhatIsForbidden(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	all := Forbid{Filter: true, Explain: true, Why: true, Model: true, Recent: true}
-	secret := Feed{Name: "secret", Model: "recency", Private: true}
+	all := feeds.Forbid{Filter: true, Explain: true, Why: true, Model: true, Recent: true}
+	secret := feeds.Feed{Name: "secret", Model: "recency", Private: true}
 	for name, c := range map[string]struct {
-		broker Forbid
-		feeds  []Feed
+		broker feeds.Forbid
+		feeds  []feeds.Feed
 		feed   string
 		want   map[string]bool // refused
 	}{
-		"nothing":             {Forbid{}, nil, "recent", nil},
-		"all, by the broker":  {all, []Feed{{Name: "f", Model: "recency"}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
-		"all, by the feed":    {Forbid{}, []Feed{{Name: "f", Model: "recency", Forbid: all}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
-		"filters":             {Forbid{Filter: true}, nil, "recent", map[string]bool{"filter": true}},
-		"recent":              {Forbid{Recent: true}, nil, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"recent, as defined":  {Forbid{Recent: true}, []Feed{{Name: "recent", Model: "recency"}}, "recent", nil},
-		"a private feed":      {Forbid{}, []Feed{secret}, "secret", map[string]bool{"explain": true, "why": true}},
-		"beside a private":    {Forbid{}, []Feed{secret}, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"home, too":           {Forbid{}, []Feed{secret}, "home", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
-		"one that is defined": {Forbid{}, []Feed{secret, {Name: "f", Model: "recency"}}, "f", nil},
+		"nothing":             {feeds.Forbid{}, nil, "recent", nil},
+		"all, by the broker":  {all, []feeds.Feed{{Name: "f", Model: "recency"}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
+		"all, by the feed":    {feeds.Forbid{}, []feeds.Feed{{Name: "f", Model: "recency", Forbid: all}}, "f", map[string]bool{"filter": true, "explain": true, "why": true, "model": true}},
+		"filters":             {feeds.Forbid{Filter: true}, nil, "recent", map[string]bool{"filter": true}},
+		"recent":              {feeds.Forbid{Recent: true}, nil, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"recent, as defined":  {feeds.Forbid{Recent: true}, []feeds.Feed{{Name: "recent", Model: "recency"}}, "recent", nil},
+		"a private feed":      {feeds.Forbid{}, []feeds.Feed{secret}, "secret", map[string]bool{"explain": true, "why": true}},
+		"beside a private":    {feeds.Forbid{}, []feeds.Feed{secret}, "recent", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"home, too":           {feeds.Forbid{}, []feeds.Feed{secret}, "home", map[string]bool{"": true, "filter": true, "explain": true, "why": true, "model": true}},
+		"one that is defined": {feeds.Forbid{}, []feeds.Feed{secret, {Name: "f", Model: "recency"}}, "f", nil},
 	} {
 		b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Feeds: c.feeds, Forbid: c.broker})
 		if err != nil {
@@ -560,7 +562,7 @@ func TestWhatIsForbidden(t *testing.T) {
 			t.Errorf("%s: the feed's own model is refused", name)
 		}
 	}
-	if f, err := ParseFeed([]byte("name: f\nmodel: m\nprivate: true\nforbid: {filter: true, model: true}")); err != nil || !f.Private || f.Forbid != (Forbid{Filter: true, Model: true}) {
+	if f, err := feeds.Parse([]byte("name: f\nmodel: m\nprivate: true\nforbid: {filter: true, model: true}")); err != nil || !f.Private || f.Forbid != (feeds.Forbid{Filter: true, Model: true}) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
@@ -570,7 +572,7 @@ func TestWhatIsForbidden(t *testing.T) {
 func TestUnknownTypesAreRefused(t *testing.T) {
 	w := newWorld(t, 3, 1)
 	w.add(timelineOf(1), "r1", timeAt(1), "")
-	b := w.broker(Feed{Name: "declared", Model: "recency", Types: []millrace.ContentType{"psot"}})
+	b := w.broker(feeds.Feed{Name: "declared", Model: "recency", Types: []millrace.ContentType{"psot"}})
 	ask := func(feed string, types ...string) error {
 		req := recentRequest(3)
 		req.Feed, req.Types = feed, types

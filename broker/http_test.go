@@ -16,15 +16,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -179,7 +176,7 @@ func TestPriorityHeader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set(PriorityHeader, value)
+		req.Header.Set(admission.PriorityHeader, value)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -265,41 +262,6 @@ func TestGRPC(t *testing.T) {
 	if err != nil {
 		t.Errorf("reflection: %v", err)
 	}
-}
-
-func FuzzUnmarshalJSON(f *testing.F) {
-	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`,
-		`{"entities":["a","\u00e9\ud83d\ude00\n",""],"feed":"x"}`, `{"entities":["\ud800"]}`, `{"\u0065ntities":["a"]}`, `{"entities":["a"],"\u0065ntities":["b"]}`, `{"entities":["a"],"entities":["b"]}`,
-		`{"entities":["a",]}`, `{"entities":[,]}`, `{"entities":["a" "b"]}`, `{"entities":null}`, `{"record":"r","request":{"entities":["a"]},"entity":"b"}`, `{"entities":[]} x`, `{"viewer":{"attributes":{"entities":["a"]}}}`, "{\"entities\":[\"\x01\"]}", "{\"entities\":[\"\xff\"]}"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, req := range []proto.Message{&feedv1.GetFeedRequest{}, &feedv1.WhyRequest{}} {
-			want := proto.Clone(req)
-			wantErr := protojson.Unmarshal(b, want)
-			if err := unmarshalJSON(b, req, memory.New(1<<30, "requests")); err != nil {
-				e := refusal(t, err)
-				if e.WayOut == "" {
-					t.Fatalf("no way out: %+v", e)
-				}
-				if wantErr == nil && e.Reason != millrace.ReasonTooLarge && !strings.Contains(e.Detail, "deeper") {
-					t.Fatalf("protobuf takes it, and not we: %v", e)
-				}
-				continue
-			}
-			if wantErr != nil || !proto.Equal(req, want) {
-				t.Fatalf("protobuf: %v, %v\nwe: %v", want, wantErr, req)
-			}
-			again, err := marshalJSON(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			proto.Reset(req)
-			if err := protojson.Unmarshal(again, req); err != nil {
-				t.Fatalf("%s: %v", again, err)
-			}
-		}
-	})
 }
 
 // A small body that grows beyond the limit is refused on every door that

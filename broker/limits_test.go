@@ -11,6 +11,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 )
 
 func named[T any](n int, value T) map[string]T {
@@ -70,8 +72,8 @@ func TestTheLimitsOfARequest(t *testing.T) {
 			for i := range hashes {
 				hashes[i] = uint64(i) * (math.MaxUint64 / 20_000)
 			}
-			c := cursor{issued: millrace.TimeOf(time.Now()), asOf: q.asOf, request: q.request, model: "recency", feed: q.feed.edition.Version, feedSum: q.feed.edition.Sum, served: hashes}
-			r.PageToken = c.encode(b.pages.signing(time.Now()).token)
+			c := pagetoken.Cursor{Issued: millrace.TimeOf(time.Now()), AsOf: q.asOf, Request: q.request, Model: "recency", Feed: q.feed.Edition().Version, FeedSum: q.feed.Edition().Sum, Served: hashes}
+			r.PageToken = c.Encode(b.pages.Signing(time.Now()))
 		}, millrace.ReasonTooLarge, "page_token"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -104,7 +106,7 @@ func TestLongMessagesAreRefused(t *testing.T) {
 	for range 17 {
 		req.Fields = append(req.Fields, strings.Repeat("x", 1<<20))
 	}
-	for name, ask := range doors(t, b) {
+	for name, ask := range doorsOf(t, b) {
 		if name == "in process" || strings.Contains(name, "POST") || strings.Contains(name, "UTF-8") {
 			continue // TestHTTPRefusals has the last two
 		}
@@ -122,7 +124,7 @@ func TestAlsoIsBounded(t *testing.T) {
 	}
 	req := recentRequest(20)
 	req.Feed = "objects"
-	resp, err := w.broker(Feed{Name: "objects", Model: "recency", DistinctObjects: true, Limit: 5}).GetFeed(t.Context(), req)
+	resp, err := w.broker(feeds.Feed{Name: "objects", Model: "recency", DistinctObjects: true, Limit: 5}).GetFeed(t.Context(), req)
 	if err != nil || len(resp.Items) != 1 || len(resp.Items[0].Also) != 3 {
 		t.Errorf("%v, %v", resp, err)
 	}

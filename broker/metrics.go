@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 )
 
 // metrics is what a broker counts. Labels are bounded: defined feeds, reasons,
@@ -20,26 +22,12 @@ type metrics struct {
 	seconds    *prometheus.HistogramVec // feed
 	missing    *prometheus.CounterVec   // reason
 	behind     prometheus.Counter
-	calls      *prometheus.CounterVec // node, outcome
-	callTimes  prometheus.Histogram
-	hedges     *prometheus.CounterVec // event
-	hedgeSaved prometheus.Counter
-	shed       prometheus.Counter
-	callers    *prometheus.CounterVec // caller, outcome
 	refused    prometheus.Counter     // of requests: those refused before they were read
 	candidates *prometheus.CounterVec // feed, fate
 	timelines  *prometheus.CounterVec // feed, state
 	answers    *prometheus.CounterVec // feed, model, version, execution
 	inPlaceOf  *prometheus.CounterVec // feed, model, version
 }
-
-// Events of hedges: sent; answered before the first; not sent for lack of
-// budget.
-const (
-	hedgeFired  = "fired"
-	hedgeWon    = "won"
-	hedgeDenied = "denied"
-)
 
 func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -53,15 +41,6 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		missing: counter("missing_partitions_total", "Partitions missing from answers, by reason.", "reason"),
 		behind: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "millrace", Subsystem: "broker", Name: "behind_timelines_total", Help: "Timelines answered by replicas that lag behind the log."}),
-		calls: counter("node_calls_total", "Calls of index nodes by outcome: answered, cancelled, failed.", "node", "outcome"),
-		callTimes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "node_call_seconds", Help: "Time of answered node calls.", Buckets: times}),
-		hedges: counter("hedges_total", "Hedges by event: fired, won (answered before the first call), denied (no budget left).", "event"),
-		hedgeSaved: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "hedge_saved_seconds_total", Help: "Time that won hedges saved, estimated: what calls as slow as the first went on to take of late."}),
-		shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
-		callers:    counter("caller_requests_total", "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota.", "caller", "outcome"),
 		candidates: counter("candidates_total", "Candidates of answers by feed and fate: filtered_false, filtered_null, filtered_error, filtered_nan, or scored.", "feed", "fate"),
 		timelines:  counter("timelines_total", "Timelines asked for by feed, answered or missing from the answer.", "feed", "state"),
 		answers:    counter("answers_total", "Answers by feed, and by the model, its version and its execution (generated, interpreted, or none where no candidate was left to score).", "feed", "model", "version", "execution"),
@@ -76,27 +55,21 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 		func() float64 { return float64(b.maps.Current().Epoch()) })
 	limit := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "concurrency_limit", Help: "Requests let in at the same time."},
-		func() float64 { return float64(b.gate.limit()) })
+		func() float64 { return float64(b.admission.Limit()) })
 	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "request_memory_bytes", Help: "Memory that is counted for requests that are being read or parsed."},
-		func() float64 { return float64(b.arriving.Held() + b.parsing.Held()) })
+		func() float64 { return float64(b.admission.Arriving.Held() + b.admission.Parsing.Held()) })
 	answering := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "millrace", Subsystem: "broker", Name: "answer_memory_bytes", Help: "Memory that is counted for answers, from before nodes are asked until callers have taken them."},
-		func() float64 { return float64(b.answering.Held()) })
+		func() float64 { return float64(b.admission.Answering.Held()) })
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.calls, m.callTimes, m.hedges, m.hedgeSaved, m.shed, m.callers, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, b.feeds.bad, experimentFaults{b.experiments}, held, answering, b.gaps.looked, b.gaps.missing} {
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.missing, m.behind, m.candidates, m.timelines, m.answers, m.inPlaceOf, epoch, limit, experimentFaults{b.experiments}, held, answering} {
 		errs = append(errs, r.Register(c))
 	}
-	for _, c := range b.shadows.collectors() {
+	for _, c := range slices.Concat(b.admission.Collectors(), b.fanout.Collectors(), b.feeds.Collectors(), b.shadows.Collectors(), b.gaps.Collectors()) {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
-}
-
-// refuse counts a request that was refused before it was read.
-func (m *metrics) refuse() {
-	m.shed.Inc()
-	m.refused.Inc()
 }
 
 // turnedAway counts a request that a door refused.
@@ -131,10 +104,10 @@ func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedR
 }
 
 // fates counts what became of the candidates of an answer.
-func (m *metrics) fates(feed string, o outcome) {
+func (m *metrics) fates(feed string, o fanout.Outcome) {
 	var sum nodev1.Stages
-	for _, pt := range o.parts {
-		s := pt.resp.GetStages()
+	for _, pt := range o.Parts {
+		s := pt.Resp.GetStages()
 		sum.FilteredFalse += s.GetFilteredFalse()
 		sum.FilteredNull += s.GetFilteredNull()
 		sum.FilteredError += s.GetFilteredError()

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -85,7 +86,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 		for _, n := range w.nodes {
 			n.delay = func() time.Duration { // the first that is asked is slow
 				if w.calls()%2 == 1 {
-					return 10 * hedgeDelay
+					return 10 * usualDelay
 				}
 				return time.Millisecond
 			}
@@ -102,31 +103,35 @@ func TestMetricsOfTrouble(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name, got, want)
 			}
 		}
-		b.budget = newBudget(1, 1)
+		b.fanout.Hedges(1, 1)
 		ask()
 		series(`hedges_total{event="fired"}`, 1)
 		series(`hedges_total{event="won"}`, 1)
-		series("hedge_saved_seconds_total{}", (hedgeDelay + time.Millisecond).Seconds()) // as long again: none took longer yet
+		series("hedge_saved_seconds_total{}", (usualDelay + time.Millisecond).Seconds()) // as long again: none took longer yet
 		series(`hedges_total{event="denied"}`, 0)
 		series(`request_seconds{feed="recent"}`, 1)
 		series(`node_call_seconds{}`, 1)
-		series(`concurrency_limit{}`, float64(b.gate.limit()))
-		b.budget = newBudget(0, 0)
+		series(`concurrency_limit{}`, float64(b.admission.Limit()))
+		b.fanout.Hedges(0, 0)
 		ask()
 		series(`hedges_total{event="denied"}`, 1)
 		series(`hedges_total{event="fired"}`, 1)
-		var full []*visit
-		for v, err := b.gate.enter(Interactive); err == nil; v, err = b.gate.enter(Interactive) {
+		var full []*admission.Visit
+		for range b.admission.Limit() {
+			v, err := b.admission.Enter(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			full = append(full, v)
 		}
 		if _, err := b.GetFeed(t.Context(), recentRequest(1)); err == nil {
 			t.Error("a full gate let a request in")
 		}
 		series(`shed_total{}`, 1)
-		b.metrics.refuse()
+		b.admission.Full(admission.Interactive)
 		series(`shed_total{}`, 2)
 		for _, v := range full {
-			v.leave()
+			v.Leave()
 		}
 		b.metrics.request("recent", time.Second, &feedv1.GetFeedResponse{Coverage: &feedv1.Coverage{TimelinesBehind: 7}}, nil)
 		series("behind_timelines_total{}", 7)

@@ -2,14 +2,12 @@ package broker
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -53,11 +51,11 @@ func (b *Broker) chooseModel(q *question, first bool) error {
 	if b.models == nil {
 		return nil
 	}
-	for _, s := range q.query.Shadow {
+	for _, s := range q.Query.Shadow {
 		v, _ := b.models.Served(s.Name)
 		s.Version, s.Sum = v.Version, v.Sum
 	}
-	q.query.Shadow = b.leaveOut(q.query.Shadow)
+	q.Query.Shadow = b.leaveOut(q.Query.Shadow)
 	if !first {
 		return nil // which keeps the version of the first page
 	}
@@ -73,35 +71,30 @@ func namesOf(models []string) (all []*nodev1.Model) {
 
 // keepModel holds a page to the version of the first one, as long as it is
 // there.
-func (b *Broker) keepModel(q *question, c *cursor) error {
-	sum, weighted, _ := strings.Cut(c.sum, "+")
-	v := cluster.Version{Name: c.model, Version: c.version, Sum: sum}
+func (b *Broker) keepModel(q *question, c *pagetoken.Cursor) error {
+	sum, weighted, _ := strings.Cut(c.Sum, "+")
+	v := cluster.Version{Name: c.Model, Version: c.Version, Sum: sum}
 	if err := b.still(v); err != nil {
 		return err
 	}
-	q.query.Model, q.query.ModelVersion, q.query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
+	q.Query.Model, q.Query.ModelVersion, q.Query.ModelSum, q.later = v.Name, v.Version, v.Sum, true
 	switch weighted {
-	case q.query.WeightsSum:
+	case q.Query.WeightsSum:
 	case "": // a model ranked the first page in the place of a condemned one
-		q.query.Weights, q.query.WeightsSum, q.plain = "", "", true
+		q.Query.Weights, q.Query.WeightsSum, q.plain = "", "", true
 	default:
-		return badToken("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
+		return pagetoken.Refuse("model %s ranked the first page with weights %.12s, which no variant sets any more", v, weighted)
 	}
 	return nil
-}
-
-// model is the version that a question names.
-func (q *question) model() cluster.Version {
-	return cluster.Version{Name: q.query.Model, Version: q.query.ModelVersion, Sum: q.query.ModelSum}
 }
 
 // weigh has the model score by the weights that variants set. One that ranks in
 // the place of a condemned one and lacks some of them scores by its own.
 func (b *Broker) weigh(q *question) {
-	q.query.Weights = weights.Form(q.variants.weights)
-	q.query.WeightsSum = weights.Sum(q.query.Weights)
-	if q.plain = !b.condemned.takes(q.inPlaceOf, q.model(), q.query.WeightsSum); q.plain {
-		q.query.Weights, q.query.WeightsSum = "", ""
+	q.Query.Weights = weights.Form(q.variants.weights)
+	q.Query.WeightsSum = weights.Sum(q.Query.Weights)
+	if q.plain = !b.condemned.takes(q.inPlaceOf, q.Model(), q.Query.WeightsSum); q.plain {
+		q.Query.Weights, q.Query.WeightsSum = "", ""
 	}
 }
 
@@ -133,7 +126,7 @@ func (b *Broker) replaced(q *question, of string) bool {
 	}
 	return slices.ContainsFunc(b.experiments.Current().Compared(of), func(name string) bool {
 		name = cmp.Or(name, q.variants.own)
-		if q.inPlaceOf.Name == name || slices.ContainsFunc(q.groups, func(g *group) bool { return g.inPlaceOf.Name == name }) {
+		if q.inPlaceOf.Name == name || slices.ContainsFunc(q.Groups, func(g *questions.Group) bool { return g.InPlaceOf.Name == name }) {
 			return true
 		}
 		v, serves := b.models.Served(name)
@@ -144,7 +137,7 @@ func (b *Broker) replaced(q *question, of string) bool {
 // plainly reports whether entities with a variant whose weights an experiment sets
 // are ranked without them.
 func (q *question) plainly(experiment string) bool {
-	return slices.ContainsFunc(q.groups[1:], func(g *group) bool { return g.plain && slices.Contains(g.weighers, experiment) })
+	return slices.ContainsFunc(q.Groups[1:], func(g *questions.Group) bool { return g.Plain && slices.Contains(g.Weighers, experiment) })
 }
 
 // lacksOthers reports whether weights of another variant of an experiment would not
@@ -156,7 +149,7 @@ func (b *Broker) lacksOthers(q *question, of string) bool {
 	}
 	return slices.ContainsFunc(b.experiments.Current().Weighted(of), func(s experiment.Sets) bool {
 		named := cluster.Version{Name: cmp.Or(s.Model, q.feed.Model)}
-		ranks := q.model()
+		ranks := q.Model()
 		if named.Name != q.feed.Model {
 			if ranks, _ = b.models.Served(named.Name); b.unfit(q, ranks) != "" {
 				ranks = b.lastGood(q, ranks)
@@ -178,134 +171,10 @@ func sumOf(sum, weights string) string {
 // still refuses a page by a version that is no longer there, or condemned since.
 func (b *Broker) still(v cluster.Version) error {
 	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
-		return badToken("model %s, which ranked the first page, has been dropped", v)
+		return pagetoken.Refuse("model %s, which ranked the first page, has been dropped", v)
 	}
 	if why := b.condemned.why(v); why != "" {
 		return lapsed(v, why)
 	}
 	return nil
-}
-
-// oneVersion leaves out the parts that answered by another version than the
-// one that covers most of their group. Only of built-in models can there be two,
-// while the cluster's binaries are replaced.
-func (o *outcome) oneVersion() {
-	if !slices.ContainsFunc(o.parts, func(pt part) bool {
-		first := &o.parts[0]
-		return pt.group != first.group || pt.resp.GetModelVersion() != first.resp.GetModelVersion()
-	}) {
-		return
-	}
-	type speaks struct {
-		*group
-		version string
-	}
-	covers, most := map[speaks]int{}, map[*group]string{}
-	for i := range o.parts {
-		s := speaks{o.parts[i].group, o.parts[i].resp.GetModelVersion()}
-		covers[s] += o.parts[i].covered.Len()
-		best := covers[speaks{s.group, most[s.group]}]
-		if covers[s] > best || covers[s] == best && s.version > most[s.group] {
-			most[s.group] = s.version
-		}
-	}
-	if len(covers) == len(most) {
-		return
-	}
-	kept := o.parts[:0:0]
-	left := outcome{missing: o.missing}
-	for _, pt := range o.parts {
-		if pt.resp.GetModelVersion() == most[pt.group] {
-			kept = append(kept, pt)
-			continue
-		}
-		left.add(none(pt.covered, missModel))
-	}
-	o.parts, o.missing = kept, left.missing
-	o.uncover()
-}
-
-// absent remembers for a moment which nodes lack which models, so that other
-// replicas are asked first.
-type absent struct {
-	mu struct {
-		sync.Mutex
-		until map[absence]time.Time
-	}
-}
-
-type absence struct {
-	node millrace.NodeID
-	sum  string
-}
-
-const (
-	absentFor  = time.Second
-	maxAbsents = 10_000
-)
-
-func (a *absent) note(node millrace.NodeID, sum string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.mu.until == nil || len(a.mu.until) >= maxAbsents {
-		a.mu.until = map[absence]time.Time{}
-	}
-	a.mu.until[absence{node, sum}] = time.Now().Add(absentFor)
-}
-
-// of returns the nodes that lacked a model just now.
-func (a *absent) of(sum string) (nodes []millrace.NodeID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for is, until := range a.mu.until {
-		switch {
-		case time.Now().After(until):
-			delete(a.mu.until, is)
-		case is.sum == sum:
-			nodes = append(nodes, is.node)
-		}
-	}
-	return nodes
-}
-
-// lack notes that a node does not have the model of a group.
-func (f *fanout) lack(id millrace.NodeID, g *group) {
-	f.b.absent.note(id, g.query.ModelSum)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.lacked = g.model()
-	if !slices.Contains(f.mu.lacking, id) {
-		f.mu.lacking = append(f.mu.lacking, id)
-	}
-}
-
-// spent reports whether as many replicas were asked as may be. One that only
-// lacked the model does not count.
-func (f *fanout) spent(tried []millrace.NodeID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, id := range tried {
-		if !slices.Contains(f.mu.lacking, id) {
-			n++
-		}
-	}
-	return n >= maxReplicas
-}
-
-// nobodyHas is the refusal when every replica that could be asked lacks the
-// model.
-func (f *fanout) nobodyHas() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var ids []string
-	for _, id := range f.mu.lacking {
-		ids = append(ids, string(id))
-	}
-	slices.Sort(ids)
-	v := f.mu.lacked
-	return &millrace.Error{
-		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
-		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",
-	}
 }

@@ -11,14 +11,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -87,7 +88,7 @@ func coarseVersion(n int) cluster.Version {
 	return cluster.Version{Name: "coarse", Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
 }
 
-func (w *world) brokerOf(models Models, feeds ...Feed) *Broker {
+func (w *world) brokerOf(models Models, feeds ...feeds.Feed) *Broker {
 	w.t.Helper()
 	b, err := New(Config{Maps: w, Feeds: feeds, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 	if err != nil {
@@ -97,7 +98,7 @@ func (w *world) brokerOf(models Models, feeds ...Feed) *Broker {
 	return b
 }
 
-var rankedFeed = Feed{Name: "ranked", Model: "coarse"}
+var rankedFeed = feeds.Feed{Name: "ranked", Model: "coarse"}
 
 func rankedRequest(limit int64) *feedv1.GetFeedRequest {
 	return &feedv1.GetFeedRequest{Feed: "ranked", Entities: entityNames(20), Limit: proto.Int64(limit)}
@@ -125,21 +126,6 @@ func TestModelOnOneNodeOfTwo(t *testing.T) {
 	if w.nodes["n1"].calls() == 0 {
 		t.Error("the node without the model was never asked")
 	}
-}
-
-// A node that lacked a model is asked last for a moment, and only for that.
-func TestAbsentModels(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var a absent
-		a.note("n1", "x")
-		if got := a.of("x"); !slices.Equal(got, []millrace.NodeID{"n1"}) || len(a.of("y")) > 0 {
-			t.Errorf("absent on %v", got)
-		}
-		time.Sleep(absentFor + 1) // virtual
-		if got := a.of("x"); len(got) > 0 {
-			t.Errorf("still absent on %v", got)
-		}
-	})
 }
 
 // Replicas that only lack the model do not use up how many may be asked.
@@ -180,7 +166,7 @@ func TestModelOnNoReplica(t *testing.T) {
 	}
 	hosted := w.m.Hosted("n0")
 	for _, m := range resp.Coverage.Missing {
-		if m.Reason != missModel || hosted.Has(millrace.Partition(m.Partition)) {
+		if m.Reason != fanout.MissModel || hosted.Has(millrace.Partition(m.Partition)) {
 			t.Errorf("missing %v", m)
 		}
 	}
@@ -192,39 +178,23 @@ func TestModelOnNoReplica(t *testing.T) {
 // A node that answers by another version than it was asked for is not
 // believed.
 func TestAnswerOfAnotherVersion(t *testing.T) {
-	q := &group{query: rankedQuery("coarse", "2", "b")}
+	q := &questions.Group{Query: rankedQuery("coarse", "2", "b")}
 	for _, c := range []struct {
 		model, version, sum string
 		good                bool
 	}{
 		{"coarse", "2", "b", true}, {"coarse", "1", "b", false}, {"coarse", "2", "a", false}, {"coarse", "2", "", false}, {"home", "2", "b", false},
 	} {
-		if err := q.answeredBy(rankedResponse(c.model, c.version, c.sum)); (err == nil) != c.good {
+		if err := q.AnsweredBy(rankedResponse(c.model, c.version, c.sum)); (err == nil) != c.good {
 			t.Errorf("%v: %v", c, err)
 		}
 	}
-	q = &group{query: rankedQuery("recency", "", "")}
-	if err := q.answeredBy(rankedResponse("recency", "1", "")); err != nil {
+	q = &questions.Group{Query: rankedQuery("recency", "", "")}
+	if err := q.AnsweredBy(rankedResponse("recency", "1", "")); err != nil {
 		t.Error(err)
 	}
-	if err := q.answeredBy(rankedResponse("recency", "1", "a")); err == nil {
+	if err := q.AnsweredBy(rankedResponse("recency", "1", "a")); err == nil {
 		t.Error("a pushed model answered for one that is built in")
-	}
-}
-
-// Of two versions of a built-in model, one makes the answer, and the rest is
-// missing.
-func TestTwoVersionsNeverMeet(t *testing.T) {
-	var few, many cluster.Set
-	few.Add(1)
-	many.Add(2)
-	many.Add(3)
-	o := outcome{parts: []part{
-		{node: "n0", covered: few, resp: rankedResponse("home", "1", "")}, {node: "n1", covered: many, resp: rankedResponse("home", "2", "")},
-	}}
-	o.oneVersion()
-	if len(o.parts) != 1 || o.parts[0].node != "n1" || o.missing[1] != missModel || len(o.missing) != 1 {
-		t.Fatalf("%+v", o)
 	}
 }
 
@@ -269,7 +239,7 @@ func TestShadowVersions(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 20)
 	shadow := cluster.Version{Name: "shade", Version: "3", Sum: "ff"}
-	b := w.brokerOf(newPointers(coarseVersion(1), shadow), Feed{Name: "ranked", Model: "coarse", Shadow: []string{"shade", "home"}})
+	b := w.brokerOf(newPointers(coarseVersion(1), shadow), feeds.Feed{Name: "ranked", Model: "coarse", Shadow: []string{"shade", "home"}})
 	for _, explain := range []bool{false, true} {
 		req := rankedRequest(5)
 		req.Explain = explain

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 )
 
 // A node of an older version, which would score by the model's own weights,
@@ -14,7 +16,7 @@ import (
 func TestOlderNodesKnowNoWeights(t *testing.T) {
 	w := variantedWorld(t)
 	w.nodes["n0"].old = true
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Limit: 20})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Limit: 20})
 	define(t, b, docs, 1, halves("running", "weights: {scale: -1}"))
 	for i := range 10 {
 		viewer := fmt.Sprint("member:", i)
@@ -33,7 +35,7 @@ func TestOlderNodesKnowNoWeights(t *testing.T) {
 	}
 	req := recentRequest(12)
 	req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: "alice"}
-	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(err.Error(), missOlder) {
+	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(err.Error(), fanout.MissOlder) {
 		t.Errorf("all nodes are older: %v", err)
 	}
 	req.Viewer.Id = "bob"
@@ -76,7 +78,7 @@ func TestOlderNodesAnswerFirstPages(t *testing.T) {
 		req.PageToken = resp.NextPageToken
 	}
 	w.nodes["n1"].old = true
-	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(err.Error(), missOlder) || !strings.Contains(err.Error(), "upgrade the index nodes") {
+	if _, err := b.GetFeed(t.Context(), req); err == nil || !strings.Contains(err.Error(), fanout.MissOlder) || !strings.Contains(err.Error(), "upgrade the index nodes") {
 		t.Errorf("all nodes are older: %v", err)
 	}
 	req.PageToken = ""

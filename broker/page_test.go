@@ -1,11 +1,9 @@
 package broker
 
 import (
-	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,10 +13,12 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/oracle"
 )
 
-var pagedFeeds = []Feed{
+var pagedFeeds = []feeds.Feed{
 	{Name: "plain", Model: "coarse"}, {Name: "capped", Model: "coarse", CapPerEntity: 2},
 	{Name: "objects", Model: "coarse", DistinctObjects: true}, {Name: "both", Model: "coarse", DistinctObjects: true, CapPerEntity: 2},
 }
@@ -173,25 +173,27 @@ func TestPageTokens(t *testing.T) {
 		t.Errorf("second page as of %v after %v, begins with %v", second.Receipt.AsOf, first.Receipt.AsOf, second.Items[0].Id)
 	}
 	for name, change := range map[string]func(*feedv1.GetFeedRequest){
-		"another feed":     func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
-		"another entity":   func(r *feedv1.GetFeedRequest) { r.Entities[0] = "x" },
-		"an entity fewer":  func(r *feedv1.GetFeedRequest) { r.Entities = r.Entities[1:] },
-		"another filter":   func(r *feedv1.GetFeedRequest) { r.Filter = "true" },
-		"another viewer":   func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "x" },
-		"another model":    func(r *feedv1.GetFeedRequest) { r.Model = "x" },
-		"another window":   func(r *feedv1.GetFeedRequest) { r.To = timestamp(timeAt(5)) },
-		"not a token":      func(r *feedv1.GetFeedRequest) { r.PageToken = "%%%" },
-		"cut":              func(r *feedv1.GetFeedRequest) { r.PageToken = r.PageToken[:20] },
-		"too short":        func(r *feedv1.GetFeedRequest) { r.PageToken = "AQ" },
-		"altered":          func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
-		"of other brokers": func(r *feedv1.GetFeedRequest) { r.PageToken = (&cursor{}).encode([]byte("another key")) },
+		"another feed":    func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
+		"another entity":  func(r *feedv1.GetFeedRequest) { r.Entities[0] = "x" },
+		"an entity fewer": func(r *feedv1.GetFeedRequest) { r.Entities = r.Entities[1:] },
+		"another filter":  func(r *feedv1.GetFeedRequest) { r.Filter = "true" },
+		"another viewer":  func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "x" },
+		"another model":   func(r *feedv1.GetFeedRequest) { r.Model = "x" },
+		"another window":  func(r *feedv1.GetFeedRequest) { r.To = timestamp(timeAt(5)) },
+		"not a token":     func(r *feedv1.GetFeedRequest) { r.PageToken = "%%%" },
+		"cut":             func(r *feedv1.GetFeedRequest) { r.PageToken = r.PageToken[:20] },
+		"too short":       func(r *feedv1.GetFeedRequest) { r.PageToken = "AQ" },
+		"altered":         func(r *feedv1.GetFeedRequest) { r.PageToken = "C" + r.PageToken[1:] },
+		"of other brokers": func(r *feedv1.GetFeedRequest) {
+			r.PageToken = (&pagetoken.Cursor{}).Encode(ringOf([]byte("another key")).Signing(time.Now()))
+		},
 		"expired": func(r *feedv1.GetFeedRequest) {
-			c, err := b.pages.open(r.PageToken, time.Now())
+			c, err := b.pages.Open(r.PageToken, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.issued -= millrace.Time((25 * time.Hour).Milliseconds())
-			r.PageToken = c.encode(b.pages.signing(time.Now()).token)
+			c.Issued -= millrace.Time((25 * time.Hour).Milliseconds())
+			r.PageToken = c.Encode(b.pages.Signing(time.Now()))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +211,7 @@ func TestPageTokens(t *testing.T) {
 // how it came.
 func TestRequestIdentity(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	hash := func(change func(*feedv1.GetFeedRequest)) identity {
+	hash := func(change func(*feedv1.GetFeedRequest)) pagetoken.Identity {
 		req := recentRequest(3)
 		req.Types, req.From, req.Limit = []string{"post", "like"}, &timestamppb.Timestamp{Nanos: 1}, proto.Int64(5)
 		req.Viewer = &feedv1.Viewer{Id: "v", Features: map[string]float64{"f": 1, "g": 2}, Attributes: map[string]*structpb.Value{
@@ -236,7 +238,7 @@ func TestRequestIdentity(t *testing.T) {
 	attribute := func(name string, v *structpb.Value) func(*feedv1.GetFeedRequest) {
 		return func(r *feedv1.GetFeedRequest) { r.Viewer.Attributes[name] = v }
 	}
-	met := map[identity]string{same: "nothing"}
+	met := map[pagetoken.Identity]string{same: "nothing"}
 	for name, change := range map[string]func(*feedv1.GetFeedRequest){
 		"feed":        func(r *feedv1.GetFeedRequest) { r.Feed = "home" },
 		"viewer":      func(r *feedv1.GetFeedRequest) { r.Viewer.Id = "w" },
@@ -267,51 +269,4 @@ func TestRequestIdentity(t *testing.T) {
 		}
 		met[got] = name
 	}
-}
-
-func TestHashesAreCompact(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int{0, 1, 2, 3, 20, 1000, maxServed} {
-		hashes := make([]uint64, n)
-		for i := range hashes {
-			hashes[i] = r.Uint64()
-		}
-		slices.Sort(hashes)
-		b := appendHashes(nil, hashes)
-		back, err := decodeHashes(b)
-		if err != nil || !slices.Equal(back, hashes) {
-			t.Fatalf("%d hashes: %v", n, err)
-		}
-		if n == 1000 && len(b) > 7100 {
-			t.Errorf("1000 hashes take %d bytes", len(b))
-		}
-	}
-	for _, hashes := range [][]uint64{{1<<64 - 1}, {0, 1<<64 - 1}, {1<<64 - 3, 1<<64 - 2, 1<<64 - 1}} {
-		if back, err := decodeHashes(appendHashes(nil, hashes)); err != nil || !slices.Equal(back, hashes) {
-			t.Errorf("%x came back as %x, %v", hashes, back, err)
-		}
-	}
-}
-
-func FuzzDecodeCursor(f *testing.F) {
-	key := []byte("0123456789abcdef")
-	for _, c := range []cursor{{}, {issued: 1, asOf: 2, request: identity{3}, model: "home", feed: "3", feedSum: "ff", served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
-		raw, _ := base64.RawURLEncoding.DecodeString(c.encode(key))
-		f.Add(raw[:len(raw)-macBytes])
-	}
-	f.Add([]byte(strings.Repeat("\xff", 40)))
-	// Whatever passes for a body is read the same after it was written again.
-	f.Fuzz(func(t *testing.T, body []byte) {
-		c, err := decodeBody(body)
-		if err != nil {
-			return
-		}
-		if !slices.IsSorted(c.served) {
-			t.Fatalf("hashes %x", c.served)
-		}
-		back, err := ringOf(key).open(c.encode(key), time.Now())
-		if err != nil || back.asOf != c.asOf || back.model != c.model || !slices.Equal(back.served, c.served) {
-			t.Fatalf("%+v came back as %+v, %v", c, back, err)
-		}
-	})
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,19 +15,21 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
 // What a definition forbids holds although the definition has a fault: else
 // who can give it one opens what is private.
 func TestAPrivateFeedWithAFaultStaysClosed(t *testing.T) {
-	defs := newDefinitions()
-	defs.serve("staff", 1, "name: staff\nfilter: record.aud in viewer.groups\nmodel: recency\nprivate: true\n")
-	book := newFeedBook(BuiltIn(), defs, func(context.Context, Feed) (bool, error) {
+	defs := feedstest.New()
+	defs.Serve("staff", 1, "name: staff\nfilter: record.aud in viewer.groups\nmodel: recency\nprivate: true\n")
+	book := feeds.NewBook(feeds.BuiltIn(), defs, func(context.Context, feeds.Feed) (bool, error) {
 		return true, errors.New("the schemas disagree")
 	}, slog.New(slog.DiscardHandler))
-	book.start()
-	defer book.close()
+	book.Start()
+	defer book.Close()
 	b := &Broker{feeds: book}
 	var e *millrace.Error
 	if _, err := b.feedOf("recent"); !errors.As(err, &e) || e.Reason != millrace.ReasonForbidden {
@@ -46,9 +49,9 @@ func TestAPrivateFeedsWindowOnlyNarrows(t *testing.T) {
 	for i, ago := range []time.Duration{time.Minute, 30 * time.Minute, 3 * time.Hour} {
 		w.add(timelineOf(1), millrace.RecordID(fmt.Sprint("r", i)), millrace.TimeOf(now.Add(-ago)), "")
 	}
-	for name, feed := range map[string]Feed{
+	for name, feed := range map[string]feeds.Feed{
 		"private": {Private: true},
-		"forbids": {Forbid: Forbid{Window: true}},
+		"forbids": {Forbid: feeds.Forbid{Window: true}},
 		"open":    {},
 	} {
 		feed.Name, feed.Model, feed.Window = name, "recency", time.Hour
@@ -87,7 +90,7 @@ func TestAPrivateFeedsWindowOnlyNarrows(t *testing.T) {
 			t.Errorf("%s, at another instant: %v", name, err)
 		}
 	}
-	if f, err := ParseFeed([]byte("name: f\nmodel: m\nforbid: {window: true}")); err != nil || !f.Forbid.Window {
+	if f, err := feeds.Parse([]byte("name: f\nmodel: m\nforbid: {window: true}")); err != nil || !f.Forbid.Window {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
@@ -98,7 +101,7 @@ func TestAPrivateFeedNamesNothingElse(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.add(timelineOf(0), recordID(0), timeAt(0), "") // a note; nodes know activities too, which have likes
 	w.nodes["n0"].types = []string{"post", "secret"}
-	b := w.broker(Feed{Name: "staff", Model: "recency", Private: true})
+	b := w.broker(feeds.Feed{Name: "staff", Model: "recency", Private: true})
 	for what, ask := range map[string]func(*feedv1.GetFeedRequest){
 		"an unknown type":         func(r *feedv1.GetFeedRequest) { r.Types = []string{"sekret"} },
 		"an unknown field":        func(r *feedv1.GetFeedRequest) { r.Fields = []string{"like"} },
@@ -131,7 +134,7 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 	for i := range 9 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 	}
-	d := newDefinitions()
+	d := feedstest.New()
 	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +142,7 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 	defer func() { _ = b.Close() }()
 	private := "name: staff\nmodel: recency\nprivate: true\n"
 	for i, text := range []string{"name: staff\nmodel: recency\n", private, private + "types: [post]\n"} {
-		d.serve("staff", 2*i+1, text)
+		d.Serve("staff", 2*i+1, text)
 		settled(b.feeds)
 		req := recentRequest(9)
 		req.Feed, req.Limit = "staff", new(int64(1))
@@ -151,7 +154,7 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 		if _, err := b.GetFeed(t.Context(), req); err != nil {
 			t.Errorf("by the same definition: %v", err)
 		}
-		d.serve("staff", 2*i+2, private+"filter: record.aud == 'all'\n")
+		d.Serve("staff", 2*i+2, private+"filter: record.aud == 'all'\n")
 		settled(b.feeds)
 		_, err = b.GetFeed(t.Context(), req)
 		if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.WayOut == "" {
@@ -176,14 +179,14 @@ func TestAPrivateFeedsAnswersTellNoOffsets(t *testing.T) {
 	for i := range 9 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 	}
-	d := newDefinitions()
+	d := feedstest.New()
 	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = b.Close() }()
-	d.serve("open", 1, "name: open\nmodel: recency\n")
-	d.serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
+	d.Serve("open", 1, "name: open\nmodel: recency\n")
+	d.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
 	settled(b.feeds)
 	for _, feed := range []string{"open", "staff"} {
 		for _, form := range []string{"", "full"} {
@@ -198,11 +201,12 @@ func TestAPrivateFeedsAnswersTellNoOffsets(t *testing.T) {
 				if (len(r.Applied) == 0) != private || (r.AppliedDigest == "") != private {
 					t.Errorf("%s, %q: %v", feed, form, r)
 				}
-				signed, _, err := splitToken(resp.NextPageToken)
+				token, err := base64.RawURLEncoding.DecodeString(resp.NextPageToken)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if sum := b.feeds.current()[feed].edition.Sum; sum == "" || bytes.Contains(signed, []byte(sum)) == private {
+				served := b.feeds.Current()[feed]
+				if sum := served.Edition().Sum; sum == "" || bytes.Contains(token, []byte(sum)) == private {
 					t.Errorf("%s: the token has the checksum %q of its definition: %v", feed, sum, !private)
 				}
 				req.PageToken = resp.NextPageToken

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -29,22 +30,22 @@ func TestQuotas(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		b, err := New(Config{
 			Maps: w, Dial: w.dial, Metrics: registry, Log: slog.New(slog.DiscardHandler),
-			Quotas: map[string]Quota{"jobs": {PerSecond: 4, Burst: 6}, DefaultCaller: {PerSecond: 0.5}},
+			Quotas: map[string]admission.Quota{"jobs": {PerSecond: 4, Burst: 6}, admission.DefaultCaller: {PerSecond: 0.5}},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		let := func(callers ...string) (in int) {
 			for _, caller := range callers {
-				ctx, err := withHeaders(t.Context(), func(name string) string {
-					return map[string]string{CallerHeader: caller}[name]
+				ctx, err := admission.WithHeaders(t.Context(), func(name string) string {
+					return map[string]string{admission.CallerHeader: caller}[name]
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if _, err = b.GetFeed(ctx, recentRequest(1)); err == nil {
 					in++
-				} else if e := refusal(t, err); e.Reason != millrace.ReasonQuota || e.Field != CallerHeader || e.WayOut == "" || e.RetryAfter <= 0 {
+				} else if e := refusal(t, err); e.Reason != millrace.ReasonQuota || e.Field != admission.CallerHeader || e.WayOut == "" || e.RetryAfter <= 0 {
 					t.Errorf("got %+v", e)
 				}
 			}
@@ -86,29 +87,14 @@ func TestQuotas(t *testing.T) {
 	})
 }
 
-// The pause that a refusal names is the one after which a request is let in.
-func TestQuotaPause(t *testing.T) {
-	q, now := newQuotas(map[string]Quota{"a": {PerSecond: 0.1}}), time.Now()
-	if err := q.take("a", now); err != nil {
-		t.Fatal(err)
-	}
-	e := refusal(t, q.take("a", now.Add(time.Second)))
-	if e.RetryAfter != 9*time.Second {
-		t.Errorf("the pause is %s, want 9 s", e.RetryAfter)
-	}
-	if err := q.take("a", now.Add(10*time.Second)); err != nil {
-		t.Errorf("after the pause: %v", err)
-	}
-}
-
 // The header counts on every wire, and the refusal is each wire's own.
 func TestQuotaOnTheWires(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]Quota{"jobs": {PerSecond: 0.01}}})
+	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]admission.Quota{"jobs": {PerSecond: 0.01}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := metadata.NewOutgoingContext(t.Context(), metadata.Pairs(CallerHeader, "jobs"))
+	ctx := metadata.NewOutgoingContext(t.Context(), metadata.Pairs(admission.CallerHeader, "jobs"))
 	native := feedv1.NewFeedServiceClient(servedGRPC(t, b))
 	if _, err := native.GetFeed(ctx, recentRequest(1)); err != nil {
 		t.Fatal(err)
@@ -126,7 +112,7 @@ func TestQuotaOnTheWires(t *testing.T) {
 				t.Fatal(err)
 			}
 			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set(CallerHeader, caller)
+			req.Header.Set(admission.CallerHeader, caller)
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
 				t.Fatal(err)
@@ -141,8 +127,8 @@ func TestQuotaOnTheWires(t *testing.T) {
 
 func TestBadQuotas(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	for caller, q := range map[string]Quota{"none": {}, "less": {PerSecond: -1}, "burst": {PerSecond: 1, Burst: -1}, "": {PerSecond: 1}} {
-		if _, err := New(Config{Maps: w, Quotas: map[string]Quota{caller: q}}); err == nil || !strings.Contains(fmt.Sprint(err), "quota") {
+	for caller, q := range map[string]admission.Quota{"none": {}, "less": {PerSecond: -1}, "burst": {PerSecond: 1, Burst: -1}, "": {PerSecond: 1}} {
+		if _, err := New(Config{Maps: w, Quotas: map[string]admission.Quota{caller: q}}); err == nil || !strings.Contains(fmt.Sprint(err), "quota") {
 			t.Errorf("%q %+v: %v", caller, q, err)
 		}
 	}

@@ -1,12 +1,16 @@
 package broker
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/weights"
@@ -38,14 +42,10 @@ func newReferred(b *Broker) *referred { return &referred{b: b, asked: map[string
 // HasFeed finds a feed that is defined and not taken over, too: it may be yet, and
 // deals nothing until then.
 func (k *referred) HasFeed(name string) bool {
-	_, served := k.b.feeds.current()[name]
-	if defs := k.b.feeds.defs; !served && defs != nil {
-		_, served = defs.Serving()[name]
-	}
-	return served
+	return k.b.feeds.Defined(name)
 }
 
-func (k *referred) IsPrivate(name string) bool { return k.b.feeds.current()[name].Private }
+func (k *referred) IsPrivate(name string) bool { return k.b.feeds.Current()[name].Private }
 
 func (k *referred) HasModel(name string) bool {
 	if k.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {
@@ -56,7 +56,7 @@ func (k *referred) HasModel(name string) bool {
 }
 
 func (k *referred) CheckFilter(src string) error {
-	if err := checkFilter(src); err != nil {
+	if err := limits.CheckFilter(src); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Detail: err.Error()}
 	}
 	return k.ask("filter "+src, &nodev1.QueryRequest{Filter: src, Model: "recency", Types: []string{"any"}})
@@ -67,7 +67,7 @@ func (k *referred) CheckFilter(src string) error {
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	v := cluster.Version{Name: model}
 	if model == "" {
-		v.Name = k.b.feeds.current()[feed].Model
+		v.Name = k.b.feeds.Current()[feed].Model
 	}
 	if k.b.models != nil {
 		if served, ok := k.b.models.Served(v.Name); ok {
@@ -91,7 +91,7 @@ func (k *referred) ask(what string, q *nodev1.QueryRequest) error {
 	if now.Before(old.until) || now.Before(k.deaf) {
 		return old.refused
 	}
-	heard, refused := k.b.tryNodes(k.b.open, q)
+	heard, refused := k.b.fanout.Try(k.b.open, q)
 	if !heard {
 		k.deaf = time.Now().Add(deafFor)
 		return old.refused
@@ -114,4 +114,15 @@ func (k *referred) Changed() <-chan struct{} {
 		return nil
 	}
 	return k.b.models.Changed()
+}
+
+// tryFeed reports what index nodes have against a definition that is about to
+// serve, which may not have been stored by [feeds.Define]. If none can be asked
+// nothing is known against it.
+func (b *Broker) tryFeed(ctx context.Context, f feeds.Feed) (heard bool, err error) {
+	q := &question{Question: questions.Question{Query: &nodev1.QueryRequest{Filter: f.Filter, Model: f.Model, Shadow: namesOf(f.Shadow), Explain: len(f.Shadow) > 0}}}
+	if err := b.chooseModel(q, true); err != nil {
+		return false, err // no request is refused that names no model
+	}
+	return b.fanout.Try(ctx, q.Query)
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -36,13 +38,13 @@ func TestVariantsThatDoNotFit(t *testing.T) {
 				n.err = c.refuse
 			}
 		}
-		metrics, docs := prometheus.NewRegistry(), newDefinitions()
-		docs.serve("doc", 1, halves("running", c.set))
-		docs.serve("other", 1, `
+		metrics, docs := prometheus.NewRegistry(), feedstest.New()
+		docs.Serve("doc", 1, halves("running", c.set))
+		docs.Serve("other", 1, `
 layers: [{name: l2, salt: s2, unit: viewer}]
 experiments: [{name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: c, weight: 10000, set: {cap_per_entity: 1}}]}]
 `)
-		b, err := New(Config{Maps: w, Feeds: []Feed{{Name: "f", Model: "recency", Private: c.private}}, Experiments: docs, Models: newPointers(like), Metrics: metrics, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+		b, err := New(Config{Maps: w, Feeds: []feeds.Feed{{Name: "f", Model: "recency", Private: c.private}}, Experiments: docs, Models: newPointers(like), Metrics: metrics, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 		if err != nil {
 			t.Fatal(err)
 		}

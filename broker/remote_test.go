@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -123,12 +124,12 @@ func TestMuteRemoteNode(t *testing.T) {
 		t.Fatalf("%v, %v", resp.GetCoverage(), err)
 	}
 	for _, m := range resp.Coverage.Missing {
-		if m.Reason != missUnreachable || w.m.Replicas(partitionOf(m))[0] != "n1" {
+		if m.Reason != fanout.MissUnreachable || w.m.Replicas(partitionOf(m))[0] != "n1" {
 			t.Errorf("missing %v", m)
 		}
 	}
-	if !b.health.mute("n1") || b.health.mute("n0") {
-		t.Errorf("the frozen one is mute: %v; the slow one: %v", b.health.mute("n1"), b.health.mute("n0"))
+	if !b.fanout.Mute("n1") || b.fanout.Mute("n0") {
+		t.Errorf("the frozen one is mute: %v; the slow one: %v", b.fanout.Mute("n1"), b.fanout.Mute("n0"))
 	}
 }
 
@@ -136,7 +137,7 @@ func TestMuteRemoteNode(t *testing.T) {
 // with, so that a dialler counts.
 func TestDialGRPCByAnotherNetwork(t *testing.T) {
 	dialled := make(chan string, 100)
-	n, err := DialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) {
+	n, err := fanout.DialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) {
 		dialled <- addr
 		return nil, errors.New("there is no way")
 	}))(cluster.Node{ID: "node-1", Addr: "127.0.0.1:1"})
@@ -144,7 +145,7 @@ func TestDialGRPCByAnotherNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.(io.Closer).Close()
-	if err := n.Ping(t.Context()); !errors.Is(err, errUnreachable) {
+	if err := n.Ping(t.Context()); !errors.Is(err, fanout.ErrUnreachable) {
 		t.Errorf("it answers %v", err)
 	}
 	if addr := <-dialled; addr != "127.0.0.1:1" {

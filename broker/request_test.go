@@ -17,6 +17,8 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -150,8 +152,8 @@ func TestAtTheLimits(t *testing.T) {
 // whole milliseconds decide alike.
 func TestNodesAreAsked(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b := w.broker(Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7, Shadow: []string{"other"}})
-	b.gaps.every = 0
+	b := w.broker(feeds.Feed{Name: "f", Model: "m", Types: []millrace.ContentType{"post", "like"}, Filter: "record.a == 1 // one", Window: time.Hour, CapPerEntity: 2, DistinctObjects: true, Limit: 7, Shadow: []string{"other"}})
+	b.gaps.Every = 0
 	now := time.UnixMilli(1_700_000_000_123)
 	req := &feedv1.GetFeedRequest{Feed: "f", Entities: []string{"a", "a"}, Filter: " record.b "}
 	q, err := b.read(req, now)
@@ -163,12 +165,12 @@ func TestNodesAreAsked(t *testing.T) {
 		Filter: "record.a == 1 // one", RequestFilter: "record.b", Model: "m", Limit: 7, CapPerEntity: 2, DistinctObjects: true,
 		GivesWay: true,
 	}
-	if got := q.ask(q.groups[0], q.want, 0); !proto.Equal(got, want) {
+	if got := q.Ask(q.Groups[0], q.Want, 0); !proto.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
-	q.query.Explain = true // only then shadows score
+	q.Query.Explain = true // only then shadows score
 	want.Explain, want.Shadow = true, []*nodev1.Model{{Name: "other"}}
-	if got := q.ask(q.groups[0], q.want, 0); !proto.Equal(got, want) {
+	if got := q.Ask(q.Groups[0], q.Want, 0); !proto.Equal(got, want) {
 		t.Errorf("to explain: got  %v\nwant %v", got, want)
 	}
 	req.From, req.To, req.AsOf = &timestamppb.Timestamp{Nanos: 1}, &timestamppb.Timestamp{Nanos: 2_000_001}, &timestamppb.Timestamp{Nanos: 5_999_999}
@@ -176,7 +178,7 @@ func TestNodesAreAsked(t *testing.T) {
 	if q, err = b.read(req, now); err != nil {
 		t.Fatal(err)
 	}
-	if got := q.query; got.FromMs != 1 || got.ToMs != 3 || got.AsOfMs != 5 || got.Model != "other" || len(got.Types) != 1 {
+	if got := q.Query; got.FromMs != 1 || got.ToMs != 3 || got.AsOfMs != 5 || got.Model != "other" || len(got.Types) != 1 {
 		t.Errorf("got %v", got)
 	}
 }
@@ -197,7 +199,7 @@ func TestNodesRefusalComesThrough(t *testing.T) {
 // once there was time for another node that has read a schema of which the first has
 // not heard.
 func TestRefusalWaitsForNobody(t *testing.T) {
-	for reason, wait := range map[millrace.Reason]time.Duration{millrace.ReasonInvalid: 0, millrace.ReasonFilter: readWait} {
+	for reason, wait := range map[millrace.Reason]time.Duration{millrace.ReasonInvalid: 0, millrace.ReasonFilter: filterWait} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 2, 1)
 			w.nodes["n0"].err = &millrace.Error{Reason: reason, Field: "filter", Detail: "no field x", WayOut: "try y"}
@@ -232,7 +234,7 @@ func TestANodeThatLacksASchema(t *testing.T) {
 				t.Fatalf("%d replicas, %s is late: %v, %v", replicas, late, err, resp.GetCoverage())
 			}
 			for _, m := range resp.Coverage.Missing {
-				if m.Reason != missBehind {
+				if m.Reason != fanout.MissBehind {
 					t.Errorf("%d replicas, %s is late: %v", replicas, late, m)
 				}
 			}
@@ -301,7 +303,7 @@ func TestShedLoadIsNotSpread(t *testing.T) {
 			t.Fatalf("got %+v", e)
 		}
 	}
-	if n := w.calls(); n > 200+3*hedgeBurst { // one a request, and what the budget allows
+	if n := w.calls(); n > 200+3*mostHedges { // one a request, and what the budget allows
 		t.Errorf("%d calls for 200 requests", n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
 )
@@ -20,7 +21,7 @@ import (
 // with the right it is answered.
 func TestCallersAskWhatTheyHaveARightTo(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	b := w.broker(Feed{Name: "jobs", Model: "recency"}, Feed{Name: "posts", Model: "recency"})
+	b := w.broker(feeds.Feed{Name: "jobs", Model: "recency"}, feeds.Feed{Name: "posts", Model: "recency"})
 	of := func(change func(*feedv1.GetFeedRequest)) *feedv1.GetFeedRequest {
 		req := recentRequest(1)
 		req.Feed = "jobs"

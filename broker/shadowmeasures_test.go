@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/exposure"
 )
 
@@ -34,7 +35,7 @@ func TestExposuresOfShadows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 		if len(told.all) != i+1 {
 			t.Fatalf("%d exposures of %d answers", len(told.all), i+1)
 		}
@@ -63,7 +64,7 @@ func TestExposuresOfShadows(t *testing.T) {
 			t.Fatalf("cost and features: %+v, %d looked at", x, r.Looked)
 		}
 	}
-	metrics := shadowMetrics(t, &b.shadows.measures)
+	metrics := shadowMetrics(t, b.shadows.Collectors()[5])
 	for name, want := range map[string]float64{
 		"candidate_seconds of=shadow":              3e-8,
 		"candidate_seconds of=served":              1e-8,
@@ -116,14 +117,14 @@ func TestAnswersAreExposedOnce(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 200)
 	var told shows
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Shadow: []string{"coarse"}, ShadowShare: 1})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Shadow: []string{"coarse"}, ShadowShare: 1})
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "limit: 5"))
 	const answers = 40
 	for i := range answers {
 		ask(t, b, string(recordID(i)), nil)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	ids, shadowed := map[string]bool{}, 0
 	for i := range told.all {
 		r := &told.all[i]

@@ -3,6 +3,7 @@ package broker
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,25 +11,47 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/stats"
 )
 
 // shadowedFeed is ranked by a model whose scores tie, and all its answers again
 // by recency.
-var shadowedFeed = Feed{Name: "shadowed", Model: "coarse", Shadow: []string{"recency"}, ShadowShare: 1, Limit: 20}
+var shadowedFeed = feeds.Feed{Name: "shadowed", Model: "coarse", Shadow: []string{"recency"}, ShadowShare: 1, Limit: 20}
 
 // outcomes returns what became of the answers that recency was to rank again.
 func (b *Broker) outcomes(t *testing.T) map[string]int {
 	t.Helper()
 	all := map[string]int{}
-	for _, outcome := range []string{shadowCompared, shadowPartial, shadowFailed, shadowDropped} {
+	for _, outcome := range []string{"compared", "partial", "failed", "dropped"} {
 		var m dto.Metric
-		if err := b.shadows.answers.WithLabelValues("shadowed", "coarse", "recency", "", outcome).Write(&m); err != nil {
+		if err := shadowAnswers(b).WithLabelValues("shadowed", "coarse", "recency", "", outcome).Write(&m); err != nil {
 			t.Fatal(err)
 		}
 		all[outcome] = int(m.Counter.GetValue())
 	}
 	return all
+}
+
+// shadowsAtOnce is how many answers are ranked again at a time.
+const shadowsAtOnce = 4
+
+// shadowAnswers counts what became of answers that shadows were to rank.
+func shadowAnswers(b *Broker) *prometheus.CounterVec {
+	return b.shadows.Collectors()[0].(*prometheus.CounterVec)
+}
+
+// shadowHistogram is the histogram of shadows with a name.
+func shadowHistogram(b *Broker, name string) *prometheus.HistogramVec {
+	for _, c := range b.shadows.Collectors() {
+		descs := make(chan *prometheus.Desc, 10)
+		c.Describe(descs)
+		if h, is := c.(*prometheus.HistogramVec); is && strings.Contains((<-descs).String(), `"millrace_broker_`+name+`"`) {
+			return h
+		}
+	}
+	panic(name)
 }
 
 // observed returns the mean and the number of what a histogram has seen.
@@ -42,7 +65,7 @@ func observed(t *testing.T, o prometheus.Observer) (mean float64, n int) {
 	return m.Histogram.GetSampleSum() / float64(n), n
 }
 
-func items(resp *feedv1.GetFeedResponse) (ids []string) {
+func itemsOf(resp *feedv1.GetFeedResponse) (ids []string) {
 	for _, it := range resp.Items {
 		ids = append(ids, it.Entity+"\x00"+it.Type+"\x00"+it.Id)
 	}
@@ -103,9 +126,9 @@ func TestShadowsAreCompared(t *testing.T) {
 			t.Fatal(err)
 		}
 		tau += order / n
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 	}
-	if got := b.outcomes(t); got[shadowCompared] != n {
+	if got := b.outcomes(t); got["compared"] != n {
 		t.Fatalf("of %d answers: %v", n, got)
 	}
 	labels := []string{"shadowed", "coarse", "recency", ""}
@@ -113,10 +136,10 @@ func TestShadowsAreCompared(t *testing.T) {
 		got  prometheus.Observer
 		want float64
 	}{
-		"overlap at 10":    {b.shadows.overlap.WithLabelValues(append(slices.Clip(labels), "10")...), overlap},
-		"overlap at limit": {b.shadows.overlap.WithLabelValues(append(slices.Clip(labels), "limit")...), all},
-		"rbo":              {b.shadows.rbo.WithLabelValues(labels...), rbo},
-		"tau":              {b.shadows.tau.WithLabelValues(labels...), tau},
+		"overlap at 10":    {shadowHistogram(b, "shadow_overlap").WithLabelValues(append(slices.Clip(labels), "10")...), overlap},
+		"overlap at limit": {shadowHistogram(b, "shadow_overlap").WithLabelValues(append(slices.Clip(labels), "limit")...), all},
+		"rbo":              {shadowHistogram(b, "shadow_rbo").WithLabelValues(labels...), rbo},
+		"tau":              {shadowHistogram(b, "shadow_kendall_tau").WithLabelValues(labels...), tau},
 	} {
 		if mean, seen := observed(t, c.got); seen != n || !close2(mean, c.want) {
 			t.Errorf("%s: %v of %d, not %v of %d", name, mean, seen, c.want, n)
@@ -129,7 +152,7 @@ func TestShadowsAreCompared(t *testing.T) {
 
 // ranking is an answer as a ranking.
 func ranking(resp *feedv1.GetFeedResponse) stats.Ranking[string] {
-	r := stats.Ranking[string]{Items: items(resp)}
+	r := stats.Ranking[string]{Items: itemsOf(resp)}
 	for _, it := range resp.Items {
 		r.Scores = append(r.Scores, it.Score)
 	}
@@ -155,28 +178,28 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	for range 10 {
 		ask()
 	}
-	if got := b.outcomes(t); got[shadowDropped] != 10-shadowing || got[shadowCompared]+got[shadowFailed] != 0 {
+	if got := b.outcomes(t); got["dropped"] != 10-shadowsAtOnce || got["compared"]+got["failed"] != 0 {
 		t.Errorf("ten answers, whose shadows take for ever: %v", got)
 	}
 	b.end() // as Close does, and does not wait for a node
-	b.shadows.running.Wait()
-	if got := b.outcomes(t); got[shadowFailed] != shadowing {
+	b.shadows.Wait()
+	if got := b.outcomes(t); got["failed"] != shadowsAtOnce {
 		t.Errorf("after the end: %v", got)
 	}
 
 	busy := w.broker(shadowedFeed)
 	n.set(func() { n.stuck = "" })
-	for range minInFlight / 2 {
-		visit, err := busy.gate.enter(Interactive)
+	for range busy.admission.Limit() / 2 {
+		visit, err := busy.admission.Enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer visit.leave()
+		defer visit.Leave()
 	}
 	b = busy // which ask asks
 	ask()
-	busy.shadows.running.Wait()
-	if got := busy.outcomes(t); got[shadowDropped] != 1 || got[shadowCompared] != 0 {
+	busy.shadows.Wait()
+	if got := busy.outcomes(t); got["dropped"] != 1 || got["compared"] != 0 {
 		t.Errorf("a gate that is half full: %v", got)
 	}
 }
@@ -189,7 +212,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 	never := shadowedFeed
 	never.ShadowShare = 0
 	for name, c := range map[string]struct {
-		feed Feed
+		feed feeds.Feed
 		ask  func(b *Broker, req *feedv1.GetFeedRequest)
 		want map[string]int
 	}{
@@ -201,7 +224,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 				}
 				req.PageToken = resp.NextPageToken
 			}
-		}, map[string]int{shadowCompared: 1}},
+		}, map[string]int{"compared": 1}},
 		"no share": {never, func(b *Broker, req *feedv1.GetFeedRequest) {
 			for range 100 {
 				if _, err := b.GetFeed(t.Context(), req); err != nil {
@@ -217,7 +240,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 		}, map[string]int{}},
 		"a partial answer": {shadowedFeed, func(b *Broker, req *feedv1.GetFeedRequest) {
 			n := w.nodes["n1"]
-			n.set(func() { n.err = errUnreachable })
+			n.set(func() { n.err = fanout.ErrUnreachable })
 			defer n.set(func() { n.err = nil })
 			resp, err := b.GetFeed(t.Context(), req)
 			if err != nil || len(resp.Coverage.Missing) == 0 {
@@ -229,7 +252,7 @@ func TestWhatShadowsLeaveOut(t *testing.T) {
 		req := rankedRequest(5)
 		req.Feed = "shadowed"
 		c.ask(b, req)
-		b.shadows.running.Wait()
+		b.shadows.Wait()
 		for outcome, n := range b.outcomes(t) {
 			if n != c.want[outcome] {
 				t.Errorf("%s: %d %s, not %d", name, n, outcome, c.want[outcome])

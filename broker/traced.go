@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/internal/tracing"
 )
 
@@ -40,7 +41,7 @@ func (b *Broker) logTraced(ctx context.Context, req *feedv1.GetFeedRequest, resp
 }
 
 func jsonAttr(name string, m proto.Message) slog.Attr {
-	text, err := marshalJSON(m)
+	text, err := items.MarshalJSON(m)
 	if err != nil {
 		return slog.Any(name, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 )
 
 // typesKnown refuses a request for a content type that no record in the
@@ -18,8 +19,8 @@ import (
 // the others are asked, which is seldom. Where a node cannot say, or there are no
 // records at all, nothing is refused; and what the feed's definition names is
 // known.
-func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feedv1.GetFeedRequest) error {
-	if len(req.GetTypes()) == 0 || len(o.missing) > 0 {
+func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, o fanout.Outcome, req *feedv1.GetFeedRequest) error {
+	if len(req.GetTypes()) == 0 || len(o.Missing) > 0 {
 		return nil
 	}
 	unknown := req.GetTypes()
@@ -31,11 +32,11 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 			known[t] = true
 		}
 	}
-	unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return slices.Contains(f.q.feed.Types, millrace.ContentType(t)) })
-	for _, pt := range o.parts {
-		hear(pt.node, pt.resp)
+	unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return slices.Contains(q.feed.Types, millrace.ContentType(t)) })
+	for _, pt := range o.Parts {
+		hear(pt.Node, pt.Resp)
 	}
-	assigned := f.m.Assignment()
+	assigned := f.Map.Assignment()
 	for _, id := range assigned.Nodes() {
 		if len(unknown) == 0 {
 			return nil
@@ -43,7 +44,7 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 		if heard[id] {
 			continue
 		}
-		resp, err := b.typesOf(ctx, f, id)
+		resp, err := b.typesOf(ctx, q, f, id)
 		if err != nil {
 			return nil // it may know
 		}
@@ -53,7 +54,7 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 		return nil
 	}
 	wayOut := "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
-	if f.q.feed.Private { // which may show none of these
+	if q.feed.Private { // which may show none of these
 		wayOut = "leave types out for all that the feed has"
 	}
 	return &millrace.Error{
@@ -63,16 +64,16 @@ func (b *Broker) typesKnown(ctx context.Context, f *fanout, o outcome, req *feed
 }
 
 // typesOf asks a node about types alone, of no entity.
-func (b *Broker) typesOf(ctx context.Context, f *fanout, id millrace.NodeID) (*nodev1.QueryResponse, error) {
-	at, ok := f.m.Node(id)
-	if !ok || !f.m.Alive(id) {
+func (b *Broker) typesOf(ctx context.Context, q *question, f *fanout.Asking, id millrace.NodeID) (*nodev1.QueryResponse, error) {
+	at, ok := f.Map.Node(id)
+	if !ok || !f.Map.Alive(id) {
 		return nil, fmt.Errorf("broker: %s is not there", id)
 	}
-	node, err := b.conns.get(at)
+	node, err := b.fanout.Node(at)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, f.until)
+	ctx, cancel := context.WithDeadline(ctx, f.Until)
 	defer cancel()
-	return node.Query(ctx, &nodev1.QueryRequest{Types: f.q.query.GetTypes(), ToMs: f.q.query.GetToMs(), AsOfMs: f.q.query.GetAsOfMs(), Model: "recency", Limit: 1})
+	return node.Query(ctx, &nodev1.QueryRequest{Types: q.Query.GetTypes(), ToMs: q.Query.GetToMs(), AsOfMs: q.Query.GetAsOfMs(), Model: "recency", Limit: 1})
 }

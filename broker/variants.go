@@ -1,13 +1,12 @@
 package broker
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -33,7 +32,7 @@ var noExperiments experiment.Set
 
 // deal gives a viewer the variants of the feed that experiments deal, and lets
 // them change its definition. Later pages keep those of the first.
-func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error {
+func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor) error {
 	set := &noExperiments
 	if b.experiments != nil {
 		set = b.experiments.Current()
@@ -42,7 +41,7 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error 
 	q.variants.own = q.feed.Model
 	if c != nil {
 		q.variants.dealt, err = dealtBefore(set, c, q.feed.Private)
-		q.variants.heldOut, q.variants.unapplied = c.heldOut, c.unapplied
+		q.variants.heldOut, q.variants.unapplied = c.HeldOut, c.Unapplied
 	} else {
 		err = q.dealAnew(set, req)
 	}
@@ -54,7 +53,7 @@ func (b *Broker) deal(q *question, req *feedv1.GetFeedRequest, c *cursor) error 
 	}
 	all := experiment.Assignment{Experiments: q.variants.dealt}
 	sets := all.Sets()
-	q.feed.set(sets)
+	q.feed.Set(sets)
 	q.variants.weights = sets.Weights
 	return nil
 }
@@ -98,37 +97,6 @@ func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 	return false // a filter is joined with the feed's
 }
 
-// set lets variants change a definition.
-func (f *Feed) set(s experiment.Sets) {
-	if s.Interleave != nil {
-		f.interleaves(s.Interleave)
-	}
-	if s.Model != "" {
-		f.Model = s.Model
-		if slices.Contains(f.Shadow, s.Model) {
-			f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == s.Model })
-		}
-	}
-	if s.Filter != nil {
-		f.Filter = *s.Filter
-	}
-	if s.Window != nil {
-		f.Window = *s.Window
-	}
-	if s.Types != nil {
-		f.Types = s.Types
-	}
-	if s.CapPerEntity != nil {
-		f.CapPerEntity = *s.CapPerEntity
-	}
-	if s.Spacing != nil {
-		f.Spacing = Spacing(*s.Spacing)
-	}
-	if s.Limit != 0 {
-		f.Limit = s.Limit
-	}
-}
-
 // receipt names what was dealt.
 func (v *variants) receipt(r *feedv1.Receipt) {
 	r.Overridden = v.overridden
@@ -146,74 +114,20 @@ func (v *variants) receipt(r *feedv1.Receipt) {
 
 // dealtBefore returns the variants of the first page, as long as they set what
 // they did then.
-func dealtBefore(set *experiment.Set, c *cursor, private bool) ([]experiment.Assigned, error) {
-	if len(c.variants) == 0 {
+func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]experiment.Assigned, error) {
+	if len(c.Variants) == 0 {
 		return nil, nil
 	}
-	dealt := slices.Clone(c.variants)
+	dealt := slices.Clone(c.Variants)
 	for i := range dealt {
 		x := &dealt[i]
 		now, there := set.Again(x.Experiment, x.Variant)
 		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
-			return nil, badToken("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
+			return nil, pagetoken.Refuse("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}
 		x.Layer, x.Sets, x.Parameters, x.Features = now.Layer, now.Sets, now.Parameters, now.Features
 	}
 	return dealt, nil
-}
-
-// The flags of a variant in a page token.
-const (
-	flagForced    = 1
-	flagUnapplied = 2
-)
-
-// appendVariants appends what later pages need of what was dealt.
-func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []string) []byte {
-	b = binary.AppendUvarint(b, uint64(len(heldOut)))
-	for _, layer := range heldOut {
-		b = appendPrefixed(b, layer)
-	}
-	b = binary.AppendUvarint(b, uint64(len(dealt)))
-	for _, x := range dealt {
-		sum, _ := hex.DecodeString(x.Checksum) // as it was made
-		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
-			b = appendPrefixed(b, s)
-		}
-		flags := byte(0)
-		if x.Forced {
-			flags = flagForced
-		}
-		if slices.Contains(unapplied, x.Experiment) {
-			flags |= flagUnapplied
-		}
-		b = binary.AppendUvarint(append(b, flags), uint64(x.Probability.Slots))
-		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.SetsSum)
-	}
-	return b
-}
-
-func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []string) {
-	for n := r.uvarint(); n > 0 && !r.bad; n-- {
-		heldOut = append(heldOut, string(r.bytes(r.uvarint())))
-	}
-	for n := r.uvarint(); n > 0 && !r.bad; n-- {
-		var x experiment.Assigned
-		for _, s := range []*string{&x.Experiment, &x.Variant, &x.Unit, &x.Checksum} {
-			*s = string(r.bytes(r.uvarint()))
-		}
-		x.Checksum = hex.EncodeToString([]byte(x.Checksum))
-		flags := r.bytes(1)
-		x.Probability = experiment.Probability{Slots: int(r.uvarint()), Weight: int(r.uvarint())}
-		if sum := r.bytes(8); !r.bad {
-			x.Forced, x.SetsSum = flags[0]&flagForced != 0, binary.LittleEndian.Uint64(sum)
-			if flags[0]&flagUnapplied != 0 {
-				unapplied = append(unapplied, x.Experiment)
-			}
-		}
-		dealt = append(dealt, x)
-	}
-	return dealt, heldOut, unapplied
 }
 
 // experimentFaults is a metric: what has a fault.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,9 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -25,9 +27,9 @@ import (
 )
 
 // experimental is a broker with documents of experiments, and what defines them.
-func (w *world) experimental(models Models, feeds ...Feed) (*Broker, *definitions) {
+func (w *world) experimental(models Models, feeds ...feeds.Feed) (*Broker, *feedstest.Definitions) {
 	w.t.Helper()
-	docs := newDefinitions()
+	docs := feedstest.New()
 	b, err := New(Config{Maps: w, Feeds: feeds, Experiments: docs, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
 	if err != nil {
 		w.t.Fatal(err)
@@ -38,7 +40,7 @@ func (w *world) experimental(models Models, feeds ...Feed) (*Broker, *definition
 
 // define lets a document serve and waits until the broker has it, or tells a
 // fault of it.
-func define(t *testing.T, b *Broker, docs *definitions, version int, src string) {
+func define(t *testing.T, b *Broker, docs *feedstest.Definitions, version int, src string) {
 	t.Helper()
 	d, err := experiment.Parse("doc", []byte(src))
 	if err != nil {
@@ -48,7 +50,7 @@ func define(t *testing.T, b *Broker, docs *definitions, version int, src string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs.serve("doc", version, src)
+	docs.Serve("doc", version, src)
 	waitFor(t, "a definition", func() bool {
 		return len(b.experiments.Faults()) > 0 || len(b.experiments.Current().Diff(want)) == 0
 	})
@@ -90,15 +92,15 @@ func variantedWorld(t *testing.T) *world {
 // and control as the feed itself.
 func TestVariantsSetTheFeed(t *testing.T) {
 	w := variantedWorld(t)
-	base := Feed{Name: "f", Model: "recency", Limit: 20}
-	for set, change := range map[string]func(*Feed){
-		"limit: 7":                        func(f *Feed) { f.Limit = 7 },
-		"cap_per_entity: 1":               func(f *Feed) { f.CapPerEntity = 1 },
-		`filter: 'record.id != "r:0007"'`: func(f *Feed) { f.Filter = `record.id != "r:0007"` },
-		"window: 20s":                     func(f *Feed) { f.Window = 20 * time.Second },
-		"types: [like]":                   func(f *Feed) { f.Types = []millrace.ContentType{"like"} },
-		"spacing: {entity: 3}":            func(f *Feed) { f.Spacing.Entity = 3 },
-		"model: coarse":                   func(f *Feed) { f.Model = "coarse" },
+	base := feeds.Feed{Name: "f", Model: "recency", Limit: 20}
+	for set, change := range map[string]func(*feeds.Feed){
+		"limit: 7":                        func(f *feeds.Feed) { f.Limit = 7 },
+		"cap_per_entity: 1":               func(f *feeds.Feed) { f.CapPerEntity = 1 },
+		`filter: 'record.id != "r:0007"'`: func(f *feeds.Feed) { f.Filter = `record.id != "r:0007"` },
+		"window: 20s":                     func(f *feeds.Feed) { f.Window = 20 * time.Second },
+		"types: [like]":                   func(f *feeds.Feed) { f.Types = []millrace.ContentType{"like"} },
+		"spacing: {entity: 3}":            func(f *feeds.Feed) { f.Spacing.Entity = 3 },
+		"model: coarse":                   func(f *feeds.Feed) { f.Model = "coarse" },
 	} {
 		b, docs := w.experimental(nil, base)
 		define(t, b, docs, 1, halves("running", set))
@@ -127,13 +129,13 @@ func TestVariantsSetWeights(t *testing.T) {
 	w := variantedWorld(t)
 	first := coarseVersion(1)
 	models := newPointers(first)
-	b, docs := w.experimental(models, Feed{Name: "f", Model: "coarse", Limit: 5, Shadow: []string{"recency"}, ShadowShare: 1})
+	b, docs := w.experimental(models, feeds.Feed{Name: "f", Model: "coarse", Limit: 5, Shadow: []string{"recency"}, ShadowShare: 1})
 	var told shows
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
 	sum := weights.Sum(`{"scale":-2}`)
 	resp := ask(t, b, "alice", nil)
-	b.shadows.running.Wait() // for which the exposure waits
+	b.shadows.Wait() // for which the exposure waits
 	models.serve(coarseVersion(2))
 	next := ask(t, b, "alice", func(r *feedv1.GetFeedRequest) { r.PageToken = resp.NextPageToken })
 	anew := ask(t, b, "alice", nil)
@@ -150,13 +152,13 @@ func TestVariantsSetWeights(t *testing.T) {
 			}
 		}
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	if m := told.all[0].Models[0]; m.Checksum != first.Sum+"+"+sum {
 		t.Errorf("the exposure has %+v", m)
 	}
 	told.all = nil
 	bob := ask(t, b, "bob", nil)
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	if r := bob.Receipt; r.WeightsSum != "" || told.all[0].Models[0].Checksum != coarseVersion(2).Sum {
 		t.Errorf("control: %v, %+v", r, told.all[0].Models)
 	}
@@ -164,9 +166,9 @@ func TestVariantsSetWeights(t *testing.T) {
 	if overridden.Receipt.WeightsSum != "" || len(overridden.Receipt.Overridden) != 1 {
 		t.Errorf("a request that names its model: %v", overridden.Receipt)
 	}
-	b.shadows.running.Wait()
+	b.shadows.Wait()
 	var m dto.Metric
-	if err := b.shadows.answers.WithLabelValues("f", "coarse+"+sum[:12], "recency", "", shadowCompared).Write(&m); err != nil || m.Counter.GetValue() != 2 {
+	if err := shadowAnswers(b).WithLabelValues("f", "coarse+"+sum[:12], "recency", "", "compared").Write(&m); err != nil || m.Counter.GetValue() != 2 {
 		t.Errorf("%v, %v", &m, err)
 	}
 	define(t, b, docs, 2, halves("running", "weights: {scale: -3}"))
@@ -182,7 +184,7 @@ func TestVariantsSetWeights(t *testing.T) {
 // meanwhile.
 func TestWeightsOfACondemnedVersion(t *testing.T) {
 	w := variantedWorld(t)
-	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "coarse", Limit: 5})
+	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "coarse", Limit: 5})
 	log := &shownLog{}
 	b.exposures = log
 	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
@@ -216,7 +218,7 @@ func TestWeightsOfACondemnedVersion(t *testing.T) {
 // have, and on later pages as on the first.
 func TestWeightsOfEntitiesThatTheLastGoodVersionLacks(t *testing.T) {
 	w := variantedWorld(t)
-	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: "coarse", Limit: 2})
+	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "coarse", Limit: 2})
 	log := &shownLog{}
 	b.exposures = log
 	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
@@ -281,7 +283,7 @@ func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
 	for name, good := range map[string][]cluster.Version{"it has no such parameter": {coarseVersion(1)}, "it is another model": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := variantedWorld(t)
-			b, docs := w.experimental(newPointers(append(good, coarseVersion(2))...), Feed{Name: "f", Model: "coarse", Limit: 5})
+			b, docs := w.experimental(newPointers(append(good, coarseVersion(2))...), feeds.Feed{Name: "f", Model: "coarse", Limit: 5})
 			log := &shownLog{}
 			b.exposures = log
 			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
@@ -354,7 +356,7 @@ experiments:
 	} {
 		t.Run(c.unit+", "+c.own+", "+c.sets, func(t *testing.T) {
 			w := variantedWorld(t)
-			b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), Feed{Name: "f", Model: c.own, Limit: 5})
+			b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: c.own, Limit: 5})
 			log := &shownLog{}
 			b.exposures = log
 			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
@@ -409,14 +411,14 @@ func (l *shownLog) count(variant string) (n int) {
 // told so.
 func TestRequestsOverrideVariants(t *testing.T) {
 	w := variantedWorld(t)
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
 	for set, change := range map[string]func(*feedv1.GetFeedRequest){
 		"limit: 7":                func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(9) },
 		"model: coarse, limit: 7": func(r *feedv1.GetFeedRequest) { r.Model = "recency" },
 		"types: [like]":           func(r *feedv1.GetFeedRequest) { r.Types = []string{"post"} },
 		"window: 1s, spacing: {}": func(r *feedv1.GetFeedRequest) { r.From = timestamp(timeAt(0)) },
 	} {
-		docs.drop("doc")
+		docs.Drop("doc")
 		define(t, b, docs, 1, halves("running", set))
 		for _, viewer := range []string{"alice", "bob"} {
 			if got := ask(t, b, viewer, change).Receipt; len(got.Variants) > 0 || !slices.Equal(got.Overridden, []string{"e"}) {
@@ -431,7 +433,7 @@ func TestRequestsOverrideVariants(t *testing.T) {
 
 // Every viewer gets what the definitions alone say, and the half of them b.
 func TestVariantsAreTheDefinitions(t *testing.T) {
-	b, docs := variantedWorld(t).experimental(nil, Feed{Name: "f", Model: "recency"})
+	b, docs := variantedWorld(t).experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
 	src := halves("running", "limit: 7")
 	define(t, b, docs, 1, src)
 	d, _ := experiment.Parse("doc", []byte(src))
@@ -464,7 +466,7 @@ func TestVariantsAreTheDefinitions(t *testing.T) {
 // an error, and no page of two variants, when what it set is gone.
 func TestPagesKeepTheirVariant(t *testing.T) {
 	w := variantedWorld(t)
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency", Limit: 4})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Limit: 4})
 	const set = `filter: 'record.id != "r:0007"', limit: 5`
 	define(t, b, docs, 1, halves("running", set))
 	first := ask(t, b, "alice", nil)
@@ -502,32 +504,10 @@ func TestPagesKeepTheirVariant(t *testing.T) {
 	} else {
 		t.Errorf("bob has %q", v)
 	}
-	docs.drop("doc")
+	docs.Drop("doc")
 	waitFor(t, "no definition", func() bool { return !b.experiments.Current().Has("f") })
 	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
 		t.Errorf("%v", err)
-	}
-}
-
-// Tokens with and without variants are read as they were written.
-func TestTokensKeepVariants(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	key := []byte("0123456789abcdef")
-	for range 200 {
-		c := cursor{asOf: 7, model: "m", served: []uint64{1, 2}}
-		for range r.IntN(4) {
-			c.variants = append(c.variants, experiment.Assigned{
-				Experiment: fmt.Sprint("e", r.IntN(100)), Variant: fmt.Sprint("v", r.IntN(9)), Unit: strings.Repeat("u", r.IntN(300)), Forced: r.IntN(2) == 0,
-				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
-			})
-		}
-		got, err := ringOf(key).open(c.encode(key), time.Now())
-		if err == nil {
-			got.keys = nil
-		}
-		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
-			t.Fatalf("%v\n%+v\n%+v", err, got, c)
-		}
 	}
 }
 
@@ -536,8 +516,8 @@ func TestTokensKeepVariants(t *testing.T) {
 func TestVariantsOfAMissingModel(t *testing.T) {
 	w := variantedWorld(t)
 	models := newPointers()
-	b, docs := w.experimental(models, Feed{Name: "f", Model: "recency"})
-	docs.serve("other", 1, `
+	b, docs := w.experimental(models, feeds.Feed{Name: "f", Model: "recency"})
+	docs.Serve("other", 1, `
 layers: [{name: l2, salt: s2, unit: attribute country}]
 experiments:
   - {name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: c, weight: 10000, set: {cap_per_entity: 1}}]}
@@ -572,7 +552,7 @@ func (s *shows) Add(r *exposure.Record) {
 func TestRefusalsAreExposed(t *testing.T) {
 	w := variantedWorld(t)
 	var told shows
-	b, docs := w.experimental(nil, Feed{Name: "f", Model: "recency"})
+	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
 	b.exposures = &told
 	define(t, b, docs, 1, halves("running", "limit: 3"))
 	for want, err := range map[string]error{"TOO_LARGE": &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit", Detail: "it is too much"}, "UNAVAILABLE": errors.New("it is gone"), "": nil} {
@@ -609,7 +589,7 @@ func TestRefusalsAreExposed(t *testing.T) {
 // the feed was private, nor does a token of one.
 func TestVariantsOfAPrivateFeed(t *testing.T) {
 	w := variantedWorld(t)
-	drops := Feed{Name: "f", Model: "recency", Limit: 2, Filter: `record.id == "r:0007"`, Private: true}
+	drops := feeds.Feed{Name: "f", Model: "recency", Limit: 2, Filter: `record.id == "r:0007"`, Private: true}
 	for set, dealt := range map[string]bool{"filter: ''": false, "window: 0s": false, "types: [like]": false, "limit: 1": true, "cap_per_entity: 1": true} {
 		b, docs := w.experimental(nil, drops)
 		define(t, b, docs, 1, halves("running", set))
@@ -623,7 +603,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	open.Private = false
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
-	c := &cursor{variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	c := &pagetoken.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
 	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}
@@ -635,7 +615,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 // What it costs to judge a viewer is bounded whatever their attributes hold, and
 // what is refused for less is refused before.
 func TestTargetingReadsShortTexts(t *testing.T) {
-	b, docs := variantedWorld(t).experimental(nil, Feed{Name: "f", Model: "recency"})
+	b, docs := variantedWorld(t).experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
 	define(t, b, docs, 1, strings.Replace(halves("running", "limit: 7"), "variants:", `targeting: 'viewer.a.startsWith("x") || viewer.n > 0.0', variants:`, 1))
 	for text, want := range map[string]int{"x": 1, strings.Repeat("x", 256): 1, strings.Repeat("x", 257): 0} {
 		got := ask(t, b, "member:1", func(r *feedv1.GetFeedRequest) {

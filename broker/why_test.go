@@ -8,10 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -47,21 +48,21 @@ func TestWhyUnanswered(t *testing.T) {
 	}
 	b := w.broker()
 	req := &feedv1.WhyRequest{Request: recentRequest(20), Record: string(recordID(1)), Entity: string(timelineOf(1).Entity)}
-	if resp := w.why(b, req); resp.Stage != stageShown {
+	if resp := w.why(b, req); resp.Stage != findings.Shown {
 		t.Errorf("with every node there: %v", resp)
 	}
 	lost := w.m.Replicas(partition.Of(timelineOf(1).Entity))[0]
 	w.nodes[lost].err = errors.New("broken")
 	for _, entity := range []string{req.Entity, ""} {
 		req.Entity = entity
-		if resp := w.why(b, req); resp.Stage != stageUnanswered || !strings.Contains(resp.Detail, missError) {
+		if resp := w.why(b, req); resp.Stage != findings.Unanswered || !strings.Contains(resp.Detail, fanout.MissError) {
 			t.Errorf("of %q on a lost partition: %v", entity, resp)
 		}
 	}
 	for i := range 5 { // another, on the node that answers
 		if e := timelineOf(i).Entity; w.m.Replicas(partition.Of(e))[0] != lost {
 			req.Entity = string(e)
-			if resp := w.why(b, req); resp.Stage != stageNever {
+			if resp := w.why(b, req); resp.Stage != findings.Never {
 				t.Errorf("of %s: %v", e, resp)
 			}
 			return
@@ -78,7 +79,7 @@ func TestWhyOnPages(t *testing.T) {
 	for i, e := range []string{"member:1", "member:1", "member:2", "member:2", "member:3"} {
 		w.add(post(e), millrace.RecordID(rune('a'+i)), millrace.Time(1000*(10-i)), "")
 	}
-	b := w.broker(Feed{Name: "apart", Model: "recency", Spacing: Spacing{Entity: 1}})
+	b := w.broker(feeds.Feed{Name: "apart", Model: "recency", Spacing: feeds.Spacing{Entity: 1}})
 	req := &feedv1.GetFeedRequest{Feed: "apart", Entities: []string{"member:1", "member:2", "member:3"}, Limit: new(int64(3))}
 	stages := func() string {
 		var all []string
@@ -115,17 +116,17 @@ experiments:
   - {name: reach, layer: authors, feeds: [f], state: running, slots: [0-9999], share: 10000, forced: {member:1: short, member:2: long}, variants: [{name: long, weight: 10000}, {name: short, weight: 0, set: {window: 8s}}]}
   - {name: kinds, layer: kinds, feeds: [f], state: draft, slots: [0-99], share: 0, forced: {member:2: likes}, variants: [{name: likes, weight: 10000, set: {types: [like]}}]}
   - {name: page, layer: viewers, feeds: [f], state: running, slots: [0-9999], share: 10000, variants: [{name: even, weight: 10000}]}
-`, nil, Feed{Name: "f", Model: "recency", Limit: 60, Window: time.Minute})
+`, nil, feeds.Feed{Name: "f", Model: "recency", Limit: 60, Window: time.Minute})
 	for _, c := range []struct {
 		entity, record int
 		apart          bool // the request asks for others
 		stage, says    string
 		variants       map[string]string
 	}{
-		{1, 49, false, stageOutside, "before the window, which begins at " + timeAt(52).String(), map[string]string{"reach": "short"}},
-		{1, 49, true, stageNotAsked, "does not ask for member:1", map[string]string{"reach": "short"}},
-		{2, 50, false, stageNotAsked, "the types asked are like", map[string]string{"reach": "long", "kinds": "likes"}},
-		{3, 51, false, stageShown, "", map[string]string{"reach": "long"}},
+		{1, 49, false, findings.Outside, "before the window, which begins at " + timeAt(52).String(), map[string]string{"reach": "short"}},
+		{1, 49, true, findings.NotAsked, "does not ask for member:1", map[string]string{"reach": "short"}},
+		{2, 50, false, findings.NotAsked, "the types asked are like", map[string]string{"reach": "long", "kinds": "likes"}},
+		{3, 51, false, findings.Shown, "", map[string]string{"reach": "long"}},
 	} {
 		req := recentRequest(12)
 		req.Feed, req.AsOf = "f", timestamp(timeAt(60))
@@ -157,18 +158,18 @@ func TestWhyIsNotHedged(t *testing.T) {
 			n.delay = func() time.Duration { return 2 * time.Second }
 		}
 		for range 4 {
-			if resp := w.why(b, &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}); resp.Stage != stageShown {
+			if resp := w.why(b, &feedv1.WhyRequest{Request: recentRequest(3), Record: string(recordID(1))}); resp.Stage != findings.Shown {
 				t.Errorf("%v", resp)
 			}
 		}
 		if n := w.calls(); n != 8 { // the answer and the rank
 			t.Errorf("%d calls for four inquiries", n)
 		}
-		if took := b.recent.of(3).hedgeAfter(); took != hedgeDelay {
+		if took := b.fanout.HedgeAfter(3); took != usualDelay {
 			t.Errorf("hedges start after %s now", took)
 		}
 		for _, n := range w.nodes { // which do not count as silent either
-			if n.delay = nil; b.health.mute(n.id) {
+			if n.delay = nil; b.fanout.Mute(n.id) {
 				t.Errorf("%s is thought mute", n.id)
 			}
 		}
@@ -191,17 +192,6 @@ func TestWhyByCurl(t *testing.T) {
 	} {
 		if status, _, got := post(t, s.URL+"/v1/why", curl, body); status != 400 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %s, want %s", body, status, got, want)
-		}
-	}
-}
-
-// A value in a sentence is cut where it would drown the sentence, and between
-// characters.
-func TestValueText(t *testing.T) {
-	fits, long := strings.Repeat("ß", maxValueText-2), strings.Repeat("ß", maxValueText) // in quotes
-	for text, want := range map[string]string{fits: `"` + fits + `"`, long: `"` + long[:2*(maxValueText-1)] + "…"} {
-		if got := valueText(structpb.NewStringValue(text)); got != want {
-			t.Errorf("%d characters became %q, want %q", len(text)/2, got, want)
 		}
 	}
 }

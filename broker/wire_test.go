@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc"
@@ -20,11 +21,13 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/client"
 )
 
-// doors are all the ways to ask a broker, by name.
-func doors(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
+// doorsOf are all the ways to ask a broker, by name.
+func doorsOf(t *testing.T, b *Broker) map[string]func(*feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error) {
 	t.Helper()
 	h := httptest.NewServer(b.Handler())
 	t.Cleanup(h.Close)
@@ -92,7 +95,7 @@ func TestDoors(t *testing.T) {
 		value["stars"] = 3.0 // as a Struct has it
 		return value
 	}
-	for door, ask := range doors(t, w.broker()) {
+	for door, ask := range doorsOf(t, w.broker()) {
 		for _, fields := range [][]string{nil, {"stars", "id", "likes"}} {
 			req := recentRequest(4)
 			req.Fields = fields
@@ -139,7 +142,7 @@ func TestWireFeed(t *testing.T) {
 	if err := proto.Unmarshal(raw, read); err != nil {
 		t.Fatal(err)
 	}
-	if err := readItems(wire); err != nil || len(wire.Items) != 1 || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
+	if err := items.Read(wire); err != nil || len(wire.Items) != 1 || wire.Items[0].Record == nil || !proto.Equal(read, wire) {
 		t.Errorf("%v: off the wire\n%v, want\n%v", err, read, wire)
 	}
 }
@@ -171,24 +174,33 @@ func TestTracedWithoutRecords(t *testing.T) {
 // hold.
 func TestItemsAsProtobuf(t *testing.T) {
 	b := newWorld(t, 1, 1).broker()
-	node := &part{node: "n0"}
-	at := func(r millrace.Rank, object string, also ...ranked) entry {
-		return entry{Rank: r, ranked: ranked{&nodev1.Item{Object: object, Schema: uint64(note.Fingerprint()), Body: []byte("no body")}, node}, also: also}
+	node := &fanout.Part{Node: "n0"}
+	at := func(r millrace.Rank, object string, also ...fanout.Ranked) fanout.Entry {
+		return fanout.Entry{Rank: r, Ranked: fanout.Ranked{Item: &nodev1.Item{Object: object, Schema: uint64(note.Fingerprint()), Body: []byte("no body")}, From: node}, Also: also}
 	}
 	timeline := millrace.Timeline{Entity: "member:1", Type: "post"}
-	entries := []entry{
+	entries := []fanout.Entry{
 		at(millrace.Rank{}, ""),
-		at(millrace.Rank{ID: "a", Timeline: timeline, Time: -1, Score: math.Copysign(0, -1)}, "o", ranked{&nodev1.Item{Id: "x", Score: -2, TimeMs: 1500}, node}, ranked{&nodev1.Item{Entity: "member:2", Type: "share"}, node}),
+		at(millrace.Rank{ID: "a", Timeline: timeline, Time: -1, Score: math.Copysign(0, -1)}, "o", fanout.Ranked{Item: &nodev1.Item{Id: "x", Score: -2, TimeMs: 1500}, From: node}, fanout.Ranked{Item: &nodev1.Item{Entity: "member:2", Type: "share"}, From: node}),
 		at(millrace.Rank{ID: millrace.RecordID(strings.Repeat("é", 500)), Time: millrace.MaxTime, Score: math.Inf(1)}, "p"),
 	}
-	entries[2].item.Explain = &feedv1.ItemExplain{Node: "n0", Base: 1}
+	entries[2].Item.Explain = &feedv1.ItemExplain{Node: "n0", Base: 1}
 	want := &feedv1.GetFeedResponse{Items: []*feedv1.Item{
 		{Time: timestamp(0)},
 		{Id: "a", Entity: "member:1", Type: "post", Time: timestamp(-1), Score: math.Copysign(0, -1), Object: "o", Also: []*feedv1.Also{
 			{Id: "x", Score: -2, Time: timestamp(1500)}, {Entity: "member:2", Type: "share", Time: timestamp(0)}}},
-		{Id: strings.Repeat("é", 500), Time: timestamp(millrace.MaxTime), Score: math.Inf(1), Object: "p", Explain: entries[2].item.Explain},
+		{Id: strings.Repeat("é", 500), Time: timestamp(millrace.MaxTime), Score: math.Inf(1), Object: "p", Explain: entries[2].Item.Explain},
 	}}
-	raw, err := b.items(t.Context(), &fanout{q: &question{loan: b.answering.Borrow()}, m: b.maps.Current()}, entries)
+	q, err := b.read(recentRequest(1), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, f, err := b.fanout.Ask(t.Context(), &q.Question, time.Now().Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Loan = b.admission.Answering.Borrow()
+	raw, err := b.items(t.Context(), q, f, entries)
 	if err != nil {
 		t.Fatal(err)
 	}

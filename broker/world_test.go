@@ -21,6 +21,9 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -93,7 +96,7 @@ func (w *world) assign(a cluster.Assignment) {
 	w.m = cluster.NewMap(a, alive, ready)
 }
 
-func (w *world) broker(feeds ...Feed) *Broker {
+func (w *world) broker(feeds ...feeds.Feed) *Broker {
 	w.t.Helper()
 	b, err := New(Config{
 		Maps: w, Feeds: feeds, Log: slog.New(slog.DiscardHandler),
@@ -106,7 +109,7 @@ func (w *world) broker(feeds ...Feed) *Broker {
 	return b
 }
 
-func (w *world) dial(n cluster.Node) (Node, error) { return w.nodes[n.ID], nil }
+func (w *world) dial(n cluster.Node) (fanout.Node, error) { return w.nodes[n.ID], nil }
 
 var note = schemas.Note()
 
@@ -319,7 +322,7 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 		resp.Findings = n.w.examine(req, &q)
 	}
 	for _, it := range req.Above {
-		resp.Above = append(resp.Above, n.w.above(rankOf(it), q))
+		resp.Above = append(resp.Above, n.w.above(fanout.RankOf(it), q))
 	}
 	if size := nodewire.Size(resp); !n.old && req.MaxBytes > 0 && size > req.MaxBytes {
 		resp.Items, resp.WithheldBytes = nil, size
@@ -412,9 +415,9 @@ func (w *world) examine(req *nodev1.QueryRequest, q *oracle.Query) (all []*nodev
 					}
 					switch {
 					case len(q.Types) > 0 && !slices.Contains(q.Types, ty):
-						f.Dropped = stageNotAsked
+						f.Dropped = findings.NotAsked
 					case r.Time < q.From:
-						f.Dropped = stageOutside
+						f.Dropped = findings.Outside
 					}
 					all = append(all, f)
 				}
@@ -525,5 +528,5 @@ func (w *world) want(b *Broker, req *feedv1.GetFeedRequest, keep func(millrace.P
 	if len(entities) == 0 {
 		return nil
 	}
-	return w.feed.Query(w.query(q.query, entities)).Items
+	return w.feed.Query(w.query(q.Query, entities)).Items
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	feeds "github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -123,10 +123,10 @@ func TestPages(t *testing.T) {
 // The names of headers are the broker's.
 func TestHeaders(t *testing.T) {
 	sent, _ := metadata.FromOutgoingContext(ForPrefetch(FromCaller(t.Context(), "jobs")))
-	if got := sent.Get(feeds.CallerHeader); len(got) != 1 || got[0] != "jobs" {
+	if got := sent.Get(admission.CallerHeader); len(got) != 1 || got[0] != "jobs" {
 		t.Errorf("caller %q", got)
 	}
-	if got := sent.Get(feeds.PriorityHeader); len(got) != 1 || got[0] != "prefetch" {
+	if got := sent.Get(admission.PriorityHeader); len(got) != 1 || got[0] != "prefetch" {
 		t.Errorf("priority %q", got)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/experiments"
@@ -114,7 +114,7 @@ func TestExperimentCommands(t *testing.T) {
 func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	feeds, err := s.Client.Artefacts(t.Context(), broker.FeedsKind)
+	feeds, err := s.Client.Artefacts(t.Context(), feeds.Kind)
 	s.Check(err)
 	v, _, err := feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency\n"), "somebody")
 	s.Check(err)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 )
 
@@ -95,7 +95,7 @@ func TestFaultEtcdAway(t *testing.T) {
 	stop()
 	restart()
 	clitest.WaitFor(c.ctx, t, "the alarm that the past is lost", logged("the beginning of another"))
-	clitest.WaitFor(c.ctx, t, "that of the definitions", alarmed(broker.FeedsKind, true))
+	clitest.WaitFor(c.ctx, t, "that of the definitions", alarmed(feeds.Kind, true))
 	defined("restarted while etcd is empty")
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 1 {
 		t.Errorf("the map has epoch %v", epoch)
@@ -103,7 +103,7 @@ func TestFaultEtcdAway(t *testing.T) {
 
 	stop = asker.run()
 	t.Log(run(t, "cluster", "restore", "--etcd", addr, "--data", c.data[0]+","+c.frontData))
-	clitest.WaitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(broker.FeedsKind, false)() })
+	clitest.WaitFor(c.ctx, t, "the alarms to end", func() bool { return alarmed("map", false)() && alarmed(feeds.Kind, false)() })
 	asker.await(each)
 	stop()
 	if epoch := metric(c.ctx, c.front, "millrace_broker_map_epoch"); epoch != 2 {

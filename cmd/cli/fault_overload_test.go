@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/figure"
 )
@@ -161,5 +161,5 @@ func (u usage) String() string {
 
 // prefetches marks the requests under ctx as prefetches.
 func prefetches(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, broker.PriorityHeader, "prefetch")
+	return metadata.AppendToOutgoingContext(ctx, admission.PriorityHeader, "prefetch")
 }

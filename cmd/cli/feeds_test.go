@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
@@ -156,7 +156,7 @@ func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
@@ -265,7 +265,7 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	cl, err := (&clusters.Flags{Etcd: []string{o.Etcd}}).Open(o.ctx)
 	o.must(err)
 	defer cl.Close()
-	feeds, err := cl.Artefacts(o.ctx, broker.FeedsKind)
+	feeds, err := cl.Artefacts(o.ctx, feeds.Kind)
 	o.must(err)
 	v, _, err := feeds.Publish(o.ctx, "news", "", []byte("name: news\nmodel: recency\nprivate: true\n"), "somebody")
 	o.must(err)

@@ -20,7 +20,7 @@ import (
 func TestChangesEqualTheOracle(t *testing.T) {
 	const rounds = 4
 	ctx := t.Context()
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Feeds: feeds()})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Feeds: feedsOfAll()})
 	if err != nil {
 		t.Fatal(err)
 	}

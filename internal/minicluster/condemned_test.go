@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
@@ -92,7 +92,7 @@ func TestLastGoodOnACluster(t *testing.T) {
 	defer cancel()
 	r := &rollout{T: t, ctx: ctx}
 	var err error
-	r.c, err = Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Feeds: []broker.Feed{{Name: "liked", Model: "likes"}}})
+	r.c, err = Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Feeds: []feeds.Feed{{Name: "liked", Model: "likes"}}})
 	r.check(err)
 	defer func() { r.check(r.c.Close()) }()
 	r.models, err = r.c.client.Artefacts(ctx, indexnode.ModelsKind)

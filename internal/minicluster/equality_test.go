@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
@@ -91,7 +92,7 @@ func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error]
 	prefix := fmt.Sprintf("oracle-%d-", rand.Uint32())
 	for i, nodes := range topologies {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
-			c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: nodes, Kafka: kafkaAddr, TopicPrefix: prefix, Feeds: feeds(), Broker: patient})
+			c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: nodes, Kafka: kafkaAddr, TopicPrefix: prefix, Feeds: feedsOfAll(), Broker: patient})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,12 +142,12 @@ func followers(truth *oracle.Feed) iter.Seq2[[]byte, error] {
 // maxCap is the largest cap an entity has in a random question.
 const maxCap = 5
 
-// feeds are definitions with every combination of deduplication and cap.
-func feeds() []broker.Feed {
-	var all []broker.Feed
+// feedsOfAll are definitions with every combination of deduplication and cap.
+func feedsOfAll() []feeds.Feed {
+	var all []feeds.Feed
 	for c := range maxCap + 1 {
 		for _, distinct := range []bool{false, true} {
-			all = append(all, broker.Feed{Name: feedName(distinct, c), Model: "recency", DistinctObjects: distinct, CapPerEntity: c, Limit: 20})
+			all = append(all, feeds.Feed{Name: feedName(distinct, c), Model: "recency", DistinctObjects: distinct, CapPerEntity: c, Limit: 20})
 		}
 	}
 	return all

@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -55,7 +57,7 @@ type Config struct {
 
 	LogLevels http.Handler // of the admin port's /log; nil: there is none
 
-	Feeds []broker.Feed // beside the built-in ones
+	Feeds []feeds.Feed // beside the built-in ones
 
 	// Exposures is the topic of what answers of experiments showed; empty: none.
 	Exposures string
@@ -302,7 +304,7 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	definitions, err := c.client.Artefacts(run, broker.FeedsKind)
+	definitions, err := c.client.Artefacts(run, feeds.Kind)
 	if err != nil {
 		return err
 	}
@@ -318,7 +320,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	pages, err := c.client.Generations(run, broker.PagesSecret)
+	pages, err := c.client.Generations(run, pagetoken.Secret)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/oracle"
@@ -62,7 +63,7 @@ func TestRandomClustersEqualTheOracle(t *testing.T) {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			faults := &faults{}
 			c, err := Start(t.Context(), Config{
-				Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feeds(),
+				Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feedsOfAll(),
 				Assign: func(ids []millrace.NodeID) cluster.Assignment { return randomAssignment(r, ids) },
 				Broker: faults.into,
 			})
@@ -190,8 +191,8 @@ func (f *faults) draw(r *rand.Rand, ids []millrace.NodeID) map[millrace.NodeID]b
 
 func (f *faults) into(cfg *broker.Config) {
 	patient(cfg)
-	dial := broker.DialGRPC()
-	cfg.Dial = func(n cluster.Node) (broker.Node, error) {
+	dial := fanout.DialGRPC()
+	cfg.Dial = func(n cluster.Node) (fanout.Node, error) {
 		real, err := dial(n)
 		return &faultyNode{real, f, n.ID}, err
 	}
@@ -201,7 +202,7 @@ func (f *faults) into(cfg *broker.Config) {
 const slowness = 20 * time.Millisecond
 
 type faultyNode struct {
-	broker.Node
+	fanout.Node
 	faults *faults
 	id     millrace.NodeID
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
@@ -31,7 +31,7 @@ func TestAnswersBesideShadows(t *testing.T) {
 	defer cancel()
 	r := &rollout{T: t, ctx: ctx}
 	shadows := []string{"recency", "likes"}
-	feeds := []broker.Feed{
+	feeds := []feeds.Feed{
 		{Name: "plain", Model: "home", DistinctObjects: true, CapPerEntity: 3, Limit: 20},
 		{Name: "plain2", Model: "home", DistinctObjects: true, CapPerEntity: 3, Limit: 20, Shadow: shadows, ShadowShare: 1},
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/relevance/weights"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/expr/celref"
@@ -169,9 +169,9 @@ func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 		must(truth.Load(schemas.Activity(), line))
 	}
 	r := rand.New(rand.NewPCG(seedOf(t), 15))
-	var all []broker.Feed
+	var all []feeds.Feed
 	for i := range dealtFeeds {
-		all = append(all, broker.Feed{Name: dealtFeed(i), Model: "home", DistinctObjects: r.IntN(2) == 0, CapPerEntity: r.IntN(4), Limit: 20})
+		all = append(all, feeds.Feed{Name: dealtFeed(i), Model: "home", DistinctObjects: r.IntN(2) == 0, CapPerEntity: r.IntN(4), Limit: 20})
 	}
 	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 3, Feeds: all, Broker: patient})
 	must(err)

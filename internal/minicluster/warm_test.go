@@ -31,7 +31,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 			return a
 		}
 	}
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Feeds: feeds(), Assign: on(0)})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Feeds: feedsOfAll(), Assign: on(0)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func TestWhyAgreesWithTheOracle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 3, Feeds: feeds()})
+	c, err := Start(ctx, Config{Dir: t.TempDir(), Nodes: 3, Feeds: feedsOfAll()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -414,7 +415,7 @@ func (h *history) askNode(i int) asks {
 		if err != nil {
 			return answer{}, err
 		}
-		b, err := broker.New(broker.Config{Maps: alone{maps, nodeID(i)}, Dial: broker.DialGRPC(h.w.dials(h.w.judge)...), Log: h.w.log})
+		b, err := broker.New(broker.Config{Maps: alone{maps, nodeID(i)}, Dial: fanout.DialGRPC(h.w.dials(h.w.judge)...), Log: h.w.log})
 		if err != nil {
 			return answer{}, err
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
@@ -301,7 +302,7 @@ func (w *world) startBroker() {
 	w.must(err)
 	maps, err := cl.Watch(ctx)
 	w.must(err)
-	w.broker, err = broker.New(broker.Config{Maps: maps, Dial: w.counted(broker.DialGRPC(w.dials(h)...)), Timeout: 2 * time.Second, Log: w.log.With("host", h.name)})
+	w.broker, err = broker.New(broker.Config{Maps: maps, Dial: w.counted(fanout.DialGRPC(w.dials(h)...)), Timeout: 2 * time.Second, Log: w.log.With("host", h.name)})
 	w.must(err)
 	w.closed = append(w.closed, func() {
 		w.broker.Close()
@@ -311,15 +312,15 @@ func (w *world) startBroker() {
 }
 
 // counted notes when the broker asks which node.
-func (w *world) counted(dial func(cluster.Node) (broker.Node, error)) func(cluster.Node) (broker.Node, error) {
-	return func(at cluster.Node) (broker.Node, error) {
+func (w *world) counted(dial func(cluster.Node) (fanout.Node, error)) func(cluster.Node) (fanout.Node, error) {
+	return func(at cluster.Node) (fanout.Node, error) {
 		n, err := dial(at)
 		return &counting{n, w, at.ID}, err
 	}
 }
 
 type counting struct {
-	broker.Node
+	fanout.Node
 	w  *world
 	id millrace.NodeID
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -58,7 +58,7 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	}
 	s.Models, err = s.Client.Artefacts(t.Context(), indexnode.ModelsKind)
 	s.Check(err)
-	s.Feeds, err = s.Client.Artefacts(t.Context(), broker.FeedsKind)
+	s.Feeds, err = s.Client.Artefacts(t.Context(), feeds.Kind)
 	s.Check(err)
 	s.Failed, err = s.Client.Condemned(t.Context())
 	s.Check(err)
@@ -128,7 +128,7 @@ func (s *Stage) RatePack(version, feature string) string {
 // commands: nobody needs to be asked about them.
 func (s *Stage) NewsAt(bodies ...string) {
 	s.Helper()
-	feeds, err := s.Client.Artefacts(s.Context(), broker.FeedsKind)
+	feeds, err := s.Client.Artefacts(s.Context(), feeds.Kind)
 	s.Check(err)
 	for _, body := range bodies {
 		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/document"
@@ -152,7 +152,7 @@ func (g *generation) feed(name string, known *schemas.Snapshot, layouts relevanc
 	if err != nil {
 		return codegen.File{}, err
 	}
-	def, err := broker.ParseFeed(text)
+	def, err := feeds.Parse(text)
 	if err != nil {
 		return codegen.File{}, err
 	}

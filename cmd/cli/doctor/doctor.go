@@ -18,7 +18,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -535,7 +535,7 @@ func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {
 	case !errors.As(err, &e):
 	case e.Reason == millrace.ReasonUnavailable:
 		return "", errors.New(e.Detail) // to try again is no way out
-	case e.Detail == broker.BuiltInRefused("recent").Detail:
+	case e.Detail == feeds.BuiltInRefused("recent").Detail:
 		return took + "; index nodes were not asked: " + e.Detail, nil
 	}
 	if err != nil {

@@ -20,6 +20,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/indexnode"
@@ -37,17 +41,17 @@ const FinishFor = 10 * time.Second
 
 type brokerConfig struct {
 	Common        `yaml:",inline"`
-	Data          string                  `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
-	HTTP          string                  `yaml:"http" form:"host:port" doc:"where it serves JSON; left out: nowhere"`
-	GRPC          string                  `yaml:"grpc" form:"host:port" doc:"where it serves gRPC"`
-	Feeds         string                  `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
-	Zone          string                  `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
-	Quotas        map[string]broker.Quota `yaml:"quotas" name:"CALLER"`
-	Connections   int                     `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
-	RequestMemory int64                   `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
-	Forbid        broker.Forbid           `yaml:"forbid"` // what no caller may ask of this broker
-	Exposures     string                  `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
-	Drain         *time.Duration          `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
+	Data          string                     `yaml:"data" form:"directory" doc:"keeps what was last known of the cluster, should etcd be away; left out: it starts only with etcd"`
+	HTTP          string                     `yaml:"http" form:"host:port" doc:"where it serves JSON; left out: nowhere"`
+	GRPC          string                     `yaml:"grpc" form:"host:port" doc:"where it serves gRPC"`
+	Feeds         string                     `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
+	Zone          string                     `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
+	Quotas        map[string]admission.Quota `yaml:"quotas" name:"CALLER"`
+	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
+	RequestMemory int64                      `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
+	Forbid        feeds.Forbid               `yaml:"forbid"` // what no caller may ask of this broker
+	Exposures     string                     `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`
+	Drain         *time.Duration             `yaml:"drain" range:"0s.." doc:"how long it goes on answering when it is told to stop, while callers look elsewhere"`
 }
 
 func (c *brokerConfig) Settings() []config.Setting {
@@ -212,7 +216,7 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		definitions, err := cl.Artefacts(ctx, broker.FeedsKind)
+		definitions, err := cl.Artefacts(ctx, feeds.Kind)
 		if err != nil {
 			return err
 		}
@@ -228,7 +232,7 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		pages, err := cl.Generations(ctx, broker.PagesSecret)
+		pages, err := cl.Generations(ctx, pagetoken.Secret)
 		if err != nil {
 			return err
 		}
@@ -241,7 +245,7 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, broker.DialGRPC(dial)
+		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, fanout.DialGRPC(dial)
 		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
 		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, cl.Traced(ctx), r.metrics
 		b, err := broker.New(cfg)
@@ -268,7 +272,7 @@ func Broker() *cobra.Command {
 
 // readFeeds reads every definition of a directory, and reports the faults of
 // all.
-func readFeeds(dir string) ([]broker.Feed, error) {
+func readFeeds(dir string) ([]feeds.Feed, error) {
 	if dir == "" {
 		return nil, nil
 	}
@@ -279,7 +283,7 @@ func readFeeds(dir string) ([]broker.Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	var feeds []broker.Feed
+	var all []feeds.Feed
 	var errs []error
 	for _, file := range files {
 		text, err := document.ReadFile(file)
@@ -287,12 +291,12 @@ func readFeeds(dir string) ([]broker.Feed, error) {
 			errs = append(errs, err)
 			continue
 		}
-		f, err := broker.ParseFeed(text)
+		f, err := feeds.Parse(text)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 			continue
 		}
-		feeds = append(feeds, f)
+		all = append(all, f)
 	}
-	return feeds, errors.Join(errs...)
+	return all, errors.Join(errs...)
 }

@@ -23,7 +23,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
@@ -221,7 +221,7 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 			return nil
 		}))
 		go server.Serve(l)
-		node, err := broker.DialGRPC(how)(cluster.Node{ID: "node-1", Addr: l.Addr().String()})
+		node, err := fanout.DialGRPC(how)(cluster.Node{ID: "node-1", Addr: l.Addr().String()})
 		if err != nil {
 			t.Fatal(err)
 		}

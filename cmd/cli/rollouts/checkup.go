@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
@@ -47,8 +47,8 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 
 // FeedFaults returns how many feeds there are, and which of them brokers cannot take
 // over.
-func FeedFaults(ctx context.Context, cl *cluster.Client) (feeds int, lines []string, err error) {
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string, err error) {
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
@@ -148,7 +148,7 @@ func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (
 	for _, kind := range []struct {
 		kind string
 		read func(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error)
-	}{{broker.FeedsKind, feedReader}, {indexnode.ModelsKind, modelReader}} {
+	}{{feeds.Kind, feedReader}, {indexnode.ModelsKind, modelReader}} {
 		a, err := cl.Artefacts(ctx, kind.kind)
 		if err != nil {
 			return nil, err
@@ -176,7 +176,7 @@ const builtIn = "built-in model "
 func anySchema(string, string) bool { return true }
 
 func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
-	f, err := broker.ParseFeed(body)
+	f, err := feeds.Parse(body)
 	r := reader{name: "feed " + v.Name, of: anySchema}
 	if err != nil || f.Filter == "" {
 		return r, err
@@ -232,7 +232,7 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 	if err != nil {
 		return nil, err
 	}
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return nil, err
 	}

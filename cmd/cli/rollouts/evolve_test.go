@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/schemas"
@@ -33,7 +33,7 @@ func TestReviewOfASchema(t *testing.T) {
 			err = s.feeds.versions.Serve(t.Context(), v, nil, "test")
 		}
 		if err != nil {
-			t.Fatalf("%s of %s: %v", name, broker.FeedsKind, err)
+			t.Fatalf("%s of %s: %v", name, feeds.Kind, err)
 		}
 	}
 	registry, err := schemas.NewRegistry(nil, nil)

@@ -16,7 +16,8 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/cmd/cli/ask"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
@@ -192,7 +193,7 @@ func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out 
 	if err != nil {
 		return nil, err
 	}
-	feeds, err := cl.Artefacts(ctx, broker.FeedsKind)
+	feeds, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +242,7 @@ func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 
 func (k *referred) HasFeed(name string) bool {
 	_, defined := k.feeds.versions.Serving()[name]
-	return defined || slices.ContainsFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
+	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
 // IsPrivate reads the feed's definition. One that cannot be read is taken for
@@ -267,7 +268,7 @@ func (k *referred) CheckFilter(src string) error {
 	checks, done, err := k.feeds.checks(k.ctx)
 	defer done()
 	if err == nil {
-		_, err = broker.CheckFeed(k.ctx, broker.Feed{Model: "recency", Filter: src}, checks)
+		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
 	}
 	k.asked[src] = err
 	return err
@@ -568,7 +569,7 @@ func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) e
 	if !t.Known.HasFeed(whom.feed) {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "--feed", Detail: fmt.Sprintf("there is no feed %.100q", whom.feed), WayOut: "name one of millrace feed list"}
 	}
-	if err := broker.CheckViewerID(whom.viewer); err != nil {
+	if err := limits.CheckViewerID(whom.viewer); err != nil {
 		return err
 	}
 	sent, err := ask.Attributes(whom.attributes)

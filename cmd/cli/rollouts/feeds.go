@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -33,7 +34,7 @@ func Feeds() []*cobra.Command {
 	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, command.Meant) error) *cobra.Command {
 		var a command.Act
 		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
-			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+			versions, err := cl.Artefacts(ctx, feeds.Kind)
 			if err != nil {
 				return err
 			}
@@ -45,7 +46,7 @@ func Feeds() []*cobra.Command {
 	}
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
 		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
-			versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+			versions, err := cl.Artefacts(ctx, feeds.Kind)
 			if err != nil {
 				return err
 			}
@@ -111,7 +112,7 @@ func (s *feedStore) models(ctx context.Context) ([]string, error) {
 
 // checks is what a definition is held against, and closes the ways to the
 // nodes.
-func (s *feedStore) checks(ctx context.Context) (c broker.Checks, done func(), err error) {
+func (s *feedStore) checks(ctx context.Context) (c feeds.Checks, done func(), err error) {
 	done = func() {}
 	if c.Models, err = s.models(ctx); err != nil {
 		return c, done, err
@@ -124,8 +125,8 @@ func (s *feedStore) checks(ctx context.Context) (c broker.Checks, done func(), e
 	if err != nil {
 		return c, done, err
 	}
-	dial, m := broker.DialGRPC(credentials), maps.Current()
-	c.Nodes = map[millrace.NodeID]broker.Node{}
+	dial, m := fanout.DialGRPC(credentials), maps.Current()
+	c.Nodes = map[millrace.NodeID]fanout.Node{}
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) {
 			continue
@@ -153,9 +154,9 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		return err
 	}
 	defer done()
-	var d broker.Defined
+	var d feeds.Defined
 	err = s.keeping(ctx, func(ctx context.Context) error {
-		f, err := broker.ParseFeed(file)
+		f, err := feeds.Parse(file)
 		if err != nil {
 			return err
 		}
@@ -164,7 +165,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		if checks.Models, err = s.models(ctx); err != nil {
 			return err
 		}
-		d, err = broker.DefineFeed(ctx, s.versions, checks, file, clusters.Who())
+		d, err = feeds.Define(ctx, s.versions, checks, file, clusters.Who())
 		return err
 	})
 	if err != nil {
@@ -188,7 +189,7 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 
 // definition is a feed and where it is from.
 type definition struct {
-	broker.Feed
+	feeds.Feed
 	version string // "": it is built in
 	covers  bool   // it is in place of the built-in one
 	text    []byte
@@ -199,7 +200,7 @@ type definition struct {
 // the built-in ones.
 func (s *feedStore) definitions(ctx context.Context) (map[string]definition, error) {
 	all := map[string]definition{}
-	for _, f := range broker.BuiltIn() {
+	for _, f := range feeds.BuiltIn() {
 		text, err := document.Encode(f)
 		if err != nil {
 			return nil, err
@@ -218,7 +219,7 @@ func (s *feedStore) definitions(ctx context.Context) (map[string]definition, err
 func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) {
 	d.version = v.Version
 	if d.text, d.fault = s.versions.Body(ctx, v); d.fault == nil {
-		d.Feed, d.fault = broker.ParseFeed(d.text)
+		d.Feed, d.fault = feeds.Parse(d.text)
 	}
 	return d
 }
@@ -275,7 +276,7 @@ func listFeeds(ctx context.Context, s *feedStore, _ []string) (any, func(io.Writ
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
 		if f.fault == nil {
-			_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
+			_, f.fault = feeds.Check(ctx, f.Feed, checks)
 		}
 		shown = append(shown, f.shown(name))
 	}
@@ -307,7 +308,7 @@ func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 			return nil, nil, err
 		}
 		defer done()
-		_, f.fault = broker.CheckFeed(ctx, f.Feed, checks)
+		_, f.fault = feeds.Check(ctx, f.Feed, checks)
 	}
 	shown := f.shown(args[0])
 	shown.Definition = display.Object(f.text)
@@ -348,7 +349,7 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	if err != nil {
 		return nil, nil, err
 	}
-	next, err := broker.ParseFeed(file)
+	next, err := feeds.Parse(file)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", args[0], err)
 	}
@@ -470,7 +471,7 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) 
 			return v, err
 		}
 		defer done()
-		_, d.fault = broker.CheckFeed(ctx, d.Feed, checks)
+		_, d.fault = feeds.Check(ctx, d.Feed, checks)
 	}
 	if d.fault != nil {
 		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, d.fault)
@@ -514,7 +515,7 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant
 	if len(versions) == 0 {
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
 	}
-	covers := slices.IndexFunc(broker.BuiltIn(), func(f broker.Feed) bool { return f.Name == name })
+	covers := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 	if err := s.keepsWithout(ctx, name); err != nil {
 		return err
 	}
@@ -555,7 +556,7 @@ func (s *feedStore) showDrop(ctx context.Context, w io.Writer, name string, cove
 	after := ""
 	if covers >= 0 {
 		fmt.Fprintf(w, "the built-in feed %s would serve again\n", name)
-		text, err := document.Encode(broker.BuiltIn()[covers])
+		text, err := document.Encode(feeds.BuiltIn()[covers])
 		if err != nil {
 			return err
 		}

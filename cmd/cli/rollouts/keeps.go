@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
@@ -25,7 +25,7 @@ type change struct {
 	*referred // as it is now
 
 	feed   string
-	to     *broker.Feed       // nil: it would be gone
+	to     *feeds.Feed        // nil: it would be gone
 	model  cluster.Version    // would serve
 	filter func(string) error // nil: what is known of filters stays
 }
@@ -71,7 +71,7 @@ func (c *change) CheckWeights(feed, model string, set map[string]float64) error 
 }
 
 // leaning are the kinds of artefacts that experiments lean on, and experiments.
-var leaning = []string{broker.FeedsKind, indexnode.ModelsKind, experiments.Kind}
+var leaning = []string{feeds.Kind, indexnode.ModelsKind, experiments.Kind}
 
 // keeping has a feed or a model change, or not where that would give an experiment a
 // fault; and no experiment, feed or model changes meanwhile.
@@ -119,9 +119,9 @@ func (s *feedStore) keepsFilters(ctx context.Context, known, after *schemas.Snap
 // keepsWithout is keeps of a feed whose definition goes: the built-in one of its
 // name, if there is one, serves again.
 func (s *feedStore) keepsWithout(ctx context.Context, feed string) error {
-	built := broker.BuiltIn()
+	built := feeds.BuiltIn()
 	c := change{feed: feed}
-	if i := slices.IndexFunc(built, func(f broker.Feed) bool { return f.Name == feed }); i >= 0 {
+	if i := slices.IndexFunc(built, func(f feeds.Feed) bool { return f.Name == feed }); i >= 0 {
 		c.to = &built[i]
 	}
 	return s.keeps(ctx, c)

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/internal/cluster"
@@ -157,7 +157,7 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 
 // pagesUntil returns until when a page token may name a version.
 func pagesUntil(events []cluster.Event, v cluster.Version) time.Time {
-	return lastRanked(events, v, time.Now()).Add(broker.TokenLife)
+	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
 }
 
 // lastRanked returns when a version ranked last by a model's history: it served, or

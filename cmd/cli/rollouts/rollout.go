@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -70,7 +70,7 @@ func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollo
 	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil }, func(v cluster.Version, history []cluster.Event) bool {
 		return time.Now().Before(pagesUntil(history, v))
 	})
-	versions, err := cl.Artefacts(ctx, broker.FeedsKind)
+	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
 }

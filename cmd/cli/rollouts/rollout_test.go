@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
@@ -352,9 +352,9 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.Check(err)
 	}
-	feeds, err := s.Client.Artefacts(t.Context(), broker.FeedsKind)
+	store, err := s.Client.Artefacts(t.Context(), feeds.Kind)
 	s.Check(err)
-	likely, err := broker.DefineFeed(t.Context(), feeds, broker.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
+	likely, err := feeds.Define(t.Context(), store, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.Check(err)
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
@@ -366,7 +366,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
-	s.Check(feeds.Drop(t.Context(), likely.Version, nil, "somebody"))
+	s.Check(store.Drop(t.Context(), likely.Version, nil, "somebody"))
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -48,7 +48,7 @@ this version: older ones know the first key alone.`,
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		all, err := cl.SecretsOf(c.Context(), broker.PagesSecret)
+		all, err := cl.SecretsOf(c.Context(), pagetoken.Secret)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ this version: older ones know the first key alone.`,
 			return output.Write(w, shown, shown.write)
 		}
 		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
-		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", display.ShortTime(next.From), display.ShortTime(next.From.Add(broker.TokenLife)))
+		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", display.ShortTime(next.From), display.ShortTime(next.From.Add(pagetoken.Life)))
 		if revoke {
 			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
@@ -118,7 +118,7 @@ func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
 		if from := g.From.UTC(); !g.From.IsZero() {
 			k.SignsFrom = &from
 		}
-		if end := cluster.Until(all, i, broker.TokenLife).UTC(); !end.IsZero() {
+		if end := cluster.Until(all, i, pagetoken.Life).UTC(); !end.IsZero() {
 			k.Until, k.Taken = &end, !now.After(end)
 		}
 		shown.Keys = append(shown.Keys, k)
@@ -127,10 +127,10 @@ func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
 }
 
 func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next cluster.Generation) error {
-	if err := cl.Rotate(ctx, broker.PagesSecret, next, time.Now().Add(-2*broker.TokenLife)); err != nil {
+	if err := cl.Rotate(ctx, pagetoken.Secret, next, time.Now().Add(-2*pagetoken.Life)); err != nil {
 		return err
 	}
-	all, err := cl.SecretsOf(ctx, broker.PagesSecret)
+	all, err := cl.SecretsOf(ctx, pagetoken.Secret)
 	p.Keys, p.Applied = pageKeysOf(all, time.Now()).Keys, true
 	return err
 }

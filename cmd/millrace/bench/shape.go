@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -35,12 +35,12 @@ var shapes = map[string]shape{
 var files embed.FS
 
 // readFeed returns the text and meaning of a feed's definition.
-func readFeed(name string) ([]byte, broker.Feed, error) {
+func readFeed(name string) ([]byte, feeds.Feed, error) {
 	text, err := files.ReadFile("feeds/" + name + ".yaml")
 	if err != nil {
-		return nil, broker.Feed{}, err
+		return nil, feeds.Feed{}, err
 	}
-	f, err := broker.ParseFeed(text)
+	f, err := feeds.Parse(text)
 	return text, f, err
 }
 

@@ -13,7 +13,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -25,7 +25,7 @@ type world struct {
 	label    string // name of the shape
 	entities int
 	seed     uint64
-	feed     broker.Feed
+	feed     feeds.Feed
 	feedText []byte
 	pack     *relevance.Pack
 	model    *relevance.Model

@@ -1,0 +1,127 @@
+// Package admission lets requests in before any work is done for them: by their
+// headers, the quota of their caller, and a gate whose limit follows what the
+// broker and its nodes answer without queueing. What a request holds in memory is
+// counted here.
+package admission
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/memory"
+)
+
+// Control lets requests in, by their headers alone: the quota of the caller first,
+// and then the gate. What a request holds is a loan of a budget.
+type Control struct {
+	gate   *gate
+	quotas quotas
+
+	// The budgets of memory: what has arrived by gRPC, all other bodies and what
+	// parsing takes, and answers.
+	Arriving, Parsing, Answering *memory.Budget
+
+	shed    prometheus.Counter
+	callers *prometheus.CounterVec // caller, outcome
+}
+
+// New returns a control of requests that take so many bytes together.
+func New(callers map[string]Quota, bytes int64) *Control {
+	return &Control{
+		gate: newGate(), quotas: newQuotas(callers),
+		Arriving:  memory.New(bytes/4, "requests that are arriving"),
+		Parsing:   memory.New(bytes/4, "requests that are being read"),
+		Answering: memory.New(bytes/2, "requests that are being answered"),
+		shed: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "shed_total", Help: "Requests refused early because the broker or its nodes are overloaded."}),
+		callers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "broker", Name: "caller_requests_total", Help: "Requests by caller (one that has a quota, or default) and outcome: admitted, refused for its quota."}, []string{"caller", "outcome"}),
+	}
+}
+
+// Collectors are the metrics of what is let in.
+func (c *Control) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{c.shed, c.callers}
+}
+
+// Limit is how many requests are let in at the same time.
+func (c *Control) Limit() int { return c.gate.limit() }
+
+// Enter lets a request in, or refuses it. One that a door has let in already
+// is let in as it was.
+func (c *Control) Enter(ctx context.Context) (*Visit, error) {
+	h := HeadersOf(ctx)
+	a := PassOf(ctx)
+	switch {
+	case a == nil: // no door has seen it
+		if err := c.Admit(h.Caller); err != nil {
+			return nil, err
+		}
+		a = &Pass{}
+	case a.Visit != nil:
+		return a.Visit, nil
+	}
+	var err error
+	if a.Visit, err = c.gate.enter(h.Priority); err != nil {
+		c.shed.Inc()
+	}
+	return a.Visit, err
+}
+
+// Admit holds a caller to its quota.
+func (c *Control) Admit(caller string) error {
+	known := c.quotas.known(caller)
+	err := c.quotas.take(known, time.Now())
+	outcome := "admitted"
+	if err != nil {
+		outcome = "refused"
+	}
+	c.callers.WithLabelValues(known, outcome).Inc()
+	return err
+}
+
+// EnterAside lets in what nobody waits for, as a prefetch.
+func (c *Control) EnterAside() (*Visit, error) { return c.gate.enter(Prefetch) }
+
+// Full reports whether the gate would refuse a request now, and counts that it
+// is refused.
+func (c *Control) Full(p Priority) bool {
+	full := c.gate.full(p)
+	if full {
+		c.shed.Inc()
+	}
+	return full
+}
+
+// Pass is how far a door has let a request in before it is parsed. Requests
+// of callers in the process have none.
+type Pass struct {
+	Visit *Visit
+	Loan  *memory.Loan // for the answer, which the door returns
+}
+
+type passKey struct{}
+
+// WithPass returns the context of a request that a door has let in so far.
+func WithPass(ctx context.Context, p *Pass) context.Context {
+	return context.WithValue(ctx, passKey{}, p)
+}
+
+// PassOf returns how far a door has let a request in; nil: no door has seen it.
+func PassOf(ctx context.Context) *Pass {
+	p, _ := ctx.Value(passKey{}).(*Pass)
+	return p
+}
+
+// Loan returns what the answer to a request takes of the budget, and what is
+// to be called in the end. It is the door's, if there is one, until the caller
+// has taken the answer.
+func (c *Control) Loan(ctx context.Context) (*memory.Loan, func()) {
+	if a := PassOf(ctx); a != nil && a.Loan != nil {
+		return a.Loan, func() {}
+	}
+	loan := c.Answering.Borrow()
+	return loan, loan.Return
+}

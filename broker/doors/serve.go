@@ -1,0 +1,220 @@
+// Package doors is how callers reach a broker: gRPC, and HTTP with Connect and JSON,
+// which OpenAPI describes. A door lets a request in by its headers, reads it within
+// the bounds of its budget, and writes the answer in the form that was asked for.
+package doors
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	grpchealth "google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/intake"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
+)
+
+// Config is what doors work with.
+type Config struct {
+	Admission *admission.Control
+	Permit    *permit.Policy // nil: whoever reaches the broker may everything
+	// Feed answers a request for a feed. The items are among the unknown fields of
+	// its answer, as [items.Records] writes them.
+	Feed func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
+	Why  func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
+	// Refused is told why a door refuses a request, which nobody is asked for then.
+	Refused func(error)
+	// Shed is told in its place where the headers alone were read.
+	Shed func()
+}
+
+// Doors is the doors of a broker: gRPC, and HTTP with Connect and JSON.
+type Doors struct {
+	// ArriveWithin is how long a request may take to arrive, and TakenWithin how
+	// long an answer may take to be read.
+	ArriveWithin, TakenWithin time.Duration
+
+	admission *admission.Control
+	permit    *permit.Policy
+	feed      func(context.Context, *feedv1.GetFeedRequest) (*feedv1.GetFeedResponse, error)
+	why       func(context.Context, *feedv1.WhyRequest) (*feedv1.WhyResponse, error)
+	refused   func(error)
+	shed      func()
+
+	checks  *grpchealth.Server // what gRPC's health service says
+	leaving atomic.Bool        // see Leave
+}
+
+// New returns the doors of a broker.
+func New(c Config) *Doors {
+	return &Doors{
+		ArriveWithin: intake.ArriveWithin, TakenWithin: intake.TakenWithin,
+		admission: c.Admission, permit: c.Permit, feed: c.Feed, why: c.Why, refused: c.Refused, shed: c.Shed,
+		checks: grpchealth.NewServer(),
+	}
+}
+
+// The bounds of a gRPC connection. Many calls at a time are usual: a service
+// has one connection to a broker.
+const (
+	maxCalls       = 1000
+	maxHeaderBytes = 16 << 10
+	handshake      = 10 * time.Second
+	idleConn       = 15 * time.Minute
+)
+
+// ServerOptions are what the gRPC server of a broker needs. Its listener is
+// [Doors.Guard]'s.
+func (b *Doors) ServerOptions() []grpc.ServerOption {
+	return append(append(grpctune.Server(), b.permit.ServerOptions(b.admitCall)...), grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(intake.MaxBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshake), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}),
+		refuseCompressed())
+}
+
+// Guard returns the listener of the gRPC server: it bounds what connections
+// hold of requests that have not been read whole, and how long they may take to
+// read answers. See [intake.Watch].
+func (b *Doors) Guard(l net.Listener) net.Listener {
+	return intake.Watch(l, b.admission.Arriving, b.ArriveWithin, b.TakenWithin)
+}
+
+// refuseCompressed refuses compressed requests: a small one may become a large
+// one, of which nothing would be counted before it is there.
+func refuseCompressed() grpc.ServerOption {
+	//lint:ignore SA1019 what replaces it is the process's and not the server's
+	return grpc.RPCDecompressor(noDecompressor{})
+}
+
+type noDecompressor struct{}
+
+func (noDecompressor) Type() string { return "gzip" }
+
+func (noDecompressor) Do(io.Reader) ([]byte, error) {
+	return nil, errors.New("compressed requests are not taken: send them as they are")
+}
+
+// admitCall refuses on the strength of a request's headers what would be
+// refused anyway: in a flood, reading what is then refused takes as much time
+// as answering the rest.
+func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if !strings.HasPrefix(info.FullMethodName, feedPrefix) {
+		return ctx, nil
+	}
+	get := func(name string) string {
+		if values := info.Header.Get(name); len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	p, err := admission.ParsePriority(get(admission.PriorityHeader))
+	if err == nil {
+		err = b.admission.Admit(admission.CallerOf(ctx, get(admission.CallerHeader)))
+	}
+	if err != nil {
+		b.refused(err)
+		return nil, rpcerr.Status(err)
+	}
+	if b.admission.Full(p) {
+		b.shed()
+		return nil, errOverloaded
+	}
+	return admission.WithPass(ctx, &admission.Pass{}), nil
+}
+
+// errOverloaded is the gate's refusal on the wire.
+var errOverloaded = rpcerr.Status(admission.Overloaded)
+
+const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
+
+// RegisterGRPC puts the feed service, health and reflection on s.
+func (b *Doors) RegisterGRPC(s *grpc.Server) {
+	s.RegisterService(b.feedService(), b)
+	b.checks.SetServingStatus(feedv1.FeedService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+	healthv1.RegisterHealthServer(s, b.checks)
+	reflection.Register(s)
+}
+
+// Leave has the broker tell that it is to be asked no more, and go on answering:
+// gRPC's health service says that it does not serve, and each answer by HTTP ends
+// its connection.
+func (b *Doors) Leave() {
+	b.leaving.Store(true)
+	b.checks.Shutdown()
+}
+
+// feedService is the service of feed.proto, whose requests are let in before
+// they are parsed.
+func (b *Doors) feedService() *grpc.ServiceDesc {
+	desc := feedv1.FeedService_ServiceDesc
+	desc.HandlerType = (*any)(nil)
+	desc.Methods = []grpc.MethodDesc{
+		{MethodName: "GetFeed", Handler: serveGRPC(b, b.feed)},
+		{MethodName: "Why", Handler: serveGRPC(b, b.why)},
+	}
+	return &desc
+}
+
+// serveGRPC serves one method.
+func serveGRPC[Req any, PReq interface {
+	*Req
+	proto.Message
+}, Resp any](b *Doors, method func(context.Context, PReq) (*Resp, error)) grpc.MethodHandler {
+	return func(_ any, ctx context.Context, parse func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		ctx = tracing.Incoming(ctx)
+		ctx, err := admission.WithHeaders(ctx, func(name string) string {
+			if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+				return values[0]
+			}
+			return ""
+		})
+		if err != nil {
+			return nil, rpcerr.Status(err)
+		}
+		visit, err := b.admission.Enter(ctx)
+		if err != nil {
+			b.refused(err)
+			return nil, rpcerr.Status(err)
+		}
+		defer visit.Leave()
+		a := admission.PassOf(ctx)
+		if a == nil {
+			a = &admission.Pass{Visit: visit}
+			ctx = admission.WithPass(ctx, a)
+		}
+		a.Loan = b.admission.Answering.Borrow()
+		p := &parcel{req: PReq(new(Req)), loan: b.admission.Parsing.Borrow()}
+		defer p.loan.Return()
+		if err = parse(p); err == nil {
+			err = p.err
+		}
+		var resp *Resp
+		if err != nil {
+			b.refused(err)
+		} else {
+			resp, err = method(ctx, p.req.(PReq))
+		}
+		if err != nil {
+			a.Loan.Return()
+			return nil, rpcerr.Status(err)
+		}
+		return send(ctx, any(resp).(proto.Message), a.Loan), nil
+	}
+}

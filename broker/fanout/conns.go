@@ -1,0 +1,159 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/tracing"
+)
+
+// maxMessageBytes bounds a message either way: 20,000 entities of 512 bytes
+// must fit, and a page of large records.
+const maxMessageBytes = 32 << 20
+
+// DialGRPC reaches nodes by gRPC with the given options; without any the
+// connection is not encrypted.
+func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
+	if len(opts) == 0 {
+		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	}
+	opts = append(append(grpctune.Client(), opts...),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
+	return func(n cluster.Node) (Node, error) {
+		conn, err := grpc.NewClient(n.Addr, opts...)
+		if err != nil {
+			return nil, fmt.Errorf("broker: node %s at %s: %w", n.ID, n.Addr, err)
+		}
+		return &remote{conn, nodev1.NewNodeServiceClient(conn), healthv1.NewHealthClient(conn)}, nil
+	}
+}
+
+// remote is a node behind gRPC.
+type remote struct {
+	*grpc.ClientConn
+	rpc    nodev1.NodeServiceClient
+	health healthv1.HealthClient
+}
+
+func (r *remote) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	resp, err := r.rpc.Query(tracing.Outgoing(ctx), req)
+	return resp, told(err)
+}
+
+func (r *remote) GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	resp, err := r.rpc.GetSchema(ctx, req)
+	return resp, told(err)
+}
+
+// Ping implements Node. Whatever the node says shows that it is there.
+func (r *remote) Ping(ctx context.Context) error {
+	_, err := r.health.Check(ctx, &healthv1.HealthCheckRequest{})
+	if err = told(err); errors.Is(err, ErrUnreachable) || ended(err) {
+		return err
+	}
+	return nil
+}
+
+// told returns what a call says of the node, or what gRPC says in its place:
+// that it cannot be reached, or that the message is too large.
+func told(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok || len(s.Details()) > 0 {
+		return rpcerr.FromStatus(err)
+	}
+	switch s.Code() {
+	case codes.Unavailable:
+		return fmt.Errorf("%w: %s", ErrUnreachable, s.Message())
+	case codes.ResourceExhausted:
+		return fmt.Errorf("%w: %s", ErrTooLarge, s.Message())
+	}
+	return rpcerr.FromStatus(err)
+}
+
+// conns is the ways to the nodes, opened when first needed.
+type conns struct {
+	dial func(cluster.Node) (Node, error)
+	log  *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		kept *cluster.Map // the map of the last keep
+		open map[millrace.NodeID]conn
+	}
+}
+
+type conn struct {
+	addr string
+	Node
+}
+
+func newConns(dial func(cluster.Node) (Node, error), log *slog.Logger) *conns {
+	c := &conns{dial: dial, log: log}
+	c.mu.open = map[millrace.NodeID]conn{}
+	return c
+}
+
+// get returns the way to a node. One at another address than before is
+// another node, though it has the same id.
+func (c *conns) get(n cluster.Node) (Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if have, ok := c.mu.open[n.ID]; ok && have.addr == n.Addr {
+		return have, nil
+	}
+	fresh, err := c.dial(n)
+	if err != nil {
+		return nil, err
+	}
+	c.closeLocked(n.ID)
+	c.mu.open[n.ID] = conn{n.Addr, fresh}
+	return fresh, nil
+}
+
+// keep closes the ways to nodes that a new map no longer has.
+func (c *conns) keep(m *cluster.Map) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m == c.mu.kept {
+		return
+	}
+	c.mu.kept = m
+	for id := range c.mu.open {
+		if _, ok := m.Node(id); !ok {
+			c.closeLocked(id)
+		}
+	}
+}
+
+func (c *conns) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.mu.open {
+		c.closeLocked(id)
+	}
+}
+
+func (c *conns) closeLocked(id millrace.NodeID) {
+	if closer, ok := c.mu.open[id].Node.(io.Closer); ok {
+		if err := closer.Close(); err != nil {
+			c.log.Warn("closing the way to a node", "node", id, "err", err)
+		}
+	}
+	delete(c.mu.open, id)
+}

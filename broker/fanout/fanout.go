@@ -1,0 +1,672 @@
+// Package fanout gets a question answered by index nodes, as far as time and the
+// cluster allow: it picks the fewest nodes that cover the partitions, asks them at
+// the same time, hedges what is slow, and remembers which nodes are slow or answer
+// nobody. What they answered is an outcome, which it merges as one machine would
+// have answered.
+package fanout
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/admission"
+	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Node is what a broker asks of an index node: a local one, a remote one or
+// a fake. It gives up when ctx ends. Errors are [millrace.Error] where they
+// refuse the request, [ErrUnreachable] where the node is not there, and [ErrTooLarge]
+// where its answer is larger than a message may be.
+type Node interface {
+	Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error)
+	GetSchema(ctx context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error)
+	// Ping returns nil when the node is there, however much it has to do.
+	Ping(ctx context.Context) error
+}
+
+// Maps gives the cluster's present map; [cluster.Watcher] does.
+type Maps interface {
+	Current() *cluster.Map
+}
+
+// tracer is OpenTelemetry's, which does nothing until a process installs a
+// provider.
+var tracer = otel.Tracer("github.com/millrace/millrace/broker")
+
+// maxReplicas is how many replicas of a partition one request asks at most.
+const maxReplicas = 3
+
+// Fanout asks index nodes, and remembers what is to be known of them.
+type Fanout struct {
+	maps    Maps
+	conns   *conns
+	crew    *crew
+	budget  *budget
+	recent  *latencies
+	health  *health
+	zone    zone
+	absent  absent
+	sizes   *sizes
+	memory  *memory.Budget // for answers
+	metrics *metrics
+
+	open  context.Context // until close
+	end   context.CancelFunc
+	pings sync.WaitGroup
+}
+
+// Config is what a fan-out works with.
+type Config struct {
+	Maps Maps
+	// Zone is where the broker stands; empty: all nodes are equally near.
+	Zone string
+	// Dial returns the way to a node. What it returns is closed, if it is an
+	// io.Closer, when the node leaves the map.
+	Dial   func(cluster.Node) (Node, error)
+	Memory *memory.Budget // for answers that nobody takes away
+	Log    *slog.Logger
+}
+
+// New returns a fan-out. Nodes are dialled when first asked.
+func New(c Config) *Fanout {
+	f := &Fanout{
+		maps: c.Maps, conns: newConns(c.Dial, c.Log), crew: newCrew(), budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{},
+		health: newHealth(), zone: zone{name: c.Zone}, sizes: newSizes(), memory: c.Memory, metrics: newMetrics(),
+	}
+	f.open, f.end = context.WithCancel(context.Background())
+	return f
+}
+
+// Close ends the connections to the nodes, once nothing is asked any more.
+func (b *Fanout) Close() {
+	b.end()
+	b.pings.Wait()
+	b.conns.close()
+	b.crew.close()
+}
+
+// Node returns the way to a node.
+func (b *Fanout) Node(n cluster.Node) (Node, error) { return b.conns.get(n) }
+
+// Note notes that a node lacks a model beside, so that for a moment others are
+// asked before it.
+func (b *Fanout) Note(id millrace.NodeID, sum string) { b.absent.note(id, sum) }
+
+// Mute reports whether a node answers nobody.
+func (b *Fanout) Mute(id millrace.NodeID) bool { return b.health.mute(id) }
+
+// Hedges changes how many node calls may be hedges: a share of all, and so many
+// at once.
+func (b *Fanout) Hedges(share, burst float64) { b.budget = newBudget(share, burst) }
+
+// HedgeAfter is the delay before a call of about so many entities is hedged.
+func (b *Fanout) HedgeAfter(entities int) time.Duration { return b.recent.of(entities).hedgeAfter() }
+
+// Asking is the asking of one question. It keeps one map throughout.
+type Asking struct {
+	b   *Fanout
+	q   *questions.Question
+	Map *cluster.Map
+
+	began  time.Time
+	End    time.Time // when the caller does not wait any more,
+	Until  time.Time // and the nodes neither
+	nodes  standing
+	zone   string // preferred
+	cancel context.CancelFunc
+	room   int64 // bytes that the part of a node is likely not to exceed
+
+	mu struct {
+		sync.Mutex
+		refused    error              // by a node, for what the request itself is,
+		RefusedBy  questions.Weighted // version
+		lacking    []millrace.NodeID  // a model
+		lacked     cluster.Version    // the last of those
+		unread     error              // the first refusal of a filter, and
+		unreadBy   []millrace.NodeID  // whose it and others are
+		accepted   bool               // some node has answered
+		unreadEnd  *time.Timer        // of the wait for one
+		calls      []*feedv1.NodeCall
+		fired, won int32 // hedges
+		saved      time.Duration
+	}
+}
+
+// Ask gets a question answered as far as ctx, the time until end and the cluster
+// allow, by the versions that it names. The error is a refusal by a node, which
+// holds for the whole request.
+func (b *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) (Outcome, *Asking, error) {
+	if q.Loan == nil { // of nobody who takes the answer away
+		q.Loan = b.memory.Borrow()
+		defer q.Loan.Return()
+	}
+	f := &Asking{b: b, q: q, Map: b.maps.Current(), began: time.Now(), End: end, Until: margin(end), room: b.sizes.expect(q)}
+	if err := q.Hold(requestTimes*int64(q.Bytes()) + timelineBytes*int64(q.Asked())); err != nil {
+		return Outcome{}, f, err
+	}
+	ctx, f.cancel = context.WithDeadline(ctx, f.Until)
+	defer f.cancel()
+	f.nodes, f.zone = b.health.standing(f.Map), b.zone.preferred(f.Map)
+	for _, g := range q.Groups {
+		f.nodes.poor = append(f.nodes.poor, b.absent.of(g.Query.ModelSum)...)
+	}
+	if q.BesideSum != "" {
+		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.BesideSum)...)
+	}
+	b.conns.keep(f.Map)
+	o := f.cover(ctx, q.Want, nil)
+	o.oneVersion()
+	q.Times.FanOut = time.Since(f.began) - q.Times.Route
+	return o, f, f.refusal(&o)
+}
+
+// refusal is what the request is refused for in the end; nil for nothing.
+func (f *Asking) refusal(o *Outcome) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.unread != nil {
+		f.mu.unreadEnd.Stop()
+		if f.mu.refused == nil && len(o.Parts) == 0 {
+			f.mu.refused = f.mu.unread
+		}
+	}
+	return f.mu.refused
+}
+
+// refuse ends everything.
+func (f *Asking) refuse(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.refused == nil {
+		f.mu.refused = err
+	}
+	f.cancel()
+}
+
+// giveWay ends everything where a node has condemned a version, or it lacks
+// weights.
+func (f *Asking) giveWay(g *questions.Group, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.refused == nil {
+		f.mu.refused, f.mu.RefusedBy = err, questions.Weighted{Version: g.Model(), Sum: g.Query.WeightsSum}
+	}
+	f.cancel()
+}
+
+// readWait is how long a node's refusal of a filter waits for another that takes it.
+const readWait = 250 * time.Millisecond
+
+// mayBeRead reports whether a node's refusal of a filter is its own: it may lack a
+// schema that others have read. Where none has answered by then, two nodes speak for
+// the cluster, or one after a while, or all that can be asked.
+func (f *Asking) mayBeRead(id millrace.NodeID, err error) bool {
+	var e *millrace.Error
+	if !errors.As(err, &e) || e.Reason != millrace.ReasonFilter {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.unread == nil {
+		f.mu.unread, f.mu.unreadEnd = err, time.AfterFunc(readWait, func() {
+			if !f.hasAccepted() {
+				f.refuse(err)
+			}
+		})
+	}
+	if !slices.Contains(f.mu.unreadBy, id) {
+		f.mu.unreadBy = append(f.mu.unreadBy, id)
+	}
+	return f.mu.accepted || len(f.mu.unreadBy) < 2
+}
+
+func (f *Asking) hasAccepted() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.accepted
+}
+
+func (f *Asking) accept() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.accepted = true
+}
+
+// cover asks for partitions at replicas that were not tried yet, each node
+// with its hedge, all at the same time.
+func (f *Asking) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) Outcome {
+	if f.spent(tried) {
+		return none(want, MissNoReplica)
+	}
+	by := choice{m: f.Map, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.Viewer, work: f.q.Work}
+	began := time.Now()
+	legs, rest := by.route(want)
+	if len(tried) == 0 { // before there is anything else at work
+		f.q.Times.Route = time.Since(began)
+	}
+	calls := 0
+	for _, l := range legs {
+		calls += len(f.q.GroupsIn(l.parts))
+	}
+	room := share(f.room, calls)
+	if err := f.q.Hold(2 * room * int64(calls)); err != nil {
+		f.refuse(err)
+		return none(want, MissOverloaded)
+	}
+	total := none(rest, MissNoReplica)
+	outcomes := make([]Outcome, len(legs))
+	var wg sync.WaitGroup
+	for i := range legs {
+		legs[i].room = room
+	}
+	for i, l := range legs {
+		if i > 0 {
+			wg.Add(1)
+			f.b.crew.run(func() {
+				defer wg.Done()
+				outcomes[i] = f.leg(ctx, l, tried)
+			})
+		}
+	}
+	if len(legs) > 0 { // here, where there is a goroutine already
+		outcomes[0] = f.leg(ctx, legs[0], tried)
+	}
+	wg.Wait()
+	for _, o := range outcomes {
+		total.add(o)
+	}
+	return total
+}
+
+// leg asks one node and, when it is slow or fails, others for the same.
+func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcome {
+	l.entities = f.q.Among(l.parts)
+	next := append(slices.Clip(tried), l.node.ID)
+	var heard, shed atomic.Bool // from the node itself; that it is overloaded
+	first := func(ctx context.Context) (Outcome, bool) {
+		called, over := f.b.health.wait(ctx, l.node.ID)
+		o := f.call(called, l, len(tried) > 0)
+		heard.Store(called.Err() == nil) // unless it was given up
+		over()
+		shed.Store(o.all(MissOverloaded))
+		if left := o.Left(); len(o.Parts) > 0 && left.Len() > 0 {
+			// The node has answered for the rest; only these are still open.
+			reasons := o.Missing
+			o.Missing = nil
+			o.add(f.cover(ctx, left, next).explained(reasons))
+		}
+		return o, len(o.Missing) == 0
+	}
+	second := func(ctx context.Context) (Outcome, bool) {
+		if shed.Load() && !f.b.budget.spend() {
+			return none(l.parts, MissOverloaded), false // asking on would spread the overload
+		}
+		o := f.cover(ctx, l.parts, next)
+		o.second = true
+		return o, len(o.Missing) == 0
+	}
+	hedged, asked := false, false
+	allow := func() bool {
+		if !heard.Load() {
+			f.suspect(l.node)
+		}
+		if f.q.Inquires() {
+			hedged = f.elsewhere(l.parts, next)
+			return hedged
+		}
+		// A node that answers nobody will not answer this call either: asking
+		// another is no extra work, just as when it had failed.
+		hedged = f.elsewhere(l.parts, next) && (f.b.health.mute(l.node.ID) || f.b.budget.spend())
+		if !asked && !heard.Load() {
+			f.b.health.overdue(l.node.ID)
+		}
+		if !asked && !hedged {
+			f.b.metrics.hedges.WithLabelValues(hedgeDenied).Inc()
+		}
+		asked = true
+		return hedged
+	}
+	f.b.budget.earn()
+	began := time.Now()
+	delay := f.recent(l).hedgeAfter()
+	if f.q.Inquires() {
+		delay = inquiryDelay
+	}
+	ends := hedge(ctx, delay, allow, first, second)
+	best := slices.MinFunc(ends, func(a, b Outcome) int { return cmp.Compare(len(a.Missing), len(b.Missing)) })
+	if hedged {
+		f.ledger(l, best.second && len(best.Missing) == 0, heard.Load(), time.Since(began))
+	}
+	for _, o := range ends {
+		best = best.explained(o.Missing)
+	}
+	return best
+}
+
+// suspect has a node pinged whose call is overdue.
+func (f *Asking) suspect(n cluster.Node) {
+	b := f.b
+	if !b.health.suspect(n.ID) {
+		return
+	}
+	b.pings.Go(func() { b.health.ping(b.open, n.ID, b.pinger(n.ID)) })
+}
+
+// pinger returns what pings a node, wherever it is by then.
+func (b *Fanout) pinger(id millrace.NodeID) func(context.Context) error {
+	return func(ctx context.Context) error {
+		n, known := b.maps.Current().Node(id)
+		if !known {
+			return nil // whoever comes back by this name begins anew
+		}
+		node, err := b.conns.get(n)
+		if err != nil {
+			return err
+		}
+		return node.Ping(ctx)
+	}
+}
+
+// Ending says what an outcome tells of how busy the nodes are. What waited in
+// vain for those that answer nobody tells nothing of the others, unless there
+// are no others; nor does what its caller gave up.
+func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
+	switch {
+	case len(o.Missing) == 0:
+		return admission.EndWhole
+	case ctx.Err() != nil && time.Now().Before(f.Until):
+		return admission.EndSilent
+	}
+	answers := func(id millrace.NodeID) bool { return f.Map.Alive(id) && !f.b.health.mute(id) }
+	for p, why := range o.Missing {
+		switch {
+		case why == MissOverloaded:
+			return admission.EndShed
+		case why == MissTimeout && slices.ContainsFunc(f.Map.Replicas(p), answers):
+			return admission.EndLate
+		}
+	}
+	if !slices.ContainsFunc(f.Map.Nodes(), func(n cluster.Node) bool { return answers(n.ID) }) {
+		return admission.EndLate
+	}
+	return admission.EndPartial
+}
+
+// elsewhere reports whether any node but those tried could be asked for some
+// of the partitions.
+func (f *Asking) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {
+	if f.spent(tried) {
+		return false
+	}
+	for p := range parts.All() {
+		for _, id := range f.Map.Replicas(p) {
+			if _, known := f.Map.Node(id); known && !slices.Contains(tried, id) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ledger books a hedge that was sent beside a leg, and after how long the leg
+// ended. What one that won saved nobody knows, since the first call was given
+// up: the guess is what calls that took as long went on to take.
+func (f *Asking) ledger(l leg, won, heard bool, took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.fired++
+	f.b.metrics.hedges.WithLabelValues(hedgeFired).Inc()
+	if won {
+		f.mu.won++
+		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
+		if !heard {
+			saved := f.recent(l).beyond(took)
+			f.mu.saved += saved
+			f.b.metrics.hedgeSaved.Add(saved.Seconds())
+		}
+	}
+}
+
+// call asks one node once, for its part of every group.
+func (f *Asking) call(ctx context.Context, l leg, again bool) Outcome {
+	start := time.Now()
+	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
+	}
+	parts, err := f.query(spanned, l)
+	endSpan(span, err)
+	took := time.Since(start)
+	label := f.count(ctx, l, err)
+	if f.q.Query.Explain {
+		for _, pt := range parts {
+			f.note(l, pt.Group, &feedv1.NodeCall{
+				Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: pt.Resp.GetTimes(), Outcome: label,
+			}, err)
+		}
+	}
+	f.judge(l, took, err)
+	switch {
+	case err == nil:
+		f.accept()
+	case f.mayBeRead(l.node.ID, err):
+		return none(l.parts, MissBehind)
+	case rpcerr.Refused(err):
+		f.refuse(err)
+		fallthrough
+	default:
+		return none(l.parts, reason(ctx, err))
+	}
+	o := Outcome{Parts: parts}
+	for i := range parts {
+		pt := &parts[i]
+		var missing map[millrace.Partition]string
+		pt.Covered, missing = partitionsOf(pt.Resp, l.parts.And(pt.Group.Want))
+		o.add(Outcome{Missing: missing})
+	}
+	o.uncover()
+	return o
+}
+
+// query asks one node for its part of every group. With an error what it returns
+// has no answers.
+func (f *Asking) query(ctx context.Context, l leg) ([]Part, error) {
+	groups := f.q.GroupsIn(l.parts)
+	parts := make([]Part, len(groups))
+	for i, g := range groups {
+		parts[i] = Part{Node: l.node.ID, Group: g}
+	}
+	if len(groups) == 1 {
+		var err error
+		parts[0].Resp, err = f.queryGroup(ctx, l, groups[0])
+		return parts, err
+	}
+	return parts, f.queryGroups(ctx, l, parts)
+}
+
+// queryGroups asks one node for its parts of all groups at the same time. With an
+// error of one the others are given up. It is a function of its own because what
+// its goroutines share goes to the heap, which calls for one group do not pay.
+func (f *Asking) queryGroups(ctx context.Context, l leg, parts []Part) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		wg    sync.WaitGroup
+		once  sync.Once
+		first error
+	)
+	ask := func(i int) {
+		var err error
+		if parts[i].Resp, err = f.queryGroup(ctx, l, parts[i].Group); err != nil {
+			once.Do(func() { first = err; cancel() })
+		}
+	}
+	for i := 1; i < len(parts); i++ {
+		wg.Add(1)
+		f.b.crew.run(func() { defer wg.Done(); ask(i) })
+	}
+	ask(0)
+	wg.Wait()
+	return first
+}
+
+// queryGroup asks one node for its part of a group, and takes no other answer
+// than was asked for.
+func (f *Asking) queryGroup(ctx context.Context, l leg, g *questions.Group) (*nodev1.QueryResponse, error) {
+	resp, err := f.queryPart(ctx, l, g)
+	if err == nil && resp.GetProtocol() < f.q.Protocol(g) {
+		err = errOlder
+	}
+	if err == nil {
+		err = g.AnsweredBy(resp)
+	}
+	switch {
+	case err == nil:
+	case IsCondemned(err), LacksWeights(err):
+		f.giveWay(g, err)
+	case reason(ctx, err) == MissModel:
+		f.lack(l.node.ID, g)
+	}
+	return resp, err
+}
+
+// queryPart asks one node for its part of a group. What the part may take has
+// been reserved; a node whose part takes more says how much, and is asked again
+// when there is room for it.
+func (f *Asking) queryPart(ctx context.Context, l leg, g *questions.Group) (*nodev1.QueryResponse, error) {
+	room := l.room
+	var size int64
+	defer func() { _ = f.q.Loan.More(size - 2*room) }()
+	n, err := f.b.conns.get(l.node)
+	if err != nil {
+		return nil, err
+	}
+	for range maxAsks {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		resp, err := n.Query(ctx, f.q.Ask(g, l.parts, room))
+		if err != nil {
+			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
+		}
+		needs := resp.GetWithheldBytes()
+		if needs == 0 {
+			size = nodewire.Size(resp)
+			f.b.sizes.learn(f.q, size, len(resp.GetItems()))
+			return resp, nil
+		}
+		needs += needs / 8 // what comes meanwhile
+		if err := f.q.Hold(2 * (needs - room)); err != nil {
+			f.refuse(err)
+			return nil, err
+		}
+		room = needs
+	}
+	return nil, ErrTooLarge
+}
+
+// judge tells health and the hedges' delay how a call went. A call given up
+// early, or refused for the request's sake, says nothing about its node.
+func (f *Asking) judge(l leg, took time.Duration, err error) {
+	if f.q.Inquires() {
+		return
+	}
+	id, recent := l.node.ID, f.recent(l)
+	due := recent.hedgeAfter()
+	if err != nil && !ended(err) && !errors.Is(err, ErrUnreachable) {
+		f.b.health.hears(id)
+	}
+	switch {
+	case err == nil:
+		f.b.health.answered(id, took, took < due)
+		recent.add(took)
+		f.b.metrics.callTimes.Observe(took.Seconds())
+	case rpcerr.Refused(err), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
+	case !ended(err):
+		f.b.health.failed(id)
+		if errors.Is(err, ErrUnreachable) {
+			f.suspect(l.node)
+		}
+	case took >= due:
+		f.b.health.gaveUp(id, took)
+	}
+}
+
+// recent returns how long calls like a leg's took of late.
+func (f *Asking) recent(l leg) *recent { return f.b.recent.of(l.entities) }
+
+// ended reports whether err only says that time is up or nobody waits.
+func ended(err error) bool {
+	var e *millrace.Error
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &e) && e.Reason == millrace.ReasonDeadline
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// count counts a call, and returns how it ended.
+func (f *Asking) count(ctx context.Context, l leg, err error) string {
+	label := "failed"
+	switch {
+	case err == nil:
+		label = "answered"
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		label = "cancelled"
+	}
+	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()
+	return label
+}
+
+// note completes a line for explain.
+func (f *Asking) note(l leg, g *questions.Group, c *feedv1.NodeCall, err error) {
+	if c.Outcome == "failed" {
+		c.Outcome = err.Error()
+	}
+	parts := l.parts.And(g.Want)
+	c.Node, c.Partitions = string(l.node.ID), int32(parts.Len())
+	for p := range parts.All() {
+		c.Timelines += int32(g.Timelines(p))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.calls = append(f.mu.calls, c)
+}
+
+// margin is the deadline of the nodes: a twentieth of the time before the
+// end of the caller's, 50 ms at most, so that what has been answered by then still
+// reaches the caller.
+func margin(end time.Time) time.Time {
+	return end.Add(-min(time.Until(end)/20, 50*time.Millisecond))
+}
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}
+
+// Explain tells every call of a node, and what hedges did.
+func (f *Asking) Explain(e *feedv1.Explain) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.Calls, e.HedgesFired, e.HedgesWon, e.HedgeSavedMillis = f.mu.calls, f.mu.fired, f.mu.won, millis(f.mu.saved)
+}

@@ -1,0 +1,125 @@
+package fanout
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// maxAlso is how many further candidates of its object an item names.
+const maxAlso = 3
+
+// Ranked is a candidate as a node returned it.
+type Ranked struct {
+	Item *nodev1.Item
+	From *Part
+}
+
+func (a Ranked) compare(b Ranked) int {
+	if c := millrace.CompareScores(a.Item.GetScore(), b.Item.GetScore()); c != 0 { // as it mostly is
+		return c
+	}
+	return RankOf(a.Item).Compare(RankOf(b.Item))
+}
+
+// Entry is an item of the answer.
+type Entry struct {
+	millrace.Rank
+	Ranked
+	Also []Ranked
+
+	// Of a drafted answer: whose ranking it is of, and who drafted it.
+	Ranking, Team int
+}
+
+// Merge makes the answer of one machine out of the parts, by the rules of
+// ARCHITECTURE.md, "Exact semantics".
+func Merge(parts []Part, limit int, distinct bool) []Entry {
+	all := candidatesOf(parts, distinct)
+	slices.SortFunc(all, Ranked.compare)
+	if !distinct {
+		entries := make([]Entry, min(limit, len(all)))
+		for i := range entries {
+			entries[i] = Entry{Rank: RankOf(all[i].Item), Ranked: all[i]}
+		}
+		return entries
+	}
+	// All is in rank order, so the first of an object is its best, and
+	// whatever comes before the object that fills the answer ranks above the
+	// answer's last item.
+	entries := make([]Entry, 0, min(limit, len(all)))
+	at := make(map[string]int, min(limit, len(all)))
+	for _, c := range all {
+		i, met := at[c.Item.GetObject()]
+		switch {
+		case !met && len(entries) < limit:
+			at[c.Item.GetObject()] = len(entries)
+			entries = append(entries, Entry{Rank: RankOf(c.Item), Ranked: c})
+		case met && len(entries[i].Also) < maxAlso && len(entries) < limit:
+			entries[i].Also = append(entries[i].Also, c)
+		}
+	}
+	return entries
+}
+
+// candidatesOf returns every candidate of the parts, those under "also"
+// included. What a node says of a partition that another part covers is left
+// out.
+func candidatesOf(parts []Part, distinct bool) []Ranked {
+	n := 0
+	for _, pt := range parts {
+		n += len(pt.Resp.GetItems())
+	}
+	all := make([]Ranked, 0, n+n/4) // and some also
+	for i := range parts {
+		pt := &parts[i]
+		add := func(it *nodev1.Item) {
+			if it.Object == "" { // about itself
+				it.Object = it.Id
+			}
+			if pt.Covered.Has(partition.Of(millrace.Entity(it.GetEntity()))) {
+				all = append(all, Ranked{it, pt})
+			}
+		}
+		for _, it := range pt.Resp.GetItems() {
+			add(it)
+			if !distinct {
+				continue
+			}
+			for _, also := range it.GetAlso() {
+				also.Object = it.Object
+				add(also)
+			}
+		}
+	}
+	return all
+}
+
+func RankOf(it *nodev1.Item) millrace.Rank {
+	return millrace.Rank{
+		Score: it.GetScore(), Time: millrace.Time(it.GetTimeMs()), ID: millrace.RecordID(it.GetId()),
+		Timeline: millrace.Timeline{Entity: millrace.Entity(it.GetEntity()), Type: millrace.ContentType(it.GetType())},
+	}
+}
+
+// Beside returns the parts as the i-th model beside ranks them, and its
+// version. The error says why some part has no such ranking.
+func Beside(parts []Part, i int) (ranked []Part, version string, err error) {
+	for at, pt := range parts {
+		all := pt.Resp.GetBeside()
+		switch {
+		case i >= len(all):
+			return nil, "", fmt.Errorf("node %s is of a version that ranks by one model alone", pt.Node)
+		case all[i].GetError() != "":
+			return nil, "", fmt.Errorf("model %s on node %s: %s", all[i].GetModel(), pt.Node, all[i].GetError())
+		case at > 0 && all[i].GetModelVersion() != version:
+			return nil, "", fmt.Errorf("model %s is of version %s on one node, and of %s on %s", all[i].GetModel(), version, all[i].GetModelVersion(), pt.Node)
+		}
+		version = all[i].GetModelVersion()
+		ranked = append(ranked, Part{Node: pt.Node, Group: pt.Group, Covered: pt.Covered, Resp: &nodev1.QueryResponse{Items: all[i].GetItems()}})
+	}
+	return ranked, version, nil
+}

@@ -1,0 +1,213 @@
+package fanout
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/questions"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Why a partition is missing from an answer, as Missing.reason says it.
+const (
+	MissTimeout     = "timeout"
+	MissUnreachable = "unreachable"
+	MissNoReplica   = "no_replica"
+	MissBehind      = "behind"
+	MissOverloaded  = "overloaded"
+	MissTooLarge    = "too_large"
+	MissModel       = "no_model"
+	MissOlder       = "older"
+	MissError       = "error"
+)
+
+// Part is what one node answered for its share of the partitions, of one group.
+type Part struct {
+	Node    millrace.NodeID
+	Group   *questions.Group
+	Covered cluster.Set
+	Resp    *nodev1.QueryResponse
+}
+
+// Answered is what a node says of a partition that it answered.
+type Answered struct {
+	Partition         millrace.Partition
+	Content, Features int64
+	Lag               time.Duration // 0: it keeps up
+}
+
+// Answers yields each partition that the node answered and the part covers.
+func (pt *Part) Answers() iter.Seq[Answered] {
+	return func(yield func(Answered) bool) {
+		all := pt.Resp.GetPartitions()
+		for i, p := range all.GetAnswered() {
+			if !pt.Covered.Has(millrace.Partition(p)) {
+				continue
+			}
+			a := Answered{Partition: millrace.Partition(p), Content: all.AppliedContent[i], Features: all.AppliedFeatures[i]}
+			if len(all.LagMs) > 0 {
+				a.Lag = time.Duration(all.LagMs[i]) * time.Millisecond
+			}
+			if !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// partitionsOf returns which of the wanted partitions a node has answered, and
+// why not the others.
+func partitionsOf(resp *nodev1.QueryResponse, want cluster.Set) (covered cluster.Set, missing map[millrace.Partition]string) {
+	all := resp.GetPartitions()
+	n := len(all.GetAnswered())
+	if sound := len(all.GetAppliedContent()) == n && len(all.GetAppliedFeatures()) == n && (len(all.GetLagMs()) == n || len(all.GetLagMs()) == 0); sound {
+		for _, p := range all.GetAnswered() {
+			if p >= 0 && p < partition.Count && want.Has(millrace.Partition(p)) {
+				covered.Add(millrace.Partition(p))
+			}
+		}
+	}
+	rest := want.Minus(covered)
+	if n := rest.Len(); n > 0 {
+		missing = make(map[millrace.Partition]string, n)
+	}
+	for p := range rest.All() {
+		missing[p] = MissError // it says nothing about it
+		if why, ok := all.GetMissing()[int32(p)]; ok {
+			missing[p] = missingOf(why)
+		}
+	}
+	return covered, missing
+}
+
+// Outcome is what is known of some partitions: the parts that cover them, no
+// two the same one of a group, and why the others are missing. What is missing
+// of one group no part covers.
+type Outcome struct {
+	Parts   []Part
+	Missing map[millrace.Partition]string
+	second  bool // it is the hedge's, or what replaced a failure
+}
+
+// add joins what is known of other partitions.
+func (o *Outcome) add(other Outcome) {
+	o.Parts = append(o.Parts, other.Parts...)
+	if o.Missing == nil {
+		o.Missing = other.Missing
+		return
+	}
+	maps.Copy(o.Missing, other.Missing)
+}
+
+// none is the outcome when all of some partitions are missing.
+func none(parts cluster.Set, why string) Outcome {
+	n := parts.Len()
+	if n == 0 {
+		return Outcome{}
+	}
+	o := Outcome{Missing: make(map[millrace.Partition]string, n)}
+	for p := range parts.All() {
+		o.Missing[p] = why
+	}
+	return o
+}
+
+// all reports whether nothing was answered, and for one reason.
+func (o *Outcome) all(why string) bool {
+	for _, w := range o.Missing {
+		if w != why {
+			return false
+		}
+	}
+	return len(o.Parts) == 0 && len(o.Missing) > 0
+}
+
+// uncover takes what is missing from what the parts cover.
+func (o *Outcome) uncover() {
+	left := o.Left()
+	if left.Len() == 0 {
+		return
+	}
+	kept := o.Parts[:0]
+	for _, pt := range o.Parts {
+		if pt.Covered = pt.Covered.Minus(left); pt.Covered.Len() > 0 {
+			kept = append(kept, pt)
+		}
+	}
+	o.Parts = kept
+}
+
+func (o *Outcome) Left() (s cluster.Set) {
+	for p := range o.Missing {
+		s.Add(p)
+	}
+	return s
+}
+
+// explained replaces "no replica", where that only means no further one, by
+// why the earlier ones did not answer.
+func (o Outcome) explained(earlier map[millrace.Partition]string) Outcome {
+	for p, why := range o.Missing {
+		if was, ok := earlier[p]; ok && why == MissNoReplica {
+			o.Missing[p] = was
+		}
+	}
+	return o
+}
+
+// missingOf translates what a node says of a partition.
+func missingOf(node string) string {
+	switch node {
+	case "not_ready":
+		return MissBehind
+	case "not_hosted":
+		return MissNoReplica
+	case "deadline":
+		return MissTimeout
+	}
+	return MissError
+}
+
+// oneVersion leaves out the parts that answered by another version than the
+// one that covers most of their group. Only of built-in models can there be two,
+// while the cluster's binaries are replaced.
+func (o *Outcome) oneVersion() {
+	if !slices.ContainsFunc(o.Parts, func(pt Part) bool {
+		first := &o.Parts[0]
+		return pt.Group != first.Group || pt.Resp.GetModelVersion() != first.Resp.GetModelVersion()
+	}) {
+		return
+	}
+	type speaks struct {
+		*questions.Group
+		version string
+	}
+	covers, most := map[speaks]int{}, map[*questions.Group]string{}
+	for i := range o.Parts {
+		s := speaks{o.Parts[i].Group, o.Parts[i].Resp.GetModelVersion()}
+		covers[s] += o.Parts[i].Covered.Len()
+		best := covers[speaks{s.Group, most[s.Group]}]
+		if covers[s] > best || covers[s] == best && s.version > most[s.Group] {
+			most[s.Group] = s.version
+		}
+	}
+	if len(covers) == len(most) {
+		return
+	}
+	kept := o.Parts[:0:0]
+	left := Outcome{Missing: o.Missing}
+	for _, pt := range o.Parts {
+		if pt.Resp.GetModelVersion() == most[pt.Group] {
+			kept = append(kept, pt)
+			continue
+		}
+		left.add(none(pt.Covered, MissModel))
+	}
+	o.Parts, o.Missing = kept, left.Missing
+	o.uncover()
+}

@@ -1,0 +1,24 @@
+package fanout
+
+import (
+	"testing"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Of two versions of a built-in model, one makes the answer, and the rest is
+// missing.
+func TestTwoVersionsNeverMeet(t *testing.T) {
+	var few, many cluster.Set
+	few.Add(1)
+	many.Add(2)
+	many.Add(3)
+	o := Outcome{Parts: []Part{
+		{Node: "n0", Covered: few, Resp: &nodev1.QueryResponse{Model: "home", ModelVersion: "1"}}, {Node: "n1", Covered: many, Resp: &nodev1.QueryResponse{Model: "home", ModelVersion: "2"}},
+	}}
+	o.oneVersion()
+	if len(o.Parts) != 1 || o.Parts[0].Node != "n1" || o.Missing[1] != MissModel || len(o.Missing) != 1 {
+		t.Fatalf("%+v", o)
+	}
+}

@@ -1,0 +1,76 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/questions"
+)
+
+// What a call tells of a node that did not come to answer it.
+var (
+	// errMute ends calls of a node that answers nobody.
+	errMute        = errors.New("broker: the node answers nobody")
+	ErrUnreachable = errors.New("broker: the node cannot be reached")
+	ErrTooLarge    = errors.New("broker: the node's answer is larger than a message may be")
+	errOlder       = errors.New("broker: the node is of an older version, which does not understand all of the question")
+)
+
+// reason says why a call that gave err answered nothing.
+func reason(ctx context.Context, err error) string {
+	var e *millrace.Error
+	switch {
+	case errors.Is(context.Cause(ctx), errMute), errors.Is(err, ErrUnreachable):
+		return MissUnreachable
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
+		return MissTimeout
+	case errors.Is(err, ErrTooLarge):
+		return MissTooLarge
+	case errors.Is(err, errOlder):
+		return MissOlder
+	case !errors.As(err, &e):
+		return MissError
+	}
+	switch e.Reason {
+	case millrace.ReasonDeadline:
+		return MissTimeout
+	case millrace.ReasonOverloaded:
+		return MissOverloaded
+	case millrace.ReasonNotHere:
+		return MissModel
+	}
+	return MissError
+}
+
+// Nothing is the refusal when no partition was answered: an empty page would
+// look like an empty feed.
+func (f *Asking) Nothing(o Outcome) error {
+	counts := map[string]int{}
+	for _, why := range o.Missing {
+		counts[why]++
+	}
+	e := &millrace.Error{Reason: millrace.ReasonUnavailable, WayOut: "try again after a pause; if it lasts, see what millrace cluster show says of the index nodes"}
+	switch n := len(o.Missing); {
+	case counts[MissModel] == n:
+		return f.nobodyHas()
+	case counts[MissOlder] == n:
+		e.WayOut = "upgrade the index nodes, and the brokers after them; until then only first pages are answered"
+	case counts[MissTimeout] == n:
+		e.Reason, e.WayOut = millrace.ReasonDeadline, "allow more time or ask for fewer entities"
+	case counts[MissOverloaded] == n:
+		e.Reason, e.WayOut = millrace.ReasonOverloaded, "try again after a pause"
+	case counts[MissTooLarge] == n:
+		e.Reason, e.WayOut = millrace.ReasonTooLarge, questions.FewerItems
+	}
+	var whys []string
+	for _, why := range slices.Sorted(maps.Keys(counts)) {
+		whys = append(whys, fmt.Sprintf("%d %s", counts[why], why))
+	}
+	e.Detail = "no partition answered: " + strings.Join(whys, ", ")
+	return e
+}

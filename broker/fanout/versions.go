@@ -1,0 +1,118 @@
+package fanout
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/questions"
+)
+
+// absent remembers for a moment which nodes lack which models, so that other
+// replicas are asked first.
+type absent struct {
+	mu struct {
+		sync.Mutex
+		until map[absence]time.Time
+	}
+}
+
+type absence struct {
+	node millrace.NodeID
+	sum  string
+}
+
+const (
+	absentFor  = time.Second
+	maxAbsents = 10_000
+)
+
+func (a *absent) note(node millrace.NodeID, sum string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.until == nil || len(a.mu.until) >= maxAbsents {
+		a.mu.until = map[absence]time.Time{}
+	}
+	a.mu.until[absence{node, sum}] = time.Now().Add(absentFor)
+}
+
+// of returns the nodes that lacked a model just now.
+func (a *absent) of(sum string) (nodes []millrace.NodeID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for is, until := range a.mu.until {
+		switch {
+		case time.Now().After(until):
+			delete(a.mu.until, is)
+		case is.sum == sum:
+			nodes = append(nodes, is.node)
+		}
+	}
+	return nodes
+}
+
+// lack notes that a node does not have the model of a group.
+func (f *Asking) lack(id millrace.NodeID, g *questions.Group) {
+	f.b.absent.note(id, g.Query.ModelSum)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.lacked = g.Model()
+	if !slices.Contains(f.mu.lacking, id) {
+		f.mu.lacking = append(f.mu.lacking, id)
+	}
+}
+
+// spent reports whether as many replicas were asked as may be. One that only
+// lacked the model does not count.
+func (f *Asking) spent(tried []millrace.NodeID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, id := range tried {
+		if !slices.Contains(f.mu.lacking, id) {
+			n++
+		}
+	}
+	return n >= maxReplicas
+}
+
+// nobodyHas is the refusal when every replica that could be asked lacks the
+// model.
+func (f *Asking) nobodyHas() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for _, id := range f.mu.lacking {
+		ids = append(ids, string(id))
+	}
+	slices.Sort(ids)
+	v := f.mu.lacked
+	return &millrace.Error{
+		Reason: millrace.ReasonUnavailable, Field: "model", Detail: fmt.Sprintf("no replica that could be asked has model %s (%.12s): it is not on %s", v, v.Sum, strings.Join(ids, ", ")),
+		WayOut: "see millrace model list for why; push it again, roll it back, or ask by another model",
+	}
+}
+
+// LacksWeights reports whether a node refused to rank by weights that a version
+// lacks.
+func LacksWeights(err error) bool {
+	var e *millrace.Error
+	return errors.As(err, &e) && e.Reason == millrace.ReasonUnknown && e.Field == "weights"
+}
+
+// IsCondemned reports whether a node refused to rank by a version.
+func IsCondemned(err error) bool {
+	var e *millrace.Error
+	return errors.As(err, &e) && e.Reason == millrace.ReasonCondemned
+}
+
+// RefusedBy is the version, and its weights, that a node refused to rank by.
+func (f *Asking) RefusedBy() questions.Weighted {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.RefusedBy
+}

@@ -1,0 +1,37 @@
+package fanout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace"
+)
+
+// A node that lacked a model is asked last for a moment, and only for that.
+func TestAbsentModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a absent
+		a.note("n1", "x")
+		if got := a.of("x"); !slices.Equal(got, []millrace.NodeID{"n1"}) || len(a.of("y")) > 0 {
+			t.Errorf("absent on %v", got)
+		}
+		time.Sleep(absentFor + 1) // virtual
+		if got := a.of("x"); len(got) > 0 {
+			t.Errorf("still absent on %v", got)
+		}
+	})
+}
+
+// A refusal for nodes that are away says where to look for them; one for
+// overload does not.
+func TestARefusalSaysWhereToLook(t *testing.T) {
+	for why, looks := range map[string]bool{MissUnreachable: true, MissNoReplica: true, MissOverloaded: false, MissTimeout: false} {
+		err := new(Asking).Nothing(Outcome{Missing: map[millrace.Partition]string{1: why, 2: why}})
+		if got := strings.Contains(err.Error(), "millrace cluster show"); got != looks {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package feeds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Kind is the kind of the cluster's artefacts that are feed definitions,
+// in YAML, each under its feed's name.
+const Kind = "definitions"
+
+// Definitions gives feed definitions as they are now; [cluster.Artefacts] of
+// [Kind] does.
+type Definitions interface {
+	Serving() map[string]cluster.Version
+	All() map[string][]cluster.Version
+	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	Changed() <-chan struct{}
+	// Use is told what is served, which the next process finds in LastUsed.
+	Use(versions map[string]cluster.Version)
+	LastUsed() map[cluster.Version][]byte
+}
+
+// The bounds of what a broker takes over.
+const (
+	maxDefinitions  = 1000
+	definitionTime  = 5 * time.Second // to read one and to try its filter
+	definitionRetry = 5 * time.Second // after one could not be taken over
+	maxOlder        = 3               // versions tried where the serving one is bad and none was good before
+)
+
+// Set is feed definitions by name.
+type Set map[string]Feed
+
+// Names are the names of all, for people.
+func (s Set) Names() string { return strings.Join(slices.Sorted(maps.Keys(s)), ", ") }
+
+// Book is the feeds that are served: those that came with the broker, and
+// over them those of the cluster. Requests read a set that never changes;
+// definitions are read, parsed and tried by one goroutine, which then swaps the
+// set.
+type Book struct {
+	fixed Set
+	defs  Definitions // nil: only the fixed ones
+	try   tries
+	bad   *prometheus.GaugeVec // feed: 1 if its serving version is not taken over
+	log   *slog.Logger
+
+	served  atomic.Pointer[Set]
+	earlier editions
+	ended   sync.WaitGroup
+	stop    context.CancelFunc
+	resting chan struct{} // can be received from while nothing is to be taken over
+
+	// Only take touches these.
+	taken  map[string]taken
+	faults map[string]string
+}
+
+// tries says what speaks against serving a definition, and whether anybody could
+// be asked.
+type tries func(context.Context, Feed) (heard bool, err error)
+
+// taken is a definition of the cluster that is served.
+type taken struct {
+	Feed
+	from cluster.Version
+}
+
+func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book {
+	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
+	for _, f := range fixed {
+		f.Limit = cmp.Or(f.Limit, defaultLimit)
+		f.edition = cluster.Version{Name: f.Name, Sum: f.digest()}
+		b.fixed[f.Name] = f
+	}
+	b.served.Store(&b.fixed)
+	b.bad = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "broker", Name: "definition_fault",
+		Help: "1 for a feed whose definition in the cluster is not taken over, so that the last good one serves."}, []string{"feed"})
+	return b
+}
+
+// Current returns the feeds as they are now. The caller must not change them.
+func (b *Book) Current() Set { return *b.served.Load() }
+
+// Defined reports whether a feed serves, or a definition of it is in the cluster.
+func (b *Book) Defined(name string) bool {
+	_, served := b.Current()[name]
+	if !served && b.defs != nil {
+		_, served = b.defs.Serving()[name]
+	}
+	return served
+}
+
+// Rests can be received from while nothing is to be taken over.
+func (b *Book) Rests() <-chan struct{} { return b.resting }
+
+// Collectors are the metrics of definitions.
+func (b *Book) Collectors() []prometheus.Collector { return []prometheus.Collector{b.bad} }
+
+// Start takes the definitions over that there are, and follows them until
+// close.
+func (b *Book) Start() {
+	if b.defs == nil {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	changed := b.defs.Changed()
+	serving := b.defs.Serving()
+	for v, body := range b.defs.LastUsed() {
+		if f, err := parseVersion(v, body); err == nil && serving[v.Name] != v { // what serves is tried as ever
+			b.earlier.keep(f)
+			b.taken[v.Name] = taken{f, v}
+		}
+	}
+	b.take(ctx)
+	b.ended.Go(func() { b.follow(ctx, changed) })
+}
+
+func (b *Book) Close() {
+	b.stop()
+	b.ended.Wait()
+}
+
+// follow takes over what has changed. Changes that come while it does so are
+// taken over together.
+func (b *Book) follow(ctx context.Context, changed <-chan struct{}) {
+	for {
+		var again <-chan time.Time
+		if len(b.faults) > 0 { // a schema or a version may arrive yet
+			again = time.After(definitionRetry)
+		}
+		for rests := true; rests; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				rests = false
+			case <-again:
+				rests = false
+			case b.resting <- struct{}{}:
+			}
+		}
+		changed = b.defs.Changed()
+		b.take(ctx)
+	}
+}
+
+// take takes the cluster's definitions over. A bad one changes nothing: the
+// last good one of its name stays.
+func (b *Book) take(ctx context.Context) {
+	serving := b.defs.Serving()
+	next, faults, leftOut, round := map[string]taken{}, map[string]string{}, 0, &round{parsed: map[string]Feed{}}
+	for _, name := range slices.Sorted(maps.Keys(serving)) {
+		t, have := b.taken[name]
+		if !have && len(next)+len(faults) >= maxDefinitions {
+			leftOut++
+			continue
+		}
+		if !have || t.from != serving[name] {
+			var err error
+			if t, err = b.change(ctx, serving[name], round); err != nil {
+				faults[name] = err.Error()
+			}
+		}
+		if t.Name != "" {
+			next[name] = t
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if leftOut > 0 {
+		b.log.Error("there are more feed definitions than a broker takes; drop some", "most", maxDefinitions, "left_out", leftOut)
+	}
+	b.tell(next, faults)
+	all := maps.Clone(b.fixed)
+	for name, t := range next {
+		all[name] = t.Feed
+	}
+	for _, f := range round.closed(next) {
+		all[f.Name] = f
+	}
+	b.taken, b.faults = next, faults
+	b.served.Store(&all)
+	used := make(map[string]cluster.Version, len(next))
+	for name, t := range next {
+		used[name] = t.from
+	}
+	b.defs.Use(used)
+}
+
+// closed returns the feeds of which no definition is served and one was read
+// that forbids something: what it forbids must not be open because it has a
+// fault.
+func (r *round) closed(next map[string]taken) (all []Feed) {
+	for name, f := range r.parsed {
+		if _, served := next[name]; !served && f.Forbids() != (Forbid{}) {
+			f.refused = true
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// round is what one pass over the definitions has found out: what is away is
+// waited for once and not once a definition.
+type round struct {
+	lost time.Duration // waited for bodies that could not be read
+	deaf bool          // nobody can be asked what speaks against a definition
+
+	parsed map[string]Feed // by name, the newest definition that could be read, whether it is served or not
+}
+
+var errUnread = errors.New("feed: it is read later; others could not be read for too long")
+
+// change returns what to serve now that a version serves in the cluster, and
+// why it is another one; the zero value if there is none.
+func (b *Book) change(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+	fresh, err := b.read(ctx, v, r)
+	if err == nil {
+		return fresh, nil
+	}
+	if old, had := b.taken[v.Name]; had {
+		return old, err
+	}
+	// Nothing of this name is served: take the newest before it that is good.
+	versions := b.defs.All()[v.Name]
+	at := slices.Index(versions, v)
+	for i := at - 1; i >= max(0, at-maxOlder); i-- {
+		if old, not := b.read(ctx, versions[i], r); not == nil {
+			return old, err
+		}
+	}
+	return taken{}, err
+}
+
+// read reads a version of a definition and checks it.
+func (b *Book) read(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+	if r.lost >= definitionTime {
+		return taken{}, errUnread
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, definitionTime)
+	defer cancel()
+	body, err := b.defs.Body(ctx, v)
+	if err != nil {
+		r.lost += time.Since(began)
+		return taken{}, err
+	}
+	f, err := parseVersion(v, body)
+	if err != nil {
+		return taken{}, err
+	}
+	if _, newer := r.parsed[f.Name]; !newer {
+		r.parsed[f.Name] = f
+	}
+	if !r.deaf {
+		heard, err := b.try(ctx, f)
+		if err != nil {
+			return taken{}, err
+		}
+		r.deaf = !heard
+	}
+	b.earlier.keep(f)
+	return taken{f, v}, nil
+}
+
+// parseVersion reads the body of a version.
+func parseVersion(v cluster.Version, body []byte) (Feed, error) {
+	f, err := Parse(body)
+	if err != nil {
+		return Feed{}, err
+	}
+	if f.Name != v.Name {
+		return Feed{}, fmt.Errorf("feed: the definition under %q is named %q", v.Name, f.Name)
+	}
+	if f.Version, err = strconv.ParseInt(v.Version, 10, 64); err != nil {
+		return Feed{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
+	}
+	f.Limit, f.edition = cmp.Or(f.Limit, defaultLimit), v
+	return f, nil
+}
+
+// tell says what has changed since the last time.
+func (b *Book) tell(next map[string]taken, faults map[string]string) {
+	for name, t := range next {
+		if old, ok := b.taken[name]; ok && old.from == t.from {
+			continue
+		}
+		b.log.Info("feed defined", "feed", name, "version", t.Version)
+		if _, covers := b.fixed[name]; covers {
+			b.log.Warn("the definition of the cluster covers a feed that came with the broker", "feed", name, "version", t.Version)
+		}
+	}
+	for name, fault := range faults {
+		b.bad.WithLabelValues(name).Set(1)
+		if b.faults[name] != fault {
+			b.log.Error("a feed definition is not taken over", "feed", name, "last_good", next[name].Version, "err", fault)
+		}
+	}
+	for name := range b.faults {
+		if _, still := faults[name]; !still {
+			b.bad.DeleteLabelValues(name)
+		}
+	}
+}

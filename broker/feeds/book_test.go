@@ -1,0 +1,241 @@
+package feeds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/millrace/millrace/broker/feedstest"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// anyFeed finds nothing wrong with a definition.
+func anyFeed(context.Context, Feed) (bool, error) { return true, nil }
+
+func openBook(t *testing.T, d *feedstest.Definitions, try tries, fixed ...Feed) *Book {
+	b := NewBook(append(BuiltIn(), fixed...), d, try, slog.New(slog.DiscardHandler))
+	b.Start()
+	t.Cleanup(b.Close)
+	return b
+}
+
+// settled returns the feeds once all changes until now are taken over. A book
+// that is about to rest when a change comes may rest once more before it looks.
+func settled(b *Book) Set {
+	for range 40 {
+		<-b.resting
+	}
+	return b.Current()
+}
+
+func TestDefinedFeeds(t *testing.T) {
+	d := feedstest.New()
+	book := openBook(t, d, anyFeed, Feed{Name: "file", Model: "m"})
+	served := func(want ...string) {
+		t.Helper()
+		if got := slices.Sorted(maps.Keys(settled(book))); !slices.Equal(got, want) {
+			t.Errorf("serves %v, want %v", got, want)
+		}
+	}
+	served("file", "home", "recent")
+
+	d.Serve("jobs", 5, "name: jobs\nmodel: j1")
+	d.Serve("file", 6, "name: file\nmodel: m2")
+	served("file", "home", "jobs", "recent")
+	if f := book.Current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != defaultLimit {
+		t.Errorf("file is %+v", f)
+	}
+
+	// Bad ones change nothing: the last good one stays, a new one is not there.
+	before := book.Current()
+	d.Serve("jobs", 7, "name: jobs\nmodle: x")
+	d.Serve("other", 1, "name: another\nmodel: x")
+	served("file", "home", "jobs", "recent")
+	if f := book.Current()["jobs"]; f.Model != "j1" || f.Version != 5 {
+		t.Errorf("jobs is %+v", f)
+	}
+	if before["jobs"].Version != 5 || len(before) != 4 {
+		t.Error("a set that was handed out has changed")
+	}
+	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs", "other"}) {
+		t.Errorf("faults are told of %v", got)
+	}
+
+	// One that is dropped uncovers what came with the broker.
+	d.Drop("file")
+	d.Drop("other")
+	d.Serve("jobs", 8, "name: jobs\nmodel: j8")
+	served("file", "home", "jobs", "recent")
+	if f := book.Current()["file"]; f.Model != "m" || f.Version != 0 {
+		t.Errorf("file is %+v", f)
+	}
+	if got := faultsOf(t, book.bad); len(got) > 0 {
+		t.Errorf("faults are still told of %v", got)
+	}
+}
+
+// faultsOf returns the feeds whose definition has a fault, as metrics say.
+func faultsOf(t *testing.T, bad *prometheus.GaugeVec) (feeds []string) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(bad)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		for _, m := range family.Metric {
+			feeds = append(feeds, label(m, "feed"))
+		}
+	}
+	return feeds
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.Label {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}
+
+// TestABadDefinitionKeepsTheLastGoodAcrossRestarts: a broker that starts while
+// a bad version serves takes the newest before it that is good.
+func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
+	d := feedstest.New()
+	d.Serve("jobs", 1, "name: jobs\nmodel: j1")
+	d.Serve("jobs", 2, "name: jobs\nmodel: j2\nfilter: bad")
+	d.Serve("jobs", 3, "name: jobs\nmodel: [")
+	refuse := func(_ context.Context, f Feed) (bool, error) {
+		if f.Filter != "" {
+			return true, errors.New("no filter")
+		}
+		return true, nil
+	}
+	book := openBook(t, d, refuse)
+	if f := settled(book)["jobs"]; f.Version != 1 {
+		t.Errorf("serves %+v", f)
+	}
+	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs"}) {
+		t.Errorf("faults are told of %v", got)
+	}
+}
+
+// TestWhatIsAwayIsWaitedForOnce: a broker that starts while etcd or all index
+// nodes hang does not wait for them once a definition.
+// A broker that is restarted while a version cannot be read serves what it served,
+// be that older than the versions before it or dropped meanwhile.
+func TestARestartServesTheLastGoodDefinition(t *testing.T) {
+	d := feedstest.New()
+	d.Serve("jobs", 1, "name: jobs\nmodel: j1")
+	book := openBook(t, d, anyFeed)
+	settled(book)
+	d.Mu.Lock()
+	d.Read = func(cluster.Version) error { return errors.New("no etcd") }
+	d.Versions["jobs"] = nil
+	d.Mu.Unlock()
+	d.Serve("jobs", 7, "name: jobs\nmodel: j7")
+	settled(book)
+	book.Close()
+	for range 2 {
+		book := openBook(t, d, anyFeed)
+		if f := book.Current()["jobs"]; f.Model != "j1" || f.Version != 1 || len(book.faults) != 1 {
+			t.Errorf("jobs is %+v, faults %v", f, book.faults)
+		}
+		book.Close()
+	}
+}
+
+func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
+	d := feedstest.New()
+	for i := range 100 {
+		name := fmt.Sprintf("f%d", i)
+		d.Serve(name, 1, "name: "+name+"\nmodel: m\nfilter: record.a")
+	}
+	asked := 0
+	book := NewBook(BuiltIn(), d, func(context.Context, Feed) (bool, error) { asked++; return false, nil }, slog.New(slog.DiscardHandler))
+	if book.take(t.Context()); asked != 1 || len(book.Current()) != 102 {
+		t.Errorf("nodes were asked %d times, for %d feeds", asked, len(book.Current()))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		d.Read = func(v cluster.Version) error {
+			if v.Name != "f7" {
+				time.Sleep(definitionTime / 2)
+			}
+			return errors.New("etcd is away")
+		}
+		book := NewBook(BuiltIn(), d, anyFeed, slog.New(slog.DiscardHandler))
+		if book.take(t.Context()); time.Since(began) != definitionTime || len(book.Current()) != 2 {
+			t.Errorf("it took %v, for %d feeds", time.Since(began), len(book.Current()))
+		}
+		// One alone that can't be read holds up nobody.
+		d.Read = func(v cluster.Version) error {
+			if v.Name == "f0" {
+				return errors.New("its bytes are lost")
+			}
+			return nil
+		}
+		if book.take(t.Context()); len(book.Current()) != 101 {
+			t.Errorf("%d feeds", len(book.Current()))
+		}
+	})
+}
+
+// TestUpdatesOfDefinitionsCoalesce (input 83): a thousand versions that come
+// while one is read cost one more read.
+func TestUpdatesOfDefinitionsCoalesce(t *testing.T) {
+	d := feedstest.New()
+	book := openBook(t, d, anyFeed)
+	settled(book)
+	begun, free := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	d.Mu.Lock()
+	d.Read = func(cluster.Version) error {
+		once.Do(func() {
+			close(begun)
+			<-free
+		})
+		return nil
+	}
+	d.Mu.Unlock()
+	d.Serve("jobs", 1, "name: jobs\nmodel: m1")
+	<-begun
+	for i := range 1000 {
+		d.Serve("jobs", i+2, fmt.Sprintf("name: jobs\nmodel: m%d", i+2))
+	}
+	close(free)
+	if f := settled(book)["jobs"]; f.Version != 1001 {
+		t.Errorf("serves version %d", f.Version)
+	}
+	if d.Reads > 2 {
+		t.Errorf("%d versions are read", d.Reads)
+	}
+}
+
+// TestDefinitionsAreBounded: a broker takes no more than its bound, and those
+// that it has stay.
+func TestDefinitionsAreBounded(t *testing.T) {
+	d := feedstest.New()
+	d.Serve("z", 1, "name: z\nmodel: m")
+	book := openBook(t, d, anyFeed)
+	for i := range maxDefinitions + 50 {
+		name := fmt.Sprintf("f%04d", i)
+		d.Serve(name, 1, "name: "+name+"\nmodel: m")
+	}
+	all := settled(book)
+	if _, kept := all["z"]; !kept || len(all) > maxDefinitions+len(book.fixed)+1 {
+		t.Errorf("%d feeds, z is among them: %t", len(all), kept)
+	}
+}

@@ -1,0 +1,116 @@
+package feeds
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/pagetoken"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// editions are definitions that served, or were asked for by a page: pages keep
+// the one of their first.
+type editions struct {
+	mu struct {
+		sync.Mutex
+		kept []Feed // the one used last is the last
+	}
+	reads singleflight.Group
+}
+
+const (
+	maxEditions = 256
+	editionWait = 2 * time.Second // of a page for a definition that has to be read
+)
+
+// keep remembers a definition for pages.
+func (e *editions) keep(f Feed) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.kept = slices.DeleteFunc(e.mu.kept, func(old Feed) bool { return old.edition == f.edition })
+	e.mu.kept = append(e.mu.kept, f)
+	if n := len(e.mu.kept) - maxEditions; n > 0 {
+		e.mu.kept = slices.Delete(e.mu.kept, 0, n)
+	}
+}
+
+func (e *editions) find(v cluster.Version) (Feed, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if i := slices.IndexFunc(e.mu.kept, func(f Feed) bool { return f.edition == v }); i >= 0 {
+		return e.mu.kept[i], true
+	}
+	return Feed{}, false
+}
+
+// Edition returns the definition that made the first page of a feed, as long as
+// it is there. What serves now may forbid more: that holds at once. A private
+// feed has no pages by another definition than the one that serves, which would
+// show what it drops.
+func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
+	v := cluster.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
+	if now.edition.Version == c.Feed && c.Keys.Definition(now.edition.Sum, now.Private) == c.FeedSum {
+		return now, nil
+	}
+	if now.Private {
+		return Feed{}, pagetoken.Refuse("feed %s is private, and its definition is another than that of the first page", v.Name)
+	}
+	f, there := b.fixed[v.Name]
+	if there = there && f.edition == v; !there && v.Version != "" && b.defs != nil && slices.Contains(b.defs.All()[v.Name], v) {
+		var err error
+		if f, err = b.reread(v); err != nil {
+			return Feed{}, &millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "page_token", Detail: fmt.Sprintf("the definition %s, which made the first page, cannot be read now: %v", v, err),
+				WayOut: "try again, or ask for the first page again, without a token",
+			}
+		}
+		there = true
+	}
+	if !there {
+		return Feed{}, pagetoken.Refuse("the definition of feed %s that made the first page is no longer there", v.Name)
+	}
+	f.Forbid = f.Forbids().Or(now.Forbids())
+	return f, nil
+}
+
+// reread returns a version that does not serve. One reads it, beside the
+// requests, for all that wait.
+func (b *Book) reread(v cluster.Version) (Feed, error) {
+	if f, ok := b.earlier.find(v); ok {
+		return f, nil
+	}
+	read := b.earlier.reads.DoChan(v.String()+v.Sum, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), definitionTime)
+		defer cancel()
+		body, err := b.defs.Body(ctx, v)
+		if err != nil {
+			return nil, err
+		}
+		f, err := parseVersion(v, body)
+		if err == nil {
+			b.earlier.keep(f)
+		}
+		return f, err
+	})
+	select {
+	case r := <-read:
+		f, _ := r.Val.(Feed)
+		return f, r.Err
+	case <-time.After(editionWait):
+		return Feed{}, fmt.Errorf("it was not read within %s", editionWait)
+	}
+}
+
+// digest tells the definitions apart that came with a broker.
+func (f Feed) digest() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", f))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,167 @@
+// Package feeds is definitions of feeds: what they say and forbid, how one is
+// checked and stored, which of them a broker serves now, and which served when the
+// first page was made.
+package feeds
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+)
+
+// Feed is a feed definition: what a request that names it gets unless it says
+// otherwise. In YAML its fields are in lower case, words joined by '_'.
+type Feed struct {
+	Name   string                 `yaml:"name"`
+	Types  []millrace.ContentType `yaml:"types,omitempty"`  // that may be asked for; empty: all
+	Filter string                 `yaml:"filter,omitempty"` // joined with the request's by "and"
+	Window time.Duration          `yaml:"window,omitempty"` // how far back from as_of, such as 168h; 0: no limit
+	Model  string                 `yaml:"model"`
+	// Shadow are models that rank nothing, and score each item beside Model
+	// where a request asks to explain.
+	Shadow []string `yaml:"shadow,omitempty"`
+	// ShadowShare of the answers, from 0 to 1, are ranked again by each of
+	// Shadow, beside the request, to count how far they would differ.
+	ShadowShare float64 `yaml:"shadow_share,omitempty"`
+	// DistinctObjects shows the best record of each object, and up to three
+	// others as "also".
+	DistinctObjects bool `yaml:"distinct_objects,omitempty"`
+	CapPerEntity    int  `yaml:"cap_per_entity,omitempty"` // 0: no cap
+	Limit           int  `yaml:"limit,omitempty"`          // of a request that names none; 0: 20
+	// Spacing moves items of a page apart.
+	Spacing Spacing `yaml:"spacing,omitempty"`
+	// Forbid is what callers may not ask of the feed.
+	Forbid Forbid `yaml:"forbid,omitempty"`
+	// Private forbids all by which a caller could learn of records that the feed
+	// drops: explain, why and the built-in feeds.
+	Private bool `yaml:"private,omitempty"`
+
+	refused bool // its definition is not taken over; what it forbids holds all the same
+	// Version is of the definition in the cluster; 0 elsewhere.
+	Version int64 `yaml:"-"`
+
+	builtIn bool // as it came with Millrace
+	// interleaved is the model that drafts with Model, where a variant says so.
+	interleaved string
+	edition     cluster.Version // of the definition: what pages keep
+}
+
+// Spacing is how many other items stand between two of one entity, or of one
+// type, as far as a page has others; 0: none need to.
+type Spacing struct {
+	Entity int `yaml:"entity,omitempty"`
+	Type   int `yaml:"type,omitempty"`
+}
+
+// defaultLimit is what a page holds when nobody says otherwise.
+const defaultLimit = 20
+
+// BuiltIn returns the feeds that every broker serves: recent and home.
+func BuiltIn() []Feed {
+	return []Feed{
+		{Name: "recent", Model: "recency", Limit: defaultLimit, builtIn: true},
+		{
+			Name: "home", Model: "home", Limit: defaultLimit, builtIn: true, DistinctObjects: true, CapPerEntity: 3,
+			Types: []millrace.ContentType{"post", "share", "like", "comment"},
+		},
+	}
+}
+
+// maxShadow is how many models score beside that of a feed.
+const maxShadow = 8
+
+// maxFeedBytes bounds a definition's file.
+const maxFeedBytes = 64 << 10
+
+// Parse reads a feed definition in YAML and reports all its faults at
+// once.
+func Parse(file []byte) (f Feed, err error) {
+	if len(file) > maxFeedBytes {
+		return Feed{}, fmt.Errorf("feed: %d bytes, more than %d", len(file), maxFeedBytes)
+	}
+	if err := document.Decode(file, &f); err != nil {
+		return Feed{}, fmt.Errorf("feed: %w", err)
+	}
+	return f, f.Validate()
+}
+
+// Validate reports every fault at once.
+func (f Feed) Validate() error {
+	var errs []error
+	fault := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("feed %q: %s: %s", f.Name, field, fmt.Sprintf(format, args...)))
+	}
+	if !limits.NamePattern.MatchString(f.Name) {
+		fault("name", "want a letter, then up to 62 letters, digits, '_', '.' and '-'")
+	}
+	if !limits.NamePattern.MatchString(f.Model) {
+		fault("model", "%q is not the name of a model; recency always is there", f.Model)
+	}
+	if len(f.Shadow) > maxShadow {
+		fault("shadow", "%d models, more than %d", len(f.Shadow), maxShadow)
+	}
+	for i, m := range f.Shadow {
+		if !limits.NamePattern.MatchString(m) {
+			fault(fmt.Sprintf("shadow[%d]", i), "%q is not the name of a model", m)
+		}
+		if m == f.Model || slices.Contains(f.Shadow[:i], m) {
+			fault(fmt.Sprintf("shadow[%d]", i), "%q is there twice", m)
+		}
+	}
+	switch {
+	case !(f.ShadowShare >= 0 && f.ShadowShare <= 1):
+		fault("shadow_share", "%v is not between 0 and 1", f.ShadowShare)
+	case f.ShadowShare > 0 && len(f.Shadow) == 0:
+		fault("shadow_share", "there are no models in shadow to rank answers again")
+	}
+	if len(f.Types) > limits.MaxTypes {
+		fault("types", "%d of them, more than %d; leave them out for all", len(f.Types), limits.MaxTypes)
+	}
+	for i, t := range f.Types {
+		if err := limits.CheckText(string(t), millrace.MaxTypeBytes); err != nil {
+			fault(fmt.Sprintf("types[%d]", i), "%v", err)
+		}
+		if slices.Contains(f.Types[:i], t) {
+			fault(fmt.Sprintf("types[%d]", i), "%q is there twice", t)
+		}
+	}
+	if err := limits.CheckFilter(f.Filter); err != nil {
+		fault("filter", "%v", err)
+	}
+	if f.Window < 0 {
+		fault("window", "%s is negative; leave it out for no limit", f.Window)
+	}
+	if f.CapPerEntity < 0 || f.CapPerEntity > math.MaxInt32 {
+		fault("cap_per_entity", "%d is not between 1 and %d; leave it out for no cap", f.CapPerEntity, math.MaxInt32)
+	}
+	if f.Spacing.Entity < 0 || f.Spacing.Entity > maxSpacing {
+		fault("spacing.entity", "%d is not between 0 and %d", f.Spacing.Entity, maxSpacing)
+	}
+	if f.Spacing.Type < 0 || f.Spacing.Type > maxSpacing {
+		fault("spacing.type", "%d is not between 0 and %d", f.Spacing.Type, maxSpacing)
+	}
+	if f.Limit < 0 || f.Limit > limits.MaxLimit {
+		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, limits.MaxLimit, defaultLimit)
+	}
+	return errors.Join(errs...)
+}
+
+// IsRefused reports whether the definition of the feed in the cluster has a fault
+// and none before it was good, so that it serves nobody.
+func (f *Feed) IsRefused() bool { return f.refused }
+
+// IsBuiltIn reports whether the feed is as it came with Millrace.
+func (f *Feed) IsBuiltIn() bool { return f.builtIn }
+
+// Edition is the version of the definition, which pages keep.
+func (f *Feed) Edition() cluster.Version { return f.edition }
+
+// Beside is the model that drafts pages with the feed's, where a variant says so.
+func (f *Feed) Beside() string { return f.interleaved }

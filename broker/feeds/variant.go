@@ -1,0 +1,44 @@
+package feeds
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// Set lets variants change a definition.
+func (f *Feed) Set(s experiment.Sets) {
+	if s.Interleave != nil {
+		f.interleaves(s.Interleave)
+	}
+	if s.Model != "" {
+		f.Model = s.Model
+		if slices.Contains(f.Shadow, s.Model) {
+			f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == s.Model })
+		}
+	}
+	if s.Filter != nil {
+		f.Filter = *s.Filter
+	}
+	if s.Window != nil {
+		f.Window = *s.Window
+	}
+	if s.Types != nil {
+		f.Types = s.Types
+	}
+	if s.CapPerEntity != nil {
+		f.CapPerEntity = *s.CapPerEntity
+	}
+	if s.Spacing != nil {
+		f.Spacing = Spacing(*s.Spacing)
+	}
+	if s.Limit != 0 {
+		f.Limit = s.Limit
+	}
+}
+
+// interleaves lets two models draft a feed.
+func (f *Feed) interleaves(models []string) {
+	f.Model, f.interleaved = models[0], models[1]
+	f.Shadow = slices.DeleteFunc(slices.Clone(f.Shadow), func(m string) bool { return m == f.Model })
+}

@@ -1,0 +1,113 @@
+// Package feedstest is definitions of a cluster in memory, for tests.
+package feedstest
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Definitions is a cluster's versions of definitions, in memory.
+type Definitions struct {
+	Mu       sync.Mutex // of all here
+	bodies   map[cluster.Version]string
+	Versions map[string][]cluster.Version
+	serving  map[string]cluster.Version
+	changed  chan struct{}
+	Reads    int
+	used     map[string]cluster.Version
+	Read     func(cluster.Version) error // before each is given
+}
+
+// New returns one without definitions.
+func New() *Definitions {
+	return &Definitions{bodies: map[cluster.Version]string{}, Versions: map[string][]cluster.Version{}, serving: map[string]cluster.Version{}, changed: make(chan struct{})}
+}
+
+// Serving implements feeds.Definitions.
+func (d *Definitions) Serving() map[string]cluster.Version {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	out := map[string]cluster.Version{}
+	for name, v := range d.serving {
+		out[name] = v
+	}
+	return out
+}
+
+// All implements feeds.Definitions.
+func (d *Definitions) All() map[string][]cluster.Version {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	out := map[string][]cluster.Version{}
+	for name, v := range d.Versions {
+		out[name] = slices.Clone(v)
+	}
+	return out
+}
+
+// Body implements feeds.Definitions.
+func (d *Definitions) Body(ctx context.Context, v cluster.Version) ([]byte, error) {
+	d.Mu.Lock()
+	d.Reads++
+	read, body := d.Read, d.bodies[v]
+	d.Mu.Unlock()
+	if read != nil {
+		if err := read(v); err != nil {
+			return nil, err
+		}
+	}
+	return []byte(body), ctx.Err()
+}
+
+// Use implements feeds.Definitions.
+func (d *Definitions) Use(versions map[string]cluster.Version) {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	d.used = versions
+}
+
+// LastUsed implements feeds.Definitions.
+func (d *Definitions) LastUsed() map[cluster.Version][]byte {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	all := map[cluster.Version][]byte{}
+	for _, v := range d.used {
+		all[v] = []byte(d.bodies[v])
+	}
+	return all
+}
+
+// Changed implements feeds.Definitions.
+func (d *Definitions) Changed() <-chan struct{} {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	return d.changed
+}
+
+// Serve lets a version serve; name "" changes nothing but rings.
+func (d *Definitions) Serve(name string, version int, body string) {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	if name != "" {
+		v := cluster.Version{Name: name, Version: strconv.Itoa(version), Sum: body}
+		if _, ok := d.bodies[v]; !ok {
+			d.Versions[name] = append(d.Versions[name], v)
+		}
+		d.bodies[v], d.serving[name] = body, v
+	}
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// Drop takes a name away.
+func (d *Definitions) Drop(name string) {
+	d.Mu.Lock()
+	delete(d.serving, name)
+	delete(d.Versions, name)
+	d.Mu.Unlock()
+	d.Serve("", 0, "")
+}

@@ -1,0 +1,137 @@
+package findings
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Nothing is what became of a record that no timeline has.
+func (i *Search) Nothing() (stage, detail string) {
+	lacking := map[string]int{}
+	for p, why := range i.Missing {
+		if i.Entity == "" || p == partition.Of(millrace.Entity(i.Entity)) {
+			lacking[why]++
+		}
+	}
+	if len(lacking) > 0 {
+		var whys []string
+		for _, why := range slices.Sorted(maps.Keys(lacking)) {
+			whys = append(whys, fmt.Sprintf("%d %s", lacking[why], why))
+		}
+		return Unanswered, "it may be on a partition that did not answer: " + strings.Join(whys, ", ")
+	}
+	where := "no timeline of the entities asked"
+	if i.Entity != "" {
+		where = "no timeline of " + i.Entity
+	}
+	return Never, where + " has it, or has had it deleted: it was not published, was refused (look in the dead letters), went to another entity, or retention has long dropped it"
+}
+
+// Detail says a finding's stage as a sentence.
+func (i *Search) Detail(f *feedv1.Finding) string {
+	timeline, at := f.Entity+"/"+f.Type, millrace.TimeOf(f.GetTime().AsTime())
+	switch f.Stage {
+	case Deleted:
+		return fmt.Sprintf("version %d, of %s, deleted it from %s", f.Version, at, timeline)
+	case Expired:
+		return fmt.Sprintf("retention has dropped it from %s: its time is %s", timeline, at)
+	case NotAsked:
+		if !i.Asked {
+			return fmt.Sprintf("it is in %s, and the request does not ask for %s", timeline, f.Entity)
+		}
+		return fmt.Sprintf("it is in %s, and the types asked are %s", timeline, strings.Join(i.groups[f].Query.GetTypes(), ", "))
+	case Outside:
+		if from := millrace.Time(i.groups[f].Query.GetFromMs()); at < from {
+			return fmt.Sprintf("its time, %s, is before the window, which begins at %s", at, from)
+		}
+		return fmt.Sprintf("its time, %s, is behind the window, which ends before %s", at, millrace.Time(i.Query.GetToMs()))
+	case Filtered:
+		return "the filter drops it: " + clauseText(f.GetClause())
+	case Served:
+		if i.Query.DistinctObjects {
+			return fmt.Sprintf("an earlier page showed its object, %s", f.Object)
+		}
+		return "an earlier page showed it"
+	case BelowCut:
+		return i.cutText(f)
+	case Capped:
+		return fmt.Sprintf("it scores %s, and %d of %s rank above it, as many as the feed shows of an entity: %s", number(f.GetScore()), len(f.Rivals), f.Entity, names(f.Rivals))
+	case Deduplicated:
+		text := fmt.Sprintf("%s of %s/%s, about the same object, %s, ranks above it, at place %d of the answer", f.Rivals[0].GetId(), f.Rivals[0].GetEntity(), f.Rivals[0].GetType(), f.Object, f.Place)
+		if f.Also {
+			text += ", and names it as also"
+		}
+		return text
+	}
+	return fmt.Sprintf("it is in the answer, at place %d", f.Place)
+}
+
+// cutText says how far below the last item of the answer a record is.
+func (i *Search) cutText(f *feedv1.Finding) string {
+	last := f.Rivals[0]
+	text := fmt.Sprintf("it scores %s and is number %d of those scored; the last of the %d items, %s, scores %s", number(f.GetScore()), f.Rank, len(i.entries), last.GetId(), number(last.GetScore()))
+	switch {
+	case millrace.CompareScores(f.GetScore(), last.GetScore()) != 0:
+		if short := last.GetScore() - f.GetScore(); !math.IsNaN(short) {
+			return text + ", " + number(short) + " more"
+		}
+		return text
+	case f.GetTime().AsTime().Before(last.GetTime().AsTime()):
+		return text + " as well, and is newer"
+	}
+	return text + " as well, is as new, and comes first by id"
+}
+
+func names(rivals []*feedv1.Rival) string {
+	var ids []string
+	for _, r := range rivals {
+		ids = append(ids, r.GetId())
+	}
+	return strings.Join(ids, ", ")
+}
+
+func number(x float64) string { return fmt.Sprintf("%.6g", x) }
+
+// clauseText says what a clause said of a record, and by what values.
+func clauseText(c *feedv1.FilterClause) string {
+	outcome := c.GetOutcome()
+	switch outcome {
+	case "nan":
+		outcome = "false, for it compares NaN"
+	case "error":
+		outcome = "an error"
+	}
+	text := c.GetClause() + " is " + outcome
+	var operands []string
+	for _, o := range c.GetOperands() {
+		operands = append(operands, o.GetName()+" = "+valueText(o.GetValue()))
+	}
+	if len(operands) > 0 {
+		text += ", where " + strings.Join(operands, ", ")
+	}
+	return text
+}
+
+// maxValueText bounds a value in a sentence.
+const maxValueText = 100
+
+func valueText(v *structpb.Value) string {
+	raw, err := json.Marshal(v.AsInterface())
+	if err != nil {
+		return "?"
+	}
+	if text := []rune(string(raw)); len(text) > maxValueText {
+		return string(text[:maxValueText]) + "…"
+	}
+	return string(raw)
+}

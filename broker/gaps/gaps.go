@@ -1,0 +1,115 @@
+// Package gaps counts which features the items of answers lack.
+package gaps
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/broker/fanout"
+)
+
+const (
+	// gapsEvery is how often an answer of a feed is looked at.
+	gapsEvery = time.Second
+	// maxGaps is how many features, by feed, version and type, are told apart: each
+	// is a series, and so is each type that was looked at.
+	maxGaps  = 10_000
+	maxFeeds = 10_000
+)
+
+// Gaps counts which features the items of answers lack, by feed and content type:
+// of one answer of each feed a second. A model ranks where a feature is missing,
+// too, so that nothing else shows that its input has stopped.
+type Gaps struct {
+	Every time.Duration // how often an answer of a feed is looked at; 0: never
+
+	mu struct {
+		sync.Mutex
+		next   map[string]time.Time // by feed: when the next answer is looked at
+		series map[[5]string]struct{}
+	}
+
+	looked  *prometheus.CounterVec // feed, model, version, type
+	missing *prometheus.CounterVec // feed, model, version, type, feature
+}
+
+// New returns counts of none yet.
+func New() *Gaps {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "broker", Name: name, Help: help}, append([]string{"feed", "model", "version", "type"}, labels...))
+	}
+	g := &Gaps{
+		Every:   gapsEvery,
+		looked:  counter("features_looked_total", "Items whose features were looked at, of one answer of a feed a second."),
+		missing: counter("features_missing_total", "Items that lack a feature, of those in millrace_broker_features_looked_total.", "feature"),
+	}
+	g.mu.next, g.mu.series = map[string]time.Time{}, map[[5]string]struct{}{}
+	return g
+}
+
+// Due reports whether an answer of a feed is to be looked at.
+func (g *Gaps) Due(feed string, now time.Time) bool {
+	if g.Every == 0 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Before(g.mu.next[feed]) {
+		return false
+	}
+	if len(g.mu.next) >= maxFeeds { // feeds that are gone
+		clear(g.mu.next)
+	}
+	g.mu.next[feed] = now.Add(g.Every)
+	return true
+}
+
+// Look counts what the items of an answer lack. A node of an older version tells
+// no features.
+func (g *Gaps) Look(feed string, entries []fanout.Entry) {
+	for i := range entries {
+		e := &entries[i]
+		told, v := e.From.Resp, e.Item.GetFeatures()
+		names := told.GetFeatureNames()
+		if len(names) == 0 || len(v.GetNumbers()) != len(names) {
+			continue
+		}
+		// What nodes sent goes with the answer.
+		labels := [5]string{feed, strings.Clone(e.From.Group.Model().Name), strings.Clone(told.GetModelVersion()), strings.Clone(string(e.Timeline.Type))}
+		if !g.room(labels) {
+			continue
+		}
+		g.looked.WithLabelValues(labels[:4]...).Inc()
+		for k, x := range v.Numbers {
+			if x == x || v.Texts[int32(k)] != "" {
+				continue
+			}
+			labels[4] = strings.Clone(names[k])
+			if g.room(labels) {
+				g.missing.WithLabelValues(labels[:]...).Inc()
+			}
+		}
+	}
+}
+
+// room reports whether there is a series of these labels, or may be one more.
+func (g *Gaps) room(labels [5]string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, met := g.mu.series[labels]; met {
+		return true
+	}
+	if len(g.mu.series) >= maxGaps {
+		return false
+	}
+	g.mu.series[labels] = struct{}{}
+	return true
+}
+
+// Collectors are the metrics of what was looked at, and of what was missing.
+func (g *Gaps) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{g.looked, g.missing}
+}

@@ -1,0 +1,125 @@
+package intake
+
+import (
+	_ "google.golang.org/grpc/encoding/proto" // the codec that is wrapped
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/nodewire"
+)
+
+// ReadMessage reads a request from protobuf, when [Message] has found it
+// bounded; the loan is then for what that takes, too.
+func ReadMessage(message []byte, req proto.Message, loan *memory.Loan) error {
+	var path []protoreflect.Name
+	for _, name := range entitiesOf(req) {
+		path = append(path, protoreflect.Name(name))
+	}
+	cost, err := Message(message, req.ProtoReflect().Descriptor(), path...)
+	if err == nil {
+		err = loan.Hold(int64(len(message)) + cost)
+	}
+	if err == nil {
+		err = unmarshalProto(message, req)
+	}
+	return err
+}
+
+// unmarshalProto is proto.Unmarshal, but that the entities of a feed request are
+// pieces of one string instead of hundreds, and its viewer is read by hand as
+// index nodes do. Whether entities are UTF-8 is left to [questions.Question.TakeEntities], which
+// says which one is not.
+func unmarshalProto(message []byte, m proto.Message) (err error) {
+	if req, ok := m.(*feedv1.GetFeedRequest); ok {
+		err = unmarshalRequest(message, req)
+	} else {
+		err = proto.Unmarshal(message, m)
+	}
+	if err != nil {
+		return limits.Invalid("", "send a "+string(m.ProtoReflect().Descriptor().FullName()), "%s", plain(err))
+	}
+	return nil
+}
+
+// The tags of GetFeedRequest.viewer and entities.
+const (
+	viewerTag   = 2<<3 | uint64(protowire.BytesType)
+	entitiesTag = 3<<3 | uint64(protowire.BytesType)
+)
+
+// unmarshalRequest is as [unmarshalProto] says.
+func unmarshalRequest(message []byte, req *feedv1.GetFeedRequest) error {
+	n, viewers, others := 0, 0, 0 // entities, viewers, and bytes of all else
+	for at := 0; at < len(message); {
+		tag, _, end, err := nextField(message, at)
+		switch {
+		case err != nil:
+			return err
+		case tag == entitiesTag:
+			n++
+		case tag == viewerTag:
+			viewers++
+			fallthrough
+		default:
+			others += end - at
+		}
+		at = end
+	}
+	all := string(message)
+	entities, rest, viewer := make([]string, 0, n), make([]byte, 0, others), (*feedv1.Viewer)(nil)
+	for at := 0; at < len(message); {
+		tag, value, end, _ := nextField(message, at)
+		switch {
+		case tag == entitiesTag:
+			entities = append(entities, all[value:end])
+		case tag == viewerTag && viewers == 1: // several would be joined
+			viewer = &feedv1.Viewer{}
+			if nodewire.ReadViewer(message[value:end], viewer) {
+				break
+			}
+			viewer = nil
+			fallthrough
+		default:
+			rest = append(rest, message[at:end]...)
+		}
+		at = end
+	}
+	if err := proto.Unmarshal(rest, req); err != nil {
+		return err
+	}
+	if n > 0 {
+		req.Entities = entities
+	}
+	if viewer != nil {
+		req.Viewer = viewer
+	}
+	return nil
+}
+
+// nextField returns the tag of the field at a place, and where its value, if
+// it has a length, begins and ends.
+func nextField(message []byte, at int) (tag uint64, value, end int, err error) {
+	if at+1 < len(message) && uint64(message[at]) == entitiesTag && message[at+1] < 0x80 { // as most are
+		if value, end = at+2, at+2+int(message[at+1]); end <= len(message) {
+			return entitiesTag, value, end, nil
+		}
+	}
+	field, kind, n := protowire.ConsumeTag(message[at:])
+	if n < 0 {
+		return 0, 0, 0, protowire.ParseError(n)
+	}
+	size := protowire.ConsumeFieldValue(field, kind, message[at+n:])
+	if size < 0 {
+		return 0, 0, 0, protowire.ParseError(size)
+	}
+	end = at + n + size
+	if kind == protowire.BytesType {
+		b, _ := protowire.ConsumeBytes(message[at+n:])
+		value = end - len(b)
+	}
+	return protowire.EncodeTag(field, kind), value, end, nil
+}

@@ -1,0 +1,127 @@
+package items
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/schemas"
+)
+
+// teller is a node that tells one schema, and the fields of all.
+type teller struct {
+	calls, told int  // and how often it did
+	silent      bool // it does not tell fields
+}
+
+func (n *teller) Query(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	return nil, errors.New("nobody asks here")
+}
+
+func (n *teller) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
+	n.calls++
+	resp := &nodev1.GetSchemaResponse{Json: schemas.Note().JSON()}
+	if req.Fields {
+		if n.told++; !n.silent {
+			resp.Fields = schemas.Note().Fields()
+		}
+	}
+	return resp, nil
+}
+
+func (n *teller) Ping(context.Context) error { return nil }
+
+// told returns records of one node, an asking of it, and an item that it sent.
+func toldBy(t *testing.T, n *teller) (*Records, *fanout.Asking, []fanout.Entry) {
+	a, err := cluster.Spread([]millrace.NodeID{"n0"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := cluster.NewMap(a, []cluster.Node{{ID: "n0", Addr: "fake:1"}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+	r := New(func(cluster.Node) (fanout.Node, error) { return n, nil }, slog.New(slog.DiscardHandler))
+	body, err := schemas.Note().EncodeJSON([]byte(`{"id":"r","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":3}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	item := &nodev1.Item{Id: "r", Entity: "member:1", Schema: uint64(schemas.Note().Fingerprint()), Body: body}
+	return r, &fanout.Asking{Map: m, End: time.Now().Add(time.Hour)}, []fanout.Entry{{Ranked: fanout.Ranked{Item: item, From: &fanout.Part{Node: "n0"}}}}
+}
+
+// A wrong name costs look-ups, however many fields there are: it is not compared
+// with all of them, no node is asked while what one told is fresh, and names
+// that have not changed are not told again.
+func TestWrongFieldsAreCheap(t *testing.T) {
+	n := &teller{}
+	r, f, entries := toldBy(t, n)
+	resp := &nodev1.GetSchemaResponse{FieldsSum: 7}
+	for i := range 100_000 {
+		resp.Fields = append(resp.Fields, fmt.Sprintf("a_field_of_a_wide_schema_%d", i))
+	}
+	known := func(n int) {
+		r.learn(&fieldBook{}, &nodev1.GetSchemaResponse{FieldsSum: 7, Fields: resp.Fields[:n]})
+	}
+	fields := &Fields{Names: []string{"a_field_of_a_wide_schema_99x"}}
+	refused := func() {
+		var e *millrace.Error
+		if err := r.CheckFields(t.Context(), f, fields, entries); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
+			t.Fatal(err)
+		}
+	}
+	known(100)
+	few := testing.AllocsPerRun(20, refused)
+	known(100_000)
+	asked := n.calls
+	refused()
+	if n := n.calls - asked; n > 0 && r.told.Load().sum == 7 {
+		t.Errorf("a wrong name among fields that are known was a question to %d nodes", n)
+	}
+	many := testing.AllocsPerRun(20, refused)
+	if many > 3*few+50 {
+		t.Errorf("a refusal takes %v allocations among 100,000 fields, and %v among 100", many, few)
+	}
+	if n.told > 2 { // one a second, by whatever clock
+		t.Errorf("nodes were asked %d times", n.told)
+	}
+	known(100_000) // whatever the node was asked meanwhile
+	before := r.told.Load()
+	r.learn(before, &nodev1.GetSchemaResponse{FieldsSum: 7})
+	if now := r.told.Load(); len(now.names) != 100_000 || !now.closed || now.at.Before(before.at) || now == before {
+		t.Errorf("%d names are known once a node has said that they are the same", len(now.names))
+	}
+	// Where nodes have too many fields to tell, a wrong one passes, and nodes are
+	// not asked each time.
+	n.silent = true
+	r.learn(before, &nodev1.GetSchemaResponse{})
+	told := n.told
+	for range 20 {
+		if err := r.CheckFields(t.Context(), f, fields, entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := n.told - told; n > 2 {
+		t.Errorf("nodes were asked %d times", n)
+	}
+}
+
+// Beyond the bound a schema is fetched anew each time, and records are shown
+// all the same.
+func TestSchemasAreBounded(t *testing.T) {
+	n := &teller{}
+	r, f, entries := toldBy(t, n)
+	r.mu.bytes = maxSchemaBytes
+	for range 2 {
+		if wire, err := r.record(t.Context(), nil, &Fields{}, f, &entries[0]); err != nil || len(wire) == 0 {
+			t.Fatalf("%x, %v", wire, err)
+		}
+	}
+	if kept := len(r.mu.known); kept != 0 || n.calls != 2 {
+		t.Errorf("%d schemas are kept beyond the bound, after %d questions", kept, n.calls)
+	}
+}

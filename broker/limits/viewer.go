@@ -1,0 +1,147 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+)
+
+// The limits of a viewer.
+const (
+	MaxViewerIDBytes  = 512
+	MaxAttributes     = 1_000
+	MaxFeatures       = 10_000
+	MaxAttributeBytes = 16 << 10 // a string
+	MaxListLen        = 10_000
+)
+
+// CheckViewerID refuses what requests are refused with as the viewer's id.
+func CheckViewerID(id string) error {
+	if len(id) > MaxViewerIDBytes || !utf8.ValidString(id) {
+		return Invalid("viewer.id", fmt.Sprintf("send UTF-8 of at most %d bytes", MaxViewerIDBytes), "%d bytes are not an id", len(id))
+	}
+	return nil
+}
+
+// CheckViewer refuses a viewer that filters and models could not read.
+func CheckViewer(v *feedv1.Viewer) error {
+	if err := CheckViewerID(v.GetId()); err != nil {
+		return err
+	}
+	if n := len(v.GetAttributes()); n > MaxAttributes {
+		return tooMany("viewer.attributes", n, MaxAttributes)
+	}
+	if n := len(v.GetFeatures()); n > MaxFeatures {
+		return tooMany("viewer.features", n, MaxFeatures)
+	}
+	if err := firstFault(v.GetAttributes(), func(name string, value *structpb.Value) error {
+		if err := checkName(name); err != nil {
+			return Invalid("viewer.attributes."+name, "rename it", "%v", err)
+		}
+		if err := checkAttribute(value); err != nil {
+			return Invalid("viewer.attributes."+name, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return firstFault(v.GetFeatures(), func(name string, x float64) error {
+		if err := checkName(name); err != nil {
+			return Invalid("viewer.features."+name, "rename it", "%v", err)
+		}
+		if _, both := v.GetAttributes()[name]; both {
+			return Invalid("viewer.features."+name, "send it once", "%q is an attribute too, and viewer.%[1]s can be only one of them", name)
+		}
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return Invalid("viewer.features."+name, "send a finite number or leave it out", "%v is not finite", x)
+		}
+		return nil
+	})
+}
+
+// firstFault returns the fault of the first name, in their order, that has one.
+func firstFault[V any](all map[string]V, check func(string, V) error) (first error) {
+	of := ""
+	for name, value := range all {
+		if err := check(name, value); err != nil && (first == nil || name < of) {
+			of, first = name, err
+		}
+	}
+	return first
+}
+
+func tooMany(field string, n, limit int) error {
+	return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: field, Detail: fmt.Sprintf("%d of them, more than %d", n, limit), WayOut: "send only what filters and models read"}
+}
+
+// checkName holds for what filters and models reach as viewer.NAME.
+func checkName(name string) error {
+	if name == "id" {
+		return errors.New("viewer.id is the viewer's id")
+	}
+	for i := range len(name) {
+		c := name[i] | 0x20
+		if letter := 'a' <= c && c <= 'z' || name[i] == '_'; !letter && (i == 0 || name[i] < '0' || name[i] > '9') {
+			return fmt.Errorf("%.100q is not a name: letters, digits and '_', a letter first", name)
+		}
+	}
+	if name == "" || len(name) > 128 {
+		return fmt.Errorf("a name has 1 to 128 bytes, not %d", len(name))
+	}
+	return nil
+}
+
+func checkAttribute(v *structpb.Value) error {
+	list, ok := v.GetKind().(*structpb.Value_ListValue)
+	if !ok {
+		return checkScalar(v)
+	}
+	values := list.ListValue.GetValues()
+	if len(values) > MaxListLen {
+		return fmt.Errorf("a list of %d values, more than %d", len(values), MaxListLen)
+	}
+	texts := 0
+	for i, e := range values {
+		switch e.GetKind().(type) {
+		case *structpb.Value_BoolValue:
+			return fmt.Errorf("value %d of the list is a boolean", i)
+		case *structpb.Value_StringValue:
+			texts++
+		}
+		if err := checkScalar(e); err != nil {
+			return fmt.Errorf("value %d of the list: %w", i, err)
+		}
+	}
+	if texts > 0 && texts < len(values) {
+		return errors.New("a list of both strings and numbers")
+	}
+	return nil
+}
+
+func checkScalar(v *structpb.Value) error {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_BoolValue:
+		return nil
+	case *structpb.Value_NumberValue:
+		if math.IsNaN(k.NumberValue) || math.IsInf(k.NumberValue, 0) {
+			return fmt.Errorf("%v is not finite", k.NumberValue)
+		}
+		return nil
+	case *structpb.Value_StringValue:
+		if len(k.StringValue) > MaxAttributeBytes {
+			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), MaxAttributeBytes)
+		}
+		return nil
+	case *structpb.Value_StructValue:
+		return errors.New("an object")
+	case *structpb.Value_ListValue:
+		return errors.New("a list")
+	}
+	return errors.New("null")
+}

@@ -1,0 +1,150 @@
+package pagetoken
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/interleave"
+)
+
+// Draft is a feed whose pages two models' rankings draft in turns.
+type Draft struct {
+	Beside cluster.Version   // the second model
+	Next   interleave.Cursor // where the next page goes on
+}
+
+// Ranked is the version that ranked for groups of entities.
+type Ranked struct {
+	Names   string // the model that variants set; empty: the question's
+	Version cluster.Version
+	Plain   bool // it ranked in the place of another
+}
+
+// The flags of a variant in a page token.
+const (
+	flagForced    = 1
+	flagUnapplied = 2
+)
+
+// appendVariants appends what later pages need of what was dealt.
+func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(heldOut)))
+	for _, layer := range heldOut {
+		b = appendPrefixed(b, layer)
+	}
+	b = binary.AppendUvarint(b, uint64(len(dealt)))
+	for _, x := range dealt {
+		sum, _ := hex.DecodeString(x.Checksum) // as it was made
+		for _, s := range []string{x.Experiment, x.Variant, x.Unit, string(sum)} {
+			b = appendPrefixed(b, s)
+		}
+		flags := byte(0)
+		if x.Forced {
+			flags = flagForced
+		}
+		if slices.Contains(unapplied, x.Experiment) {
+			flags |= flagUnapplied
+		}
+		b = binary.AppendUvarint(append(b, flags), uint64(x.Probability.Slots))
+		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.SetsSum)
+	}
+	return b
+}
+
+func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []string) {
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		heldOut = append(heldOut, string(r.bytes(r.uvarint())))
+	}
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		var x experiment.Assigned
+		for _, s := range []*string{&x.Experiment, &x.Variant, &x.Unit, &x.Checksum} {
+			*s = string(r.bytes(r.uvarint()))
+		}
+		x.Checksum = hex.EncodeToString([]byte(x.Checksum))
+		flags := r.bytes(1)
+		x.Probability = experiment.Probability{Slots: int(r.uvarint()), Weight: int(r.uvarint())}
+		if sum := r.bytes(8); !r.bad {
+			x.Forced, x.SetsSum = flags[0]&flagForced != 0, binary.LittleEndian.Uint64(sum)
+			if flags[0]&flagUnapplied != 0 {
+				unapplied = append(unapplied, x.Experiment)
+			}
+		}
+		dealt = append(dealt, x)
+	}
+	return dealt, heldOut, unapplied
+}
+
+// shareUnapplied is a bit of a share in a page token, above every share.
+const shareUnapplied = 1 << 16
+
+// appendDivision appends what later pages need to divide as the first did.
+func appendDivision(b []byte, divided []experiment.Dealt, models []Ranked, unapplied []string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(divided)))
+	for _, x := range divided {
+		share := uint64(x.Share)
+		if slices.Contains(unapplied, x.Experiment) {
+			share |= shareUnapplied
+		}
+		b = binary.AppendUvarint(appendPrefixed(b, x.Experiment), share)
+		b = binary.LittleEndian.AppendUint64(b, x.Sum)
+	}
+	b = binary.AppendUvarint(b, uint64(len(models)))
+	for _, m := range models {
+		for _, s := range []string{m.Names, m.Version.Name, m.Version.Version, m.Version.Sum} {
+			b = appendPrefixed(b, s)
+		}
+		plain := byte(0)
+		if m.Plain {
+			plain = 1
+		}
+		b = append(b, plain)
+	}
+	return b
+}
+
+func readDivision(r *reader) (divided []experiment.Dealt, models []Ranked, unapplied []string) {
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		x := experiment.Dealt{Experiment: string(r.bytes(r.uvarint())), Share: int(r.uvarint())}
+		if x.Share&shareUnapplied != 0 {
+			x.Share &^= shareUnapplied
+			unapplied = append(unapplied, x.Experiment)
+		}
+		if sum := r.bytes(8); !r.bad {
+			x.Sum = binary.LittleEndian.Uint64(sum)
+		}
+		divided = append(divided, x)
+	}
+	for n := r.uvarint(); n > 0 && !r.bad; n-- {
+		var m Ranked
+		for _, s := range []*string{&m.Names, &m.Version.Name, &m.Version.Version, &m.Version.Sum} {
+			*s = string(r.bytes(r.uvarint()))
+		}
+		plain := r.bytes(1)
+		m.Plain = !r.bad && plain[0] == 1
+		models = append(models, m)
+	}
+	return divided, models, unapplied
+}
+
+// appendDraft appends what later pages need of a draft.
+func appendDraft(b []byte, d *Draft) []byte {
+	for _, s := range []string{d.Beside.Name, d.Beside.Version, d.Beside.Sum} {
+		b = appendPrefixed(b, s)
+	}
+	return binary.AppendUvarint(binary.LittleEndian.AppendUint64(b, d.Next.Seed), d.Next.Turns)
+}
+
+func readDraft(r *reader) *Draft {
+	d := &Draft{}
+	for _, s := range []*string{&d.Beside.Name, &d.Beside.Version, &d.Beside.Sum} {
+		*s = string(r.bytes(r.uvarint()))
+	}
+	if seed := r.bytes(8); !r.bad {
+		d.Next.Seed = binary.LittleEndian.Uint64(seed)
+	}
+	d.Next.Turns = r.uvarint()
+	return d
+}

@@ -1,0 +1,125 @@
+package pagetoken
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// ringOf has one key, of always.
+func ringOf(secret []byte) *Ring {
+	return NewRing(func() []cluster.Generation { return []cluster.Generation{{Secret: secret}} })
+}
+
+// secretOf is a secret that differs by its letter.
+func secretOf(letter string) []byte { return []byte(strings.Repeat(letter, 32)) }
+
+func TestHashesAreCompact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, n := range []int{0, 1, 2, 3, 20, 1000, MaxServed} {
+		hashes := make([]uint64, n)
+		for i := range hashes {
+			hashes[i] = r.Uint64()
+		}
+		slices.Sort(hashes)
+		b := appendHashes(nil, hashes)
+		back, err := decodeHashes(b)
+		if err != nil || !slices.Equal(back, hashes) {
+			t.Fatalf("%d hashes: %v", n, err)
+		}
+		if n == 1000 && len(b) > 7100 {
+			t.Errorf("1000 hashes take %d bytes", len(b))
+		}
+	}
+	for _, hashes := range [][]uint64{{1<<64 - 1}, {0, 1<<64 - 1}, {1<<64 - 3, 1<<64 - 2, 1<<64 - 1}} {
+		if back, err := decodeHashes(appendHashes(nil, hashes)); err != nil || !slices.Equal(back, hashes) {
+			t.Errorf("%x came back as %x, %v", hashes, back, err)
+		}
+	}
+}
+
+func FuzzDecodeCursor(f *testing.F) {
+	ring := ringOf([]byte("0123456789abcdef"))
+	key := ring.Signing(time.Now())
+	for _, c := range []Cursor{{}, {Issued: 1, AsOf: 2, Request: Identity{3}, Model: "home", Feed: "3", FeedSum: "ff", Served: []uint64{5, 1 << 40, 1<<64 - 1}}} {
+		raw, _ := base64.RawURLEncoding.DecodeString(c.Encode(key))
+		f.Add(raw[:len(raw)-macBytes])
+	}
+	f.Add([]byte(strings.Repeat("\xff", 40)))
+	// Whatever passes for a body is read the same after it was written again.
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, err := decodeBody(body)
+		if err != nil {
+			return
+		}
+		if !slices.IsSorted(c.Served) {
+			t.Fatalf("hashes %x", c.Served)
+		}
+		back, err := ring.Open(c.Encode(key), time.Now())
+		if err != nil || back.AsOf != c.AsOf || back.Model != c.Model || !slices.Equal(back.Served, c.Served) {
+			t.Fatalf("%+v came back as %+v, %v", c, back, err)
+		}
+	})
+}
+
+// Tokens with and without variants are read as they were written.
+func TestTokensKeepVariants(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	ring := ringOf([]byte("0123456789abcdef"))
+	key := ring.Signing(time.Now())
+	for range 200 {
+		c := Cursor{AsOf: 7, Model: "m", Served: []uint64{1, 2}}
+		for range r.IntN(4) {
+			c.Variants = append(c.Variants, experiment.Assigned{
+				Experiment: fmt.Sprint("e", r.IntN(100)), Variant: fmt.Sprint("v", r.IntN(9)), Unit: strings.Repeat("u", r.IntN(300)), Forced: r.IntN(2) == 0,
+				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
+			})
+		}
+		got, err := ring.Open(c.Encode(key), time.Now())
+		if err == nil {
+			got.Keys = nil
+		}
+		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
+			t.Fatalf("%v\n%+v\n%+v", err, got, c)
+		}
+	}
+}
+
+// Tokens that divide entities are read as they were written.
+func TestTokensKeepDivisions(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	ring := ringOf([]byte("0123456789abcdef"))
+	key := ring.Signing(time.Now())
+	for range 100 {
+		c := Cursor{AsOf: 7, Model: "m", Served: []uint64{1, 2}, HeldOut: []string{"h"}}
+		for range 1 + r.IntN(3) {
+			c.Divided = append(c.Divided, experiment.Dealt{Experiment: fmt.Sprint("e", r.IntN(100)), Share: r.IntN(10_001), Sum: r.Uint64()})
+			c.Models = append(c.Models, Ranked{Names: fmt.Sprint("m", r.IntN(9)), Version: cluster.Version{Name: "coarse", Version: fmt.Sprint(r.IntN(9))}, Plain: r.IntN(2) == 0})
+		}
+		body, _, err := splitToken(c.Encode(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decodeBody(body)
+		if err != nil || fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", c) {
+			t.Fatalf("%v\n%+v\n%+v", err, got, c)
+		}
+	}
+}
+
+// A broker that knows of no key that has begun signs with the oldest.
+func TestPageKeysThatAreAllToCome(t *testing.T) {
+	r := NewRing(func() []cluster.Generation {
+		return []cluster.Generation{{Secret: secretOf("b"), From: time.Now().Add(2 * time.Hour)}, {Secret: secretOf("a"), From: time.Now().Add(time.Hour)}}
+	})
+	if k := r.Signing(time.Now()); !slices.Equal(k.token, secretOf("a")) {
+		t.Errorf("%q signs", k.token)
+	}
+}

@@ -38,7 +38,8 @@ type Forest struct {
 	splits   []split     // what the fast walk reads, a tree's root first
 	origins  []int32     // the node, within its tree, that a split stands for
 	values   []float64   // what a leaf of splits gives
-	sets     [][]uint32  // of categorical splits: bits by category
+	sets     []set       // of categorical splits
+	setBytes int         // what they take
 	leaves   []leafModel // of linear leaves
 	keys     []keyColumn // what the fast walk reads of a row
 	base     []float64   // of each class

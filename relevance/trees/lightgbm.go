@@ -349,14 +349,16 @@ func (r *lightgbm) categories(t *lgbTree) error {
 		if from < 0 || to < from || int(to) > len(words) {
 			return fmt.Errorf("cat_boundaries %d to %d of %d", from, to, len(words))
 		}
-		set := make([]uint32, 0, to-from)
+		s := set{bits: make([]uint32, 0, to-from), end: float64(32 * (to - from))} // as long as in the file
 		for _, w := range words[from:to] {
 			if w < 0 || w > math.MaxUint32 {
 				return fmt.Errorf("cat_threshold %d", w)
 			}
-			set = append(set, uint32(w))
+			s.bits = append(s.bits, uint32(w))
 		}
-		r.f.sets = append(r.f.sets, set)
+		if _, err := r.f.addSet(s); err != nil {
+			return fmt.Errorf("set %d: %w", i, err)
+		}
 	}
 	t.cats = n
 	return nil

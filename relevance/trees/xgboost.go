@@ -438,6 +438,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	if x.err == nil && (len(starts) != len(at) || len(counts) != len(at)) {
 		x.fail("%d categories_nodes, %d categories_segments, %d categories_sizes", len(at), len(starts), len(counts))
 	}
+	left := int64(len(all)) // or splits that share categories would cost their square
 	if x.err != nil {
 		return nil
 	}
@@ -448,26 +449,26 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 			x.fail("categories_nodes: node %d has categories %d to %d of %d", k, from, from+count, len(all))
 			return nil
 		}
-		var set []uint32
+		if left -= count; left < 0 {
+			x.fail("categories_sizes: node %d has categories that are another's: the sizes come to more than %d", k, len(all))
+			return nil
+		}
+		codes := make([]uint32, 0, count)
 		for _, c := range all[from : from+count] {
 			if c < 0 || c >= maxCategory {
 				x.fail("categories has %d", c)
 				return nil
 			}
-			for int(c/32) >= len(set) {
-				set = append(set, 0)
-			}
-			set[c/32] |= 1 << (c % 32)
+			codes = append(codes, uint32(c))
 		}
-		sets[int(k)] = len(x.f.sets)
-		x.f.sets = append(x.f.sets, set)
+		var err error
+		if sets[int(k)], err = x.f.addSet(newSet(codes)); err != nil {
+			x.fail("node %d: %w", k, err)
+			return nil
+		}
 	}
 	return sets
 }
-
-// maxCategory is what a category stays below: LightGBM's and XGBoost's are
-// codes, counted from 0.
-const maxCategory = 1 << 24
 
 // linear reads a linear booster: a weight by feature and class, then the
 // biases.

@@ -75,6 +75,9 @@ func clip(s string) string {
 	return s
 }
 
+// maxFields is what a tree or the head may have; the library writes some twenty.
+const maxFields = 256
+
 // fields reads key=value lines up to the next tree, and reports whether there
 // is one.
 func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
@@ -95,7 +98,9 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 			if _, twice := fields[key]; twice {
 				return nil, false, fmt.Errorf("%s stands twice", clip(key))
 			}
-			fields[key] = value
+			if fields[key] = value; len(fields) > maxFields {
+				return nil, false, fmt.Errorf("more than %d fields", maxFields)
+			}
 		}
 	}
 }
@@ -252,7 +257,9 @@ func (t *lgbTree) read() error {
 	splits := t.leaves - 1
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
-	t.value = floats(t.fields, "leaf_value", t.leaves, true, note)
+	if t.value = floats(t.fields, "leaf_value", t.leaves, true, note); len(errs) > 0 {
+		return errs[0] // num_leaves may be any number
+	}
 	t.splitOf = ints(t.fields, "split_feature", splits, true, note)
 	t.threshold = floats(t.fields, "threshold", splits, true, note)
 	t.left = ints(t.fields, "left_child", splits, true, note)
@@ -400,18 +407,18 @@ func floats(fields map[string]string, key string, n int, must bool, note func(er
 	if fields[key] == "" && !must {
 		return make([]float64, max(n, 0))
 	}
-	out := make([]float64, 0, max(n, 0))
+	out := make([]float64, 0, min(max(n, 0), len(fields[key])/2+1)) // as many as there is text for
 	for w := range strings.FieldsSeq(fields[key]) {
 		x, err := strconv.ParseFloat(w, 64)
 		if math.IsNaN(x) || math.IsInf(x, 0) && key != "threshold" || err != nil && !errors.Is(err, strconv.ErrRange) {
 			note(fmt.Errorf("%s has %q", key, clip(w)))
-			return make([]float64, max(n, 0))
+			return nil
 		}
 		out = append(out, x)
 	}
 	if n >= 0 && len(out) != n {
 		note(fmt.Errorf("%s has %d values, not %d", key, len(out), n))
-		return make([]float64, n)
+		return nil
 	}
 	return out
 }
@@ -420,12 +427,12 @@ func ints(fields map[string]string, key string, n int, must bool, note func(erro
 	if fields[key] == "" && !must {
 		return make([]int32, n)
 	}
-	out := make([]int32, n)
 	x := ints64(fields, key, note)
 	if len(x) != n {
 		note(fmt.Errorf("%s has %d values, not %d", key, len(x), n))
-		return out
+		return nil
 	}
+	out := make([]int32, n)
 	for i, v := range x {
 		if v != int64(int32(v)) {
 			note(fmt.Errorf("%s has %d", key, v))

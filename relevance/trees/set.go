@@ -49,6 +49,13 @@ func (s *set) has(c uint32) uint8 {
 	if s.bits != nil {
 		return uint8(s.bits[c/32] >> (c % 32) & 1)
 	}
+	return s.find(c)
+}
+
+// find is has of codes. It is a call, so that has is none.
+//
+//go:noinline
+func (s *set) find(c uint32) uint8 {
 	if _, in := slices.BinarySearch(s.codes, c); in {
 		return 1
 	}

@@ -112,6 +112,18 @@ func amplified(t testing.TB, n int, categories string) string {
 	return xgbModel("reg:squarederror", "0", "0", "[0]", tree)
 }
 
+// farEach is amplified with a category for each split.
+func farEach(t testing.TB, n, category int) string {
+	t.Helper()
+	var starts, categories strings.Builder
+	for i := range n {
+		fmt.Fprintf(&starts, ",%d", i)
+		fmt.Fprintf(&categories, ",%d", category)
+	}
+	src := amplified(t, n, "["+categories.String()[1:]+"]")
+	return strings.Replace(src, `"categories_segments": [`+strings.Repeat("0,", n-1)+"0]", `"categories_segments": [`+starts.String()[1:]+"]", 1)
+}
+
 // allocated is how much a call allocates, what is garbage by then too.
 func allocated(call func()) uint64 {
 	var before, after runtime.MemStats

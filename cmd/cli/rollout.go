@@ -123,7 +123,7 @@ func rolloutCommands(avsc *[]string) []*cobra.Command {
 				return r.rollback(ctx, args[0], meant)
 			}),
 		rolloutCommand(&cobra.Command{
-			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
+			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, or that a node died of", Args: cobra.ExactArgs(2),
 			Long: `Lets a version be asked for again that is condemned. An index node condemns a
 version that panics, that has no score that is a finite number for any candidate
 of ten questions in a row where the version before has one, or whose records
@@ -131,7 +131,10 @@ take fifty times as long as its admission reckoned. Feeds whose model it is are
 then ranked by the version that served last before it and is not condemned, or
 else by recency; pages that it drafts second are their first model's alone; and
 requests that name the model are refused. To push the same version again
-releases it too.`,
+releases it too.
+
+Index nodes that refuse a version since they died twice in a row while they
+admitted it try it again, once.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
 		dropModel(),
 	}
@@ -635,15 +638,31 @@ func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
 
 // absolve lets a version be asked for again, if it is condemned.
 func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
-	why := r.failed.Why(v)
-	if why == "" {
+	why, died := r.failed.Why(v), r.diedOf(v)
+	if why == "" && len(died) == 0 {
 		return nil
 	}
 	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	if why != "" {
+		fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	}
+	for _, id := range died {
+		fmt.Fprintf(r.out, "%s tries again to admit %s, once: it died of that before\n", id, v)
+	}
 	return nil
+}
+
+// diedOf returns the nodes that refuse a version since they died of it.
+func (r *rollout) diedOf(v cluster.Version) (nodes []millrace.NodeID) {
+	for id, all := range r.heard.Current() {
+		if slices.ContainsFunc(all, func(a cluster.Admission) bool { return a.Of(v) && a.Deadly }) {
+			nodes = append(nodes, id)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 func (r *rollout) release(ctx context.Context, name, version string) error {
@@ -651,8 +670,8 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if r.failed.Why(v) == "" {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned", v), WayOut: "see millrace model list"}
+	if r.failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned, and no index node died of it", v), WayOut: "see millrace model list"}
 	}
 	return r.absolve(ctx, v)
 }

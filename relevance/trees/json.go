@@ -1,6 +1,7 @@
 package trees
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,7 +86,7 @@ func (d *jsonReader) value(depth int) (any, error) {
 			return err
 		})
 	case '[':
-		var out list
+		out := list{most: d.length}
 		err := d.items(']', func() error {
 			v, err := d.value(depth + 1)
 			if err == nil {
@@ -119,6 +120,12 @@ func (d *jsonReader) items(end byte, item func() error) error {
 			return err
 		}
 	}
+}
+
+// length returns how many numbers the rest of a list of numbers has.
+func (d *jsonReader) length() int {
+	rest := d.src[d.at:]
+	return bytes.Count(rest[:max(bytes.IndexByte(rest, ']'), 0)], []byte(",")) + 1
 }
 
 func (d *jsonReader) text() (s string, err error) {
@@ -191,6 +198,7 @@ type list struct {
 	ints   []int64
 	floats []float64
 	others []any
+	most   func() int // how many numbers there may be, when the first is read; nil: not known
 }
 
 func (l *list) add(v any, r *room) error {
@@ -218,14 +226,29 @@ func (l *list) number(n int64, x float64, whole bool) error {
 	case l.others != nil:
 		return errMixed
 	case whole && l.floats == nil:
+		if l.ints == nil {
+			l.ints = make([]int64, 0, l.room())
+		}
 		l.ints = append(l.ints, n)
 		return nil
 	}
-	for _, n := range l.ints { // the first that is not whole makes floats of all
+	if l.floats == nil { // the first that is not whole makes floats of all
+		l.floats = make([]float64, 0, len(l.ints)+l.room())
+	}
+	for _, n := range l.ints {
 		l.floats = append(l.floats, float64(float32(n)))
 	}
 	l.ints, l.floats = nil, append(l.floats, x)
 	return nil
+}
+
+// room is for how many numbers memory is asked for at once: append's would be
+// twice as much for a while.
+func (l *list) room() int {
+	if l.most == nil {
+		return 0
+	}
+	return l.most() + 1
 }
 
 func bit(b bool) int64 {

@@ -10,7 +10,7 @@ import (
 // What an importer allocates, what is garbage by then too, is in proportion to the
 // file, whatever the file says: a pack of few bytes must not take a node's memory.
 func TestMemoryIsInProportion(t *testing.T) {
-	const perByte, beside = 80, 16 << 20
+	const perByte, beside = 32, 16 << 20
 	many := func(s string, n int) string { return strings.Repeat(s, n) }
 	plain := func(key, value string) string {
 		return strings.Replace(xgbModel("reg:squarederror", "0", "0", "[0]", xgbTree), `"attributes": {}`, `"`+key+`": `+value, 1)
@@ -54,11 +54,11 @@ func TestMemoryIsInProportion(t *testing.T) {
 		"UBJSON: bytes":                            ubj(typed('U', 200_000) + many("\x00", 200_000) + "}"),
 		"UBJSON: marked bytes":                     ubj("[" + many("U\x00", 100_000) + "]}"),
 		"UBJSON: marked booleans":                  ubj("[" + many("T", 100_000) + "]}"),
-		"UBJSON: empty objects":                    ubj("[" + many("{}", 100_000) + "]}"),
+		"UBJSON: empty objects":                    ubj("[" + many("{}", 1_000_000) + "]}"),
 		"UBJSON: objects of no-ops":                ubj("[" + many("{U\x01aZ}", 60_000) + "]}"),
 		"LightGBM: leaves that are not there":      head + "Tree=0\nnum_leaves=2097152\n\nend of trees\n",
 		"LightGBM: trees of leaves not there":      head + many("Tree=0\nnum_leaves=1\nleaf_value=1\n", 5000) + "Tree=0\nnum_leaves=2097152\nleaf_value=1\nend of trees\n",
-		"LightGBM: fields":                         head + "Tree=0\n" + fields(50_000) + "end of trees\n",
+		"LightGBM: fields":                         head + "Tree=0\n" + fields(500_000) + "end of trees\n",
 		"LightGBM: trees of one leaf":              head + many("Tree=0\nnum_leaves=1\nleaf_value=1\n", 20_000) + "end of trees\n",
 		"LightGBM: most features":                  strings.Replace(head, "max_feature_idx=1", "max_feature_idx=65535", 1) + "end of trees\n",
 		"LightGBM dump: categories far away":       dumpSets("16777215", 600),

@@ -75,9 +75,6 @@ func clip(s string) string {
 	return s
 }
 
-// maxFields is what a tree or the head may have; the library writes some twenty.
-const maxFields = 256
-
 // fields reads key=value lines up to the next tree, and reports whether there
 // is one.
 func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
@@ -98,9 +95,7 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 			if _, twice := fields[key]; twice {
 				return nil, false, fmt.Errorf("%s stands twice", clip(key))
 			}
-			if fields[key] = value; len(fields) > maxFields {
-				return nil, false, fmt.Errorf("more than %d fields", maxFields)
-			}
+			fields[key] = value
 		}
 	}
 }

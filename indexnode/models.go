@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -26,6 +27,7 @@ type packs interface {
 	All() map[string][]cluster.Version
 	Serving() map[string]cluster.Version
 	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	History(ctx context.Context, name string) ([]cluster.Event, error)
 	// Unkept returns why what was read is not on disk; nil if it is.
 	Unkept(v cluster.Version) error
 	Changed() <-chan struct{}
@@ -43,6 +45,7 @@ type modelFollower struct {
 	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
 	census  *census                       // nil until a version is admitted
 	linger  time.Duration                 // lingers, but in tests
+	markers markers
 
 	admitted []relevance.ID // in the last pass
 }
@@ -53,6 +56,7 @@ type trial struct {
 	cost    int               // of one that is, in operations a record
 	lacks   []cluster.Lack    // of one that is
 	unread  bool              // its bytes could not be read
+	deadly  bool              // the node died of it, and has not tried it again
 	known   *schemas.Snapshot // what it was held against
 }
 
@@ -67,7 +71,7 @@ const readAgain = 2 * time.Second
 // the models that serve.
 func newModelFollower(n *Node, p packs, schemas func() <-chan struct{}) *modelFollower {
 	n.modelsAwaited.Store("the models that serve")
-	return &modelFollower{node: n, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}, gone: map[cluster.Version]time.Time{}, linger: lingers}
+	return &modelFollower{node: n, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}, gone: map[cluster.Version]time.Time{}, linger: lingers, markers: markers{filepath.Join(n.cfg.Dir, "admitting")}}
 }
 
 // modelsPending says which models that serve the node has still to look at
@@ -112,17 +116,21 @@ func (f *modelFollower) unkept() bool {
 	return false
 }
 
-// admit tries what has not been tried yet, what could not be read, and what
-// was refused under other schemas than those known now. It reports whether
+// admit tries what has not been tried yet, what could not be read, what was
+// refused under other schemas than those known now, and what the node died of, if
+// somebody has released it since. It reports whether
 // something could not be read.
 func (f *modelFollower) admit(ctx context.Context) (again bool) {
 	serving := f.packs.Serving()
 	versions := f.versions(serving)
 	f.drop(versions)
+	if f.packs.Fault() == nil {
+		f.markers.keep(versions)
+	}
 	known := f.node.schemas.Snapshot()
 	for _, v := range versions {
 		t, seen := f.tried[v]
-		if !seen || t.unread || t.refused != nil && t.known != known {
+		if !seen || t.unread || t.deadly || t.refused != nil && t.known != known {
 			t = f.try(ctx, v, known, seen)
 			f.tried[v] = t
 		}
@@ -173,9 +181,16 @@ func (f *modelFollower) drop(there []cluster.Version) {
 func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schemas.Snapshot, again bool) trial {
 	n := f.node
 	t := trial{known: known}
-	body, err := f.packs.Body(ctx, v)
-	if t.unread = err != nil; err == nil {
-		err = n.admitModel(v, body, known)
+	err := f.mark(ctx, v)
+	if t.deadly = err != nil; err == nil {
+		var body []byte
+		body, err = f.packs.Body(ctx, v)
+		if t.unread = err != nil; err == nil {
+			err = n.admitModel(v, body, known)
+		}
+		if err := f.markers.end(v); err != nil {
+			n.log.Error("the mark of an admission that is over stays, and counts as a death of the node", "file", f.markers.file(v), "err", err)
+		}
 	}
 	if t.refused = err; err == nil {
 		n.log.Info("model admitted", "model", v.Name, "version", v.Version, "sum", v.Sum)
@@ -190,6 +205,40 @@ func (f *modelFollower) try(ctx context.Context, v cluster.Version, known *schem
 		n.log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
 	}
 	return t
+}
+
+// mark notes that an admission begins, and refuses that of a version that the
+// node died of, unless it was released since.
+func (f *modelFollower) mark(ctx context.Context, v cluster.Version) error {
+	k := f.markers.read(v)
+	if k.Deaths > 0 {
+		released := f.released(ctx, v)
+		if k.Deaths >= mostDeaths && !released.After(k.Released) {
+			return k.deadly(f.node.cfg.ID, v)
+		}
+		if released.After(k.Released) {
+			k.Released = released
+		}
+	}
+	if err := f.markers.begin(v, k); err != nil { // a disk that is full is no reason to serve without models
+		f.node.log.Warn("nothing marks that a model is being admitted: a pack that kills the node kills it at each restart", "model", v.Name, "version", v.Version, "err", err)
+	}
+	return nil
+}
+
+// released returns when a version was last released; the zero time if it was not,
+// or etcd does not say.
+func (f *modelFollower) released(ctx context.Context, v cluster.Version) (when time.Time) {
+	events, err := f.packs.History(ctx, v.Name)
+	if err != nil {
+		return when
+	}
+	for _, e := range events {
+		if e.What == cluster.Released && e.Sum == v.Sum && e.When.After(when) {
+			when = e.When
+		}
+	}
+	return when
 }
 
 // lacksOf returns what records lack that a version reads.
@@ -240,7 +289,7 @@ func (f *modelFollower) admissions() []cluster.Admission {
 			a.Unkept = err.Error()
 		}
 		if t.refused != nil {
-			a.Refused = cmp.Or(t.refused.Error(), "refused")
+			a.Refused, a.Deadly = cmp.Or(t.refused.Error(), "refused"), t.deadly
 		}
 		all = append(all, a)
 	}

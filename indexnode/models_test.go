@@ -96,6 +96,7 @@ type published struct {
 	bodies  map[cluster.Version][]byte
 	fault   error
 	unkept  map[cluster.Version]error
+	history []cluster.Event
 	changed chan struct{}
 }
 
@@ -143,6 +144,12 @@ func (p *published) Body(_ context.Context, v cluster.Version) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bodies[v], p.fault
+}
+
+func (p *published) History(context.Context, string) ([]cluster.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.history, p.fault
 }
 
 func (p *published) Unkept(v cluster.Version) error { return p.unkept[v] }

@@ -35,7 +35,7 @@ func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]s
 
 func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *replica.Replicas) {
 	t.Helper()
-	n, err := Open(Config{ID: "test", Dir: "node", Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Cache: c, Store: o})
+	n, err := Open(Config{ID: "test", Dir: t.TempDir(), Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Cache: c, Store: o})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,12 +120,12 @@ func (r *specReader) bindInputs(f *trees.Forest, section, e entry) *trees.Forest
 	for _, x := range r.spec.Features {
 		features = append(features, x.Name)
 	}
-	used := make([]bool, len(features))
+	used, reads := make([]bool, len(features)), f.Used()
 	for c, name := range names {
 		i, ok := r.byName[name]
 		if !ok {
 			to[c] = -1
-			if f.Uses(c) {
+			if reads[c] {
 				r.add(at, nearest(name, features), "the model's column %d is %s, which is not a feature", c, name)
 			}
 			continue

@@ -19,6 +19,7 @@ type Admission struct {
 	Version string `json:"version"`
 	Sum     string `json:"sum"`
 	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+	Deadly  bool   `json:"deadly,omitempty"`  // it is refused since the node died of it, until it is released
 	Unkept  string `json:"unkept,omitempty"`  // why it is gone there when the node restarts while etcd is away
 	Cost    int    `json:"cost,omitempty"`    // of a record, in operations; 0: not told
 	// Lacks is what records that the node looked at lack, by content type: all

@@ -36,7 +36,7 @@ const (
 	RolledBack Change = "rollback"
 	Dropped    Change = "drop"
 	Failed     Change = "condemn" // see [Condemned.Condemn]; Who is the node, and why
-	Released   Change = "release" // it was condemned; see [Condemned.Release]
+	Released   Change = "release" // it was condemned, or nodes died of it; see [Condemned.Release]
 )
 
 // Event is a change of an artefact.

@@ -16,7 +16,7 @@ import (
 
 // The bounds of a file.
 const (
-	maxNodes    = 1 << 24
+	maxNodes    = 1 << 22 // some 300 MB
 	maxFeatures = 1 << 16
 	maxClasses  = 1 << 10
 )
@@ -38,7 +38,8 @@ type Forest struct {
 	splits   []split     // what the fast walk reads, a tree's root first
 	origins  []int32     // the node, within its tree, that a split stands for
 	values   []float64   // what a leaf of splits gives
-	sets     [][]uint32  // of categorical splits: bits by category
+	sets     []set       // of categorical splits
+	setBytes int         // what they take
 	leaves   []leafModel // of linear leaves
 	keys     []keyColumn // what the fast walk reads of a row
 	base     []float64   // of each class
@@ -158,19 +159,23 @@ func Import(src []byte) (*Forest, error) {
 // Columns returns the number of columns of the matrix that Score takes.
 func (f *Forest) Columns() int { return f.Inputs }
 
-// Uses reports whether a split, leaf or weight reads a column.
-func (f *Forest) Uses(column int) bool {
+// Used tells of each column whether a split, leaf or weight reads it.
+func (f *Forest) Used() []bool {
+	used := make([]bool, f.Inputs)
 	for i := range f.nodes {
-		if n := &f.nodes[i]; n.kind != leafNode && int(n.feature) == column {
-			return true
+		if n := &f.nodes[i]; n.kind != leafNode {
+			used[n.feature] = true
 		}
 	}
 	for _, m := range f.leaves {
-		if slices.Contains(m.features, int32(column)) {
-			return true
+		for _, c := range m.features {
+			used[c] = true
 		}
 	}
-	return f.weights != nil
+	for c := range used {
+		used[c] = used[c] || f.weights != nil
+	}
+	return used
 }
 
 // Renumber returns the forest over n columns, of which to[c] is what was c; -1

@@ -252,7 +252,9 @@ func (t *lgbTree) read() error {
 	splits := t.leaves - 1
 	var errs []error
 	note := func(err error) { errs = append(errs, err) }
-	t.value = floats(t.fields, "leaf_value", t.leaves, true, note)
+	if t.value = floats(t.fields, "leaf_value", t.leaves, true, note); len(errs) > 0 {
+		return errs[0] // num_leaves may be any number
+	}
 	t.splitOf = ints(t.fields, "split_feature", splits, true, note)
 	t.threshold = floats(t.fields, "threshold", splits, true, note)
 	t.left = ints(t.fields, "left_child", splits, true, note)
@@ -349,14 +351,16 @@ func (r *lightgbm) categories(t *lgbTree) error {
 		if from < 0 || to < from || int(to) > len(words) {
 			return fmt.Errorf("cat_boundaries %d to %d of %d", from, to, len(words))
 		}
-		set := make([]uint32, 0, to-from)
+		s := set{bits: make([]uint32, 0, to-from), end: float64(32 * (to - from))} // as long as in the file
 		for _, w := range words[from:to] {
 			if w < 0 || w > math.MaxUint32 {
 				return fmt.Errorf("cat_threshold %d", w)
 			}
-			set = append(set, uint32(w))
+			s.bits = append(s.bits, uint32(w))
 		}
-		r.f.sets = append(r.f.sets, set)
+		if _, err := r.f.addSet(s); err != nil {
+			return fmt.Errorf("set %d: %w", i, err)
+		}
 	}
 	t.cats = n
 	return nil
@@ -398,18 +402,18 @@ func floats(fields map[string]string, key string, n int, must bool, note func(er
 	if fields[key] == "" && !must {
 		return make([]float64, max(n, 0))
 	}
-	out := make([]float64, 0, max(n, 0))
+	out := make([]float64, 0, min(max(n, 0), len(fields[key])/2+1)) // as many as there is text for
 	for w := range strings.FieldsSeq(fields[key]) {
 		x, err := strconv.ParseFloat(w, 64)
 		if math.IsNaN(x) || math.IsInf(x, 0) && key != "threshold" || err != nil && !errors.Is(err, strconv.ErrRange) {
 			note(fmt.Errorf("%s has %q", key, clip(w)))
-			return make([]float64, max(n, 0))
+			return nil
 		}
 		out = append(out, x)
 	}
 	if n >= 0 && len(out) != n {
 		note(fmt.Errorf("%s has %d values, not %d", key, len(out), n))
-		return make([]float64, n)
+		return nil
 	}
 	return out
 }
@@ -418,12 +422,12 @@ func ints(fields map[string]string, key string, n int, must bool, note func(erro
 	if fields[key] == "" && !must {
 		return make([]int32, n)
 	}
-	out := make([]int32, n)
 	x := ints64(fields, key, note)
 	if len(x) != n {
 		note(fmt.Errorf("%s has %d values, not %d", key, len(x), n))
-		return out
+		return nil
 	}
+	out := make([]int32, n)
 	for i, v := range x {
 		if v != int64(int32(v)) {
 			note(fmt.Errorf("%s has %d", key, v))

@@ -256,6 +256,7 @@ func FuzzLightGBMDump(f *testing.F) {
 	f.Add([]byte(head + `{"leaf_value": 3}}]}`))
 	f.Add([]byte(head + fmt.Sprintf(split, "0.5", "<=") + `}]}`))
 	f.Add([]byte(head + fmt.Sprintf(split, `"1||33"`, "==") + `}]}`))
+	f.Add([]byte(head + fmt.Sprintf(split, `"16777215"`, "==") + `}]}`))
 	f.Add([]byte(head + `{"leaf_value": 3, "leaf_const": 1, "leaf_features": [1], "leaf_coeff": [2]}}]}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		forest, err := LightGBMDump(src)

@@ -166,20 +166,17 @@ func (r *lightgbm) dumpSplit(d *lgbDumpNode) (node, error) {
 
 // dumpSet reads categories that go left, such as 1||3.
 func (r *lightgbm) dumpSet(n *node, text string) error {
-	var set []uint32
-	for _, w := range strings.Split(text, "||") {
+	var codes []uint32
+	for w := range strings.SplitSeq(text, "||") {
 		c, err := strconv.ParseUint(w, 10, 31)
 		if err != nil || c >= maxCategory {
 			return fmt.Errorf("threshold has the category %q", clip(w))
 		}
-		for int(c/32) >= len(set) {
-			set = append(set, 0)
-		}
-		set[c/32] |= 1 << (c % 32)
+		codes = append(codes, uint32(c))
 	}
-	n.kind, n.stray, n.threshold = inSet, 1, float64(len(r.f.sets))
-	r.f.sets = append(r.f.sets, set)
-	return nil
+	at, err := r.f.addSet(newSet(codes))
+	n.kind, n.stray, n.threshold = inSet, 1, float64(at)
+	return err
 }
 
 func (r *lightgbm) dumpLeaf(d *lgbDumpNode) (int32, error) {

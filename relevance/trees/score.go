@@ -247,12 +247,11 @@ func (f *Forest) side(n *node, x float64) uint8 {
 		}
 		return 0
 	}
-	set := f.sets[int(n.threshold)]
-	if x <= -1 || x < 0 && n.kind == notInSet || x >= float64(len(set)*32) {
+	set := &f.sets[int(n.threshold)]
+	if x <= -1 || x < 0 && n.kind == notInSet || x >= set.end {
 		return n.stray
 	}
-	c := uint32(x) // truncated, as C does
-	in := uint8(set[c/32] >> (c % 32) & 1)
+	in := set.has(uint32(x)) // truncated, as C does
 	if n.kind == inSet {
 		return 1 - in
 	}

@@ -14,9 +14,9 @@ var errTruncated = errors.New("the document ends too early")
 
 // ubjson reads a Universal Binary JSON document (draft 12, as XGBoost writes
 // it) into map[string]any, []any, []float64, []int64, string, float64, int64,
-// bool and nil. Arrays of one number type come as []float64 or []int64.
+// bool and nil. Arrays of numbers and booleans come as []float64 or []int64.
 func ubjson(src []byte) (any, error) {
-	d := ubj{src: src}
+	d := ubj{src: src, room: roomOf(src)}
 	mark, err := d.mark()
 	if err != nil {
 		return nil, err
@@ -32,8 +32,9 @@ func ubjson(src []byte) (any, error) {
 }
 
 type ubj struct {
-	src []byte
-	at  int
+	src  []byte
+	at   int
+	room room
 }
 
 // mark reads a type marker, skipping no-ops.
@@ -168,7 +169,10 @@ func (d *ubj) array(depth int) (any, error) {
 	if size, number := sizes[kind]; number {
 		return d.numbers(kind, n, size)
 	}
-	var out []any
+	if kind == 'T' || kind == 'F' || kind == 'Z' {
+		return nil, fmt.Errorf("a counted list of %q, which takes no bytes", kind)
+	}
+	var out list
 	for i := 0; n < 0 || i < n; i++ {
 		mark := kind
 		if mark == 0 {
@@ -180,12 +184,14 @@ func (d *ubj) array(depth int) (any, error) {
 			}
 		}
 		v, err := d.value(mark, depth+1)
+		if err == nil {
+			err = out.add(v, &d.room)
+		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, v)
 	}
-	return out, nil
+	return out.values(), nil
 }
 
 // numbers reads an array of one type.
@@ -219,6 +225,9 @@ func (d *ubj) object(depth int) (any, error) {
 			break
 		}
 		key, err := d.text()
+		if err == nil {
+			err = d.room.take()
+		}
 		if err != nil {
 			return nil, err
 		}

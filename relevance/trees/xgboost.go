@@ -1,11 +1,8 @@
 package trees
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -39,42 +36,7 @@ func document(src []byte) (any, error) {
 	if _, binary := sizes[src[1]]; binary || src[1] == '#' || src[1] == '$' {
 		return ubjson(src)
 	}
-	var root any
-	d := json.NewDecoder(bytes.NewReader(finite(src)))
-	d.UseNumber()
-	if err := d.Decode(&root); err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("text behind the document")
-	}
-	return root, nil
-}
-
-// finite makes JSON of what XGBoost writes: NaN, which conditions of categorical
-// splits are, becomes null, and Infinity a number that is too large.
-func finite(src []byte) []byte {
-	if !bytes.Contains(src, []byte("NaN")) && !bytes.Contains(src, []byte("Infinity")) {
-		return src
-	}
-	out := make([]byte, 0, len(src)+len(src)/8)
-	for text := false; len(src) > 0; {
-		n := 1
-		switch {
-		case text && src[0] == '\\' && len(src) > 1:
-			n = 2
-		case src[0] == '"':
-			text = !text
-		case !text && bytes.HasPrefix(src, []byte("NaN")):
-			out, src = append(out, "null"...), src[3:]
-			continue
-		case !text && bytes.HasPrefix(src, []byte("Infinity")):
-			out, src = append(out, "1e999"...), src[8:]
-			continue
-		}
-		out, src = append(out, src[:n]...), src[n:]
-	}
-	return out
+	return decodeJSON(src)
 }
 
 // xgb reads a decoded document. The first fault stays in err, and what is read
@@ -192,6 +154,10 @@ func (x *xgb) bases(m map[string]any) []float64 {
 		}
 		return out
 	}
+	if n := strings.Count(s, ","); n >= maxClasses {
+		x.fail("base_score has %d values for %d classes", n+1, x.f.Classes)
+		return make([]float64, x.f.Classes)
+	}
 	words := strings.Split(strings.Trim(s, "[] "), ",")
 	if len(words) != 1 && len(words) != x.f.Classes {
 		x.fail("base_score has %d values for %d classes", len(words), x.f.Classes)
@@ -298,77 +264,39 @@ func (x *xgb) numbers(m map[string]any, key string) []float64 {
 	case []int64:
 		out := make([]float64, len(v))
 		for i, n := range v {
-			out[i] = float64(n)
+			out[i] = float64(float32(n))
 		}
 		return out
 	case []any:
-		out := make([]float64, len(v))
-		for i, n := range v {
-			out[i] = x.number(n, key)
-		}
-		return out
+		x.fail("%s has what is no number", key)
 	}
 	x.fail("no %s", key)
 	return nil
 }
 
-func (x *xgb) number(v any, key string) float64 {
-	switch v := v.(type) {
-	case json.Number:
-		n, _ := strconv.ParseFloat(string(v), 32) // JSON's syntax; infinite if it is too large
-		return n
-	case nil:
-		return math.NaN()
-	case float64:
-		return v
-	case int64:
-		return float64(v)
-	case bool:
-		return compute.Bool(v)
-	}
-	x.fail("%s has %v", key, v)
-	return 0
-}
-
 // ints reads a list of integers or booleans.
 func (x *xgb) ints(m map[string]any, key string) []int32 {
-	var out []int32
-	for _, n := range x.wide(m, key) {
+	wide := x.wide(m, key)
+	out := make([]int32, len(wide))
+	for i, n := range wide {
 		if n != int64(int32(n)) {
 			x.fail("%s has %d", key, n)
 			return nil
 		}
-		out = append(out, int32(n))
+		out[i] = int32(n)
 	}
 	return out
 }
 
 func (x *xgb) wide(m map[string]any, key string) []int64 {
-	list, ok := m[key].([]any)
-	if v, typed := m[key].([]int64); typed {
+	switch v := m[key].(type) {
+	case []int64:
 		return v
+	case []float64, []any:
+		x.fail("%s has what is no integer", key)
 	}
-	if !ok {
-		x.fail("no %s", key)
-	}
-	out := make([]int64, len(list))
-	for i, v := range list {
-		switch v := v.(type) {
-		case json.Number:
-			n, err := strconv.ParseInt(string(v), 10, 64)
-			if err != nil {
-				x.fail("%s has %v", key, v)
-			}
-			out[i] = n
-		case int64:
-			out[i] = v
-		case bool:
-			out[i] = int64(compute.Bool(v))
-		default:
-			x.fail("%s has %v", key, v)
-		}
-	}
-	return out
+	x.fail("no %s", key)
+	return nil
 }
 
 // tree makes the nodes of a tree. A node without a left child is a leaf, and
@@ -438,6 +366,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	if x.err == nil && (len(starts) != len(at) || len(counts) != len(at)) {
 		x.fail("%d categories_nodes, %d categories_segments, %d categories_sizes", len(at), len(starts), len(counts))
 	}
+	left := int64(len(all)) // or splits that share categories would cost their square
 	if x.err != nil {
 		return nil
 	}
@@ -448,26 +377,26 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 			x.fail("categories_nodes: node %d has categories %d to %d of %d", k, from, from+count, len(all))
 			return nil
 		}
-		var set []uint32
+		if left -= count; left < 0 {
+			x.fail("categories_sizes: node %d has categories that are another's: the sizes come to more than %d", k, len(all))
+			return nil
+		}
+		codes := make([]uint32, 0, count)
 		for _, c := range all[from : from+count] {
 			if c < 0 || c >= maxCategory {
 				x.fail("categories has %d", c)
 				return nil
 			}
-			for int(c/32) >= len(set) {
-				set = append(set, 0)
-			}
-			set[c/32] |= 1 << (c % 32)
+			codes = append(codes, uint32(c))
 		}
-		sets[int(k)] = len(x.f.sets)
-		x.f.sets = append(x.f.sets, set)
+		var err error
+		if sets[int(k)], err = x.f.addSet(newSet(codes)); err != nil {
+			x.fail("node %d: %w", k, err)
+			return nil
+		}
 	}
 	return sets
 }
-
-// maxCategory is what a category stays below: LightGBM's and XGBoost's are
-// codes, counted from 0.
-const maxCategory = 1 << 24
 
 // linear reads a linear booster: a weight by feature and class, then the
 // biases.

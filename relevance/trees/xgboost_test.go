@@ -255,6 +255,9 @@ func FuzzXGBoost(f *testing.F) {
 		f.Add([]byte(src))
 		f.Add(toUBJSON(f, src))
 	}
+	f.Add([]byte(amplified(f, 3, "[16777215]")))
+	f.Add([]byte(farEach(f, 3, 16777215)))
+	f.Add([]byte("{l\x00\x00\x00\x01x[$[#l\x00\x00\x00\x20[$T#l\x00\x00\x00\x20"))
 	f.Add([]byte("{[$Z#L\x7f\xff\xff\xff\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		forest, err := XGBoost(src)

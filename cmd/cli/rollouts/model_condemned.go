@@ -3,6 +3,7 @@ package rollouts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,15 +66,31 @@ func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
 
 // absolve lets a version be asked for again, if it is condemned.
 func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
-	why := r.failed.Why(v)
-	if why == "" {
+	why, died := r.failed.Why(v), r.diedOf(v)
+	if why == "" && len(died) == 0 {
 		return nil
 	}
 	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	if why != "" {
+		fmt.Fprintf(r.out, "%s is asked for again; it was condemned: %s\n", v, why)
+	}
+	for _, id := range died {
+		fmt.Fprintf(r.out, "%s tries again to admit %s, once: it died of that before\n", id, v)
+	}
 	return nil
+}
+
+// diedOf returns the nodes that refuse a version since they died of it.
+func (r *rollout) diedOf(v cluster.Version) (nodes []millrace.NodeID) {
+	for id, all := range r.heard.Current() {
+		if slices.ContainsFunc(all, func(a cluster.Admission) bool { return a.Of(v) && a.Deadly }) {
+			nodes = append(nodes, id)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 func (r *rollout) release(ctx context.Context, name, version string) error {
@@ -81,8 +98,8 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if r.failed.Why(v) == "" {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned", v), WayOut: "see millrace model list"}
+	if r.failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned, and no index node died of it", v), WayOut: "see millrace model list"}
 	}
 	return r.absolve(ctx, v)
 }

@@ -131,7 +131,7 @@ func Models(avsc *[]string) []*cobra.Command {
 				return r.rollback(ctx, args[0], meant)
 			}),
 		rolloutCommand(&cobra.Command{
-			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, since it failed", Args: cobra.ExactArgs(2),
+			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, or that a node died of", Args: cobra.ExactArgs(2),
 			Long: `Lets a version be asked for again that is condemned. An index node condemns a
 version that panics, that has no score that is a finite number for any candidate
 of ten questions in a row where the version before has one, or whose records
@@ -139,7 +139,10 @@ take fifty times as long as its admission reckoned. Feeds whose model it is are
 then ranked by the version that served last before it and is not condemned, or
 else by recency; pages that it drafts second are their first model's alone; and
 requests that name the model are refused. To push the same version again
-releases it too.`,
+releases it too.
+
+Index nodes that refuse a version since they died twice in a row while they
+admitted it try it again, once.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
 		dropModel(),
 	}

@@ -1,0 +1,270 @@
+package trees
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// decodeJSON reads a JSON document into what ubjson gives, with the words that
+// XGBoost writes and JSON does not have: NaN, as conditions of categorical splits
+// are, which is null, and Infinity. Integers come as int64, other numbers rounded
+// to a float32 as the library reads them. encoding/json would take ten times the
+// room for the lists of numbers that a model is.
+func decodeJSON(src []byte) (any, error) {
+	d := jsonReader{src: src, room: roomOf(src)}
+	v, err := d.value(0)
+	if d.peek(); err == nil && d.at < len(src) {
+		err = errors.New("text behind the document")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("byte %d: %w", d.at, err)
+	}
+	return v, nil
+}
+
+type jsonReader struct {
+	src  []byte
+	at   int
+	room room
+}
+
+// peek skips white space and returns what follows; 0 at the end.
+func (d *jsonReader) peek() byte {
+	for d.at < len(d.src) {
+		switch c := d.src[d.at]; c {
+		case ' ', '\t', '\r', '\n':
+			d.at++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// skip goes past a byte that must follow.
+func (d *jsonReader) skip(c byte) error {
+	switch next := d.peek(); next {
+	case c:
+		d.at++
+		return nil
+	case 0:
+		return errTruncated
+	default:
+		return fmt.Errorf("%q, not %q", next, c)
+	}
+}
+
+func (d *jsonReader) value(depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
+	}
+	switch d.peek() {
+	case 0:
+		return nil, errTruncated
+	case '{':
+		out := map[string]any{}
+		return out, d.items('}', func() error {
+			key, err := d.text()
+			if err == nil {
+				err = d.skip(':')
+			}
+			if err == nil {
+				err = d.room.take()
+			}
+			if err == nil {
+				out[key], err = d.value(depth + 1)
+			}
+			if errors.Is(err, errMixed) {
+				err = fmt.Errorf("%s is %w", clip(key), err)
+			}
+			return err
+		})
+	case '[':
+		out := list{most: d.length}
+		err := d.items(']', func() error {
+			v, err := d.value(depth + 1)
+			if err == nil {
+				err = out.add(v, &d.room)
+			}
+			return err
+		})
+		return out.values(), err
+	case '"':
+		return d.text()
+	}
+	return d.word()
+}
+
+// items reads what stands between brackets, with commas between.
+func (d *jsonReader) items(end byte, item func() error) error {
+	d.at++
+	if d.peek() == end {
+		d.at++
+		return nil
+	}
+	for {
+		if err := item(); err != nil {
+			return err
+		}
+		if d.peek() == end {
+			d.at++
+			return nil
+		}
+		if err := d.skip(','); err != nil {
+			return err
+		}
+	}
+}
+
+// length returns how many numbers the rest of a list of numbers has.
+func (d *jsonReader) length() int {
+	rest := d.src[d.at:]
+	return bytes.Count(rest[:max(bytes.IndexByte(rest, ']'), 0)], []byte(",")) + 1
+}
+
+func (d *jsonReader) text() (s string, err error) {
+	if err := d.skip('"'); err != nil {
+		return "", err
+	}
+	start, plain := d.at, true
+	for ; d.at < len(d.src) && d.src[d.at] != '"'; d.at++ {
+		if c := d.src[d.at]; c == '\\' {
+			plain = false
+			d.at++
+		} else if c < ' ' || c >= utf8.RuneSelf {
+			plain = false
+		}
+	}
+	if d.at >= len(d.src) {
+		return "", errTruncated
+	}
+	d.at++
+	if plain {
+		return string(d.src[start : d.at-1]), nil
+	}
+	err = json.Unmarshal(d.src[start-1:d.at], &s)
+	return s, err
+}
+
+// word reads a number or what else has no quotes.
+func (d *jsonReader) word() (any, error) {
+	start := d.at
+	for d.at < len(d.src) && strings.IndexByte(",]} \t\r\n", d.src[d.at]) < 0 {
+		d.at++
+	}
+	w := string(d.src[start:d.at])
+	switch w {
+	case "true", "false":
+		return w == "true", nil
+	case "null", "NaN", "-NaN":
+		return nil, nil
+	case "Infinity":
+		return math.Inf(1), nil
+	case "-Infinity":
+		return math.Inf(-1), nil
+	}
+	if n, err := strconv.ParseInt(w, 10, 64); err == nil && w != "-0" {
+		return n, nil
+	}
+	x, err := strconv.ParseFloat(w, 32) // infinite if it is too large
+	if strings.Trim(w, "0123456789+-.eE") != "" || err != nil && !errors.Is(err, strconv.ErrRange) {
+		return nil, fmt.Errorf("%q is no number", clip(w))
+	}
+	return x, nil
+}
+
+// room is how many values a document may still have that take far more memory
+// than bytes of the file: all but numbers in lists. A model has few of them for
+// each of its trees, and of its features.
+type room int
+
+func roomOf(src []byte) room { return room(2*maxFeatures + len(src)/16) }
+
+func (r *room) take() error {
+	if *r--; *r < 0 {
+		return errors.New("more objects, lists and texts than a model of this size has")
+	}
+	return nil
+}
+
+// list is an array: of numbers, or of others.
+type list struct {
+	ints   []int64
+	floats []float64
+	others []any
+	most   func() int // how many numbers there may be, when the first is read; nil: not known
+}
+
+func (l *list) add(v any, r *room) error {
+	switch v := v.(type) {
+	case int64:
+		return l.number(v, float64(float32(v)), true)
+	case bool:
+		return l.add(bit(v), r)
+	case float64:
+		return l.number(0, v, false)
+	case nil:
+		return l.number(0, math.NaN(), false)
+	}
+	if l.ints != nil || l.floats != nil {
+		return errMixed
+	}
+	l.others = append(l.others, v)
+	return r.take()
+}
+
+var errMixed = errors.New("a list of numbers and of others")
+
+func (l *list) number(n int64, x float64, whole bool) error {
+	switch {
+	case l.others != nil:
+		return errMixed
+	case whole && l.floats == nil:
+		if l.ints == nil {
+			l.ints = make([]int64, 0, l.room())
+		}
+		l.ints = append(l.ints, n)
+		return nil
+	}
+	if l.floats == nil { // the first that is not whole makes floats of all
+		l.floats = make([]float64, 0, len(l.ints)+l.room())
+	}
+	for _, n := range l.ints {
+		l.floats = append(l.floats, float64(float32(n)))
+	}
+	l.ints, l.floats = nil, append(l.floats, x)
+	return nil
+}
+
+// room is for how many numbers memory is asked for at once: append's would be
+// twice as much for a while.
+func (l *list) room() int {
+	if l.most == nil {
+		return 0
+	}
+	return l.most() + 1
+}
+
+func bit(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// values returns []int64, []float64 or []any.
+func (l *list) values() any {
+	switch {
+	case l.others != nil:
+		return l.others
+	case l.floats != nil:
+		return l.floats
+	}
+	return l.ints
+}

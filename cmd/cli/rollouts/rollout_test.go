@@ -456,14 +456,12 @@ func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
 	s.Check(drop("2", "--override", "test"))
 }
 
-// TestCondemnedVersions: list says which version is condemned, why, and what
-// ranks in its place; it is asked for again when it is released, and when it is
 // A version that a node died of is released as one that is condemned is, and only
 // while a node says so.
 func TestReleaseWhatANodeDiedOf(t *testing.T) {
-	s := newStage(t, "n1", "n2")
-	for id := range s.members {
-		s.answer(id, admits)
+	s := newRolling(t, "n1", "n2")
+	for id := range s.Members {
+		s.Answer(id, clitest.Admits)
 	}
 	if out, err := s.pushed("1", "1", push{}); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
@@ -472,7 +470,7 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 	if err := s.release(t.Context(), "likes", "1"); err == nil || !strings.Contains(err.Error(), "no index node died of it") {
 		t.Errorf("released for nothing: %v", err)
 	}
-	s.members["n1"].SetModels([]cluster.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
+	s.Members["n1"].SetModels([]cluster.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
 	for len(s.diedOf(v)) == 0 {
 		changed := s.heard.Changed()
 		if len(s.diedOf(v)) == 0 {
@@ -480,16 +478,18 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 		}
 	}
 	s.out.Reset()
-	s.check(s.release(t.Context(), "likes", "1"))
+	s.Check(s.release(t.Context(), "likes", "1"))
 	if out := s.out.String(); out != "n1 tries again to admit likes 1, once: it died of that before\n" {
 		t.Errorf("released\n%s", out)
 	}
 	events, err := s.models.History(t.Context(), "likes")
-	if s.check(err); events[len(events)-1].What != cluster.Released || events[len(events)-1].Sum != v.Sum {
+	if s.Check(err); events[len(events)-1].What != cluster.Released || events[len(events)-1].Sum != v.Sum {
 		t.Errorf("the node is told %+v", events)
 	}
 }
 
+// TestCondemnedVersions: list says which version is condemned, why, and what
+// ranks in its place; it is asked for again when it is released, and when it is
 // pushed again.
 func TestCondemnedVersions(t *testing.T) {
 	t.Parallel()

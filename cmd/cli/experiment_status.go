@@ -190,9 +190,11 @@ type reportShown struct {
 	Drafts  []draftShown  `json:"drafts"`
 	SplitP  *float64      `json:"split_p"`
 	Fits    bool          `json:"viewers_fit_the_weights"`
-	Crossed int64         `json:"met_two_variants"`        // viewers
-	Unknown int64         `json:"of_unknown_variants"`     // answers
-	Beyond  int64         `json:"beyond_those_told_apart"` // answers
+	Crossed int64         `json:"met_two_variants"`    // viewers
+	Unknown int64         `json:"of_unknown_variants"` // answers
+	// Answers of viewers whom the hash deals another variant, which do not count.
+	Misdealt int64 `json:"of_misdealt_viewers"`
+	Beyond   int64 `json:"beyond_those_told_apart"` // answers
 	// Acts of units, or with items of drafts, beyond those that are told apart, and
 	// with drafts of other models.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
@@ -277,7 +279,7 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -378,6 +380,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}{
 		{r.Crossed, "viewers met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
+		{r.Misdealt, "answers " + compare.Misdealt},
 		{r.Beyond, "answers are of viewers beyond those that are told apart"},
 		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},

@@ -152,7 +152,7 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 			}
 		}
 		if others > 0 {
-			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
+			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", others, q.topic)
 		}
 		if strange.N > 0 {
 			fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
@@ -174,7 +174,7 @@ type statusShown struct {
 	experiments.Trail
 	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
 	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
-	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
+	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read, or of a time that has not come
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -126,6 +126,8 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	}
 	shown("ann", "treatment", true)
 	shown("bob", "gone", false)
+	shown(dealtTo("late", "control"), "control", false)
+	all[len(all)-1].Time = 253_402_300_799_000 // in the year 9999
 	writeExposures(t.Context(), t, k.Addr(), all...)
 	if out, err := s.run("experiment", "hold", "fresher", "--why", "a sale"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -142,7 +144,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\n3 answers are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
 		"\nHELD by " + whoami() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
-		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
+		"\n2 entries of exposures are no exposures that this version reads, or of a time that has not come\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not say %q:\n%s", want, out)

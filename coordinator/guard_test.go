@@ -636,6 +636,38 @@ func TestGuardsJudgeByTheHash(t *testing.T) {
 	}
 }
 
+// What was noted of an experiment and cannot be read is begun anew, and its guards
+// go on; its ramp waits for a person.
+func TestGuardsBeginTrailsAnew(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	docs, err := tr.cluster.Documents(t.Context(), "decisions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := docs.Change(t.Context(), "e", func(string) (string, error) { return "garbage", nil }); err != nil {
+		t.Fatal(err)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.coordinate("one")
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && trail.Hold != nil {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("it stays as it is: %+v, %v", trail, err)
+		}
+	}
+	if err := trails.Resume(t.Context(), "e", "ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	tr.show(120, nil)
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Who is not guarded is left alone, and what people do stays.
 func TestGuardsLeaveOthersAlone(t *testing.T) {
 	tr := newTrial(t, rampedDocument[:strings.Index(rampedDocument, "    ramp:")])

@@ -263,7 +263,7 @@ func writeActs(w io.Writer, all []audit.Entry) error {
 		if e.Fault != "" {
 			after = "FAILED: " + e.Fault
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", shortTime(e.Time), printable(e.Who), e.Act, printable(e.On), printable(e.Before), printable(after))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", shortTime(e.Time), printable(e.Who), printable(e.Act), printable(e.On), printable(e.Before), printable(after))
 	}
 	return t.Flush()
 }

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -90,19 +90,13 @@ func rowOf(d kafka.DeadLetter) letterRow {
 	}
 }
 
-// printable is the beginning of a text without what a terminal would obey.
+// printable is the beginning of a text, within its line.
 func printable(s string) string {
 	const most = 512
-	cut := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s[:min(len(s), most)])
 	if len(s) > most {
-		cut += "..."
+		return line.Of(s[:most]) + "..."
 	}
-	return cut
+	return line.Of(s)
 }
 
 // The list is read backwards, a span at a time, each twice as long as the one

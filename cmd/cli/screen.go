@@ -1,11 +1,10 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"strings"
-	"unicode"
+
+	"github.com/millrace/millrace/internal/line"
 )
 
 // screen is a terminal that what others have written (ids, texts, names, reasons)
@@ -31,20 +30,4 @@ func (s screen) Write(b []byte) (int, error) {
 
 // harmless replaces characters that steer a terminal, but for the end of a line and
 // the tabulator.
-func harmless(text string) string {
-	steers := func(r rune) bool {
-		return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
-	}
-	if strings.IndexFunc(text, steers) < 0 {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if steers(r) {
-			fmt.Fprintf(&b, `\u%04x`, r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+func harmless(text string) string { return line.Keep(text, "\n\t") }

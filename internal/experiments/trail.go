@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/line"
 )
 
 // trailsKind is the kind of the cluster's documents that say why experiments are
@@ -117,7 +118,32 @@ func parseTrail(name, body string) (trail Trail, err error) {
 		err = fmt.Errorf("experiments: decisions/%s: %w", name, err)
 		trail = anew(name, err, time.Now().UTC().Truncate(time.Millisecond))
 	}
+	trail.inLines()
 	return trail, err
+}
+
+// inLines has each text of a trail stand in its line, whoever wrote it.
+func (t *Trail) inLines() {
+	texts := []*string{}
+	inputs := [][]string{}
+	if l := t.Looked; l != nil {
+		texts, inputs = append(texts, &l.By, &l.Says, &l.Blind), append(inputs, l.Inputs)
+	}
+	if h := t.Hold; h != nil {
+		texts = append(texts, &h.By, &h.Why)
+	}
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		texts, inputs = append(texts, &d.By, &d.What, &d.Why), append(inputs, d.Inputs)
+	}
+	for _, all := range inputs {
+		for i := range all {
+			texts = append(texts, &all[i])
+		}
+	}
+	for _, s := range texts {
+		*s = line.Of(*s)
+	}
 }
 
 // Look notes what a coordinator saw that leads: one that was frozen, and leads no
@@ -175,6 +201,9 @@ func (t *Trail) decide(d Decision) {
 // trail could not be read. Who holds and resumes it is kept
 // among the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
+	if err := line.Check("why", h.Why); err != nil {
+		return err
+	}
 	h.Why = short(h.Why)
 	return t.change(ctx, nil, name, func(trail *Trail) error {
 		if trail.Hold != nil && trail.Hold.By != beginner {

@@ -1,6 +1,7 @@
 package experiments_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,6 +77,48 @@ func TestTrailsThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes("free", func(trail experiments.Trail, err error) bool { return err == nil && trail.Hold == nil })
+}
+
+// What others write stands in its line, steers no terminal, and is refused where a
+// person writes it by a command.
+func TestTrailsStandInLines(t *testing.T) {
+	cl := client(t)
+	docs, err := cl.Documents(t.Context(), "decisions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const evil = "x\x1b[2J\nWHEN forged"
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{When: time.Now(), By: "ann", Why: evil}); err == nil || !strings.Contains(err.Error(), "why: ") {
+		t.Errorf("such a reason is taken: %v", err)
+	}
+	all := experiments.Trail{
+		Looked:    &experiments.Look{By: evil, Says: evil, Blind: evil, Inputs: []string{evil}},
+		Hold:      &experiments.Hold{By: evil, Why: evil},
+		Decisions: []experiments.Decision{{By: evil, What: evil, Why: evil, Inputs: []string{evil}}},
+	}
+	if err := docs.Change(t.Context(), "e", func(string) (string, error) {
+		text, err := json.Marshal(all)
+		return string(text), err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var trail experiments.Trail
+	for trail.Hold == nil {
+		if trail, err = trails.Of("e"); err != nil || t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	l, h, d := trail.Looked, trail.Hold, trail.Decisions[0]
+	for i, s := range []string{l.By, l.Says, l.Blind, l.Inputs[0], h.By, h.Why, d.By, d.What, d.Why, d.Inputs[0]} {
+		if s != `x\u001b[2J\u000aWHEN forged` {
+			t.Errorf("text %d is %q", i, s)
+		}
+	}
 }
 
 // client is one of a new cluster.

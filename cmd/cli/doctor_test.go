@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -299,6 +300,13 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		own := ""
+		if e := (*millrace.Error)(nil); errors.As(behind(groupFaults(g, now)), &e) {
+			own = e.WayOut
+		}
+		if creates := strings.HasPrefix(own, "create it "); creates != strings.Contains(want, "does not exist") {
+			t.Errorf("the way out of %q is %q", got, own)
 		}
 	}
 }

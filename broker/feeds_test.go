@@ -229,6 +229,27 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 			t.Errorf("%s: a first page is by %v, %v", name, resp.GetReceipt(), err)
 		}
 	}
+	for _, name := range []string{"recent", "other"} { // one that came with the broker, and one beside it
+		d.Serve("other", 1, "name: other\nmodel: recency")
+		settled(knows.feeds)
+		next := proto.Clone(req).(*feedv1.GetFeedRequest)
+		next.Feed, next.PageToken = name, first.NextPageToken
+		_, err := knows.GetFeed(t.Context(), next)
+		if e := refusal(t, err); e.Reason != millrace.ReasonPageToken || e.Detail != "it is of another feed than "+name {
+			t.Errorf("a page of ranked in the name of %s: %+v", name, e)
+		}
+	}
+	other := proto.Clone(req).(*feedv1.GetFeedRequest)
+	other.Feed = "recent"
+	if of, err := knows.GetFeed(t.Context(), other); err != nil || of.NextPageToken == "" {
+		t.Errorf("%v, %v", of, err)
+	} else {
+		next := proto.Clone(req).(*feedv1.GetFeedRequest)
+		next.PageToken = of.NextPageToken
+		if _, err := knows.GetFeed(t.Context(), next); refusal(t, err).Detail != "it is of another feed than ranked" {
+			t.Errorf("a page of recent in the name of ranked: %v", err)
+		}
+	}
 	d.Drop("ranked")
 	d.Serve("ranked", 1, "name: ranked\nmodel: recency")
 	settled(knows.feeds)

@@ -364,7 +364,7 @@ var errOtherwise = errors.New("coordinator: the experiment is no longer as it wa
 
 // held returns who holds the next step of an experiment; nil if nobody does.
 func (g *guard) held(name string) *experiments.Hold {
-	trail, _ := g.trails.Of(name) // what cannot be read is held
+	trail, _ := g.trails.Of(name) // one that cannot be read is held
 	return trail.Hold
 }
 
@@ -377,7 +377,12 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		if d.newest != 0 {
 			l.Newest = d.newest.Std().UTC()
 		}
-		return g.trails.Look(ctx, g.lead, judged.Name, l)
+		_, unread := g.trails.Of(judged.Name)
+		err := g.trails.Look(ctx, g.lead, judged.Name, l)
+		if unread != nil && err == nil {
+			g.log.Warn("what was noted of an experiment could not be read, and is begun anew; its ramp is held until a person resumes it", "experiment", judged.Name, "err", unread)
+		}
+		return err
 	}
 	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
 	if v.Pause {

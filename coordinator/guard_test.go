@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -172,6 +173,16 @@ func alarms(c *coordinator.Coordinator) (n int) {
 	return n
 }
 
+// viewerOf returns a viewer of their own whom the hash deals a variant.
+func viewerOf(variant string, n int) string {
+	for i := 0; ; i++ {
+		id := fmt.Sprintf("v%d.%d", n, i)
+		if draw := slot.Draw("s", "e", id); (draw < 5000) == (variant == "a") {
+			return id
+		}
+	}
+}
+
 // show lets so many new viewers be shown something, the variants by turns.
 func (t *trial) show(n int, change func(r *exposure.Record, variant string)) {
 	var all []exposure.Record
@@ -180,7 +191,7 @@ func (t *trial) show(n int, change func(r *exposure.Record, variant string)) {
 		variant := []string{"a", "b"}[t.viewers%2]
 		r := exposure.Record{
 			ID: fmt.Sprint(t.viewers), Time: millrace.TimeOf(time.Now()), Feed: "f", TimelinesAsked: 1, TimelinesAnswered: 1, Millis: float64(t.viewers % 7),
-			Experiments: []exposure.Experiment{{Layer: "l", Experiment: "e", Variant: variant, Unit: fmt.Sprint("v", t.viewers)}},
+			Experiments: []exposure.Experiment{{Layer: "l", Experiment: "e", Variant: variant, Unit: viewerOf(variant, t.viewers)}},
 			Items:       []exposure.Item{{Place: 1, Entity: "x", Team: -1}},
 		}
 		if change != nil {
@@ -587,6 +598,76 @@ func TestNotesThatAreNone(t *testing.T) {
 	}
 }
 
+// Viewers whom the hash does not deal a variant are no evidence for or against it,
+// however many of them somebody writes to the topic.
+func TestGuardsJudgeByTheHash(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	forged := func(r *exposure.Record, variant string) {
+		r.Items, r.Experiments[0].Variant = nil, map[string]string{"a": "b", "b": "a"}[variant]
+	}
+	tr.show(2000, func(r *exposure.Record, variant string) {
+		if forged(r, variant); variant == "b" { // as if of a, that is: it looks better, and b worse
+			r.Items = []exposure.Item{{Place: 1, Entity: "x", Team: -1}}
+		}
+	})
+	tr.coordinate("one")
+	tr.show(30, nil)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if trail.Looked != nil && strings.Contains(strings.Join(trail.Looked.Inputs, "\n"), "2000 answers are of viewers whom the hash deals another variant") {
+			if !strings.Contains(strings.Join(trail.Looked.Inputs, "\n"), "a: 15 viewers") {
+				t.Errorf("%q", trail.Looked.Inputs)
+			}
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("the forged answers are not left out: %+v, %q", trail.Looked, tr.decisions())
+		}
+	}
+	if did := tr.decisions(); len(did) > 0 {
+		t.Errorf("%q", did)
+	}
+}
+
+// What was noted of an experiment and cannot be read is begun anew, and its guards
+// go on; its ramp waits for a person.
+func TestGuardsBeginTrailsAnew(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	docs, err := tr.cluster.Documents(t.Context(), "decisions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := docs.Change(t.Context(), "e", func(string) (string, error) { return "garbage", nil }); err != nil {
+		t.Fatal(err)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.coordinate("one")
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && trail.Hold != nil {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("it stays as it is: %+v, %v", trail, err)
+		}
+	}
+	if err := trails.Resume(t.Context(), "e", "ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	tr.show(120, nil)
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Who is not guarded is left alone, and what people do stays.
 func TestGuardsLeaveOthersAlone(t *testing.T) {
 	tr := newTrial(t, rampedDocument[:strings.Index(rampedDocument, "    ramp:")])
@@ -605,7 +686,7 @@ func TestGuardsPauseForOutcomes(t *testing.T) {
 	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click], window: 90m}", 1))
 	for i := range 600 {
 		if variant := []string{"a", "b"}[i%2]; variant == "a" || i%4 == 1 {
-			tr.acts.all = append(tr.acts.all, outcome.Act{Action: "click", Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: fmt.Sprint("v", i)}}})
+			tr.acts.all = append(tr.acts.all, outcome.Act{Action: "click", Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: viewerOf(variant, i)}}})
 		}
 	}
 	tr.show(20, nil)

@@ -74,11 +74,33 @@ func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 		}
 		there = true
 	}
+	if !there && b.ofAnother(v) {
+		return Feed{}, pagetoken.Refuse("it is of another feed than %s", v.Name)
+	}
 	if !there {
 		return Feed{}, pagetoken.Refuse("the definition of feed %s that made the first page is no longer there", v.Name)
 	}
 	f.Forbid = f.Forbids().Or(now.Forbids())
 	return f, nil
+}
+
+// ofAnother reports whether a definition is known to be another feed's. A token does
+// not name its feed, and that of a private one is told by nothing.
+func (b *Book) ofAnother(v cluster.Version) bool {
+	for name, f := range b.fixed {
+		if name != v.Name && f.edition.Version == v.Version && f.edition.Sum == v.Sum {
+			return true
+		}
+	}
+	if b.defs == nil {
+		return false
+	}
+	for name, all := range b.defs.All() {
+		if name != v.Name && slices.Contains(all, cluster.Version{Name: name, Version: v.Version, Sum: v.Sum}) {
+			return true
+		}
+	}
+	return false
 }
 
 // reread returns a version that does not serve. One reads it, beside the

@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/schemas"
 )
 
 // ramped is an experiment that a coordinator would ramp, by weights of a version.
@@ -90,17 +92,20 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	s.Check(err)
 	t.Cleanup(k.Close)
-	garbage := func(topic string) {
+	garbage := func(topic, value string) {
 		t.Helper()
 		s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), topic, 1, nil))
 		p, err := kafka.NewExposures(kafka.At(k.Addr()), topic, nil)
 		s.Check(err)
 		defer p.Close()
-		s.Check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte("no record")}})...))
+		s.Check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte(value)}})...))
 	}
 	s.Check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
-	garbage("exposures")
-	garbage("clicks")
+	garbage("exposures", "no record")
+	garbage("clicks", "no record")
+	late, err := clitest.ShownAt("q9999", "cid", time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), "a").Append(nil)
+	s.Check(err)
+	garbage("exposures", string(schemas.Frame(schemas.Exposure().Fingerprint(), late)))
 	drafted := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000", "limit: 30", "interleave: [recency, home]").Replace(clitest.Fresher)
 	drafted += "    guards: {refused: 2}\n    outcomes: {topic: clicks, actions: [click]}\n"
 	out, err := s.run("experiment", "define", s.File("ranking.yaml", drafted))
@@ -119,9 +124,12 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		all = append(all, r)
 	}
 	for i := range 60 {
-		shown(fmt.Sprint("viewer:", i), "control", false)
+		shown(dealtTo(fmt.Sprint("viewer:", i), "control"), "control", false)
 	}
-	shown("viewer:0", "treatment", false)
+	shown(dealtTo("cid", "treatment"), "treatment", false)
+	for i := range 3 {
+		shown(dealtTo(fmt.Sprint("forged:", i), "control"), "treatment", false)
+	}
 	shown("ann", "treatment", true)
 	shown("bob", "gone", false)
 	clitest.WriteExposures(t.Context(), t, k.Addr(), all...)
@@ -134,13 +142,13 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	}
 	for _, want := range []string{
 		"experiment fresher is running, with 100% of its slots; document ranking, version 1\n",
-		"\ncontrol    50%     60       60       0 ", "\ntreatment  50%     0        1        1 ",
+		"\ncontrol    50%     60       60       0 ", "\ntreatment  50%     1        1        1 ",
 		"\n1 answers of treatment were not drafted: only the first model ranked them; their receipts say why\n",
 		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
-		"\n1 viewers met two variants, and stay with their first\n", "\n1 answers are of variants that the definition does not have\n",
+		"\n3 answers are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
 		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
-		"\n1 entries of exposures are no exposures that this version reads\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
+		"\n2 entries of exposures are no exposures that this version reads, or of a time that has not come\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not say %q:\n%s", want, out)
@@ -169,7 +177,7 @@ func TestStatusCreditsDrafts(t *testing.T) {
 		r := clitest.ShownAt(id, viewer, began.Add(time.Duration(second)*time.Second), id+" nobody's", id+" recency's", id+" home's")
 		r.HeldOut, r.ServedBefore = nil, 0
 		r.Interleaving.Experiment, r.Interleaving.Teams = "fresher", []string{"recency", "home"}
-		r.Experiments[0].Experiment, r.Experiments[0].Variant = "fresher", "treatment"
+		r.Experiments[0].Experiment, r.Experiments[0].Variant, r.Experiments[0].Unit = "fresher", "treatment", dealtTo(viewer, "treatment")
 		return r
 	}
 	n := 0
@@ -216,7 +224,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		r := clitest.ShownAt(unit, unit, at, "a")
 		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
 		r.Items[0].Team = -1
-		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: unit, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
+		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: dealtTo(unit, "treatment"), Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
 		return r
 	}
 	must("experiment", "define", s.File("ranking.yaml", running))
@@ -246,5 +254,15 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	})
 	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
+	}
+}
+
+// dealtTo returns a name that begins so whom fresher deals a variant.
+func dealtTo(name, variant string) string {
+	for i := 0; ; i++ {
+		id := fmt.Sprintf("%s.%d", name, i)
+		if draw := slot.Draw("ranking-2026", "fresher", id); (draw < 5000) == (variant == "control") {
+			return id
+		}
 	}
 }

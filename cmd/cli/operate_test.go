@@ -446,6 +446,7 @@ func TestPartitionQuarantine(t *testing.T) {
 		"partition quarantine 1 --node node-9 --why x":                "node",
 		"partition quarantine 1 --node node-1 --why x --override bad": "override",
 		"partition quarantine 1 --node node-1 --why=":                 "why",
+		"partition quarantine 1 --node node-1 --why x\x1b[2J":         "why",
 		"partition quarantine 1 --node node-1 --why x -o yaml":        "output",
 		"partition release" + of:                                      "partition",
 	} {

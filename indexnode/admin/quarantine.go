@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -25,6 +26,9 @@ func (s *Server) quarantine(ctx context.Context, req *nodev1.QuarantinePartition
 	}
 	if req.Why == "" || len(req.Why) > maxWhy {
 		return nil, invalid("why", fmt.Sprintf("the reason has %d bytes", len(req.Why)), fmt.Sprintf("say why, for those who find it, in at most %d", maxWhy))
+	}
+	if err := line.Check("why", req.Why); err != nil {
+		return nil, err
 	}
 	r := s.cfg.Replicas.Of(p)
 	if err := r.MayQuarantine(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/line"
 )
 
 // Admission is what a node made of one version of a model.
@@ -88,6 +89,9 @@ func decodeAdmitted(b []byte) ([]Admission, error) {
 	}
 	var all []Admission
 	err := json.Unmarshal(b, &all)
+	for i, a := range all {
+		all[i].Refused, all[i].Unkept = line.Of(a.Refused), line.Of(a.Unkept)
+	}
 	return all, err
 }
 

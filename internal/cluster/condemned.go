@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/line"
 )
 
 // Condemnation says why a version is not to be asked for.
@@ -76,10 +78,11 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 	if err := json.Unmarshal([]byte(body), &all); err != nil {
 		return nil, fmt.Errorf("it is no list of versions: %w", err)
 	}
-	for _, x := range all {
+	for i, x := range all {
 		if checkVersion(x.Version) != nil || !isSum(x.Sum) {
 			return nil, fmt.Errorf("version %.100q is malformed", x.Version)
 		}
+		all[i].Why, all[i].Who = line.Of(x.Why), line.Of(x.Who)
 	}
 	return all, nil
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/line"
 )
 
 // The bounds of what is kept of one artefact.
@@ -76,6 +78,10 @@ func parseLedger(body string) (*ledger, error) {
 		if sum != "" && !seen[sum] {
 			return nil, fmt.Errorf("it points at %.20q, which it does not have", sum)
 		}
+	}
+	for i := range l.History {
+		e := &l.History[i]
+		e.What, e.Version, e.Sum, e.Who = Change(line.Of(string(e.What))), line.Of(e.Version), line.Of(e.Sum), line.Of(e.Who)
 	}
 	return &l, nil
 }

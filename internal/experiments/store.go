@@ -47,11 +47,31 @@ type Changed struct {
 	Sentences []string // what changes, and who moves where; none: nothing does
 }
 
-// Read reads all documents.
-func (s *Store) Read(ctx context.Context) (*State, error) {
-	if err := s.Documents.Settle(ctx); err != nil {
-		return nil, err
+// Read reads all documents. One that somebody takes away meanwhile has all of them
+// looked at anew.
+func (s *Store) Read(ctx context.Context) (st *State, err error) {
+	for range maxTries {
+		if err := s.Documents.Settle(ctx); err != nil {
+			return nil, err
+		}
+		var of cluster.Version
+		st, of, err = s.read(ctx)
+		if err == nil || errors.Is(err, cluster.ErrAway) {
+			return st, err
+		}
+		if err := s.Documents.Settle(ctx); err != nil {
+			return nil, err
+		}
+		if v, serves := s.Documents.Served(of.Name); of.Name == "" || serves && v == of {
+			return nil, err // it is there, and cannot be read
+		}
 	}
+	return nil, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+}
+
+// read is Read of what is known here. The version is the one that an error is of,
+// if it is of one.
+func (s *Store) read(ctx context.Context) (*State, cluster.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}}
 	st.Versions = s.Documents.Serving()
 	var err error
@@ -59,10 +79,10 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 		var body []byte
 		body, err = s.Documents.Body(ctx, v)
 		if errors.Is(err, cluster.ErrAway) {
-			return nil, err // the document is not to blame
+			return nil, v, err // the document is not to blame
 		}
 		if err != nil {
-			return nil, fmt.Errorf("experiments: document %s: %w", name, err)
+			return nil, v, fmt.Errorf("experiments: document %s: %w", name, err)
 		}
 		st.Texts[name] = body
 		d, err := experiment.Parse(name, body)
@@ -76,14 +96,14 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 		st.Faults[name], st.left[name], st.whole[name] = fault, st.docs[name].doc, st.docs[name]
 	})
 	if err != nil {
-		return nil, err
+		return nil, cluster.Version{}, err
 	}
 	if unfit := st.Set.Unfit(); unfit != nil {
 		for _, d := range unfit.Documents {
 			st.Faults[d.Name] = d.Error
 		}
 	}
-	return st, nil
+	return st, cluster.Version{}, nil
 }
 
 // settle takes out of documents what contradicts others, and makes the set of what
@@ -337,7 +357,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if !maps.Equal(s.Documents.Serving(), st.Versions) {
 			continue
 		}
-		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.Who); !errors.Is(err, cluster.ErrMoved) {
+		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.Who); !errors.Is(err, cluster.ErrMoved) && !errors.Is(err, cluster.ErrNoVersion) {
 			return c, err
 		}
 	}

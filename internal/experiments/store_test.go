@@ -98,6 +98,43 @@ func TestDefinedAtOneTime(t *testing.T) {
 	}
 }
 
+// While somebody drops documents one after the other, whoever looks at them looks
+// anew, and does not fail for one that goes.
+func TestReadWhileDocumentsGo(t *testing.T) {
+	all := stores(t, 2)
+	if _, err := all[0].Define(t.Context(), "base", []byte(document(true, "base", 0, 9))); err != nil {
+		t.Fatal(err)
+	}
+	const n = 40
+	for i := range n {
+		name := fmt.Sprint("e", i)
+		if _, err := all[0].Define(t.Context(), name, []byte(document(false, name, 10+i, 10+i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		defer close(gone)
+		for i := range n {
+			if err := all[0].Drop(t.Context(), fmt.Sprint("e", i)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for reads := 0; ; reads++ {
+		if _, err := all[1].Read(t.Context()); err != nil {
+			t.Fatalf("at reading %d: %v", reads, err)
+		}
+		select {
+		case <-gone:
+			g.Wait()
+			return
+		default:
+		}
+	}
+}
+
 // to is what a person wants; a share below 0 is what there is.
 func to(state experiment.State, share int) func(experiment.Experiment) (experiment.State, int, error) {
 	return func(now experiment.Experiment) (experiment.State, int, error) {

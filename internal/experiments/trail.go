@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/line"
 )
 
 // trailsKind is the kind of the cluster's documents that say why experiments are
@@ -48,7 +49,7 @@ const LooksEvery = 30 * time.Second
 func (t *Trail) Unwatched(err error, now time.Time) string {
 	switch l := t.Looked; {
 	case err != nil:
-		return fmt.Sprintf("whether it is watched is not known: %v", err)
+		return fmt.Sprintf("what coordinators noted of it cannot be read; the one that leads begins it anew within seconds, and so do millrace experiment hold and resume: %v", err)
 	case l == nil:
 		return "no coordinator has looked at it: is one running, with exposures in its configuration?"
 	case now.Sub(l.When) > LooksEvery:
@@ -77,8 +78,16 @@ type Hold struct {
 	Why  string    `json:"why,omitempty"`
 }
 
-// unread is in place of a veto that cannot be read.
-var unread = &Hold{By: "a trail that cannot be read"}
+// beginner is who holds an experiment whose trail could not be read: there may have
+// been a veto in it.
+const beginner = "a trail that could not be read"
+
+// anew returns a trail in place of one that cannot be read.
+func anew(name string, why error, when time.Time) Trail {
+	t := Trail{Hold: &Hold{When: when, By: beginner, Why: "there may have been a veto in it"}}
+	t.decide(Decision{When: when, By: beginner, What: "was begun anew for " + name, Why: why.Error()})
+	return t
+}
 
 // The bounds of a trail.
 const (
@@ -97,31 +106,53 @@ func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
 	return &Trails{docs}, err
 }
 
-// Of returns an experiment's trail; an empty one if nothing is known, and one that
-// is held with an error.
-func (t *Trails) Of(name string) (Trail, error) {
-	trail, err := parseTrail(t.docs.Current()[name].Body)
-	if err != nil {
-		trail = Trail{Hold: unread}
-	}
-	return trail, err
-}
+// Of returns an experiment's trail; an empty one if nothing is known. With an error,
+// which says that it cannot be read, it is the one that takes its place.
+func (t *Trails) Of(name string) (Trail, error) { return parseTrail(name, t.docs.Current()[name].Body) }
 
-func parseTrail(body string) (trail Trail, err error) {
+func parseTrail(name, body string) (trail Trail, err error) {
 	if body == "" {
 		return trail, nil
 	}
 	if err = json.Unmarshal([]byte(body), &trail); err != nil {
-		err = fmt.Errorf("experiments: decisions: %w", err)
+		err = fmt.Errorf("experiments: decisions/%s: %w", name, err)
+		trail = anew(name, err, time.Now().UTC().Truncate(time.Millisecond))
 	}
+	trail.inLines()
 	return trail, err
 }
 
+// inLines has each text of a trail stand in its line, whoever wrote it.
+func (t *Trail) inLines() {
+	texts := []*string{}
+	inputs := [][]string{}
+	if l := t.Looked; l != nil {
+		texts, inputs = append(texts, &l.By, &l.Says, &l.Blind), append(inputs, l.Inputs)
+	}
+	if h := t.Hold; h != nil {
+		texts = append(texts, &h.By, &h.Why)
+	}
+	for i := range t.Decisions {
+		d := &t.Decisions[i]
+		texts, inputs = append(texts, &d.By, &d.What, &d.Why), append(inputs, d.Inputs)
+	}
+	for _, all := range inputs {
+		for i := range all {
+			texts = append(texts, &all[i])
+		}
+	}
+	for _, s := range texts {
+		*s = line.Of(*s)
+	}
+}
+
 // Look notes what a coordinator saw that leads: one that was frozen, and leads no
-// more, notes nothing, with [cluster.ErrNotLeader].
+// more, notes nothing, with [cluster.ErrNotLeader]. A trail that cannot be read is
+// begun anew, as by all that changes one; a veto that may have been in it stays
+// until a person takes it back.
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
 	l.Says, l.Blind, l.Inputs = short(l.Says), short(l.Blind), shortInputs(l.Inputs)
-	return t.change(ctx, lead, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
+	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
 // ErrHeld refuses a step that somebody has vetoed.
@@ -132,22 +163,18 @@ var ErrHeld = errors.New("experiments: its next step is held")
 // where there is a veto.
 func (t *Trails) Ramps(name string, d Decision) *cluster.With {
 	return t.with(name, func(body string) (string, error) {
-		trail, err := parseTrail(body)
-		if err != nil || trail.Hold != nil {
+		trail, err := parseTrail(name, body)
+		if trail.Hold != nil {
 			return "", errors.Join(ErrHeld, err)
 		}
 		return trail.textWith(d)
 	})
 }
 
-// Pauses is Ramps of a pause, which no veto keeps off: a trail that cannot be
-// read stays as it is, and the history of the document alone says why.
+// Pauses is Ramps of a pause, which no veto keeps off.
 func (t *Trails) Pauses(name string, d Decision) *cluster.With {
 	return t.with(name, func(body string) (string, error) {
-		trail, err := parseTrail(body)
-		if err != nil {
-			return body, nil
-		}
+		trail, _ := parseTrail(name, body)
 		return trail.textWith(d)
 	})
 }
@@ -170,12 +197,16 @@ func (t *Trail) decide(d Decision) {
 }
 
 // Hold vetoes the next step of an experiment's ramp, until Resume. One that is
-// held already stays so, for the first reason. Who holds and resumes it is kept
+// held already stays so, for the first reason, but where it is held only because its
+// trail could not be read. Who holds and resumes it is kept
 // among the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
+	if err := line.Check("why", h.Why); err != nil {
+		return err
+	}
 	h.Why = short(h.Why)
-	return t.change(ctx, nil, name, true, func(trail *Trail) error {
-		if trail.Hold != nil {
+	return t.change(ctx, nil, name, func(trail *Trail) error {
+		if trail.Hold != nil && trail.Hold.By != beginner {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s holds it since %s", trail.Hold.By, trail.Hold.When.Format(time.RFC3339)), WayOut: "let it go on with millrace experiment resume"}
 		}
 		trail.Hold = &h
@@ -186,7 +217,7 @@ func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 
 // Resume takes a veto back.
 func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) error {
-	return t.change(ctx, nil, name, true, func(trail *Trail) error {
+	return t.change(ctx, nil, name, func(trail *Trail) error {
 		if trail.Hold == nil {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: "nobody holds it", WayOut: "see millrace experiment status for what it waits for"}
 		}
@@ -209,17 +240,10 @@ func (t *Trails) Keep(ctx context.Context, names []string) error {
 	return nil
 }
 
-// change changes a trail, with a lead only as long as it holds. One that is malformed counts for a veto, which may have
-// been in it, until a person begins it anew.
-func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, anew bool, by func(*Trail) error) error {
+// change changes a trail, with a lead only as long as it holds.
+func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, by func(*Trail) error) error {
 	return t.docs.ChangeAs(ctx, lead, name, func(body string) (string, error) {
-		trail, err := parseTrail(body)
-		if err != nil && !anew {
-			return "", err
-		}
-		if err != nil {
-			trail = Trail{Hold: unread}
-		}
+		trail, _ := parseTrail(name, body)
 		if err := by(&trail); err != nil {
 			return "", err
 		}

@@ -1,10 +1,12 @@
 package experiments_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,50 +16,108 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// A trail that cannot be read may have a veto in it: it counts for one, nothing
-// a coordinator notes takes its place, and a person begins it anew.
+// A trail that cannot be read may have had a veto in it: whatever changes it begins it
+// anew, held, until a person takes that back or holds it themselves.
 func TestTrailsThatCannotBeRead(t *testing.T) {
 	cl := client(t)
 	docs, err := cl.Documents(t.Context(), "decisions")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := docs.Change(t.Context(), "e", func(string) (string, error) { return `{"hold":`, nil }); err != nil {
+	trails, err := experiments.OpenTrails(t.Context(), cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	becomes := func(what string, is func(experiments.Trail, error) bool) (trail experiments.Trail) {
+		t.Helper()
+		for trail, err = trails.Of("e"); !is(trail, err); trail, err = trails.Of("e") {
+			if t.Context().Err() != nil {
+				t.Fatalf("it does not become %s: %+v, %v", what, trail, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		return trail
+	}
+	garbage := func() {
+		t.Helper()
+		if err := docs.Change(t.Context(), "e", func(string) (string, error) { return `{"hold":`, nil }); err != nil {
+			t.Fatal(err)
+		}
+		trail := becomes("unreadable", func(_ experiments.Trail, err error) bool { return err != nil })
+		if says := trail.Unwatched(err, time.Now()); trail.Hold == nil || time.Since(trail.Hold.When) > time.Hour || !strings.Contains(says, "decisions/e") || !strings.Contains(says, "millrace experiment hold") {
+			t.Errorf("%+v, %v: %s", trail, err, says)
+		}
+	}
+	begun := func(trail experiments.Trail, err error) bool {
+		return err == nil && trail.Hold != nil && len(trail.Decisions) > 0 && trail.Decisions[0].What == "was begun anew for e"
+	}
+	garbage()
+	if err := docs.Change(t.Context(), "e", trails.Ramps("e", experiments.Decision{}).By); !errors.Is(err, experiments.ErrHeld) {
+		t.Errorf("it is ramped: %v", err)
+	}
+	if err := docs.Change(t.Context(), "e", trails.Pauses("e", experiments.Decision{What: "paused e"}).By); err != nil {
+		t.Errorf("it keeps a pause off: %v", err)
+	}
+	if trail := becomes("held, and paused", begun); len(trail.Decisions) != 2 || trail.Decisions[1].What != "paused e" {
+		t.Errorf("%+v", trail)
+	}
+	garbage()
+	if err := trails.Look(t.Context(), nil, "e", experiments.Look{When: time.Now(), By: "c"}); err != nil {
+		t.Error(err)
+	}
+	becomes("looked at, and held", func(trail experiments.Trail, err error) bool { return begun(trail, err) && trail.Looked != nil })
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{When: time.Now(), By: "ann"}); err != nil {
+		t.Error(err)
+	}
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{When: time.Now(), By: "bob"}); err == nil {
+		t.Error("it is held twice")
+	}
+	garbage()
+	if err := trails.Resume(t.Context(), "e", "ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	becomes("free", func(trail experiments.Trail, err error) bool { return err == nil && trail.Hold == nil })
+}
+
+// What others write stands in its line, steers no terminal, and is refused where a
+// person writes it by a command.
+func TestTrailsStandInLines(t *testing.T) {
+	cl := client(t)
+	docs, err := cl.Documents(t.Context(), "decisions")
+	if err != nil {
 		t.Fatal(err)
 	}
 	trails, err := experiments.OpenTrails(t.Context(), cl)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trail, err := trails.Of("e"); err == nil || trail.Hold == nil {
-		t.Errorf("%+v, %v", trail, err)
+	const evil = "x\x1b[2J\nWHEN forged"
+	if err := trails.Hold(t.Context(), "e", experiments.Hold{When: time.Now(), By: "ann", Why: evil}); err == nil || !strings.Contains(err.Error(), "why: ") {
+		t.Errorf("such a reason is taken: %v", err)
 	}
-	if trails.Look(t.Context(), nil, "e", experiments.Look{When: time.Now()}) == nil {
-		t.Error("a coordinator writes over it")
+	all := experiments.Trail{
+		Looked:    &experiments.Look{By: evil, Says: evil, Blind: evil, Inputs: []string{evil}},
+		Hold:      &experiments.Hold{By: evil, Why: evil},
+		Decisions: []experiments.Decision{{By: evil, What: evil, Why: evil, Inputs: []string{evil}}},
 	}
-	if err := docs.Change(t.Context(), "e", trails.Ramps("e", experiments.Decision{}).By); !errors.Is(err, experiments.ErrHeld) {
-		t.Errorf("it is ramped: %v", err)
-	}
-	if err := docs.Change(t.Context(), "e", func(body string) (string, error) {
-		next, err := trails.Pauses("e", experiments.Decision{}).By(body)
-		if next != body {
-			t.Errorf("a pause writes over it: %q", next)
-		}
-		return next, err
+	if err := docs.Change(t.Context(), "e", func(string) (string, error) {
+		text, err := json.Marshal(all)
+		return string(text), err
 	}); err != nil {
-		t.Errorf("it keeps a pause off: %v", err)
-	}
-	if err := trails.Hold(t.Context(), "e", experiments.Hold{By: "ann"}); err == nil {
-		t.Error("it is held twice")
-	}
-	if err := trails.Resume(t.Context(), "e", "ann", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for trail, err := trails.Of("e"); err != nil || trail.Hold != nil; trail, err = trails.Of("e") {
-		if t.Context().Err() != nil {
-			t.Fatal(trail, err)
+	var trail experiments.Trail
+	for trail.Hold == nil {
+		if trail, err = trails.Of("e"); err != nil || t.Context().Err() != nil {
+			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+	l, h, d := trail.Looked, trail.Hold, trail.Decisions[0]
+	for i, s := range []string{l.By, l.Says, l.Blind, l.Inputs[0], h.By, h.Why, d.By, d.What, d.Why, d.Inputs[0]} {
+		if s != `x\u001b[2J\u000aWHEN forged` {
+			t.Errorf("text %d is %q", i, s)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func ReadExposures(ctx context.Context, brokers Brokers, topic string, from mill
 // none.
 func (s *TopicSpan) Exposures(ctx context.Context, take func(*exposure.Record)) (others int, err error) {
 	err = s.Read(ctx, func(value []byte) error {
-		if record, err := decodeExposure(value); err == nil {
+		if record, err := decodeExposure(value, time.Now()); err == nil {
 			take(record)
 		} else {
 			others++
@@ -125,7 +125,8 @@ func NewExposureLog(brokers Brokers, topic string, log *slog.Logger) *ExposureLo
 	return &ExposureLog{brokers: brokers, topic: topic, log: log}
 }
 
-// Follow takes the exposures from a time on, as they come, until ctx ends. No
+// Follow takes the exposures from a time on, as they come, until ctx ends; that
+// there are entries which are none is logged once. No
 // outage of Kafka ends it, nor a topic that is not there yet, or is made anew.
 func (l *ExposureLog) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	for ctx.Err() == nil {
@@ -147,7 +148,7 @@ func (l *ExposureLog) follow(ctx context.Context, from millrace.Time, take func(
 	defer cl.Close()
 	l.begin(cl, from, again)
 	defer l.begin(nil, from, func() {})
-	told := ""
+	told, sound := "", true
 	for ctx.Err() == nil {
 		fetches := cl.PollFetches(ctx)
 		err := fetches.Err()
@@ -159,8 +160,13 @@ func (l *ExposureLog) follow(ctx context.Context, from millrace.Time, take func(
 			sleep(ctx, time.Second)
 		}
 		for r := range fetches.RecordsAll() {
-			if record, err := decodeExposure(r.Value); err == nil {
+			record, err := decodeExposure(r.Value, time.Now())
+			switch {
+			case err == nil:
 				take(record)
+			case sound:
+				sound = false
+				l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", err)
 			}
 		}
 		l.passed(fetches, err)
@@ -255,12 +261,22 @@ func (l *ExposureLog) left(starts, ends kadm.ListedOffsets) (n int64, fault erro
 	return n, l.mu.fault
 }
 
-func decodeExposure(value []byte) (*exposure.Record, error) {
+// maxAhead is how far the clock of a broker may be ahead of a reader's. Nobody was
+// shown anything later than that: an entry that says so would be the newest answer
+// for good.
+const maxAhead = 5 * time.Minute
+
+// decodeExposure returns the exposure that an entry is, if it was by now.
+func decodeExposure(value []byte, now time.Time) (*exposure.Record, error) {
 	framed, err := schemas.Unframe(value)
 	if err != nil {
 		return nil, err
 	}
-	return exposure.Decode(framed.Fingerprint, framed.Body)
+	r, err := exposure.Decode(framed.Fingerprint, framed.Body)
+	if err == nil && r.Time > millrace.TimeOf(now.Add(maxAhead)) {
+		return nil, fmt.Errorf("kafka: exposure %.100q is of a time that cannot be: %d milliseconds from 1970", r.ID, int64(r.Time))
+	}
+	return r, err
 }
 
 // Close drops what has not been written.

@@ -3,9 +3,11 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +66,22 @@ func testExposures(t *testing.T, k cluster) {
 	for key := range want {
 		if !slices.Equal(got[key], want[key]) {
 			t.Errorf("%s has %v, want %v", key, got[key], want[key])
+		}
+	}
+}
+
+// What says that it was shown in a time to come, or before any, is no exposure.
+func TestExposuresOfNoTime(t *testing.T) {
+	now := time.UnixMilli(1_800_000_000_000)
+	for at, want := range map[millrace.Time]bool{
+		math.MinInt64: false, -1: false, 0: true, millrace.TimeOf(now): true, millrace.TimeOf(now.Add(maxAhead)): true, millrace.TimeOf(now.Add(maxAhead + time.Millisecond)): false,
+		253_402_300_799_000: false, math.MaxInt64: false,
+	} {
+		body, err := (&exposure.Record{ID: "a", Feed: "f"}).Append(nil)
+		must(t, err)
+		body = slices.Concat(body[:2], binary.AppendVarint(nil, int64(at)), body[3:]) // which Append refuses of some
+		if r, err := decodeExposure(schemas.Frame(schemas.Exposure().Fingerprint(), body), now); (err == nil) != want || err == nil && r.Time != at {
+			t.Errorf("at %d: %v", int64(at), err)
 		}
 	}
 }

@@ -181,11 +181,18 @@ func TestMonitored(t *testing.T) {
 	src := replace(replace(everybody, "name: a, weight: 5000", "name: a, weight: 1000"), "name: b, weight: 5000", "name: b, weight: 9000")
 	even, after := compile(t, replace(src, "share: 10000", "share: 10000\n    monitored: true")), compile(t, src)
 	n := map[string]int{}
+	then, now := even.Experiments()[0], after.Experiments()[0]
+	stopped := now
+	stopped.Experiment.State = Stopped
 	for i := range 20_000 {
 		v := &millrace.Viewer{ID: fmt.Sprint(i)}
 		x, y := even.Assign("home", v).Experiments[0], after.Assign("home", v).Experiments[0]
 		if x.Variant == "b" && y.Variant != "b" {
 			t.Fatalf("%s leaves b", v.ID)
+		}
+		if other := map[string]string{"a": "b", "b": "a"}; !now.Deals()(v.ID, x.Variant, "") || !now.Deals()(v.ID, y.Variant, "") || x.Variant == y.Variant && now.Deals()(v.ID, other[x.Variant], "") ||
+			then.Deals()(v.ID, other[x.Variant], "") || !stopped.Deals()(v.ID, "a", "of before") || x.Variant == y.Variant && stopped.Deals()(v.ID, other[x.Variant], stopped.Checksum) {
+			t.Fatalf("%s: %s, and then %s", v.ID, x.Variant, y.Variant)
 		}
 		if x.Probability.Weight != 5000 || y.Probability.Weight != map[string]int{"a": 1000, "b": 9000}[y.Variant] {
 			t.Fatalf("%v and %v", x.Probability, y.Probability)
@@ -248,6 +255,10 @@ func TestExclusion(t *testing.T) {
 			var layers []string
 			for _, x := range a.Experiments {
 				e := s.experiment(x.Experiment)
+				of := Defined{Experiment: e.Experiment, Rule: slot.Rule{Experiment: e.Name, Salt: e.layer.Salt, Arms: e.arms}}
+				if !x.Forced && !of.Deals()(x.Unit, x.Variant, x.Checksum) {
+					t.Fatalf("%+v is not dealt", x)
+				}
 				if !slices.Contains(e.Feeds, "home") || x.Layer != e.Layer {
 					t.Fatalf("%+v", x)
 				}

@@ -242,15 +242,8 @@ func (e *compiled) compile() {
 	e.used, e.usedN = inUse(e.slots, e.Share)
 	e.target, _ = readTargeting(e.Targeting)
 	e.prefix = slot.Under(e.layer.Salt, e.Name)
-	e.variants = slices.SortedFunc(slices.Values(e.Variants), func(a, b Variant) int { return cmp.Compare(a.Name, b.Name) })
-	n := len(e.variants)
-	for i, v := range e.variants {
-		weight := v.Weight
-		if e.Monitored {
-			weight = slot.Count*(i+1)/n - slot.Count*i/n
-		}
-		e.arms = append(e.arms, slot.Arm{Variant: v.Name, Weight: weight})
-	}
+	e.variants = byName(e.Variants)
+	e.arms = armsOf(e.variants, e.Monitored)
 	e.checksum = e.sum()
 	parameters := e.parameters()
 	for i, a := range e.arms {
@@ -259,6 +252,22 @@ func (e *compiled) compile() {
 			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(), Features: e.Features,
 		})
 	}
+}
+
+func byName(variants []Variant) []Variant {
+	return slices.SortedFunc(slices.Values(variants), func(a, b Variant) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// armsOf returns variants, which are by name, with the weights that are dealt.
+func armsOf(variants []Variant, evenly bool) (arms []slot.Arm) {
+	n := len(variants)
+	for i, v := range variants {
+		if evenly {
+			v.Weight = slot.Count*(i+1)/n - slot.Count*i/n
+		}
+		arms = append(arms, slot.Arm{Variant: v.Name, Weight: v.Weight})
+	}
+	return arms
 }
 
 // sum is SHA-256 of an experiment's canonical form.

@@ -82,6 +82,23 @@ func (s *Set) Experiments() (all []Defined) {
 	return all
 }
 
+// Deals returns what says whether chance can have dealt a variant to a unit, at any
+// time in the experiment's life: by the draw alone, which neither its share nor
+// its slots change. Two things do change what is dealt, and are allowed for: the
+// experiment may have been monitored before; and once it has stopped its layer may
+// get another salt, so then only answers of the definition as it is are judged.
+func (d *Defined) Deals() func(unit, variant, checksum string) bool {
+	prefix := slot.Under(d.Rule.Salt, d.Rule.Experiment)
+	arms, evenly := d.Rule.Arms, armsOf(byName(d.Experiment.Variants), true)
+	return func(unit, variant, checksum string) bool {
+		if d.Experiment.State == Stopped && checksum != d.Checksum {
+			return true
+		}
+		draw := prefix.Slot(unit)
+		return unit != "" && (arms[slot.ArmOf(arms, draw)].Variant == variant || evenly[slot.ArmOf(evenly, draw)].Variant == variant)
+	}
+}
+
 // UsesModel returns the experiments, by name, that are not stopped and rank by a
 // model: it must not be dropped.
 func (s *Set) UsesModel(name string) (experiments []string) {

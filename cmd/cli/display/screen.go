@@ -1,11 +1,10 @@
 package display
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"strings"
-	"unicode"
+
+	"github.com/millrace/millrace/internal/line"
 )
 
 // Screen is a terminal that what others have written (ids, texts, names, reasons)
@@ -31,23 +30,7 @@ func (s Screen) Write(b []byte) (int, error) {
 
 // harmless replaces characters that steer a terminal, but for the end of a line and
 // the tabulator.
-func harmless(text string) string {
-	steers := func(r rune) bool {
-		return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
-	}
-	if strings.IndexFunc(text, steers) < 0 {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if steers(r) {
-			fmt.Fprintf(&b, `\u%04x`, r)
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+func harmless(text string) string { return line.Keep(text, "\n\t") }
 
 // IsTerminal reports whether somebody reads along.
 func IsTerminal(w io.Writer) bool {

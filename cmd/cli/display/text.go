@@ -3,28 +3,21 @@ package display
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/line"
 )
 
-// Printable is the beginning of a text without what a terminal would obey.
+// Printable is the beginning of a text, within its line.
 func Printable(s string) string {
 	const most = 512
-	cut := strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s[:min(len(s), most)])
 	if len(s) > most {
-		cut += "..."
+		return line.Of(s[:most]) + "..."
 	}
-	return cut
+	return line.Of(s)
 }
 
 // ShortTime is a time to the second, in UTC.
@@ -80,7 +73,7 @@ func WriteActs(w io.Writer, all []audit.Entry) error {
 		if e.Fault != "" {
 			after = "FAILED: " + e.Fault
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), e.Act, Printable(e.On), Printable(e.Before), Printable(after))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), Printable(e.Act), Printable(e.On), Printable(e.Before), Printable(after))
 	}
 	return t.Flush()
 }

@@ -362,11 +362,22 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	for _, g := range groups {
 		faults = append(faults, groupFaults(g, time.Now())...)
 	}
-	if len(faults) > 0 {
-		return "", errors.New(strings.Join(faults, "\n"))
-	}
-	return fmt.Sprintf("%d groups", len(groups)), nil
+	return fmt.Sprintf("%d groups", len(groups)), behind(faults)
 }
+
+// behind is the faults of groups, with a way out where nothing but a topic lacks.
+func behind(faults []string) error {
+	says := strings.Join(faults, "\n")
+	switch {
+	case len(faults) == 0:
+		return nil
+	case slices.ContainsFunc(faults, func(f string) bool { return !strings.HasSuffix(f, noTopic) }):
+		return errors.New(says)
+	}
+	return finding("create it with Kafka's tools, with as many partitions as you want, or take it out of content and features in the partitioner's configuration", "%s", says)
+}
+
+const noTopic = " does not exist"
 
 // groupFaults says what is wrong with a group of partitioners.
 func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
@@ -380,7 +391,7 @@ func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
 		faults = append(faults, g.OtherLog)
 	}
 	for _, t := range g.Missing {
-		faults = append(faults, fmt.Sprintf("group %s: topic %s does not exist", g.Group, t))
+		faults = append(faults, fmt.Sprintf("group %s: topic %s", g.Group, t)+noTopic)
 	}
 	for _, s := range g.Stuck {
 		faults = append(faults, fmt.Sprintf("group %s: %s", g.Group, s))

@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
 )
@@ -27,6 +29,13 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		own := ""
+		if e := (*millrace.Error)(nil); errors.As(behind(groupFaults(g, now)), &e) {
+			own = e.WayOut
+		}
+		if creates := strings.HasPrefix(own, "create it "); creates != strings.Contains(want, "does not exist") {
+			t.Errorf("the way out of %q is %q", got, own)
 		}
 	}
 }

@@ -282,7 +282,7 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	}
 	fmt.Fprintf(w, "%d items of %d answers are in %s%s; %d answers showed nothing\n", e.items, e.answers, where, with, e.none)
 	if e.others > 0 {
-		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", e.others, e.topic)
+		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", e.others, e.topic)
 	}
 	if r != nil {
 		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)

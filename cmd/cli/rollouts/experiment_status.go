@@ -156,7 +156,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			}
 		}
 		if others > 0 {
-			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads\n", others, q.topic)
+			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", others, q.topic)
 		}
 		if strange.N > 0 {
 			fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
@@ -178,7 +178,7 @@ type statusShown struct {
 	experiments.Trail
 	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
 	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
-	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
+	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read, or of a time that has not come
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
@@ -194,9 +194,11 @@ type reportShown struct {
 	Drafts  []draftShown  `json:"drafts"`
 	SplitP  *float64      `json:"split_p"`
 	Fits    bool          `json:"viewers_fit_the_weights"`
-	Crossed int64         `json:"met_two_variants"`        // viewers
-	Unknown int64         `json:"of_unknown_variants"`     // answers
-	Beyond  int64         `json:"beyond_those_told_apart"` // answers
+	Crossed int64         `json:"met_two_variants"`    // viewers
+	Unknown int64         `json:"of_unknown_variants"` // answers
+	// Answers of viewers whom the hash deals another variant, which do not count.
+	Misdealt int64 `json:"of_misdealt_viewers"`
+	Beyond   int64 `json:"beyond_those_told_apart"` // answers
 	// Acts of units, or with items of drafts, beyond those that are told apart, and
 	// with drafts of other models.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
@@ -281,7 +283,7 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -382,6 +384,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}{
 		{r.Crossed, "viewers met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
+		{r.Misdealt, "answers " + compare.Misdealt},
 		{r.Beyond, "answers are of viewers beyond those that are told apart"},
 		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},

@@ -9,7 +9,9 @@
 // pages, which may rightly be empty, say nothing of a variant. Who was
 // forced into a variant is not chance, and only told. A unit that has met two
 // variants stays with its first, and is told: more than a few say that
-// something else than the hash assigns.
+// something else than the hash assigns. An answer that says of a unit what the
+// hash cannot have dealt it (see [experiment.Defined.Deals]) counts for nothing:
+// whoever may write to the topic can write anything.
 //
 // A unit counts once for an action too. Of two models that draft one page,
 // [Draft] says how often what the one drafted is preferred.
@@ -39,6 +41,7 @@ const horizon = 20_000
 // Tally is what units of an experiment have met so far.
 type Tally struct {
 	name    string
+	deals   func(unit, variant, checksum string) bool
 	arms    []arm // by name
 	shares  []float64
 	control int // of arms
@@ -85,7 +88,7 @@ type arm struct {
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
+	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions = o.Actions
 	}
@@ -134,6 +137,10 @@ func (t *Tally) Add(r *exposure.Record) {
 	at, known := t.arm(e.Variant)
 	if !known {
 		t.report.Unknown++
+		return
+	}
+	if !e.Forced && !t.deals(e.Unit, e.Variant, e.Checksum) {
+		t.report.Misdealt++
 		return
 	}
 	if t.report.First == 0 || r.Time < t.report.First {
@@ -198,7 +205,7 @@ func (t *Tally) Did(a *outcome.Act) {
 	}
 	e := &a.Experiments[i]
 	at, known := t.arm(e.Variant)
-	if !known {
+	if !known || !t.deals(e.Unit, e.Variant, e.Checksum) {
 		return
 	}
 	did, again := t.did[e.Unit]
@@ -388,6 +395,7 @@ type Report struct {
 	Crossed     int64         // units that met two variants
 	Beyond      int64         // answers of units that are not told apart
 	Unknown     int64         // answers of variants that the definition does not have
+	Misdealt    int64         // answers of units that the hash deals another variant
 	BeyondActs  int64         // acts of units, or with items of drafts, that are not told apart
 	OtherTeams  int64         // acts with drafts of other models than the definition's
 	Actions     []string      // of the definition's outcomes

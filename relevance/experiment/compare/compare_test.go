@@ -33,6 +33,14 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 	return s.Experiments()[0]
 }
 
+// believing returns a tally that takes a unit's variant as its answers say it: most
+// tests are not of the hash.
+func believing(d experiment.Defined) *Tally {
+	t := New(d)
+	t.deals = func(string, string, string) bool { return true }
+	return t
+}
+
 const halves = "[{name: new, weight: 5000, set: {limit: 3}}, {name: old, weight: 5000}]"
 
 // shown is an answer of a variant.
@@ -48,7 +56,7 @@ func shown(unit, variant string, items int, at millrace.Time) *exposure.Record {
 
 // Each unit counts once, by its first answer, and all that is no chance apart.
 func TestUnitsCountOnce(t *testing.T) {
-	tally := New(defined(t, halves))
+	tally := believing(defined(t, halves))
 	tally.CountSince(900)
 	add := func(unit, variant string, items int, change func(*exposure.Record)) {
 		r := shown(unit, variant, items, 1000)
@@ -94,6 +102,39 @@ func TestUnitsCountOnce(t *testing.T) {
 	}
 }
 
+// An answer counts only for who can have been dealt its variant, whatever they did:
+// whoever may write to the topic can say anything.
+func TestUnitsAreDealtByTheHash(t *testing.T) {
+	d := defined(t, halves)
+	d.Experiment.Outcomes = &experiment.Outcomes{Topic: "clicks", Actions: []string{"click"}}
+	tally := New(d)
+	right := 0
+	for i := range 1000 {
+		r := shown(fmt.Sprint("h-", i), "new", 0, millrace.Time(1000+i))
+		tally.Add(r)
+		tally.Did(&outcome.Act{Action: "click", Experiments: r.Experiments})
+		if variant, _ := d.Rule.Assign(fmt.Sprint("h-", i)); variant == "new" {
+			right++
+		}
+	}
+	got, err := tally.Report(0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := int64(right); right < 400 || right > 600 || got.Misdealt != 1000-n || got.Arms[0].Units != n || got.Arms[0].Answers != n || got.Arms[0].Did[0] != n || got.Last > 1999 {
+		t.Errorf("%d are new's: %+v", right, got)
+	}
+	forced := shown("h-forced", "new", 1, 1000)
+	forced.Experiments[1].Forced = true
+	tally.Add(forced)
+	if got, err = tally.Report(0.05); err != nil || got.Arms[0].Forced != 1 || got.Misdealt != int64(1000-right) {
+		t.Errorf("%v: %+v", err, got)
+	}
+	if says := fmt.Sprint(Inputs(&d.Experiment, &got)); !strings.Contains(says, fmt.Sprintf("%d answers are of viewers whom the hash deals another variant", 1000-right)) {
+		t.Error(says)
+	}
+}
+
 // Whatever the order in which brokers' backlogs come, units count as if their
 // answers came by time, and later pages count for none: as after an outage of
 // the log, or where the broker is lost that had the first page.
@@ -116,7 +157,7 @@ func TestUnitsCountByTime(t *testing.T) {
 		}
 	}
 	report := func() Report {
-		tally := New(defined(t, halves))
+		tally := believing(defined(t, halves))
 		tally.CountSince(2000)
 		for _, x := range all {
 			tally.Add(x)
@@ -154,7 +195,7 @@ func TestUnitsCountByTime(t *testing.T) {
 // Which versions have ranked a variant is told, and by how many answers of all pages;
 // one that several of a model have is told to have changed, to coordinators too.
 func TestVersionsThatRanked(t *testing.T) {
-	tally := New(defined(t, halves))
+	tally := believing(defined(t, halves))
 	add := func(unit, variant string, at millrace.Time, models ...string) {
 		r := shown(unit, variant, 1, at)
 		for _, m := range models {
@@ -193,7 +234,7 @@ func TestControl(t *testing.T) {
 		"[{name: a, weight: 5000}, {name: control, weight: 5000}]":                                   "control",
 		"[{name: a, weight: 10000}]": "a",
 	} {
-		r, err := New(defined(t, variants)).Report(0.05)
+		r, err := believing(defined(t, variants)).Report(0.05)
 		if err != nil || r.Control != want {
 			t.Errorf("%s: %q, %v", variants, r.Control, err)
 		}
@@ -216,7 +257,7 @@ func TestTalliesAtRandom(t *testing.T) {
 	}{{0.02, 0, runs / 10}, {0.05, runs * 9 / 10, runs}} {
 		found := 0
 		for range runs {
-			tally, says := New(defined(t, halves)), false
+			tally, says := believing(defined(t, halves)), false
 			for unit := range 10_000 {
 				variant, rate := "old", 0.02
 				if r.IntN(2) == 0 {
@@ -268,7 +309,7 @@ func act(unit, variant, action, team string) *outcome.Act {
 // A unit counts once for each action, also of those whose acts credit no team; who
 // was forced, who is of no variant, and what is of another experiment, do not.
 func TestUnitsActOnce(t *testing.T) {
-	tally := New(defined(t, drafting))
+	tally := believing(defined(t, drafting))
 	tally.CreditDrafts()
 	forced, stranger, other, redefined := act("z", "both", "click", "home"), act("z", "both", "click", "home"), act("c", "both", "click", "home"), act("c", "both", "click", "home")
 	forced.Experiments[1].Forced = true
@@ -335,7 +376,7 @@ func TestDraftsAtRandom(t *testing.T) {
 	}{{0.5, 0, runs / 10}, {0.6, runs * 9 / 10, runs}} {
 		found := 0
 		for range runs {
-			tally, says := New(defined(t, drafting)), false
+			tally, says := believing(defined(t, drafting)), false
 			tally.CreditDrafts()
 			for unit := range 2_000 {
 				team := "home"

@@ -26,7 +26,7 @@ func TestCreditOfAMillionClicks(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(15, 16))
 	teams := []string{"home", "next"}
-	tally := New(defined(t, drafting))
+	tally := believing(defined(t, drafting))
 	tally.CreditDrafts()
 	byTeam, want := map[string]int{}, map[string]int{} // clicks
 	var first [2]int64
@@ -170,7 +170,7 @@ func TestCreditEqualsASearch(t *testing.T) {
 				})
 			}
 		}
-		tally := New(defined(t, drafting))
+		tally := believing(defined(t, drafting))
 		tally.CreditDrafts()
 		for _, i := range r.Perm(2 * len(acts)) {
 			tally.Did(&acts[i/2])
@@ -240,7 +240,7 @@ func search(acts []outcome.Act, action string) (d Draft) {
 // What there is no room for is told, changes nothing, and is no harm to what has
 // come again; whoever credits no drafts keeps nothing of them.
 func TestCreditIsBounded(t *testing.T) {
-	tally, guards := New(defined(t, drafting)), New(defined(t, drafting))
+	tally, guards := believing(defined(t, drafting)), believing(defined(t, drafting))
 	tally.CreditDrafts()
 	tally.most = 3
 	for _, a := range []*outcome.Act{

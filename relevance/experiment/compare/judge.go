@@ -98,12 +98,18 @@ func (w What) unit() string {
 	return "more"
 }
 
+// Misdealt says what is wrong with the answers of [Report.Misdealt].
+const Misdealt = "are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic"
+
 // Inputs says by what an experiment is judged: what each variant has met, and
 // each effect that is guarded.
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	for _, a := range r.Arms {
 		all = append(all, fmt.Sprintf("%s: %d viewers, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
 		all = append(all, a.Changed()...)
+	}
+	if r.Misdealt > 0 {
+		all = append(all, fmt.Sprintf("%d answers %s", r.Misdealt, Misdealt))
 	}
 	if e.Guards == nil {
 		return all

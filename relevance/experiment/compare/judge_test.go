@@ -38,7 +38,7 @@ func verdict(t *testing.T, d *experiment.Defined, tally *Tally, at time.Duration
 // last step.
 func TestRampGoesOn(t *testing.T) {
 	d := guarded(t)
-	tally := New(d)
+	tally := believing(d)
 	add := func(n int) {
 		for i := range n {
 			tally.Add(shown(fmt.Sprint(tally.arms[0].Units, i), []string{"new", "old"}[i%2], 3, 1))
@@ -78,7 +78,7 @@ func TestGuards(t *testing.T) {
 		Millis:  {func(r *exposure.Record) { r.Millis *= 50 }, func(g *experiment.Guards) { g.Millis = 0 }},
 	} {
 		d := guarded(t)
-		tally := New(d)
+		tally := believing(d)
 		r := rand.New(rand.NewPCG(7, 8))
 		at := 0
 		for ; at < 1000; at++ {
@@ -105,7 +105,7 @@ func TestGuards(t *testing.T) {
 	}
 	// Viewers who are there three times as often as they should be.
 	d := guarded(t)
-	tally := New(d)
+	tally := believing(d)
 	for i := range 400 {
 		tally.Add(shown(fmt.Sprint(i), []string{"new", "old", "new", "new"}[i%4], 3, 1))
 	}
@@ -145,7 +145,7 @@ func TestGuardsOfAnswers(t *testing.T) {
 	} {
 		d := guarded(t)
 		d.Experiment.Guards = &all
-		tally := New(d)
+		tally := believing(d)
 		r := rand.New(rand.NewPCG(13, 14))
 		var paused Verdict
 		for unit := range 6000 {
@@ -202,7 +202,7 @@ func TestRampsAtRandom(t *testing.T) {
 		paused := 0
 		for range runs {
 			d := guarded(t)
-			tally := New(d)
+			tally := believing(d)
 			at := paused
 			for unit := range 20_000 {
 				variant, rate := "old", 0.01
@@ -260,7 +260,7 @@ func TestGuardsOfOutcomes(t *testing.T) {
 		for range 20 {
 			d := defined(t, clicks)
 			d.Experiment.Guards = &c.guards
-			tally := New(d)
+			tally := believing(d)
 			for unit := range 4_000 {
 				variant, chance := "old", c.old
 				if r.IntN(2) == 0 {

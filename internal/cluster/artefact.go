@@ -95,7 +95,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	}
 	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
 	a.loadUsed()
-	c.alarms.add(kind, a.state.faultSince)
+	c.alarms.add(ctx, kind, a.state.faultSince)
 	docs.each(ctx, a.follow)
 	return a, nil
 }

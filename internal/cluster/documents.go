@@ -39,7 +39,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
 	d := &Documents{c: c, kind: kind, state: newLatest(map[string]Document{}), log: c.log.With("documents", kind)}
-	c.alarms.add(kind, d.state.faultSince)
+	c.alarms.add(ctx, kind, d.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {

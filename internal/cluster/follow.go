@@ -232,11 +232,11 @@ func (l *latest[T]) set(v T, fault error) {
 	l.mu.changed = make(chan struct{})
 }
 
-// faultSince returns when the present fault began; zero without one.
-func (l *latest[T]) faultSince() time.Time {
+// faultSince returns the present fault, nil without one, and when it began.
+func (l *latest[T]) faultSince() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.since
+	return l.mu.since, l.mu.fault
 }
 
 // sameFault compares faults as the reader sees them.

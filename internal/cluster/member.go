@@ -33,19 +33,20 @@ var errNameLost = errors.New("cluster: the registration was removed; registering
 // order. What the node says of itself is kept as the values that its keys
 // should have; run writes what differs from what etcd has.
 type Membership struct {
-	c     *Client
-	node  Node
-	stop  context.CancelFunc
-	done  chan struct{}             // closed when run has returned
-	state *latest[bool]             // whether the node is registered; the fault is why it is not
-	news  chan struct{}             // holds one token when mu.said changed
-	lease clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
-	back  bool                      // the registration says that etcd went back
-	own   map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
-	told  map[string]told           // by kind, what etcd has. Of run alone
-	seen  time.Time                 // when run last said that the node lives. Of run alone
-	once  bool                      // whether the node has been registered. Of run alone
-	other pulse                     // of a registration from the same directory, elsewhere. Of run alone
+	c         *Client
+	node      Node
+	stop      context.CancelFunc
+	done      chan struct{}             // closed when run has returned
+	unwatched func()                    // takes its alarm back
+	state     *latest[bool]             // whether the node is registered; the fault is why it is not
+	news      chan struct{}             // holds one token when mu.said changed
+	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
+	back      bool                      // the registration says that etcd went back
+	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
+	told      map[string]told           // by kind, what etcd has. Of run alone
+	seen      time.Time                 // when run last said that the node lives. Of run alone
+	once      bool                      // whether the node has been registered. Of run alone
+	other     pulse                     // of a registration from the same directory, elsewhere. Of run alone
 
 	mu struct {
 		sync.Mutex
@@ -105,7 +106,7 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	var none Set
 	m.mu.said = map[string]string{"ready": string(none.encode())}
 	m.state.set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
-	c.alarms.add("node "+string(n.ID), m.state.faultSince)
+	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.faultSince)
 	c.wg.Go(func() { m.run(run) })
 	return m, nil
 }
@@ -448,7 +449,7 @@ func (m *Membership) mine() clientv3.Cmp {
 func (m *Membership) Leave(ctx context.Context) error {
 	m.stop()
 	<-m.done
-	m.c.alarms.remove("node " + string(m.node.ID))
+	m.unwatched()
 	if m.lease == 0 { // never registered
 		return nil
 	}

@@ -29,7 +29,7 @@ type Watcher struct {
 // works until ctx or the client ends.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: newLatest(NewMap(Assignment{}, nil, nil)), log: c.log}
-	c.alarms.add("map", w.state.faultSince)
+	c.alarms.add(ctx, "map", w.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	if old, from, err := c.loadMap(); err == nil {
 		w.state.set(old, nil)

@@ -9,6 +9,7 @@
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
 //	keyspace        a [keyspace], written with it: tells this past from another
+//	setback         JSON of a [setback]; absent unless etcd went back
 //	map/assignment  JSON of [Assignment]
 //	map/last        the same as Assign or Restore last wrote it, to judge it by
 //	map/nodes/ID    JSON of a [registration], leased
@@ -160,16 +161,17 @@ func validWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWe
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
-	etcd    *clientv3.Client
-	metrics *etcdMetrics
-	name    string
-	prefix  string
-	dir     string
-	who     string // see Config.Who
-	log     *slog.Logger
-	wait    time.Duration // see Config.Wait
-	relist  time.Duration // see relistEvery
-	alarms  alarms
+	etcd     *clientv3.Client
+	metrics  *etcdMetrics
+	name     string
+	prefix   string
+	dir      string
+	readOnly bool
+	who      string // see Config.Who
+	log      *slog.Logger
+	wait     time.Duration // see Config.Wait
+	relist   time.Duration // see relistEvery
+	alarms   alarms
 
 	reading chan struct{} // holds one while a prefix is read, see read
 	held    held
@@ -226,7 +228,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
+	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, readOnly: cfg.ReadOnly, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()

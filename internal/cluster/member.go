@@ -41,7 +41,6 @@ type Membership struct {
 	state     *latest[bool]             // whether the node is registered; the fault is why it is not
 	news      chan struct{}             // holds one token when mu.said changed
 	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
-	back      bool                      // the registration says that etcd went back
 	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
 	told      map[string]told           // by kind, what etcd has. Of run alone
 	seen      time.Time                 // when run last said that the node lives. Of run alone
@@ -210,9 +209,6 @@ func (m *Membership) hold(ctx context.Context) error {
 			if !ok {
 				return errors.New("cluster: etcd has not been heard for as long as the registration lasts; registering again")
 			}
-			if err := m.remember(ctx); err != nil {
-				m.c.log.Debug("what the node remembers is not told yet", "node", m.node.ID, "err", err)
-			}
 		case <-m.news:
 		case <-again:
 		}
@@ -243,8 +239,7 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	remembers := m.c.memory()
-	body, err := json.Marshal(registration{m.node, remembers})
+	body, err := json.Marshal(registration{m.node, m.c.memory()})
 	if err != nil {
 		return err
 	}
@@ -265,32 +260,11 @@ func (m *Membership) register(ctx context.Context) error {
 	case !put.Succeeded:
 		return fmt.Errorf("cluster: another process registers as %s at the same time", m.node.ID)
 	}
-	m.lease, m.seen, m.back = lease.ID, now, remembers.Back
+	m.lease, m.seen = lease.ID, now
 	for _, kind := range stateKinds {
 		m.told[kind] = toldAt(said[kind], put.Header.Revision)
 	}
 	return nil
-}
-
-// remember writes the registration again when etcd went back, or is whole again,
-// since it was written: who looks at the cluster is to be told.
-func (m *Membership) remember(ctx context.Context) error {
-	remembers := m.c.memory()
-	if remembers.Back == m.back {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	body, err := json.Marshal(registration{m.node, remembers})
-	if err != nil {
-		return err
-	}
-	put, err := m.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(m.key("nodes")), "=", m.lease)).
-		Then(clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(m.lease)), clientv3.OpPut(m.key("known"), string(body))).Commit()
-	if err == nil && put.Succeeded {
-		m.back = remembers.Back
-	}
-	return err
 }
 
 // mayReplace reports why a registration is not to be replaced by this

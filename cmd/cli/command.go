@@ -115,6 +115,7 @@ type way struct {
 
 var (
 	clusterWays = []way{
+		{cluster.ErrLost, restoreWayOut},
 		{cluster.ErrAway, "start etcd, or name its address by --etcd"},
 		{cluster.ErrShrink, "say --allow-shrink if that is meant"},
 		{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},

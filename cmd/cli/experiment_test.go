@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,4 +169,45 @@ func TestNothingIsChangedInALostEtcd(t *testing.T) {
 			t.Errorf("%v: %q, %v", args, out, err)
 		}
 	}
+}
+
+// The same of an etcd that is restored from a backup, when nothing but a model is
+// older than it was: the assignment is as nodes remember it.
+func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.answer("n1", admits)
+	_, err := s.pushed("1", "1", push{serve: true})
+	s.check(err)
+	s.stop()
+	backup := t.TempDir()
+	s.check(os.CopyFS(backup, os.DirFS(s.dir)))
+	restart := func() (stop func()) {
+		etcd, err := minicluster.StartEtcd(t.Context(), s.dir, s.etcd[0])
+		s.check(err)
+		t.Cleanup(etcd.Close)
+		return etcd.Close
+	}
+	stop := restart()
+	_, err = s.pushed("2", "2", push{serve: true})
+	s.check(err)
+	s.serves("2")
+	stop()
+	s.check(errors.Join(os.RemoveAll(s.dir), os.CopyFS(s.dir, os.DirFS(backup))))
+	restart()
+	for _, args := range [][]string{
+		{"model", "rollback", "likes"}, {"feed", "define", s.file("f.yaml", "name: f\nmodel: recency\n")}, {"experiment", "define", s.file("ranking.yaml", fresher)},
+		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"},
+	} {
+		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until who remembers it has told
+			out, err := s.run(args...)
+			if said := fmt.Sprint(out, err); err != nil && strings.Contains(said, "etcd has lost state: it went back") && strings.Contains(said, "millrace cluster restore") {
+				break
+			}
+			if time.Since(began) > patience {
+				t.Fatalf("%v: %s, %v", args, out, err)
+			}
+		}
+	}
+	s.serves("2")
 }

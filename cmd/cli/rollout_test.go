@@ -33,12 +33,14 @@ type stage struct {
 	stop    func()   // ends it
 	out     bytes.Buffer
 	members map[millrace.NodeID]*cluster.Membership
+	dir     string // of etcd
 }
 
 func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 	t.Helper()
 	s := &stage{T: t, members: map[millrace.NodeID]*cluster.Membership{}}
-	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	s.dir = t.TempDir()
+	etcd, err := minicluster.StartEtcd(t.Context(), s.dir, "127.0.0.1:0")
 	s.check(err)
 	s.stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.stop)

@@ -68,7 +68,7 @@ func (c *Common) clusterLook(ctx context.Context) (look, error) {
 		return look{}, err
 	}
 	m := w.Current()
-	return look{m, m.Health(seen), w.Fault()}, nil
+	return look{m, m.Health(seen), errors.Join(w.Fault(), cl.Full(ctx))}, nil
 }
 
 // read reports whether nodes have hosted partitions, and so have read the log.
@@ -98,6 +98,8 @@ func (l look) faults() []string {
 // wayOut is what to do about faults of the whole cluster; "" if there are none.
 func (l look) wayOut() string {
 	switch {
+	case errors.Is(l.fault, cluster.ErrFull):
+		return cluster.FullWayOut
 	case l.health.Lost:
 		return restoreWayOut
 	case errors.Is(l.fault, cluster.ErrNothing):

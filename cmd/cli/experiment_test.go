@@ -211,3 +211,24 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 	}
 	s.serves("2")
 }
+
+// An etcd without space is told, and what to do about it: nobody is told to start
+// what runs.
+func TestAFullEtcdIsTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	_, err := s.run("experiment", "define", s.file("ranking.yaml", fresher))
+	s.check(err)
+	s.check(s.fill(t.Context()))
+	for _, args := range [][]string{
+		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}, {"experiment", "stop", "fresher"}, {"feed", "define", s.file("f.yaml", "name: f\nmodel: recency\n")},
+	} {
+		out, err := s.run(args...)
+		if said := fmt.Sprint(out, err); err == nil || !strings.Contains(said, "NOSPACE") || !strings.Contains(said, "alarm disarm") || strings.Contains(said, "all is well") || strings.Contains(said, "start etcd") || strings.Contains(said, "start one: millrace coordinator") {
+			t.Errorf("%v: %s, %v", args, out, err)
+		}
+	}
+	if out, err := s.run("experiment", "list"); err != nil {
+		t.Errorf("it cannot be read: %s, %v", out, err)
+	}
+}

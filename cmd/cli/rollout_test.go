@@ -33,7 +33,8 @@ type stage struct {
 	stop    func()   // ends it
 	out     bytes.Buffer
 	members map[millrace.NodeID]*cluster.Membership
-	dir     string // of etcd
+	dir     string                      // of etcd
+	fill    func(context.Context) error // etcd
 }
 
 func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
@@ -42,6 +43,7 @@ func newStage(t *testing.T, nodes ...millrace.NodeID) *stage {
 	s.dir = t.TempDir()
 	etcd, err := minicluster.StartEtcd(t.Context(), s.dir, "127.0.0.1:0")
 	s.check(err)
+	s.fill = etcd.Fill
 	s.stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.stop)
 	s.etcd = []string{etcd.Addr()}

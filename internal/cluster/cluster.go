@@ -267,16 +267,13 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	}
 	for {
 		call, cancel := context.WithTimeout(ctx, within)
-		resp, err := c.etcd.Txn(call).
-			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(first...).
-			Else(clientv3.OpGet(key)).Commit()
+		count, err := c.partitions(call, key, first)
 		cancel()
 		switch {
-		case err == nil && resp.Succeeded:
+		case err == nil && count == "":
 			return nil
 		case err == nil:
-			return checkCount(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
+			return checkCount(count)
 		case c.hasLastGood():
 			c.silent.Store(true)
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
@@ -295,6 +292,27 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			return c.unheard(ctx, err)
 		}
 	}
+}
+
+// partitions reads the partition count, or writes what is first where there is none:
+// then it is "". It only reads if it can: an etcd without space takes no transaction
+// that might write.
+func (c *Client) partitions(ctx context.Context, key string, first []clientv3.Op) (string, error) {
+	got, err := c.etcd.Get(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if len(got.Kvs) > 0 {
+		return string(got.Kvs[0].Value), nil
+	}
+	resp, err := c.etcd.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(first...).
+		Else(clientv3.OpGet(key)).Commit()
+	if err != nil || resp.Succeeded {
+		return "", err
+	}
+	return string(resp.Responses[0].GetResponseRange().Kvs[0].Value), nil
 }
 
 // askTime bounds a call for somebody who waits: a command waits as long for a call

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
@@ -449,7 +450,12 @@ func (m *Membership) Leave(ctx context.Context) error {
 }
 
 // away tells of a failed call of etcd.
-func away(err error) error { return awayError{err} }
+func away(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return awayError{err}
+}
 
 // awayError is an [ErrAway] that says what became of the call.
 type awayError struct{ err error }

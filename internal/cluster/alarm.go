@@ -51,7 +51,7 @@ func (a *alarms) now() (all []*alarm) {
 }
 
 var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
-	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, because etcd is away, empty, rolled back, foreign or holds something malformed; 0 when all is well. The log says why.",
+	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, or a coordinator cannot come to lead (leader), because etcd is away, empty, rolled back, foreign, out of space or holds something malformed; 0 when all is well. The log says why.",
 	[]string{"of"}, nil)
 
 // Describe implements [prometheus.Collector].

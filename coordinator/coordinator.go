@@ -140,6 +140,10 @@ func New(cfg Config) (*Coordinator, error) {
 // Run leads whenever nobody else does, until ctx is done. No outage of etcd
 // ends it.
 func (c *Coordinator) Run(ctx context.Context) error {
+	watched, err := c.experiments(ctx)
+	if err != nil {
+		return ctx.Err() // it, or the client, has ended
+	}
 	for ctx.Err() == nil {
 		lead, err := c.cfg.Cluster.Lead(ctx, cluster.Leader{Name: c.cfg.Name, Addr: c.cfg.Addr})
 		if err != nil {
@@ -149,7 +153,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		run, cancel := context.WithCancel(ctx)
 		var beside sync.WaitGroup
 		beside.Go(func() { c.compare(run) })
-		beside.Go(func() { c.guard(run, lead) })
+		beside.Go(func() { c.guard(run, lead, watched) })
 		c.steer(run, lead)
 		cancel()
 		beside.Wait()
@@ -162,20 +166,33 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // actsEvery is how many looks pass from one reading of outcomes to the next.
 const actsEvery = 15
 
-// guard ramps and pauses experiments for as long as it leads.
-func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead) {
+// watchedExperiments is what is known of experiments. A coordinator watches them
+// also while it does not lead: so it has what was newest when etcd goes back, and
+// finds it.
+type watchedExperiments struct {
+	documents *cluster.Artefacts
+	trails    *experiments.Trails
+}
+
+// experiments returns nil where only people change experiments.
+func (c *Coordinator) experiments(ctx context.Context) (*watchedExperiments, error) {
 	if c.cfg.Exposures == nil {
-		return
+		return nil, nil
 	}
 	documents, err := c.cfg.Cluster.Artefacts(ctx, experiments.Kind)
 	if err != nil {
-		return // ctx, or the client, has ended
+		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, c.cfg.Cluster)
-	if err != nil {
+	return &watchedExperiments{documents, trails}, err
+}
+
+// guard ramps and pauses experiments for as long as it leads.
+func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watchedExperiments) {
+	if of == nil {
 		return
 	}
-	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 	c.tellSeen(sight{})

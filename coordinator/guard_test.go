@@ -124,20 +124,41 @@ func newTrial(t *testing.T, document string) *trial {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Close)
-	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cl.Close() })
-	documents, err := cl.Artefacts(t.Context(), experiments.Kind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}}
+	return newTrialAt(t, etcd.Addr(), document)
+}
+
+func newTrialAt(t *testing.T, etcd, document string) *trial {
+	t.Helper()
+	tr := (&trial{T: t, log: newShownLog(), acts: &actLog{}}).of(etcd)
 	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
 		t.Fatal(err)
 	}
 	return tr
+}
+
+// by is the same trial with coordinators by another client of its etcd.
+func (t *trial) by(etcd string) *trial {
+	t.Helper()
+	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd}, Name: "test", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cl.Close() })
+	other := *t
+	other.cluster = cl
+	return &other
+}
+
+// of is the same trial by another client of its etcd.
+func (t *trial) of(etcd string) *trial {
+	t.Helper()
+	other := t.by(etcd)
+	documents, err := other.cluster.Artefacts(t.Context(), experiments.Kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.store = &experiments.Store{Documents: documents, Who: "somebody@somewhere"}
+	return other
 }
 
 // coordinate runs a coordinator until what it returns is called.

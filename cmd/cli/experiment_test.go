@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -151,7 +154,7 @@ func TestNothingIsChangedInALostEtcd(t *testing.T) {
 	s.Check(err)
 	t.Cleanup(etcd.Close)
 	for _, args := range [][]string{
-		{"experiment", "define", s.File("ranking.yaml", clitest.Fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "likes"},
+		{"experiment", "define", s.File("ranking.yaml", clitest.Fresher)}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"model", "rollback", "rate"},
 	} {
 		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until the node has told
 			_, err := s.run(args...)
@@ -168,5 +171,76 @@ func TestNothingIsChangedInALostEtcd(t *testing.T) {
 		if err != nil || !strings.HasPrefix(out, "warning: etcd has lost state: ") || !strings.Contains(out, "millrace cluster restore") {
 			t.Errorf("%v: %q, %v", args, out, err)
 		}
+	}
+}
+
+// The same of an etcd that is restored from a backup, when nothing but a model is
+// older than it was: the assignment is as nodes remember it.
+func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	push := func(version string) {
+		_, err := s.run("model", "push", s.RatePack(version, "likes"), "--timeout", "1m")
+		s.Check(err)
+	}
+	push("1")
+	s.Stop()
+	backup := t.TempDir()
+	s.Check(os.CopyFS(backup, os.DirFS(s.Dir)))
+	restart := func() (stop func()) {
+		etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, s.Etcd[0])
+		s.Check(err)
+		t.Cleanup(etcd.Close)
+		return etcd.Close
+	}
+	stop := restart()
+	push("2")
+	serves := func() {
+		t.Helper()
+		if v, _ := s.Models.Served("rate"); v.Version != "2" {
+			t.Errorf("%s serves", v)
+		}
+	}
+	s.Check(s.Models.Settle(t.Context()))
+	serves()
+	stop()
+	s.Check(errors.Join(os.RemoveAll(s.Dir), os.CopyFS(s.Dir, os.DirFS(backup))))
+	restart()
+	for _, args := range [][]string{
+		{"model", "rollback", "rate"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"experiment", "define", s.File("ranking.yaml", clitest.Fresher)},
+		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"},
+	} {
+		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until who remembers it has told
+			out, err := s.run(args...)
+			if said := fmt.Sprint(out, err); err != nil && strings.Contains(said, "etcd has lost state: it went back") && strings.Contains(said, "millrace cluster restore") {
+				break
+			}
+			if time.Since(began) > clitest.Patience {
+				t.Fatalf("%v: %s, %v", args, out, err)
+			}
+		}
+	}
+	serves()
+}
+
+// An etcd without space is told, and what to do about it: nobody is told to start
+// what runs.
+func TestAFullEtcdIsTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	_, err := s.run("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
+	s.Check(err)
+	s.Check(s.Fill(t.Context()))
+	for _, args := range [][]string{
+		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")},
+	} {
+		out, err := s.run(args...)
+		if said := fmt.Sprint(out, err); err == nil || !strings.Contains(said, "NOSPACE") || !strings.Contains(said, "alarm disarm") || strings.Contains(said, "all is well") || strings.Contains(said, "start etcd") || strings.Contains(said, "start one: millrace coordinator") {
+			t.Errorf("%v: %s, %v", args, out, err)
+		}
+	}
+	if out, err := s.run("experiment", "list"); err != nil {
+		t.Errorf("it cannot be read: %s, %v", out, err)
 	}
 }

@@ -129,8 +129,8 @@ func (l *login) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 	return open(as, desc, cc, method, opts...)
 }
 
-// Refused returns what an etcd refused a client for, as the fault of a key of
-// the configuration, or nil where err is of something else.
+// Refused returns what an etcd that answers refused a client for, mostly as the
+// fault of a key of the configuration, or nil where err is of something else.
 func Refused(err error) *millrace.Error {
 	if e, ok := errors.AsType[*millrace.Error](err); ok && strings.HasPrefix(e.Field, accessField+".") {
 		return e // it has been told
@@ -145,6 +145,8 @@ func Refused(err error) *millrace.Error {
 		return refused("username", "etcd wants to know who asks: give username and password_file")
 	case errors.Is(of, rpctypes.ErrPermissionDenied):
 		return refused("username", "grant the user's role the keys under /millrace/, to read and write, or name another user")
+	case errors.Is(of, rpctypes.ErrNoSpace):
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: ErrFull.Error(), WayOut: FullWayOut}
 	}
 	if wayOut := secure.Refused(err); wayOut != "" {
 		return refused("tls", wayOut)

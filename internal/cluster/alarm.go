@@ -1,44 +1,57 @@
 package cluster
 
 import (
-	"maps"
+	"context"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// alarms is what a client watches and since when each has been at fault.
+// alarm is something that is watched, and may be at fault.
+type alarm struct {
+	what  string
+	fault func() (since time.Time, why error) // nil: all is well
+}
+
+// alarms is what a client watches.
 type alarms struct {
 	mu struct {
 		sync.Mutex
-		since map[string]func() time.Time // zero: all is well
+		all map[*alarm]bool
 	}
 }
 
-func (a *alarms) add(what string, since func() time.Time) {
+// add adds what is watched until remove is called, or ctx ends: who no longer
+// watches has no fault to tell.
+func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
+	added := &alarm{what, fault}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.mu.since == nil {
-		a.mu.since = map[string]func() time.Time{}
+	if a.mu.all == nil {
+		a.mu.all = map[*alarm]bool{}
 	}
-	a.mu.since[what] = since
+	a.mu.all[added] = true
+	remove = func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.mu.all, added)
+	}
+	context.AfterFunc(ctx, remove)
+	return remove
 }
 
-func (a *alarms) remove(what string) {
+func (a *alarms) now() (all []*alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.mu.since, what)
-}
-
-func (a *alarms) all() map[string]func() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return maps.Clone(a.mu.since)
+	for x := range a.mu.all {
+		all = append(all, x)
+	}
+	return all
 }
 
 var faultSeconds = prometheus.NewDesc("millrace_cluster_fault_seconds",
-	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, because etcd is away, empty, rolled back, foreign or holds something malformed; 0 when all is well. The log says why.",
+	"Time for which what is watched in etcd (the map, or documents of a kind) has been served from the last good state, or a node has not been registered, or a coordinator cannot come to lead (leader), because etcd is away, empty, rolled back, foreign, out of space or holds something malformed; 0 when all is well. The log says why.",
 	[]string{"of"}, nil)
 
 var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",
@@ -60,8 +73,16 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.metrics.all() {
 		m.Collect(out)
 	}
-	for what, since := range c.alarms.all() {
-		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, secondsSince(since()), what)
+	longest := map[string]float64{} // what is watched twice is told once
+	for _, a := range c.alarms.now() {
+		seconds := 0.0
+		if at, why := a.fault(); why != nil {
+			seconds = secondsSince(at)
+		}
+		longest[a.what] = max(longest[a.what], seconds)
+	}
+	for what, seconds := range longest {
+		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
 	}
 	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, secondsSince(c.unwritten.sinceWhen()))
 }

@@ -95,7 +95,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	}
 	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
 	a.loadUsed()
-	c.alarms.add(kind, a.state.faultSince)
+	c.alarms.add(ctx, kind, a.state.faultSince)
 	docs.each(ctx, a.follow)
 	return a, nil
 }
@@ -557,7 +557,10 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 	if err != nil {
 		return 0, err
 	}
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", l.at)}
+	if err := a.c.Lost(); err != nil {
+		return 0, err
+	}
+	conditions := []clientv3.Cmp{a.c.whole(), clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", l.at)}
 	if did.since > 0 {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(a.docs.key("")).WithPrefix(), "<", did.since+1))
 	}
@@ -582,7 +585,10 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.c.askTime())
 	defer cancel()
-	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(changes...).Commit()
+	put, err := a.c.etcd.Txn(ctx).If(conditions...).Then(changes...).Else(clientv3.OpGet(a.c.setbackKey())).Commit()
+	if err == nil && !put.Succeeded {
+		err = unlessSetback(put)
+	}
 	if err == nil && !put.Succeeded && steady != nil {
 		var still *clientv3.TxnResponse
 		if still, err = a.c.etcd.Txn(ctx).If(steady.unchangedBut(a, name)...).Commit(); err == nil && !still.Succeeded {

@@ -9,6 +9,7 @@
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
 //	keyspace        a [keyspace], written with it: tells this past from another
+//	setback         JSON of a [setback]; absent unless etcd went back
 //	map/assignment  JSON of [Assignment]
 //	map/last        the same as Assign or Restore last wrote it, to judge it by
 //	map/nodes/ID    JSON of a [registration], leased
@@ -160,16 +161,17 @@ func validWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWe
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
-	etcd    *clientv3.Client
-	metrics *etcdMetrics
-	name    string
-	prefix  string
-	dir     string
-	who     string // see Config.Who
-	log     *slog.Logger
-	wait    time.Duration // see Config.Wait
-	relist  time.Duration // see relistEvery
-	alarms  alarms
+	etcd     *clientv3.Client
+	metrics  *etcdMetrics
+	name     string
+	prefix   string
+	dir      string
+	readOnly bool
+	who      string // see Config.Who
+	log      *slog.Logger
+	wait     time.Duration // see Config.Wait
+	relist   time.Duration // see relistEvery
+	alarms   alarms
 
 	unwritten unwritten
 
@@ -228,7 +230,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
+	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, readOnly: cfg.ReadOnly, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
@@ -267,16 +269,13 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	}
 	for {
 		call, cancel := context.WithTimeout(ctx, within)
-		resp, err := c.etcd.Txn(call).
-			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-			Then(first...).
-			Else(clientv3.OpGet(key)).Commit()
+		count, err := c.partitions(call, key, first)
 		cancel()
 		switch {
-		case err == nil && resp.Succeeded:
+		case err == nil && count == "":
 			return nil
 		case err == nil:
-			return checkCount(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
+			return checkCount(count)
 		case c.hasLastGood():
 			c.silent.Store(true)
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
@@ -295,6 +294,27 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			return c.unheard(ctx, err)
 		}
 	}
+}
+
+// partitions reads the partition count, or writes what is first where there is none:
+// then it is "". It only reads if it can: an etcd without space takes no transaction
+// that might write.
+func (c *Client) partitions(ctx context.Context, key string, first []clientv3.Op) (string, error) {
+	got, err := c.etcd.Get(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if len(got.Kvs) > 0 {
+		return string(got.Kvs[0].Value), nil
+	}
+	resp, err := c.etcd.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(first...).
+		Else(clientv3.OpGet(key)).Commit()
+	if err != nil || resp.Succeeded {
+		return "", err
+	}
+	return string(resp.Responses[0].GetResponseRange().Kvs[0].Value), nil
 }
 
 // askTime bounds a call for somebody who waits: a command waits as long for a call

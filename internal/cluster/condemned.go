@@ -43,7 +43,7 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 		return nil, err
 	}
 	d := &Condemned{docs: docs, state: newLatest(map[Version]Condemnation{})}
-	c.alarms.add(condemnedKind, d.state.faultSince)
+	c.alarms.add(ctx, condemnedKind, d.state.faultSince)
 	docs.each(ctx, d.follow)
 	return d, nil
 }

@@ -39,7 +39,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
 	d := &Documents{c: c, kind: kind, state: newLatest(map[string]Document{}), log: c.log.With("documents", kind)}
-	c.alarms.add(kind, d.state.faultSince)
+	c.alarms.add(ctx, kind, d.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {
@@ -55,7 +55,10 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
 			whole := s
 			if err == nil {
-				if err = d.join(ctx, s); err != nil {
+				if err = d.join(ctx, s); err == nil {
+					s.forked, err = d.forked(ctx, s)
+				}
+				if err != nil {
 					s = nil
 				}
 			}
@@ -64,6 +67,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
 			}
 			if whole != nil {
+				c.tellSetback(ctx, kind, whole, d.origin)
 				whole.bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
@@ -99,7 +103,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	if fault == nil {
 		fault = d.origin.judge(s)
 	}
-	if fault == nil && from == s.keyspace && older(old, s) {
+	if fault == nil && from == s.keyspace && (s.forked || older(old, s)) {
 		fault = d.origin.wentBack(s)
 	}
 	if fault == nil {
@@ -195,18 +199,27 @@ func (d *Documents) tryChange(ctx context.Context, lead *Lead, name string, by f
 	if err != nil || change == nil {
 		return true, err
 	}
-	conditions := []clientv3.Cmp{same}
+	if err := d.c.Lost(); err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err)
+	}
+	conditions := []clientv3.Cmp{same, d.c.whole()}
 	if lead != nil {
 		conditions = append(conditions, lead.holds())
 	}
-	put, err := d.c.etcd.Txn(ctx).If(conditions...).Then(*change).Else(clientv3.OpGet(d.c.leaderKey())).Commit()
+	put, err := d.c.etcd.Txn(ctx).If(conditions...).Then(*change).Else(clientv3.OpGet(d.c.leaderKey()), clientv3.OpGet(d.c.setbackKey())).Commit()
 	if err != nil {
 		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, away(err))
 	}
-	if lead != nil && !put.Succeeded && !lead.is(put.Responses[0].GetResponseRange().Kvs) {
+	if put.Succeeded {
+		return true, nil
+	}
+	if err := unlessSetback(put); err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err)
+	}
+	if lead != nil && !lead.is(put.Responses[0].GetResponseRange().Kvs) {
 		return false, ErrNotLeader
 	}
-	return put.Succeeded, nil
+	return false, nil
 }
 
 // prepare reads a document and returns what changes it, nil for no change, and

@@ -38,6 +38,8 @@ type snapshot struct {
 	revision int64
 	count    string // the partition count; "" when the keyspace is lost
 	keyspace keyspace
+	setback  *setback         // nil: nobody has found that etcd went back
+	forked   bool             // what is remembered was never written there
 	values   map[string]value // by key behind the prefix
 	fault    error            // what of values could not be read and is as it was before
 	held     *holding         // of who follows
@@ -53,7 +55,7 @@ type value struct {
 func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix())).Commit()
+	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey())).Commit()
 	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
@@ -70,6 +72,7 @@ func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
 		s.values[string(kv.Key[len(c.prefix)+len(sub):])] = value{kv.Value, kv.ModRevision}
 	}
+	s.setback = setbackOf(resp.Responses[3].GetResponseRange().Kvs)
 	return s, nil
 }
 
@@ -182,6 +185,11 @@ func (o *origin) judge(s *snapshot) error {
 		return errAnew
 	case s.revision < o.Revision || o.Back > 0:
 		return o.wentBack(s)
+	case s.setback != nil:
+		return errBack // as another process has found
+	}
+	if s.setback != nil { // there is nothing better than what it has
+		s.fault = errors.Join(s.fault, errBack)
 	}
 	*o = origin{Cluster: s.cluster, Revision: s.revision, Keyspace: s.keyspace}
 	return nil
@@ -232,11 +240,11 @@ func (l *latest[T]) set(v T, fault error) {
 	l.mu.changed = make(chan struct{})
 }
 
-// faultSince returns when the present fault began; zero without one.
-func (l *latest[T]) faultSince() time.Time {
+// faultSince returns the present fault, nil without one, and when it began.
+func (l *latest[T]) faultSince() (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.since
+	return l.mu.since, l.mu.fault
 }
 
 // sameFault compares faults as the reader sees them.

@@ -42,7 +42,7 @@ type NodeHealth struct {
 // Health holds the nodes that are alive against the assignment. seen is what
 // [Client.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
-	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: len(m.lost.by) > 0, Replicas: m.assignment.replicas()}
+	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.replicas()}
 	ids := maps.Clone(m.alive)
 	for id := range m.hosted {
 		ids[id] = true
@@ -105,10 +105,10 @@ func (a *Assignment) wantedOf(p, wanted int) int {
 	return max(wanted, len(a.Replicas[p]))
 }
 
-// Lost says what state of etcd is lost that nodes remember, and so do brokers,
-// which take over nothing until it is restored; empty if none is.
+// Lost says what state of etcd is lost that processes remember: they take over
+// nothing until it is restored; empty if none is.
 func (m *Map) Lost() string {
-	if len(m.lost.by) == 0 {
+	if !m.lost.is() {
 		return ""
 	}
 	return m.lost.String()
@@ -118,13 +118,13 @@ func (m *Map) Lost() string {
 func (h Health) Faults() []string {
 	if h.Epoch == 0 {
 		if h.Lost {
-			return []string{fmt.Sprintf("etcd has lost the assignment, which nodes remember: %s", h.lost)}
+			return []string{fmt.Sprintf("etcd has lost the assignment: %s", h.lost)}
 		}
 		return []string{"the cluster has no assignment"}
 	}
 	var faults []string
 	if h.Lost {
-		faults = append(faults, fmt.Sprintf("etcd has lost state that nodes remember: %s", h.lost))
+		faults = append(faults, fmt.Sprintf("etcd has lost state: %s", h.lost))
 	}
 	if n := h.Unserved.Len(); n > 0 {
 		faults = append(faults, fmt.Sprintf("%d of %d partitions have no ready replica: %s", n, partition.Count, &h.Unserved))

@@ -165,5 +165,5 @@ func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
 
 func (m *Map) equal(o *Map) bool {
 	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) &&
-		maps.EqualFunc(m.reports, o.reports, slices.Equal)
+		maps.EqualFunc(m.reports, o.reports, slices.Equal) && (m.lost.setback == nil) == (o.lost.setback == nil)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
@@ -33,19 +34,19 @@ var errNameLost = errors.New("cluster: the registration was removed; registering
 // order. What the node says of itself is kept as the values that its keys
 // should have; run writes what differs from what etcd has.
 type Membership struct {
-	c     *Client
-	node  Node
-	stop  context.CancelFunc
-	done  chan struct{}             // closed when run has returned
-	state *latest[bool]             // whether the node is registered; the fault is why it is not
-	news  chan struct{}             // holds one token when mu.said changed
-	lease clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
-	back  bool                      // the registration says that etcd went back
-	own   map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
-	told  map[string]told           // by kind, what etcd has. Of run alone
-	seen  time.Time                 // when run last said that the node lives. Of run alone
-	once  bool                      // whether the node has been registered. Of run alone
-	other pulse                     // of a registration from the same directory, elsewhere. Of run alone
+	c         *Client
+	node      Node
+	stop      context.CancelFunc
+	done      chan struct{}             // closed when run has returned
+	unwatched func()                    // takes its alarm back
+	state     *latest[bool]             // whether the node is registered; the fault is why it is not
+	news      chan struct{}             // holds one token when mu.said changed
+	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
+	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
+	told      map[string]told           // by kind, what etcd has. Of run alone
+	seen      time.Time                 // when run last said that the node lives. Of run alone
+	once      bool                      // whether the node has been registered. Of run alone
+	other     pulse                     // of a registration from the same directory, elsewhere. Of run alone
 
 	mu struct {
 		sync.Mutex
@@ -105,7 +106,7 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	var none Set
 	m.mu.said = map[string]string{"ready": string(none.encode())}
 	m.state.set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
-	c.alarms.add("node "+string(n.ID), m.state.faultSince)
+	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.faultSince)
 	c.wg.Go(func() { m.run(run) })
 	return m, nil
 }
@@ -209,9 +210,6 @@ func (m *Membership) hold(ctx context.Context) error {
 			if !ok {
 				return errors.New("cluster: etcd has not been heard for as long as the registration lasts; registering again")
 			}
-			if err := m.remember(ctx); err != nil {
-				m.c.log.Debug("what the node remembers is not told yet", "node", m.node.ID, "err", err)
-			}
 		case <-m.news:
 		case <-again:
 		}
@@ -242,8 +240,7 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	remembers := m.c.memory()
-	body, err := json.Marshal(registration{m.node, remembers})
+	body, err := json.Marshal(registration{m.node, m.c.memory()})
 	if err != nil {
 		return err
 	}
@@ -264,32 +261,11 @@ func (m *Membership) register(ctx context.Context) error {
 	case !put.Succeeded:
 		return fmt.Errorf("cluster: another process registers as %s at the same time", m.node.ID)
 	}
-	m.lease, m.seen, m.back = lease.ID, now, remembers.Back
+	m.lease, m.seen = lease.ID, now
 	for _, kind := range stateKinds {
 		m.told[kind] = toldAt(said[kind], put.Header.Revision)
 	}
 	return nil
-}
-
-// remember writes the registration again when etcd went back, or is whole again,
-// since it was written: who looks at the cluster is to be told.
-func (m *Membership) remember(ctx context.Context) error {
-	remembers := m.c.memory()
-	if remembers.Back == m.back {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	body, err := json.Marshal(registration{m.node, remembers})
-	if err != nil {
-		return err
-	}
-	put, err := m.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(m.key("nodes")), "=", m.lease)).
-		Then(clientv3.OpPut(m.key("nodes"), string(body), clientv3.WithLease(m.lease)), clientv3.OpPut(m.key("known"), string(body))).Commit()
-	if err == nil && put.Succeeded {
-		m.back = remembers.Back
-	}
-	return err
 }
 
 // mayReplace reports why a registration is not to be replaced by this
@@ -448,7 +424,7 @@ func (m *Membership) mine() clientv3.Cmp {
 func (m *Membership) Leave(ctx context.Context) error {
 	m.stop()
 	<-m.done
-	m.c.alarms.remove("node " + string(m.node.ID))
+	m.unwatched()
 	if m.lease == 0 { // never registered
 		return nil
 	}
@@ -474,7 +450,12 @@ func (m *Membership) Leave(ctx context.Context) error {
 }
 
 // away tells of a failed call of etcd.
-func away(err error) error { return awayError{err} }
+func away(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return awayError{err}
+}
 
 // awayError is an [ErrAway] that says what became of the call.
 type awayError struct{ err error }

@@ -23,26 +23,31 @@ type registration struct {
 type memory struct {
 	Keyspace string `json:"keyspace,omitempty"`
 	Epoch    int64  `json:"epoch,omitempty"` // of the assignment
-	Back     bool   `json:"back,omitempty"`  // etcd went back to an older state of this keyspace, and was not restored since
 }
 
 // lostBy reports whether an etcd of a keyspace and with an assignment lacks
 // what is remembered.
 func (m memory) lostBy(now keyspace, epoch int64) bool {
 	then := parseKeyspace(m.Keyspace)
-	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now || m.Back && then == now
+	return m.Epoch > epoch || then.Generation > now.Generation || then.Generation == now.Generation && then != now
 }
 
 // loss is what nodes remember and etcd lacks.
 type loss struct {
-	by    []millrace.NodeID // who remembers; none: nothing is lost
-	epoch int64             // the highest of the assignments that they remember
+	by      []millrace.NodeID // who remembers another keyspace, or a later assignment
+	epoch   int64             // the highest of the assignments that they remember
+	setback *setback          // nil: etcd did not go back
 }
+
+func (l loss) is() bool { return len(l.by) > 0 || l.setback != nil }
 
 func (l *loss) add(r registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
 
 // String says what is lost, of an etcd that has an assignment.
 func (l loss) String() string {
+	if len(l.by) == 0 {
+		return l.setback.String()
+	}
 	by := fmt.Sprintf("%q", l.by[:min(len(l.by), maxListed)])
 	if more := len(l.by) - maxListed; more > 0 {
 		by += fmt.Sprintf(" and %d more", more)
@@ -75,7 +80,7 @@ func (c *Client) memory() memory {
 }
 
 func (c *Client) remember(from origin, epoch int64) {
-	m := memory{Epoch: epoch, Back: from.Back > 0}
+	m := memory{Epoch: epoch}
 	if from.Keyspace != (keyspace{}) {
 		m.Keyspace = from.Keyspace.String()
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,6 +26,9 @@ type Restored struct {
 	Documents int
 	Secrets   int
 	Empty     []string // directories in which nothing is kept
+	// Stays are documents that are in etcd otherwise than in the directories, and
+	// stay so: somebody has written them since the loss.
+	Stays []string
 }
 
 // ErrNothingLost refuses a restoration.
@@ -45,10 +49,13 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 	if err != nil {
 		return r, err
 	}
+	if have.setback != nil {
+		kept.wentBack(origin{Keyspace: have.keyspace, Back: max(1, have.setback.At)})
+	}
 	if kept.holds(have) {
 		return r, ErrNothingLost
 	}
-	if r.Documents, err = c.restoreDocuments(ctx, kept, have, dirs); err != nil {
+	if err = c.restoreDocuments(ctx, kept, have, dirs, &r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	for name, secret := range kept.secrets {
@@ -114,7 +121,7 @@ func (k *kept) wentBack(o origin) {
 
 // restoreDocuments writes the documents that etcd lacks, and those that it has
 // in an older form: of the same keyspace, from before it went back.
-func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot, dirs []string) (n int, err error) {
+func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot, dirs []string, r *Restored) error {
 	for kind, docs := range kept.docs {
 		d := &Documents{c: c, kind: kind}
 		for _, doc := range docs.documents {
@@ -122,21 +129,27 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 			back := kept.back[have.keyspace]
 			older := have.keyspace == docs.origin.Keyspace && now.version < doc.Version && (back == 0 || now.version <= back)
 			if there && !older {
+				if again := have.keyspace != docs.origin.Keyspace || now.version >= doc.Version; again && string(now.data) != doc.Body {
+					r.Stays = append(r.Stays, kind+" "+doc.Name)
+				}
 				continue
 			}
 			if err := c.restoreBodies(ctx, kind, doc, dirs); err != nil {
-				return n, fmt.Errorf("%s %s: %w", kind, doc.Name, err)
+				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			}
 			put, err := d.put(ctx, doc.Name, []byte(doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
 			switch {
 			case err != nil:
-				return n, fmt.Errorf("%s %s: %w", kind, doc.Name, err)
-			case put: // else somebody has written it in the meantime
-				n++
+				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
+			case put:
+				r.Documents++
+			default: // somebody has written it in the meantime
+				r.Stays = append(r.Stays, kind+" "+doc.Name)
 			}
 		}
 	}
-	return n, nil
+	slices.Sort(r.Stays)
+	return nil
 }
 
 // restoreKnown lets the nodes of the assignment count as registered before.
@@ -176,7 +189,7 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 	}
 	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(append(c.assign(body), noted...),
 		clientv3.OpPut(c.partitionsKey(), strconv.Itoa(partition.Count)),
-		clientv3.OpPut(c.keyspaceKey(), next.String()),
+		clientv3.OpPut(c.keyspaceKey(), next.String()), clientv3.OpDelete(c.setbackKey()),
 	)...).Commit()
 	if err != nil {
 		return 0, err

@@ -45,6 +45,9 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 	if err != nil {
 		return err
 	}
+	if err := c.mayLead(lead, s.Map); err != nil {
+		return err
+	}
 	before, assigned := maps.Clone(s.Documents), s.Assignment.clone()
 	if err := change(s); err != nil {
 		return err
@@ -71,9 +74,9 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 	ops = append(ops, noted...)
 	conditions := append(c.still(at.present), clientv3.Compare(clientv3.ModRevision(c.prefix+steerPrefix).WithPrefix(), "<", at.revision+1))
 	if lead != nil {
-		conditions = append(conditions, lead.holds())
+		conditions = append(conditions, lead.holds(), c.whole())
 	}
-	put, err := c.etcd.Txn(ctx).If(conditions...).Then(ops...).Else(clientv3.OpGet(c.leaderKey())).Commit()
+	put, err := c.etcd.Txn(ctx).If(conditions...).Then(ops...).Else(clientv3.OpGet(c.leaderKey()), clientv3.OpGet(c.setbackKey())).Commit()
 	switch {
 	case err != nil:
 		return away(err)
@@ -83,10 +86,28 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 		c.trimHistory(ctx)
 		return nil
 	}
-	if lead != nil && !lead.is(put.Responses[0].GetResponseRange().Kvs) {
+	if lead == nil {
+		return ErrRaced
+	}
+	if err := unlessSetback(put); err != nil {
+		return err
+	}
+	if !lead.is(put.Responses[0].GetResponseRange().Kvs) {
 		return ErrNotLeader
 	}
 	return ErrRaced
+}
+
+// mayLead refuses what a leader would write into an etcd that has lost state, by
+// what it watches, or by what nodes remember. Persons are told where they plan.
+func (c *Client) mayLead(lead *Lead, m *Map) error {
+	if lead == nil {
+		return nil
+	}
+	if why := m.Lost(); why != "" {
+		return lost(why)
+	}
+	return c.Lost()
 }
 
 // steeredAt is what a change is compared with when it is written.

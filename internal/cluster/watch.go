@@ -29,7 +29,7 @@ type Watcher struct {
 // works until ctx or the client ends.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: newLatest(NewMap(Assignment{}, nil, nil)), log: c.log}
-	c.alarms.add("map", w.state.faultSince)
+	c.alarms.add(ctx, "map", w.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	if old, from, err := c.loadMap(); err == nil {
 		w.state.set(old, nil)
@@ -46,6 +46,9 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 		c.follow(ctx, mapPrefix, func(s *snapshot, err error) {
 			old, from := w.Current(), w.origin
 			w.apply(s, err)
+			if err == nil {
+				c.tellSetback(ctx, "map", s, w.origin)
+			}
 			if m := w.Current(); m != old || w.origin.moved(from) {
 				kept.save(ctx, m, w.origin)
 				c.remember(w.origin, m.Epoch())
@@ -84,7 +87,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 	if fault == nil || errors.Is(fault, ErrNothing) || errors.Is(fault, errLost) || errors.Is(fault, errBack) || errors.Is(fault, errAnew) {
 		var bad error
 		next, bad = old.next(s)
-		fault = errors.Join(fault, bad)
+		fault = errors.Join(fault, s.fault, bad)
 	}
 	if next.equal(old) {
 		next = old
@@ -106,7 +109,7 @@ func (w *Watcher) apply(s *snapshot, fault error) {
 // and is as before.
 func (m *Map) next(s *snapshot) (*Map, error) {
 	var faults []error
-	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}}
+	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}, lost: loss{setback: s.setback}}
 	a, err := m.nextAssignment(s)
 	if err != nil {
 		faults = append(faults, err)

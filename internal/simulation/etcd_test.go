@@ -153,6 +153,9 @@ func (e *etcd) delete(from, end []byte, at int64) *etcdserverpb.DeleteRangeRespo
 func (e *etcd) Range(_ context.Context, r *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if r.Revision > 0 { // it keeps no past
+		return nil, rpctypes.ErrGRPCCompacted
+	}
 	return e.get(r), nil
 }
 

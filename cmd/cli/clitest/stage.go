@@ -28,6 +28,8 @@ type Stage struct {
 	Etcd    []string // its address
 	Stop    func()   // ends it
 	Members map[millrace.NodeID]*cluster.Membership
+	Dir     string                      // of etcd
+	Fill    func(context.Context) error // etcd
 }
 
 // NewStage is the cluster test, with these nodes.
@@ -40,8 +42,10 @@ func NewStage(t *testing.T, nodes ...millrace.NodeID) *Stage {
 func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	t.Helper()
 	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*cluster.Membership{}}
-	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	s.Dir = t.TempDir()
+	etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, "127.0.0.1:0")
 	s.Check(err)
+	s.Fill = etcd.Fill
 	s.Stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.Stop)
 	s.Etcd = []string{etcd.Addr()}

@@ -32,7 +32,7 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	m := w.Current()
-	return Look{m, m.Health(seen), w.Fault()}, nil
+	return Look{m, m.Health(seen), errors.Join(w.Fault(), cl.Full(ctx))}, nil
 }
 
 // Read reports whether nodes have hosted partitions, and so have read the log.
@@ -70,6 +70,8 @@ func (l Look) Faults() []string {
 // WayOut is what to do about faults of the whole cluster; "" if there are none.
 func (l Look) WayOut() string {
 	switch {
+	case errors.Is(l.Fault, cluster.ErrFull):
+		return cluster.FullWayOut
 	case l.Health.Lost:
 		return RestoreWayOut
 	case errors.Is(l.Fault, cluster.ErrNothing):

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/hint"
@@ -109,6 +110,7 @@ type Way struct {
 }
 
 var clusterWays = []Way{
+	{cluster.ErrLost, clusters.RestoreWayOut},
 	{cluster.ErrAway, "start etcd, or name its address by --etcd"},
 	{cluster.ErrShrink, "say --allow-shrink if that is meant"},
 	{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},

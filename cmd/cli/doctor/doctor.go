@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/topics"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
@@ -38,7 +39,7 @@ type doctor struct {
 	grpc        string
 	ports       []string // of admin
 
-	kafkaAway, logMissing, logGone, etcdAway, unassigned bool // as the checks found
+	kafkaAway, logMissing, logGone, etcdAway, etcdFull, unassigned bool // as the checks found
 }
 
 // Command checks a cluster from end to end.
@@ -404,6 +405,9 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	if d.etcdAway = err != nil; err != nil {
 		return "", err
 	}
+	if d.etcdFull = errors.Is(l.Fault, cluster.ErrFull); d.etcdFull {
+		return "", finding(cluster.FullWayOut, "%v", l.Fault)
+	}
 	if l.Fault != nil {
 		return "", d.advise(ctx, l, l.Fault.Error())
 	}
@@ -510,7 +514,12 @@ func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
 	defer cl.Close()
 	who, leads, err := cl.Leader(ctx)
 	if err == nil && !leads {
-		err = warning{"none does: replicas that are lost are not made elsewhere, plans wait, ramps stand still, and no guard pauses an experiment; start one: millrace coordinator --config FILE"}
+		text := "none does: replicas that are lost are not made elsewhere, plans wait, ramps stand still, and no guard pauses an experiment; "
+		if d.etcdFull {
+			err = warning{text + "those that run cannot, while etcd takes no write: free its space, above"}
+		} else {
+			err = warning{text + "start one: millrace coordinator --config FILE"}
+		}
 	}
 	return who.Name, err
 }

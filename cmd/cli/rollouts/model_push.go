@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/cluster"
@@ -266,5 +267,24 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 	if err := t.Flush(); err != nil || refused+unheard == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is published and does not serve: of %d index nodes %d refused it and %d were not heard; the nodes go on trying, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once", v, len(all), refused, unheard, len(all), len(all))
+	lack := fmt.Sprintf("of %d index nodes %d refused it and %d were not heard; the nodes go on trying", len(all), refused, unheard)
+	if now, _ := r.models.Served(v.Name); now == v {
+		return fmt.Errorf("%s serves already: %s%s", v, lack, r.awayOf(all))
+	}
+	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all), len(all), r.awayOf(all))
+}
+
+// awayOf says what to do about nodes that have not answered since they are not
+// there; "" if all are.
+func (r *rollout) awayOf(all []nodeAnswer) string {
+	var away []millrace.NodeID
+	for _, a := range all {
+		if a.State == stateUnheard && !r.maps.Current().Alive(a.Node) {
+			away = append(away, a.Node)
+		}
+	}
+	if len(away) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\naway: %q. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove if it is gone for good", away)
 }

@@ -226,6 +226,36 @@ func TestPushToASilentNode(t *testing.T) {
 	s.serves("")
 }
 
+// A push while a node is away says what serves, and what to do about the node.
+func TestPushWhileANodeIsAway(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1", "n2")
+	s.Answer("n1", clitest.Admits)
+	s.Answer("n2", clitest.Admits)
+	_, err := s.pushed("1", "1", push{})
+	s.Check(err)
+	s.Check(s.Members["n2"].Leave(t.Context()))
+	for { // until it is heard no more
+		changed, moved := s.heard.Changed(), s.maps.Changed()
+		if _, heard := s.heard.Current()["n2"]; !heard && !s.maps.Current().Alive("n2") {
+			break
+		}
+		select {
+		case <-changed:
+		case <-moved:
+		}
+	}
+	const way = `away: ["n2"]. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove`
+	little := push{timeout: 200 * time.Millisecond}
+	if out, err := s.pushedWithin("1", "1", little); err == nil || !strings.Contains(err.Error(), "likes 1 serves already: of 2") || strings.Contains(err.Error(), "does not serve") || !strings.Contains(err.Error(), way) {
+		t.Errorf("the same again: %v:\n%s", err, out)
+	}
+	if _, err := s.pushedWithin("2", "2", little); err == nil || !strings.Contains(err.Error(), "likes 2 is published and does not serve") || !strings.Contains(err.Error(), way) || !strings.HasSuffix(err.Error(), "likes 1 serves on") {
+		t.Errorf("another: %v", err)
+	}
+	s.serves("1")
+}
+
 // TestPushAgainOnceHeard: a push that was not heard everywhere says what to run,
 // and the same push serves once the last node has admitted the pack.
 func TestPushAgainOnceHeard(t *testing.T) {

@@ -319,6 +319,12 @@ lost its disk, is left out and told.`,
 			for _, dir := range r.Empty {
 				fmt.Fprintf(c.ErrOrStderr(), "nothing is kept in %s: it is left out\n", dir)
 			}
+			for _, doc := range r.Stays {
+				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and push or define again what it lacks\n", doc)
+			}
+			for _, doc := range r.Stays {
+				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and push or define again what it lacks\n", doc)
+			}
 			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
 			return nil
 		},

@@ -96,6 +96,7 @@ func (g *gate) enter(p Priority) (*Visit, error) {
 	return &Visit{gate: g, began: time.Now()}, nil
 }
 
+// Overloaded is the gate's refusal.
 var Overloaded = &millrace.Error{
 	Reason: millrace.ReasonOverloaded, Detail: "the broker has as much to do as it can", WayOut: "try again after a second, less often if it happens again; prefetch less",
 }

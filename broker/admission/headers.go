@@ -55,6 +55,7 @@ func CallerOf(ctx context.Context, header string) string {
 	return cmp.Or(permit.Who(ctx).Name, header)
 }
 
+// ParsePriority reads a [PriorityHeader].
 func ParsePriority(header string) (Priority, error) {
 	switch header {
 	case "", "interactive":
@@ -65,6 +66,7 @@ func ParsePriority(header string) (Priority, error) {
 	return Interactive, limits.Invalid(PriorityHeader, "send interactive or prefetch", "%.100q is no priority", header)
 }
 
+// HeadersOf returns what the headers said of the request of ctx.
 func HeadersOf(ctx context.Context) Headers {
 	h, _ := ctx.Value(headersKey{}).(Headers)
 	return h

@@ -22,6 +22,7 @@ type Quota struct {
 // more by taking another name.
 const DefaultCaller = "default"
 
+// Validate refuses a quota that lets nobody in, or is nobody's.
 func (q Quota) Validate(caller string) error {
 	wrong := func(key, detail, wayOut string) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "quotas." + caller + key, Detail: detail, WayOut: wayOut}

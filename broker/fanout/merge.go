@@ -98,6 +98,7 @@ func candidatesOf(parts []Part, distinct bool) []Ranked {
 	return all
 }
 
+// RankOf is the rank of an item of a node.
 func RankOf(it *nodev1.Item) millrace.Rank {
 	return millrace.Rank{
 		Score: it.GetScore(), Time: millrace.Time(it.GetTimeMs()), ID: millrace.RecordID(it.GetId()),

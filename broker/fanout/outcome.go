@@ -142,6 +142,7 @@ func (o *Outcome) uncover() {
 	o.Parts = kept
 }
 
+// Left is the partitions that are missing.
 func (o *Outcome) Left() (s cluster.Set) {
 	for p := range o.Missing {
 		s.Add(p)

@@ -81,6 +81,8 @@ type taken struct {
 	from cluster.Version
 }
 
+// NewBook returns a book of fixed feeds, which Start lets follow the definitions
+// of a cluster; nil: there are none. Before one serves, it is tried.
 func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book {
 	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
@@ -133,6 +135,7 @@ func (b *Book) Start() {
 	b.ended.Go(func() { b.follow(ctx, changed) })
 }
 
+// Close ends the following.
 func (b *Book) Close() {
 	b.stop()
 	b.ended.Wait()

@@ -19,6 +19,7 @@ type Forbid struct {
 	Recent  bool `yaml:"recent,omitempty" doc:"true: recent and home as they are built in, which show everything, are not served"` // of a feed: while it is defined
 }
 
+// Or forbids what either of two does.
 func (f Forbid) Or(g Forbid) Forbid {
 	return Forbid{f.Filter || g.Filter, f.Explain || g.Explain, f.Why || g.Why, f.Model || g.Model, f.Window || g.Window, f.Recent || g.Recent}
 }

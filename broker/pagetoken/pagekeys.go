@@ -39,6 +39,7 @@ type Ring struct {
 	made        map[string]*Keys // by secret
 }
 
+// NewRing returns the keys of generations, the newest first.
 func NewRing(generations func() []cluster.Generation) *Ring {
 	return &Ring{generations: generations, made: map[string]*Keys{}}
 }

@@ -60,6 +60,8 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 		s.Members[id], err = s.Client.Join(t.Context(), cluster.Node{ID: id, Addr: "none:1"})
 		s.Check(err)
 	}
+	_, err = s.Client.Watch(t.Context()) // as nodes do, which so remember the assignment
+	s.Check(err)
 	s.Models, err = s.Client.Artefacts(t.Context(), indexnode.ModelsKind)
 	s.Check(err)
 	s.Feeds, err = s.Client.Artefacts(t.Context(), feeds.Kind)

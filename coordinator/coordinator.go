@@ -125,6 +125,7 @@ type Coordinator struct {
 		last   *Steered
 		paused []string // experiments, by guards
 		seen   sight    // by them
+		acts   []actsSeen
 		differ []string // replicas that differ, of which it is not known which is wrong
 	}
 }
@@ -178,14 +179,15 @@ func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead) {
 	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: trails, store: &experiments.Store{Documents: documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
-	c.tellSeen(sight{})
+	c.tellSeen(sight{}, nil)
 }
 
-// tellSeen tells how much guards see of what was shown; nothing: nobody guards.
-func (c *Coordinator) tellSeen(s sight) {
+// tellSeen tells how much guards see of what was shown, and of what viewers did;
+// nothing: nobody guards.
+func (c *Coordinator) tellSeen(s sight, acts []actsSeen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.seen = s
+	c.mu.seen, c.mu.acts = s, acts
 }
 
 // tellPaused tells which experiments guards have paused.

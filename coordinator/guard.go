@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,14 +20,23 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Outcomes returns what reads what viewers did with what answers showed from a
-// time on, again and again, each time on from where it ended: it hands over the
-// acts that it finds, some of them twice.
-type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.Context, take func(*outcome.Act)) error
+// Outcomes returns what viewers did with what answers showed from a time on.
+type Outcomes func(of experiment.Outcomes, from millrace.Time) Acts
+
+// Acts are what viewers did.
+type Acts interface {
+	// Read reads on, again and again, each time from where it ended, and hands over
+	// the acts that it finds, some of them twice.
+	Read(ctx context.Context, take func(*outcome.Act)) error
+	// Newest returns when the newest outcome was that has been read, of whatever
+	// answer; 0: none was.
+	Newest() millrace.Time
+}
 
 // guard ramps experiments and pauses those that hurt, for as long as its
 // coordinator leads. What it knows it reads anew from the log of exposures when
-// it begins: nothing but the decisions themselves is stored.
+// it begins: nothing but the decisions themselves is stored, and for how long an
+// experiment has been watched, which no log tells.
 //
 // An experiment's evidence begins with the last change of its document that a
 // person made: who resumes what was paused begins anew. Two coordinators that
@@ -42,7 +52,7 @@ type guard struct {
 	tell   func(paused []string)                                // experiments that guards have paused
 	lead   *cluster.Lead                                        // as which it looks
 	sight  sight
-	seen   func(sight) // is told how much is seen
+	seen   func(sight, []actsSeen) // is told how much is seen
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
@@ -63,8 +73,9 @@ type watched struct {
 	changed time.Time     // since when its share is what it is
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
-	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
-	unread  string                                                   // why these could not be read, or count nothing
+	acts    acts             // of its outcomes
+	stay    experiments.Stay // how long it has been watched at its share
+	counted time.Time        // until when that has been counted; zero: it is not counted now
 }
 
 // decision is what is to be done about an experiment, and by what.
@@ -73,6 +84,8 @@ type decision struct {
 	compare.Verdict
 	inputs []string
 	newest millrace.Time // of its answers that have come; 0: none has
+	stay   experiments.Stay
+	acts   acts
 }
 
 const (
@@ -164,17 +177,16 @@ func (g *guard) readActs(ctx context.Context) {
 		began := time.Now()
 		var errs []error
 		for _, w := range g.withOutcomes() {
-			if err := w.acts(ctx, func(a *outcome.Act) {
+			err := w.acts.read.Read(ctx, func(a *outcome.Act) {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				g.mu.fresh = true
 				w.tally.Did(a)
-			}); err != nil {
+			})
+			if err != nil {
 				errs = append(errs, fmt.Errorf("experiment %s: %w", w.Experiment.Name, err))
-				g.reads(w, err.Error())
-			} else {
-				g.reads(w, "")
 			}
+			g.reads(w, err)
 		}
 		rest = max(g.every, time.Duration(float64(time.Since(began))*(1/actsShare-1)))
 		now := ""
@@ -188,13 +200,13 @@ func (g *guard) readActs(ctx context.Context) {
 	}
 }
 
-// reads notes why the outcomes of an experiment cannot be read, or that they are.
-func (g *guard) reads(w *watched, unread string) {
+// reads notes that the outcomes of an experiment have been read, or why they could not.
+func (g *guard) reads(w *watched, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	w.unread = unread
+	w.acts.reads(err)
 	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.from == w.from {
-		now.unread = unread // it was looked at anew meanwhile
+		now.acts = w.acts // it was looked at anew meanwhile
 	}
 }
 
@@ -202,7 +214,7 @@ func (g *guard) withOutcomes() (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.mu.watched {
-		if w.acts != nil {
+		if w.acts.read != nil {
 			all = append(all, w)
 		}
 	}
@@ -269,11 +281,14 @@ func (g *guard) refresh(ctx context.Context) error {
 	defer g.mu.Unlock()
 	for name, w := range next {
 		if old := g.mu.watched[name]; old != nil && old.from == w.from {
-			w.tally, w.acts, w.looked, w.unread = old.tally, old.acts, old.looked, old.unread
+			w.tally, w.acts, w.looked, w.stay, w.counted = old.tally, old.acts, old.looked, old.stay, old.counted
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts, w.unread = g.outcomes(*o, w.from), "they have not been read yet"
+				w.acts = acts{read: g.outcomes(*o, w.from), of: *o, from: w.from, whole: time.Now(), unread: "they have not been read yet"}
+			}
+			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
+				w.stay = trail.Looked.Stay
 			}
 		}
 		w.tally.CountSince(millrace.TimeOf(w.changed))
@@ -308,7 +323,7 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 		g.asked = now
 		g.sight.look(ctx, shown)
 	}
-	g.seen(g.sight)
+	g.seen(g.sight, g.actsSeen())
 	if steps {
 		decisions, err = g.decide(ctx)
 		errs = append(errs, err)
@@ -335,27 +350,71 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
+	now := time.Now()
 	for _, w := range g.mu.watched {
 		r, err := w.tally.Report(w.Experiment.Guards.Chance())
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
-		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
-			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		waits := ""
+		if g.waits != nil {
+			waits = g.waits(ctx, &w.Experiment)
 		}
-		if of := w.Experiment.Guards; w.unread != "" && len(of.Fewer)+len(of.More) > 0 && !v.Pause {
-			v = compare.Verdict{Waits: "its guards on what viewers do can count nothing: " + w.unread}
-		}
-		if g.waits != nil && !v.Pause {
-			if why := g.waits(ctx, &w.Experiment); why != "" {
+		unread := w.acts.waits(w.Experiment.Guards)
+		w.count(&r, now, !g.asked.IsZero() && g.sight.waits() == "" && waits == "" && unread == "")
+		v := compare.Judge(&w.Experiment, &r, w.stay.For())
+		if v.Share > 0 {
+			if why := w.acts.lacks(w.Experiment.Guards, &r, w.stay.Since); why != "" {
 				v = compare.Verdict{Waits: why}
 			}
 		}
-		decisions = append(decisions, decision{w, v, compare.Inputs(&w.Experiment, &r), r.Last})
+		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
+			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		}
+		if why := cmp.Or(waits, unread); why != "" && !v.Pause {
+			v = compare.Verdict{Waits: why}
+		}
+		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now)...), r.Last, w.stay, w.acts})
 	}
 	return decisions, errors.Join(errs...)
+}
+
+// count adds to how long an experiment has been watched at its share the time since
+// this was counted last: if all that was shown is known, and each variant was shown
+// just now by what ranks now. As long as it is not known what was shown nothing is
+// known of this either, and what a coordinator before has counted stays.
+func (w *watched) count(r *compare.Report, now time.Time, known bool) {
+	last := w.counted
+	w.counted = time.Time{}
+	if !known {
+		return
+	}
+	w.counted = now
+	if since := max(millrace.TimeOf(w.changed), r.Mixed).Std().UTC(); !w.stay.Since.Equal(since) {
+		w.stay = experiments.Stay{Since: since}
+	}
+	// Who was frozen has not watched.
+	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now)) == 0 {
+		w.stay.Seconds += past.Seconds()
+	}
+}
+
+// standsStill says which variant was not shown just now, if the time at a share is
+// counted, so that it is not; nil: none.
+func (w *watched) standsStill(r *compare.Report, now time.Time) []string {
+	e := &w.Experiment
+	if e.Ramp == nil || e.Ramp.Least == 0 || e.Ramp.Next(e.Share) == 0 {
+		return nil
+	}
+	variant, at := r.Shown()
+	if at < millrace.TimeOf(w.changed) {
+		return []string{fmt.Sprintf("time at this share stands still: %s has not been shown at it", variant)}
+	}
+	if age, most := now.Sub(at.Std()), compare.StandsFor(e.Ramp.Least); age > most {
+		return []string{fmt.Sprintf("time at this share stands still: %s was last shown %s ago, more than %s", variant, age.Round(time.Second), most)}
+	}
+	return nil
 }
 
 func pausedText(name string) string { return "paused " + name }
@@ -373,9 +432,12 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs
 	if !v.Acts() {
-		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: g.sight.blind()}
+		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: cmp.Or(g.sight.blind(), d.acts.blind(judged.Guards, d.newest)), Stay: d.stay}
 		if d.newest != 0 {
 			l.Newest = d.newest.Std().UTC()
+		}
+		if d.acts.read != nil {
+			l.Outcomes = d.acts.look()
 		}
 		return g.trails.Look(ctx, g.lead, judged.Name, l)
 	}

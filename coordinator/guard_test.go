@@ -93,27 +93,49 @@ type actLog struct {
 	all   []outcome.Act
 	asked []experiment.Outcomes
 	reads int
-	lacks error // of each reading; nil: none
+	lacks error         // of each reading; nil: none
+	other millrace.Time // when an outcome came that belongs to nothing
 }
 
-func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) func(context.Context, func(*outcome.Act)) error {
+func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) coordinator.Acts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked = append(l.asked, of)
-	return func(_ context.Context, take func(*outcome.Act)) error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.lacks != nil {
-			return l.lacks
-		}
-		if l.reads++; l.reads%2 == 1 {
-			return errors.New("the log is away")
-		}
-		for i := range l.all { // again and again
-			take(&l.all[i])
-		}
-		return nil
+	return l
+}
+
+// Read implements [coordinator.Acts].
+func (l *actLog) Read(_ context.Context, take func(*outcome.Act)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lacks != nil {
+		return l.lacks
 	}
+	if l.reads++; l.reads%2 == 1 {
+		return errors.New("the log is away")
+	}
+	for i := range l.all { // again and again
+		take(&l.all[i])
+	}
+	return nil
+}
+
+// Newest implements [coordinator.Acts].
+func (l *actLog) Newest() millrace.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := l.other
+	for i := range l.all {
+		newest = max(newest, l.all[i].At)
+	}
+	return newest
+}
+
+// click lets a viewer click now on what they were shown then.
+func (l *actLog) click(variant, unit string, shown time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, outcome.Act{Action: "click", At: millrace.TimeOf(time.Now()), Shown: millrace.TimeOf(shown), Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: unit}}})
 }
 
 func newTrial(t *testing.T, document string) *trial {
@@ -628,27 +650,136 @@ func TestGuardsPauseForOutcomes(t *testing.T) {
 	}
 }
 
-// While a guard on what viewers do can count nothing, a ramp waits and says why.
-func TestRampsWaitForOutcomes(t *testing.T) {
-	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click]}", 1))
-	tr.acts.lacks = errors.New("topic clicks has no action click")
-	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+const clickedDocument = "guards: {fewer: {click: 0.5}}\n    outcomes: {topic: clicks, actions: [click]}\n"
+
+// says waits until a coordinator says something of the experiment.
+func (t *trial) says(what string) experiments.Look {
+	t.Helper()
+	return t.saying(what, func() {})
+}
+
+// saying is says, while something goes on.
+func (t *trial) saying(what string, meanwhile func()) experiments.Look {
+	t.Helper()
+	trails, err := experiments.OpenTrails(t.Context(), t.cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for began := time.Now(); ; meanwhile() {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(trail.Looked.Says, what) {
+			return *trail.Looked
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("it does not say %q: %+v, %v", what, trail.Looked, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// While a guard on what viewers do can count nothing, a ramp waits and says why; and
+// it takes no step before somebody has done it with what was shown at the one before,
+// however alive the log of outcomes is.
+func TestRampsWaitForOutcomes(t *testing.T) {
+	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}\n", clickedDocument, 1))
+	change := func(by func()) {
+		tr.acts.mu.Lock()
+		defer tr.acts.mu.Unlock()
+		by()
+	}
+	change(func() { tr.acts.lacks = errors.New("topic clicks has no action click") })
+	tr.show(120, nil)
+	c, _ := tr.coordinate("one")
+	tr.says("its guards on what viewers do can count nothing: topic clicks has no action click")
+	change(func() { tr.acts.lacks = nil })
+	tr.says("its guards on what viewers do wait for outcomes: none has come to clicks since ")
+	change(func() { tr.acts.other = millrace.TimeOf(time.Now()) })
+	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
+		t.Errorf("%+v", l.Outcomes)
+	}
+	tr.acts.click("a", "v0", time.Now().Add(-time.Hour))
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 100 {
+		t.Errorf("ramped to %d by a click of before", e.Share)
+	}
+	tr.acts.click("a", "v2", time.Now())
+	tr.becomes(experiment.Running, 1000)
+	tr.saying("its guards on what viewers do wait for outcomes: none has come to clicks since ", func() { tr.show(4, nil) })
+	if gaugeOf(c, "outcomes_seconds") < 0 || gaugeOf(c, "outcomes_newest_seconds") <= 0 {
+		t.Error("no metric of outcomes")
+	}
+	tr.acts.click("b", "v3", time.Now())
+	tr.becomes(experiment.Running, 10_000)
+}
+
+// Only time counts for a step in which a coordinator knew all that was shown; one
+// that leads next goes on from what the one before has counted.
+func TestOnlyWatchedTimeCounts(t *testing.T) {
+	const least = 7 * time.Second
+	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 7s", 1))
+	tr.log.goAway(errors.New("the log is frozen"))
+	_, stop := tr.coordinate("one")
 	tr.show(100, nil)
-	tr.coordinate("one")
-	says := ""
-	for began := time.Now(); says != "its guards on what viewers do can count nothing: topic clicks has no action click" && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		if trail, err := trails.Of("e"); err == nil && trail.Looked != nil {
-			says = trail.Looked.Says
+	time.Sleep(least) // it knows nothing
+	tr.log.goAway(nil)
+	back, before := time.Now(), experiments.Look{}
+	for began := time.Now(); before.Stay.Seconds == 0; tr.show(2, nil) {
+		before = tr.says("is to stay at 1% for 7s, and has for ")
+		if time.Sleep(100 * time.Millisecond); time.Since(began) > time.Minute {
+			t.Fatalf("it counts no time: %+v", before)
 		}
 	}
-	if e := tr.now(); !strings.Contains(says, "has no action click") || e.Share != 100 {
-		t.Errorf("it waits for %q, at %d", says, e.Share)
+	stop()
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d in time that nobody watched", e.Share)
 	}
-	tr.acts.mu.Lock()
-	tr.acts.lacks = nil
-	tr.acts.mu.Unlock()
-	tr.becomes(experiment.Running, 1000)
+	time.Sleep(least - time.Duration(before.Stay.Seconds*float64(time.Second))) // nobody looks
+	gone := time.Since(back)
+	_, stop = tr.coordinate("two")
+	now := experiments.Look{}
+	for began := time.Now(); now.By != "two"; tr.show(2, nil) {
+		now = tr.says("")
+		if time.Sleep(100 * time.Millisecond); time.Since(began) > time.Minute {
+			t.Fatalf("nobody looks: %+v", now)
+		}
+	}
+	if now.Stay.Seconds < before.Stay.Seconds || !now.Stay.Since.Equal(before.Stay.Since) {
+		t.Errorf("%+v, after %+v", now.Stay, before.Stay)
+	}
+	tr.becoming(experiment.Running, 1000, func() { tr.show(2, nil) })
+	if all := time.Since(back); all < gone+least-before.Stay.For()-time.Second {
+		t.Errorf("ramped %s after the log was back; it was watched for %s of it, and not for %s", all, all-gone+before.Stay.For(), least)
+	}
+}
+
+// Time in which a variant is not shown does not count for a step, nor viewers and time
+// by another version than ranks now.
+func TestOnlyWhatRanksNowCounts(t *testing.T) {
+	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 50, least: 5s", 1))
+	_, stop := tr.coordinate("one")
+	by := func(version string, of string) func(*exposure.Record, string) {
+		return func(r *exposure.Record, variant string) {
+			if r.Models = []exposure.Model{{Name: "home", Version: "1"}}; variant == "a" {
+				r.Models[0].Version = version
+			}
+			if !strings.Contains(of, variant) { // of nobody
+				r.Experiments = nil
+			}
+		}
+	}
+	tr.show(8, by("1", "b"))
+	time.Sleep(6 * time.Second)
+	if l := tr.says("is to stay at 1% for 5s, and has for 0s"); !strings.Contains(strings.Join(l.Inputs, "\n"), "time at this share stands still: a has not been shown at it") {
+		t.Errorf("%q", l.Inputs)
+	}
+	tr.show(200, by("1", "ab"))
+	time.Sleep(50 * time.Millisecond) // a later time
+	tr.show(20, by("2", "ab"))
+	tr.says("and 10 of a have, by what ranks now")
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d by a version that is gone", e.Share)
+	}
+	stop()
+	tr.coordinate("two")
+	tr.becoming(experiment.Running, 1000, func() { tr.show(4, by("2", "ab")) })
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -86,9 +85,8 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	if c.Exposures == "" {
 		return nil
 	}
-	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
-		acts := actsOf(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
-		return acts.Read
+	return func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
+		return actsOf(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 

@@ -104,12 +104,8 @@ func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
 	return lines
 }
 
-// printTrail prints why an experiment is where it is.
-func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
-	if e.Guards == nil && trail.Looked == nil && len(trail.Decisions) == 0 {
-		return
-	}
-	fmt.Fprintln(w)
+// printWatch prints whether an experiment is watched, and what its next step waits for.
+func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
 	if unwatched != "" {
 		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
 	}
@@ -124,6 +120,13 @@ func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 			fmt.Fprintf(w, ": %s", h.Why)
 		}
 		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+	}
+}
+
+// printDecisions prints what was decided about an experiment, and by what.
+func printDecisions(w io.Writer, trail experiments.Trail) {
+	if len(trail.Decisions) > 0 {
+		fmt.Fprintln(w)
 	}
 	for _, d := range trail.Decisions {
 		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
@@ -145,6 +148,13 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
 	}
 	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
+	if o := l.Outcomes; o != nil {
+		newest := "none has come"
+		if !o.Newest.IsZero() {
+			newest = fmt.Sprintf("the newest is %s old", now.Sub(o.Newest).Round(time.Second))
+		}
+		fmt.Fprintf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newest)
+	}
 }
 
 func printInputs(w io.Writer, all []string) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -54,9 +56,11 @@ their first item, of which the interval is. Impressions of one viewer depend on
 each other and have none; what a viewer prefers in all may change.
 
 An experiment with guards is looked at by the coordinator that leads: what it
-waits for, how old its evidence is, and each step that it took with what it was
-decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
-Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
+waits for, and how old its evidence is, comes first, out of etcd; NOT WATCHED says
+that no guard sees what is shown, or what viewers do, and why. Each step that it
+took, with what it was decided by, comes behind the comparison. Last comes what
+"feed shadows" says of its feeds, of those that have shadows. A Kafka that does not
+answer for ten seconds ends the command with an error, and what is known is told.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
@@ -100,9 +104,27 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if !begun.IsZero() { // what was of its name before is another experiment's
 		own = max(from, millrace.TimeOf(begun))
 	}
+	as, err := t.shown(ctx, st, &of)
+	if err != nil {
+		return err
+	}
+	trail, unwatched := t.watching(&of)
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: unwatched, experimentShown: as, Trail: trail}
+	// What coordinators know is told whether Kafka answers or not, and before it is asked.
+	if w := t.out; !output.json() {
+		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
+		if of.Unfit != "" {
+			fmt.Fprintln(w, unfitLine(&of))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+		}
+		printWatch(w, &of.Experiment, trail, unwatched, time.Now())
+	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()
-	others, err := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	others, unread := kafka.ReadExposures(ctx, kafkaAt(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
 		}
@@ -110,10 +132,14 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 			shadows.Add(r)
 		}
 	})
-	if err != nil {
-		return err
+	if unread != nil { // what was read is not all
+		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&compare.Report{Split: stats.Split{P: math.NaN()}}, q.alpha), []shadow.Report{}, faultText(unread)
+		return errors.Join(output.write(t.out, shown, func(w io.Writer) error {
+			printDecisions(w, trail)
+			return nil
+		}), fmt.Errorf("how the variants do is not known: %w", unread))
 	}
-	strange, unread := outcome.Faults{}, error(nil)
+	strange := outcome.Faults{}
 	if o := of.Experiment.Outcomes; o != nil {
 		acts := actsOf(o, kafka.ActsConfig{Brokers: kafkaAt(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
@@ -123,28 +149,15 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
-	as, err := t.shown(ctx, st, &of)
-	if err != nil {
-		return err
-	}
-	trail, unwatched := t.watching(&of)
-	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
-	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, faultText(unread)
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
 	if err := output.write(t.out, shown, func(w io.Writer) error {
-		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
-		if of.Unfit != "" {
-			fmt.Fprintln(w, unfitLine(&of))
-		}
-		if shown.Unapplied != "" {
-			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
-		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}
-		printTrail(w, &of.Experiment, trail, unwatched, time.Now())
+		printDecisions(w, trail)
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
 			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
@@ -172,9 +185,10 @@ type statusShown struct {
 	experimentShown
 	reportShown
 	experiments.Trail
-	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
-	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
-	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
+	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
+	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
+	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +51,7 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 				t.Helper()
 				out, err := s.run(args...)
 				if err != nil {
-					t.Fatalf("%v: %v\n%s", args, err, out)
+					t.Fatalf("%v: %v\n%s", args, err, out.String())
 				}
 				return out
 			}
@@ -205,7 +207,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		t.Helper()
 		out, err := s.run(args...)
 		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
+			t.Fatalf("%v: %v\n%s", args, err, out.String())
 		}
 		return out
 	}
@@ -261,5 +263,58 @@ func TestStatusOfThreeVariants(t *testing.T) {
 			t.Fatalf("%q does not follow in\n%s", want, &out)
 		}
 		at += 1 + next
+	}
+}
+
+// silentKafka is the address of what takes connections, and answers nothing, as a
+// Kafka that is frozen.
+func silentKafka(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String() // the kernel takes them
+}
+
+// What coordinators know is told at once, out of etcd, also if Kafka is frozen or dead:
+// then there is no comparison, and the command fails and names Kafka.
+func TestStatusWithoutKafka(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	out, err := s.run("experiment", "define", s.file("ranking.yaml", strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 500").Replace(fresher)+"    guards: {refused: 2}\n"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), s.cl)
+	s.check(err)
+	now := time.Now()
+	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "what was shown is not all known since 48s", Whole: now.Add(-48 * time.Second), Blind: "guards are blind: Kafka is frozen"}))
+	for name, kafkaAt := range map[string]string{"frozen": silentKafka(t), "dead": freeAddr(t)} {
+		out, err := s.run("experiment", "status", "fresher", "--brokers", kafkaAt)
+		if err == nil || !strings.Contains(err.Error(), "how the variants do is not known: kafka: read exposures: ") || !strings.Contains(err.Error(), kafkaAt) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range []string{"experiment fresher is running, with 5% of its slots; document ranking, version 1\n", "\nNOT WATCHED: guards are blind: Kafka is frozen\n", "\nc1 looked ", ": what was shown is not all known since 48s\n", "    evidence: all that was written was read "} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: status does not say %q:\n%s", name, want, out)
+			}
+		}
+		out, err = s.run("experiment", "status", "fresher", "-o", "json", "--brokers", kafkaAt)
+		var shown map[string]any
+		if err == nil || json.Unmarshal([]byte(out), &shown) != nil || shown["unwatched"] == nil || shown["exposures_unread"] == nil || shown["state"] != "running" {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	for _, args := range [][]string{{"topics", "show"}, {"feed", "shadows", "home"}} {
+		silent := silentKafka(t)
+		var out strings.Builder
+		c := root()
+		c.SetArgs(append(args, "--brokers", silent))
+		c.SetOut(&out)
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "kafka: ") || !strings.Contains(err.Error(), "no answer from "+silent) {
+			t.Errorf("%v: %v\n%s", args, err, out.String())
+		}
 	}
 }

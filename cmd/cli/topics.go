@@ -74,6 +74,9 @@ type stuckShown struct {
 }
 
 func topicsOf(ctx context.Context, l *logFlags) (*topicsShown, error) {
+	if err := kafka.Answers(ctx, l.at(ctx)); err != nil {
+		return nil, err
+	}
 	log, err := kafka.InspectTopics(ctx, l.at(ctx), l.topics())
 	if err != nil {
 		return nil, err

@@ -35,7 +35,27 @@ type Look struct {
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
-	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown
+	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown, or what viewers do
+	Stay   Stay      `json:"stay,omitzero"`
+	// Outcomes is what is known of what viewers do; nil: the definition has none.
+	Outcomes *OutcomesLook `json:"outcomes,omitempty"`
+}
+
+// Stay is for how long an experiment has been watched at its share, with each variant
+// shown by what ranks now. The coordinator that leads next goes on from there.
+type Stay struct {
+	Since   time.Time `json:"since"` // of this it is; earlier time does not count
+	Seconds float64   `json:"seconds"`
+}
+
+// For is how long that is.
+func (s Stay) For() time.Duration { return time.Duration(s.Seconds * float64(time.Second)) }
+
+// OutcomesLook is what a coordinator knows of the outcomes of an experiment.
+type OutcomesLook struct {
+	Topic  string    `json:"topic"`
+	Whole  time.Time `json:"whole"`           // when all were last read
+	Newest time.Time `json:"newest,omitzero"` // zero: none has come
 }
 
 // LooksEvery is how often a coordinator looks at least, by far: one that has not

@@ -29,7 +29,6 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
@@ -168,11 +167,11 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
 		cfg.Exposures = kafka.NewExposureLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
-		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
+		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
 			return kafka.NewActs(kafka.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", From: from, Log: c.cfg.Log,
-			}).Read
+			})
 		}
 	}
 	if c.cfg.Waits != nil {

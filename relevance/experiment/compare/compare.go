@@ -44,9 +44,11 @@ type Tally struct {
 	control int // of arms
 	units   map[string]met
 	actions []string
-	did     map[string]did // by unit
+	did     map[string]did  // by unit
+	acted   []millrace.Time // by action: the newest answer with an item that it was done with
 	since   millrace.Time
-	steps   int32 // how often since has changed
+	steps   int32         // how often since has changed
+	mixed   millrace.Time // as of [Report.Mixed], at the last report
 	report  Report
 
 	credited, most int // items of drafts, by arm.pages
@@ -87,7 +89,7 @@ type arm struct {
 func New(d experiment.Defined) *Tally {
 	t := &Tally{name: d.Experiment.Name, units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
 	if o := d.Experiment.Outcomes; o != nil {
-		t.actions = o.Actions
+		t.actions, t.acted = o.Actions, make([]millrace.Time, len(o.Actions))
 	}
 	best := -1
 	for i, a := range d.Rule.Arms { // by name
@@ -111,7 +113,8 @@ func New(d experiment.Defined) *Tally {
 }
 
 // CountSince counts units as [Arm.Fresh] whose first answer is of that time or
-// later, and is added after this. The same time again changes nothing.
+// later, and is added after this, if what ranked it ranks still: it is newer than
+// [Report.Mixed]. The same time again changes nothing.
 func (t *Tally) CountSince(at millrace.Time) {
 	if at == t.since {
 		return
@@ -120,6 +123,34 @@ func (t *Tally) CountSince(at millrace.Time) {
 	t.steps++
 	for i := range t.arms {
 		t.arms[i].Fresh = 0
+	}
+}
+
+// fresh reports whether a unit counts as [Arm.Fresh].
+func (t *Tally) fresh(m *met) bool {
+	return m.step == t.steps && m.at >= t.since && m.at > t.mixed
+}
+
+// settle takes in until when something else ranked than does now, and counts the
+// fresh units anew where that has changed.
+func (t *Tally) settle() {
+	mixed := t.mixed
+	for i := range t.arms {
+		if t.shares[i] > 0 {
+			mixed = max(mixed, t.arms[i].mixed())
+		}
+	}
+	if mixed == t.mixed {
+		return
+	}
+	t.mixed = mixed
+	for i := range t.arms {
+		t.arms[i].Fresh = 0
+	}
+	for _, m := range t.units {
+		if t.fresh(&m) {
+			t.arms[max(m.arm, ^m.arm)].Fresh++
+		}
 	}
 }
 
@@ -153,6 +184,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	if r.ServedBefore > 0 {
 		return
 	}
+	a.Latest = max(a.Latest, r.Time)
 	was, again := t.units[e.Unit]
 	switch {
 	case again && was.arm != int32(at):
@@ -166,7 +198,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	case again:
 		a.count(&was, -1)
-		if was.step == t.steps && was.at >= t.since {
+		if t.fresh(&was) {
 			a.Fresh--
 		}
 	case len(t.units) >= MaxUnits:
@@ -178,7 +210,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	m := metBy(r)
 	m.arm, m.step = int32(at), was.step
 	a.count(&m, 1)
-	if m.step == t.steps && m.at >= t.since {
+	if t.fresh(&m) {
 		a.Fresh++
 	}
 	t.units[e.Unit] = m
@@ -201,6 +233,7 @@ func (t *Tally) Did(a *outcome.Act) {
 	if !known {
 		return
 	}
+	t.acted[action] = max(t.acted[action], a.Shown)
 	did, again := t.did[e.Unit]
 	if !again {
 		if len(t.did) >= MaxUnits {
@@ -311,7 +344,7 @@ type Arm struct {
 	Variant string
 	Weight  float64 // its part of the experiment's units, by the definition
 	Units   int64
-	Fresh   int64      // of these, since [Tally.CountSince]
+	Fresh   int64      // of these, since [Tally.CountSince], by what ranks now
 	Answers int64      // of all of them, all pages
 	Forced  int64      // answers of viewers who were forced, which count nowhere else
 	Refused int64      // units that got a refusal
@@ -326,6 +359,7 @@ type Arm struct {
 	// Undrafted is how many answers two models were to draft, of which only the
 	// first ranked: no replica that was asked could rank by the second.
 	Undrafted int64
+	Latest    millrace.Time // of its first pages; 0: none has come
 	// Ranked is by which versions of models its answers were ranked, all pages, in the
 	// order of the first of each. A variant that has several of one model has changed
 	// meanwhile, and what is counted pools them.
@@ -337,6 +371,7 @@ type Ranked struct {
 	Model, Version string
 	Answers        int64
 	First, Last    millrace.Time
+	FirstPage      millrace.Time // the last of them; 0: only later pages, which stay with what began them
 }
 
 // maxRanked bounds the versions that are told apart; answers by others are not told.
@@ -358,8 +393,22 @@ func (a *Arm) rankedBy(r *exposure.Record) {
 		if at >= 0 {
 			x := &a.Ranked[at]
 			x.Answers, x.First, x.Last = x.Answers+1, min(x.First, r.Time), max(x.Last, r.Time)
+			if r.ServedBefore == 0 {
+				x.FirstPage = max(x.FirstPage, r.Time)
+			}
 		}
 	}
+}
+
+// mixed returns when a first page was last ranked by a version that another of its
+// model has come after; 0: none was.
+func (a *Arm) mixed() (at millrace.Time) {
+	newest := map[string]millrace.Time{} // by model
+	for _, x := range a.Ranked {
+		at = max(at, min(newest[x.Model], x.FirstPage))
+		newest[x.Model] = max(newest[x.Model], x.FirstPage)
+	}
+	return at
 }
 
 // Changed says of each model of which several versions have ranked answers of the
@@ -390,9 +439,13 @@ type Report struct {
 	Unknown     int64         // answers of variants that the definition does not have
 	BeyondActs  int64         // acts of units, or with items of drafts, that are not told apart
 	OtherTeams  int64         // acts with drafts of other models than the definition's
-	Actions     []string      // of the definition's outcomes
-	Effects     []Effect
-	Drafts      []Draft // if they are credited
+	// Mixed is until when a variant was ranked by another version of a model than now,
+	// on first pages; 0: by none.
+	Mixed   millrace.Time
+	Actions []string        // of the definition's outcomes
+	Acted   []millrace.Time // by these: the newest answer with an item that it was done with; 0: none
+	Effects []Effect
+	Drafts  []Draft // if they are credited
 }
 
 // Effect is how a variant differs from the control.
@@ -444,8 +497,9 @@ const effects = 11
 // Report says how the arms do. The chance that any of the intervals is ever
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
+	t.settle()
 	r := t.report
-	r.Actions = t.actions
+	r.Mixed, r.Actions, r.Acted = t.mixed, t.actions, slices.Clone(t.acted)
 	var counts []int64
 	var shares []float64
 	for i := range t.arms {

@@ -601,7 +601,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}
 	}
-	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)), nil
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), nil
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {

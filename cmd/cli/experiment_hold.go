@@ -104,6 +104,18 @@ func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
 	return lines
 }
 
+// outcomesLine says how old the newest outcomes are by which guards judge; empty: none
+// do. Of an experiment that is not watched it is not known.
+func (t *trial) outcomesLine(st *experiments.State, now time.Time) (line string) {
+	for _, d := range st.Set.Experiments() {
+		trail, unwatched := t.watching(&d)
+		if l := trail.Looked; l != nil && l.Outcomes != nil && unwatched == "" && d.Experiment.State == experiment.Running && d.Experiment.Guards != nil {
+			line += fmt.Sprintf("; outcomes of %s: %s", d.Experiment.Name, newestOutcome(l.Outcomes, now))
+		}
+	}
+	return line
+}
+
 // printWatch prints whether an experiment is watched, and what its next step waits for.
 func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
 	if unwatched != "" {
@@ -149,12 +161,15 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 	if o := l.Outcomes; o != nil {
-		newest := "none has come"
-		if !o.Newest.IsZero() {
-			newest = fmt.Sprintf("the newest is %s old", now.Sub(o.Newest).Round(time.Second))
-		}
-		fmt.Fprintf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newest)
+		fmt.Fprintf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
 	}
+}
+
+func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
+	if o.Newest.IsZero() {
+		return "none has come"
+	}
+	return fmt.Sprintf("the newest is %s old", now.Sub(o.Newest).Round(time.Second))
 }
 
 func printInputs(w io.Writer, all []string) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -51,7 +52,7 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 				t.Helper()
 				out, err := s.run(args...)
 				if err != nil {
-					t.Fatalf("%v: %v\n%s", args, err, out.String())
+					t.Fatalf("%v: %v\n%s", args, err, out)
 				}
 				return out
 			}
@@ -207,7 +208,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		t.Helper()
 		out, err := s.run(args...)
 		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out.String())
+			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 		return out
 	}
@@ -239,14 +240,22 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	trails, err := experiments.OpenTrails(t.Context(), s.cl)
 	s.check(err)
 	now := time.Now()
-	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic"}))
+	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic", Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
 	waitFor(t.Context(), t, "the look to be told", func() bool {
 		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
 		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
 	})
-	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
+	if !strings.Contains(out, "    outcomes: all of clicks were read ") || !strings.Contains(out, " ago; the newest is ") || !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
 	}
+	s.check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
+	tr, err := openTrial(t.Context(), &Common{}, s.cl, io.Discard)
+	s.check(err)
+	waitFor(t.Context(), t, "how old outcomes are to be told, as doctor does", func() bool {
+		st, err := tr.Read(t.Context())
+		s.check(err)
+		return tr.outcomesLine(st, now) == "; outcomes of fresher: the newest is 1h0m0s old"
+	})
 }
 
 // Of several variants each has its table below its own heading.

@@ -28,8 +28,9 @@ type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.
 // coordinator leads. What it knows it reads anew from the log of exposures when
 // it begins: nothing but the decisions themselves is stored.
 //
-// An experiment's evidence begins with the last change of its document that a
-// person made: who resumes what was paused begins anew. Two coordinators that
+// An experiment's evidence begins with the last change of it that a person made:
+// who resumes what was paused begins anew. What else stands in its document may
+// change meanwhile. Two coordinators that
 // both believe to lead decide by the same log; a decision is written only while
 // the experiment is as it was when it was made, so the second one changes
 // nothing.
@@ -61,6 +62,7 @@ type watched struct {
 	experiment.Defined
 	from    millrace.Time // evidence begins here
 	changed time.Time     // since when its share is what it is
+	last    cluster.Event // of its document, that was looked at
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
 	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
@@ -241,21 +243,10 @@ func (g *guard) refresh(ctx context.Context) error {
 		if d.Experiment.Guards == nil || d.Experiment.State != experiment.Running && d.Experiment.State != experiment.Paused {
 			continue
 		}
-		events, err := g.store.Documents.History(ctx, d.Document)
+		w := &watched{Defined: d}
+		decided, err := g.trace(ctx, w)
 		if err != nil {
 			return err
-		}
-		w, decided := &watched{Defined: d}, false // that it is paused
-		for _, e := range events {
-			if e.What != cluster.Served && e.What != cluster.RolledBack {
-				continue
-			}
-			w.changed = e.When
-			if strings.HasPrefix(e.Who, byCoordinator) {
-				decided = decided || strings.Contains(e.Who, pausedText(d.Experiment.Name)+": ")
-			} else {
-				w.from, decided = millrace.TimeOf(e.When), false
-			}
 		}
 		switch {
 		case d.Experiment.State == experiment.Running:
@@ -280,6 +271,59 @@ func (g *guard) refresh(ctx context.Context) error {
 	}
 	g.mu.watched = next
 	return nil
+}
+
+// trace finds in the history of its document since when an experiment is what it is,
+// and reports whether a coordinator has paused it last. What it was before and was
+// looked at then, the history need no longer tell.
+func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) {
+	events, err := g.store.Documents.History(ctx, w.Document)
+	if err != nil {
+		return false, err
+	}
+	name := w.Experiment.Name
+	g.mu.Lock()
+	old := g.mu.watched[name]
+	g.mu.Unlock()
+	known := -1 // the last event that was looked at
+	if old != nil && old.Document == w.Document {
+		known = slices.IndexFunc(events, func(e cluster.Event) bool { return e == old.last })
+	}
+	if known >= 0 {
+		w.from, w.changed = old.from, old.changed
+	}
+	var before cluster.Version // that served
+	for i, e := range events {
+		w.last = e
+		v := cluster.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
+		was := before
+		switch {
+		case e.What == cluster.Dropped && v == before:
+			before = cluster.Version{}
+			continue
+		case e.What != cluster.Served && e.What != cluster.RolledBack:
+			continue
+		}
+		before = v
+		if i <= known {
+			continue
+		}
+		if strings.HasPrefix(e.Who, byCoordinator) {
+			pauses := strings.Contains(e.Who, pausedText(name)+": ")
+			if pauses || strings.Contains(e.Who, rampedText(name)) {
+				w.changed, paused = e.When, pauses
+			}
+			continue
+		}
+		same, err := g.store.Same(ctx, was, v, name)
+		if err != nil {
+			return false, err
+		}
+		if !same {
+			w.from, w.changed, paused = millrace.TimeOf(e.When), e.When, false
+		}
+	}
+	return paused, nil
 }
 
 // judge decides about each experiment, and does what was decided: first it pauses,
@@ -360,6 +404,8 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 
 func pausedText(name string) string { return "paused " + name }
 
+func rampedText(name string) string { return "ramped " + name + " to " }
+
 var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
 
 // held returns who holds the next step of an experiment; nil if nobody does.
@@ -379,7 +425,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		}
 		return g.trails.Look(ctx, g.lead, judged.Name, l)
 	}
-	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
+	what := fmt.Sprintf("%s%d of 10,000", rampedText(judged.Name), v.Share)
 	if v.Pause {
 		what = pausedText(judged.Name)
 	}

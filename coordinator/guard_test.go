@@ -285,6 +285,45 @@ func TestRampsByItself(t *testing.T) {
 	}
 }
 
+// What becomes of another experiment of its document, by a person or by a
+// coordinator, begins neither a step nor the evidence of an experiment anew; what
+// becomes of itself does.
+func TestSiblingsBeginNothingAnew(t *testing.T) {
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(80, nil)
+	steer := func(who, name string, share int) {
+		t.Helper()
+		store := *tr.store
+		store.Who = who
+		if _, err := store.Steer(t.Context(), name, func(now experiment.Experiment) (experiment.State, int, error) {
+			return now.State, share, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond) // the coordinator looks at it
+	}
+	steer("somebody@somewhere", "f", 200)
+	steer("coordinator two: ramped f to 1000 of 10,000: no guard", "f", 1000)
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 1000)
+	if did := tr.decisions(); !strings.Contains(did[len(did)-1], "55 of a, 55 of b") {
+		t.Errorf("%q", did)
+	}
+	steer("somebody@somewhere", "e", 1500)
+	tr.show(40, nil)
+	steer("coordinator two: ramped e to 2000 of 10,000: no guard", "e", 2000)
+	tr.show(80, nil)
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 2000 {
+		t.Errorf("the viewers of its own steps are those of the next: %d", e.Share)
+	}
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 10_000)
+}
+
 // Two coordinators that run take each step once. One that believes to lead, and
 // decides by what was so before the other's step, changes nothing.
 func TestTwoCoordinatorsDecideOnce(t *testing.T) {

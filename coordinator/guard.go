@@ -24,13 +24,24 @@ import (
 // acts that it finds, some of them twice.
 type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.Context, take func(*outcome.Act)) error
 
+// Leans knows the feeds and models that experiments lean on.
+type Leans interface {
+	// Waits returns what the next step of an experiment's ramp waits for besides its
+	// guards; "": nothing.
+	Waits(ctx context.Context, e *experiment.Experiment) string
+	// Basis says which answers are evidence on an experiment by what it leans on now.
+	Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error)
+	// Revision is another one after each change of a feed or model.
+	Revision() int64
+}
+
 // guard ramps experiments and pauses those that hurt, for as long as its
 // coordinator leads. What it knows it reads anew from the log of exposures when
 // it begins: nothing but the decisions themselves is stored.
 //
 // An experiment's evidence begins with the last change of it that a person made:
-// who resumes what was paused begins anew. What else stands in its document may
-// change meanwhile. Two coordinators that
+// who resumes what was paused begins anew; or of what it leans on (see [Leans]).
+// What else stands in its document may change meanwhile. Two coordinators that
 // both believe to lead decide by the same log; a decision is written only while
 // the experiment is as it was when it was made, so the second one changes
 // nothing.
@@ -39,9 +50,9 @@ type guard struct {
 	trails *experiments.Trails // of what is decided, and why
 	name   string              // of the coordinator
 	log    *slog.Logger
-	waits  func(context.Context, *experiment.Experiment) string // as of [Config]
-	tell   func(paused []string)                                // experiments that guards have paused
-	lead   *cluster.Lead                                        // as which it looks
+	leans  Leans                 // as of [Config]
+	tell   func(paused []string) // experiments that guards have paused
+	lead   *cluster.Lead         // as which it looks
 	sight  sight
 	seen   func(sight) // is told how much is seen
 	// outcomes are read every so long, or less often where it takes long. nil: no
@@ -60,13 +71,36 @@ type guard struct {
 // watched is an experiment that runs and has guards.
 type watched struct {
 	experiment.Defined
-	from    millrace.Time // evidence begins here
+	from    millrace.Time // a person changed it last
 	changed time.Time     // since when its share is what it is
+	basis   compare.Basis
 	last    cluster.Event // of its document, that was looked at
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
 	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
 	unread  string                                                   // why these could not be read, or count nothing
+}
+
+// evidence is when it begins.
+func (w *watched) evidence() millrace.Time {
+	if w.anew() {
+		return millrace.TimeOf(w.basis.Since)
+	}
+	return w.from
+}
+
+// anew reports whether evidence begins with what the experiment leans on, and not with
+// itself.
+func (w *watched) anew() bool {
+	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) > w.from
+}
+
+// atShare is since when its share is what it is, of what it leans on now.
+func (w *watched) atShare() time.Time {
+	if w.anew() && w.basis.Since.After(w.changed) {
+		return w.basis.Since
+	}
+	return w.changed
 }
 
 // decision is what is to be done about an experiment, and by what.
@@ -89,7 +123,7 @@ const (
 
 func (g *guard) run(ctx context.Context, shown Exposures) {
 	g.sight.whole = time.Now()
-	changed := g.store.Documents.Changed()
+	changed, leant := g.store.Documents.Changed(), g.revision()
 	for g.refresh(ctx) != nil {
 		if !pause(ctx, time.Second) {
 			return
@@ -107,9 +141,13 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	told := ""
 	for pause(ctx, guardEvery) {
 		var err error
+		now := g.revision()
+		if now != leant {
+			changed = closed
+		}
 		select {
 		case <-changed:
-			changed = g.store.Documents.Changed()
+			changed, leant = g.store.Documents.Changed(), now
 			if err = g.refresh(ctx); err != nil {
 				changed = closed // again
 			}
@@ -127,6 +165,14 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 			g.log.Warn("experiments are not guarded now; trying again", "err", err)
 		}
 	}
+}
+
+// revision is that of what experiments lean on.
+func (g *guard) revision() int64 {
+	if g.leans == nil {
+		return 0
+	}
+	return g.leans.Revision()
 }
 
 var closed = func() <-chan struct{} {
@@ -150,7 +196,7 @@ func (g *guard) take(r *exposure.Record) {
 	defer g.mu.Unlock()
 	g.mu.fresh = true
 	for _, w := range g.mu.watched {
-		if r.Time >= w.from {
+		if r.Time >= w.evidence() {
 			w.tally.Add(r)
 		}
 	}
@@ -195,7 +241,7 @@ func (g *guard) reads(w *watched, unread string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	w.unread = unread
-	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.from == w.from {
+	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
 		now.unread = unread // it was looked at anew meanwhile
 	}
 }
@@ -227,7 +273,7 @@ func (g *guard) oldest() millrace.Time {
 	defer g.mu.Unlock()
 	oldest := millrace.TimeOf(time.Now())
 	for _, w := range g.mu.watched {
-		oldest = min(oldest, w.from)
+		oldest = min(oldest, w.evidence())
 	}
 	return oldest
 }
@@ -245,6 +291,9 @@ func (g *guard) refresh(ctx context.Context) error {
 		}
 		w := &watched{Defined: d}
 		decided, err := g.trace(ctx, w)
+		if err == nil && g.leans != nil {
+			w.basis, err = g.leans.Basis(ctx, &d.Experiment)
+		}
 		if err != nil {
 			return err
 		}
@@ -259,15 +308,16 @@ func (g *guard) refresh(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, w := range next {
-		if old := g.mu.watched[name]; old != nil && old.from == w.from {
+		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
 			w.tally, w.acts, w.looked, w.unread = old.tally, old.acts, old.looked, old.unread
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts, w.unread = g.outcomes(*o, w.from), "they have not been read yet"
+				w.acts, w.unread = g.outcomes(*o, w.evidence()), "they have not been read yet"
 			}
 		}
-		w.tally.CountSince(millrace.TimeOf(w.changed))
+		w.tally.On(w.basis)
+		w.tally.CountSince(millrace.TimeOf(w.atShare()))
 	}
 	g.mu.watched = next
 	return nil
@@ -385,15 +435,15 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 			errs = append(errs, err)
 			continue
 		}
-		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
+		v := compare.Judge(&w.Experiment, &r, time.Since(w.atShare()))
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
 		}
 		if of := w.Experiment.Guards; w.unread != "" && len(of.Fewer)+len(of.More) > 0 && !v.Pause {
 			v = compare.Verdict{Waits: "its guards on what viewers do can count nothing: " + w.unread}
 		}
-		if g.waits != nil && !v.Pause {
-			if why := g.waits(ctx, &w.Experiment); why != "" {
+		if g.leans != nil && !v.Pause {
+			if why := g.leans.Waits(ctx, &w.Experiment); why != "" {
 				v = compare.Verdict{Waits: why}
 			}
 		}
@@ -422,6 +472,9 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: g.sight.blind()}
 		if d.newest != 0 {
 			l.Newest = d.newest.Std().UTC()
+		}
+		if d.of.anew() {
+			l.Since, l.Anew = d.of.basis.Since, d.of.basis.Why
 		}
 		return g.trails.Look(ctx, g.lead, judged.Name, l)
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,7 +83,41 @@ type trial struct {
 	log     *shownLog
 	acts    *actLog
 	viewers int
-	waits   func(context.Context, *experiment.Experiment) string
+	leans   *leans
+}
+
+// leans is what an experiment leans on, as tests say it.
+type leans struct {
+	mu       sync.Mutex
+	waits    string
+	basis    compare.Basis
+	revision int64
+}
+
+func (l *leans) Waits(context.Context, *experiment.Experiment) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waits
+}
+
+func (l *leans) Basis(context.Context, *experiment.Experiment) (compare.Basis, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.basis, nil
+}
+
+func (l *leans) Revision() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revision
+}
+
+// become changes what is leant on.
+func (l *leans) become(by func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	by()
+	l.revision++
 }
 
 // actLog is a log of what viewers did, in memory. Every other reading fails.
@@ -132,7 +165,7 @@ func newTrial(t *testing.T, document string) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}}
+	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}, leans: &leans{}}
 	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +176,7 @@ func newTrial(t *testing.T, document string) *trial {
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
-		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+		Leans: t.leans, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
 	}.Settling(time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -324,6 +357,63 @@ func TestSiblingsBeginNothingAnew(t *testing.T) {
 	tr.becomes(experiment.Running, 10_000)
 }
 
+// When a feed or a model is another, evidence begins anew: what was shown before, or is
+// still shown by who has not heard of it, pauses nothing and ramps nothing, whoever
+// leads; and the time of the step begins anew.
+func TestEvidenceIsOfWhatRanksNow(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := func(r *exposure.Record, variant string) {
+		r.FeedVersion = 1
+		r.Models = []exposure.Model{{Name: "m", Version: "1"}}
+	}
+	hurt := func(r *exposure.Record, variant string) {
+		if former(r, variant); variant == "b" {
+			r.Items = nil
+		}
+	}
+	now := func(r *exposure.Record, _ string) {
+		r.FeedVersion = 3
+		r.Models = []exposure.Model{{Name: "m", Version: "2"}}
+	}
+	_, stop := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(10, hurt)
+	time.Sleep(500 * time.Millisecond)
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "feed f came to its version 3", Feeds: map[string][]int64{"f": {3, 2}}, Models: map[string]string{"m": "2"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(300, hurt) // by a broker that has not heard of it
+	tr.show(98, now)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(strings.Join(trail.Looked.Inputs, " "), "a: 49 viewers, 49 at this share") {
+			if trail.Looked.Anew != "feed f came to its version 3" || !trail.Looked.Since.Equal(tr.leans.basis.Since) {
+				t.Errorf("%+v", trail.Looked)
+			}
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	stop()
+	tr.coordinate("two")
+	time.Sleep(time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	tr.show(10, now)
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Two coordinators that run take each step once. One that believes to lead, and
 // decides by what was so before the other's step, changes nothing.
 func TestTwoCoordinatorsDecideOnce(t *testing.T) {
@@ -459,14 +549,7 @@ func TestRampsWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var waits atomic.Bool
-		waits.Store(true)
-		tr.waits = func(_ context.Context, e *experiment.Experiment) string {
-			if waits.Load() {
-				return "variant b of " + e.Name + " is not applied"
-			}
-			return ""
-		}
+		tr.leans.waits = "variant b of e is not applied"
 		tr.show(120, nil)
 		tr.coordinate("one")
 		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -481,7 +564,7 @@ func TestRampsWait(t *testing.T) {
 			t.Fatalf("it waits, and is ramped to %d", e.Share)
 		}
 		if over {
-			waits.Store(false)
+			tr.leans.become(func() { tr.leans.waits = "" })
 			tr.show(120, nil)
 			tr.becomes(experiment.Running, 1000)
 			continue

@@ -38,8 +38,8 @@ func experimentStatus() *cobra.Command {
 that sets nothing, or is named control. Each viewer counts once, by their first
 page that has come, the earliest by time; who was forced into a variant does not
 count, nor what was shown before the experiment had its name. Which versions of
-models ranked a variant's answers is told, and that it has changed where there are
-several of one model.
+models ranked a variant's answers is told, and that it has CHANGED where there are
+several of one model, or a feed changed what a variant leaves to it.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -123,6 +123,14 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	if err != nil {
 		return err
 	}
+	rolled, err := t.rollout(ctx)
+	if err != nil {
+		return err
+	}
+	basis, err := rolled.basis(ctx, &of.Experiment)
+	if err != nil {
+		return err
+	}
 	as, err := t.shown(ctx, st, &of)
 	if err != nil {
 		return err
@@ -130,6 +138,9 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 	trail, unwatched := t.watching(&of)
 	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
 	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: faultText(unread)}
+	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && r.First < at && at <= r.Last {
+		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
+	}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
@@ -140,6 +151,9 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		}
 		if shown.Unapplied != "" {
 			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+		}
+		if shown.Changed != "" {
+			fmt.Fprintf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
 		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
@@ -173,6 +187,7 @@ type statusShown struct {
 	reportShown
 	experiments.Trail
 	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
+	Changed      string          `json:"changed,omitempty"`   // a feed or model, among what is compared
 	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
 	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`

@@ -36,6 +36,8 @@ type Look struct {
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
 	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown
+	Since  time.Time `json:"since,omitzero"`  // evidence began anew then, since a feed or model became another; zero: with the experiment
+	Anew   string    `json:"anew,omitempty"`  // which did
 }
 
 // LooksEvery is how often a coordinator looks at least, by far: one that has not
@@ -120,7 +122,7 @@ func parseTrail(body string) (trail Trail, err error) {
 // Look notes what a coordinator saw that leads: one that was frozen, and leads no
 // more, notes nothing, with [cluster.ErrNotLeader].
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
-	l.Says, l.Blind, l.Inputs = short(l.Says), short(l.Blind), shortInputs(l.Inputs)
+	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 

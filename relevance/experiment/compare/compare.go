@@ -45,6 +45,7 @@ type Tally struct {
 	units   map[string]met
 	actions []string
 	did     map[string]did // by unit
+	basis   Basis
 	since   millrace.Time
 	steps   int32 // how often since has changed
 	report  Report
@@ -123,11 +124,14 @@ func (t *Tally) CountSince(at millrace.Time) {
 	}
 }
 
+// On has what is added after this count only if the basis has it.
+func (t *Tally) On(b Basis) { t.basis = b }
+
 // Add takes an exposure, whatever experiments it is of. Of a unit's first pages
 // the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
-	if i < 0 {
+	if i < 0 || !t.basis.Has(r) {
 		return
 	}
 	e := &r.Experiments[i]

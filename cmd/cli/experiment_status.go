@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -200,6 +201,7 @@ type reportShown struct {
 	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
+	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
@@ -292,13 +294,13 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
 	for _, a := range r.Arms {
 		arm := shownArm{
-			Variant: a.Variant, Weight: 100 * a.Weight, Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
+			Variant: a.Variant, Weight: inPercent(a.Weight), Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
 			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
 		}
 		for _, x := range a.Ranked {
@@ -325,14 +327,14 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	fmt.Fprintf(t, "VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
 	for _, action := range r.Actions {
 		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
 	}
 	fmt.Fprintln(t)
 	for _, a := range r.Arms {
 		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
-		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
+		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
 			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
 		for _, n := range a.Did {
 			fmt.Fprint(t, "\t", part(n))
@@ -382,19 +384,19 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {
 		if p := r.Split.P; p < alpha/10 {
-			fmt.Fprintf(w, "VIEWERS DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", p)
+			fmt.Fprintf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
 		} else {
-			fmt.Fprintf(w, "viewers fit the weights (p %.2g)\n", p)
+			fmt.Fprintf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
 		}
 	}
 	for _, n := range []struct {
 		count int64
 		what  string
 	}{
-		{r.Crossed, "viewers met two variants, and stay with their first"},
+		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
-		{r.Beyond, "answers are of viewers beyond those that are told apart"},
-		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
+		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
+		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
 	} {
 		if n.count > 0 {
@@ -423,6 +425,9 @@ func printDrafts(w io.Writer, r *compare.Report) error {
 	}
 	return t.Flush()
 }
+
+// inPercent is a weight of 10,000 in percent, without what floats add to it.
+func inPercent(weight float64) float64 { return math.Round(weight*slot.Count) / (slot.Count / 100) }
 
 // text renders a number, and - for none.
 func text(x float64, format string) string {

@@ -87,6 +87,10 @@ type arm struct {
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
 	t := &Tally{name: d.Experiment.Name, units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
+	t.report.Units = "viewers"
+	if attribute, is := strings.CutPrefix(d.Rule.Unit, "attribute "); is {
+		t.report.Units = "values of " + attribute
+	}
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions = o.Actions
 	}
@@ -385,7 +389,8 @@ func (a *Arm) Changed() (all []string) {
 
 // Report is how the arms do.
 type Report struct {
-	Arms        []Arm // by variant
+	Arms        []Arm  // by variant
+	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
 	First, Last millrace.Time // of answers
 	Split       stats.Split   // whether units fit the weights

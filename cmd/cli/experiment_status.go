@@ -156,6 +156,9 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		if shown.Changed != "" {
 			fmt.Fprintf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
 		}
+		if shown.Unread != "" {
+			fmt.Fprintf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
+		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}

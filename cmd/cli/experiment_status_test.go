@@ -288,3 +288,20 @@ func TestStatusNamesTheUnit(t *testing.T) {
 		t.Errorf("%+v", shown)
 	}
 }
+
+// Why there are no outcomes is told in the report, and not beside it alone.
+func TestStatusWithoutOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(k.Close)
+	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	_, err = s.run("experiment", "define", s.file("ranking.yaml", fresher+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	s.check(err)
+	out, err := s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+	if err == nil || !strings.Contains(out, "\nNO OUTCOMES, or not all: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

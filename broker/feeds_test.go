@@ -150,7 +150,7 @@ func TestDefinedFeeds(t *testing.T) {
 	d.serve("jobs", 5, "name: jobs\nmodel: j1")
 	d.serve("file", 6, "name: file\nmodel: m2")
 	served("file", "home", "jobs", "recent")
-	if f := book.current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != defaultLimit {
+	if f := book.current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != DefaultLimit {
 		t.Errorf("file is %+v", f)
 	}
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,7 +83,41 @@ type trial struct {
 	log     *shownLog
 	acts    *actLog
 	viewers int
-	waits   func(context.Context, *experiment.Experiment) string
+	leans   *leans
+}
+
+// leans is what an experiment leans on, as tests say it.
+type leans struct {
+	mu       sync.Mutex
+	waits    string
+	basis    compare.Basis
+	revision int64
+}
+
+func (l *leans) Waits(context.Context, *experiment.Experiment) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waits
+}
+
+func (l *leans) Basis(context.Context, *experiment.Experiment) (compare.Basis, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.basis, nil
+}
+
+func (l *leans) Revision() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revision
+}
+
+// become changes what is leant on.
+func (l *leans) become(by func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	by()
+	l.revision++
 }
 
 // actLog is a log of what viewers did, in memory. Every other reading fails.
@@ -154,7 +187,7 @@ func newTrial(t *testing.T, document string) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}}
+	tr := &trial{T: t, store: &experiments.Store{Documents: documents, Who: "somebody@somewhere"}, cluster: cl, log: newShownLog(), acts: &actLog{}, leans: &leans{}}
 	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +198,7 @@ func newTrial(t *testing.T, document string) *trial {
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
-		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+		Leans: t.leans, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
 	}.Settling(time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -307,6 +340,102 @@ func TestRampsByItself(t *testing.T) {
 	}
 }
 
+// What becomes of another experiment of its document, by a person or by a
+// coordinator, begins neither a step nor the evidence of an experiment anew; what
+// becomes of itself does.
+func TestSiblingsBeginNothingAnew(t *testing.T) {
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(80, nil)
+	steer := func(who, name string, share int) {
+		t.Helper()
+		store := *tr.store
+		store.Who = who
+		if _, err := store.Steer(t.Context(), name, func(now experiment.Experiment) (experiment.State, int, error) {
+			return now.State, share, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond) // the coordinator looks at it
+	}
+	steer("somebody@somewhere", "f", 200)
+	steer("coordinator two: ramped f to 1000 of 10,000: no guard", "f", 1000)
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 1000)
+	if did := tr.decisions(); !strings.Contains(did[len(did)-1], "55 of a, 55 of b") {
+		t.Errorf("%q", did)
+	}
+	steer("somebody@somewhere", "e", 1500)
+	tr.show(40, nil)
+	steer("coordinator two: ramped e to 2000 of 10,000: no guard", "e", 2000)
+	tr.show(80, nil)
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 2000 {
+		t.Errorf("the viewers of its own steps are those of the next: %d", e.Share)
+	}
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 10_000)
+}
+
+// When a feed or a model is another, evidence begins anew: what was shown before, or is
+// still shown by who has not heard of it, pauses nothing and ramps nothing, whoever
+// leads; and the time of the step begins anew.
+func TestEvidenceIsOfWhatRanksNow(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := func(r *exposure.Record, variant string) {
+		r.FeedVersion = 1
+		r.Models = []exposure.Model{{Name: "m", Version: "1"}}
+	}
+	hurt := func(r *exposure.Record, variant string) {
+		if former(r, variant); variant == "b" {
+			r.Items = nil
+		}
+	}
+	now := func(r *exposure.Record, _ string) {
+		r.FeedVersion = 3
+		r.Models = []exposure.Model{{Name: "m", Version: "2"}}
+	}
+	_, stop := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(10, hurt)
+	time.Sleep(500 * time.Millisecond)
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "feed f came to its version 3", Feeds: map[string][]int64{"f": {3, 2}}, Models: map[string]string{"m": "2"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(300, hurt) // by a broker that has not heard of it
+	tr.show(98, now)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(strings.Join(trail.Looked.Inputs, " "), "a: 49 viewers, 49 at this share") {
+			if trail.Looked.Anew != "feed f came to its version 3" || !trail.Looked.Since.Equal(tr.leans.basis.Since) {
+				t.Errorf("%+v", trail.Looked)
+			}
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	stop()
+	tr.coordinate("two")
+	time.Sleep(time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	tr.show(10, now)
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Two coordinators that run take each step once. One that believes to lead, and
 // decides by what was so before the other's step, changes nothing.
 func TestTwoCoordinatorsDecideOnce(t *testing.T) {
@@ -442,14 +571,7 @@ func TestRampsWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var waits atomic.Bool
-		waits.Store(true)
-		tr.waits = func(_ context.Context, e *experiment.Experiment) string {
-			if waits.Load() {
-				return "variant b of " + e.Name + " is not applied"
-			}
-			return ""
-		}
+		tr.leans.waits = "variant b of e is not applied"
 		tr.show(120, nil)
 		tr.coordinate("one")
 		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -464,7 +586,7 @@ func TestRampsWait(t *testing.T) {
 			t.Fatalf("it waits, and is ramped to %d", e.Share)
 		}
 		if over {
-			waits.Store(false)
+			tr.leans.become(func() { tr.leans.waits = "" })
 			tr.show(120, nil)
 			tr.becomes(experiment.Running, 1000)
 			continue
@@ -752,34 +874,35 @@ func TestOnlyWatchedTimeCounts(t *testing.T) {
 	}
 }
 
-// Time in which a variant is not shown does not count for a step, nor viewers and time
-// by another version than ranks now.
-func TestOnlyWhatRanksNowCounts(t *testing.T) {
-	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 50, least: 5s", 1))
-	_, stop := tr.coordinate("one")
-	by := func(version string, of string) func(*exposure.Record, string) {
+// Time in which a variant is not shown as it is now does not count for a step.
+func TestOnlyTimeOfAllVariantsCounts(t *testing.T) {
+	const least = 5 * time.Second
+	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 5s", 1))
+	tr.coordinate("one")
+	by := func(version, of string) func(*exposure.Record, string) {
 		return func(r *exposure.Record, variant string) {
-			if r.Models = []exposure.Model{{Name: "home", Version: "1"}}; variant == "a" {
-				r.Models[0].Version = version
-			}
-			if !strings.Contains(of, variant) { // of nobody
+			if r.Models = []exposure.Model{{Name: "home", Version: version}}; !strings.Contains(of, variant) {
 				r.Experiments = nil
 			}
 		}
 	}
 	tr.show(8, by("1", "b"))
-	time.Sleep(6 * time.Second)
+	time.Sleep(least)
 	if l := tr.says("is to stay at 1% for 5s, and has for 0s"); !strings.Contains(strings.Join(l.Inputs, "\n"), "time at this share stands still: a has not been shown at it") {
 		t.Errorf("%q", l.Inputs)
 	}
-	tr.show(200, by("1", "ab"))
-	time.Sleep(50 * time.Millisecond) // a later time
-	tr.show(20, by("2", "ab"))
-	tr.says("and 10 of a have, by what ranks now")
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "model home came to version 2", Models: map[string]string{"home": "2"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(40, by("1", "ab")) // by a broker that has not heard of it
+	time.Sleep(least)
 	if e := tr.now(); e.Share != 100 {
 		t.Fatalf("ramped to %d by a version that is gone", e.Share)
 	}
-	stop()
-	tr.coordinate("two")
+	began := time.Now()
 	tr.becoming(experiment.Running, 1000, func() { tr.show(4, by("2", "ab")) })
+	if took := time.Since(began); took < least-time.Second {
+		t.Errorf("ramped %s after what ranks now was shown", took)
+	}
 }

@@ -138,7 +138,7 @@ func coordinatorCommand() *cobra.Command {
 			return err
 		}
 		cfg.Cluster, cfg.Dial = cl, conns.dial
-		if cfg.Waits, err = waits(ctx, cl); err != nil {
+		if cfg.Leans, err = leansOf(ctx, cl); err != nil {
 			return err
 		}
 		made, err := coordinator.New(cfg)

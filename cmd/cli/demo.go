@@ -157,7 +157,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), levelsOf(ctx).Handler(nil)
-	cfg.Waits = waits
+	cfg.Leans = leansOf
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err

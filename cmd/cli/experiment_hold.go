@@ -155,6 +155,9 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	if l.Whole.IsZero() { // a coordinator of before
 		return
 	}
+	if l.Anew != "" {
+		fmt.Fprintf(w, "    evidence began anew at %s: %s\n", l.Since.Format(time.RFC3339), l.Anew)
+	}
 	newest := "no answer has come"
 	if !l.Newest.IsZero() {
 		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
-	"github.com/millrace/millrace/internal/stats"
+	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
 	"github.com/millrace/millrace/relevance/shadow"
@@ -40,8 +40,8 @@ func experimentStatus() *cobra.Command {
 that sets nothing, or is named control. Each viewer counts once, by their first
 page that has come, the earliest by time; who was forced into a variant does not
 count, nor what was shown before the experiment had its name. Which versions of
-models ranked a variant's answers is told, and that it has changed where there are
-several of one model.
+models ranked a variant's answers is told, and that it has CHANGED where there are
+several of one model, or a feed changed what a variant leaves to it.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -133,7 +133,11 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		}
 	})
 	if unread != nil { // what was read is not all
-		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&compare.Report{Split: stats.Split{P: math.NaN()}}, q.alpha), []shadow.Report{}, faultText(unread)
+		none, err := compare.New(of).Report(q.alpha)
+		if err != nil {
+			return err
+		}
+		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&none, q.alpha), []shadow.Report{}, faultText(unread)
 		return errors.Join(output.write(t.out, shown, func(w io.Writer) error {
 			printDecisions(w, trail)
 			return nil
@@ -150,10 +154,27 @@ func (t *trial) status(ctx context.Context, output *form, name string, q *status
 		return err
 	}
 	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, faultText(unread)
+	rolled, err := t.rollout(ctx)
+	if err != nil {
+		return err
+	}
+	basis, err := rolled.basis(ctx, &of.Experiment)
+	if err != nil {
+		return err
+	}
+	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && r.First < at && at <= r.Last {
+		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
+	}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
 	if err := output.write(t.out, shown, func(w io.Writer) error {
+		if shown.Changed != "" {
+			fmt.Fprintf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
+		}
+		if shown.Unread != "" {
+			fmt.Fprintf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
+		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}
@@ -187,6 +208,7 @@ type statusShown struct {
 	experiments.Trail
 	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
+	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
 	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`
@@ -199,6 +221,7 @@ type reportShown struct {
 	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
+	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
@@ -291,13 +314,13 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
 	for _, a := range r.Arms {
 		arm := shownArm{
-			Variant: a.Variant, Weight: 100 * a.Weight, Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
+			Variant: a.Variant, Weight: inPercent(a.Weight), Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
 			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
 		}
 		for _, x := range a.Ranked {
@@ -324,14 +347,14 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	fmt.Fprintf(t, "VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
 	for _, action := range r.Actions {
 		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
 	}
 	fmt.Fprintln(t)
 	for _, a := range r.Arms {
 		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
-		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
+		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
 			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
 		for _, n := range a.Did {
 			fmt.Fprint(t, "\t", part(n))
@@ -381,19 +404,19 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {
 		if p := r.Split.P; p < alpha/10 {
-			fmt.Fprintf(w, "VIEWERS DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", p)
+			fmt.Fprintf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
 		} else {
-			fmt.Fprintf(w, "viewers fit the weights (p %.2g)\n", p)
+			fmt.Fprintf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
 		}
 	}
 	for _, n := range []struct {
 		count int64
 		what  string
 	}{
-		{r.Crossed, "viewers met two variants, and stay with their first"},
+		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
-		{r.Beyond, "answers are of viewers beyond those that are told apart"},
-		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
+		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
+		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
 	} {
 		if n.count > 0 {
@@ -422,6 +445,9 @@ func printDrafts(w io.Writer, r *compare.Report) error {
 	}
 	return t.Flush()
 }
+
+// inPercent is a weight of 10,000 in percent, without what floats add to it.
+func inPercent(weight float64) float64 { return math.Round(weight*slot.Count) / (slot.Count / 100) }
 
 // text renders a number, and - for none.
 func text(x float64, format string) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
+	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
@@ -260,7 +261,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 
 // Of several variants each has its table below its own heading.
 func TestStatusOfThreeVariants(t *testing.T) {
-	r := compare.Report{First: 1, Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
+	r := compare.Report{First: 1, Units: "viewers", Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
 	var out bytes.Buffer
 	if err := printReport(&out, &r, 0.05); err != nil {
 		t.Fatal(err)
@@ -325,5 +326,46 @@ func TestStatusWithoutKafka(t *testing.T) {
 		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "kafka: ") || !strings.Contains(err.Error(), "no answer from "+silent) {
 			t.Errorf("%v: %v\n%s", args, err, out.String())
 		}
+	}
+}
+
+// What a layer of an attribute counts is told as values of it, and a weight as it was
+// written.
+func TestStatusNamesTheUnit(t *testing.T) {
+	r := compare.Report{
+		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: stats.Split{P: 0.5},
+		Arms: []compare.Arm{{Variant: "a", Weight: 0.3334, Units: 736}, {Variant: "b", Weight: 0.6666}},
+	}
+	var out bytes.Buffer
+	if err := printReport(&out, &r, 0.05); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"VARIANT  WEIGHT  VALUES OF HOUSEHOLD  ANSWERS", "\na        33.34%  736 ", "values of household fit the weights", "1 values of household met two variants"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+	if strings.Contains(strings.ToLower(out.String()), "viewers") {
+		t.Errorf("of viewers:\n%s", &out)
+	}
+	if shown := reportOf(&r, 0.05); shown.Units != r.Units || shown.Arms[0].Weight != 33.34 {
+		t.Errorf("%+v", shown)
+	}
+}
+
+// Why there are no outcomes is told in the report, and not beside it alone.
+func TestStatusWithoutOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.check(err)
+	t.Cleanup(k.Close)
+	s.check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	_, err = s.run("experiment", "define", s.file("ranking.yaml", fresher+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	s.check(err)
+	out, err := s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+	if err == nil || !strings.Contains(out, "\nNO OUTCOMES, or not all: ") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

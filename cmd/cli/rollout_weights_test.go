@@ -165,7 +165,7 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	}
 	weighted := strings.Replace(fresher, "limit: 30", "weights: {clicks: 3}", 1)
 	must("experiment", "define", s.file("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
-	wait, err := waits(t.Context(), s.cl)
+	lean, err := leansOf(t.Context(), s.cl)
 	s.check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
 	says := func(want string) {
@@ -173,8 +173,8 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		set, err := experimentSet(t.Context(), s.cl)
 		s.check(err)
 		d := set.Experiments()[0]
-		got := wait(t.Context(), &d.Experiment)
-		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &d.Experiment) {
+		got := lean.Waits(t.Context(), &d.Experiment)
+		for began := time.Now(); got != want && time.Since(began) < patience; got = lean.Waits(t.Context(), &d.Experiment) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {

@@ -21,7 +21,7 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		}
 		return out
 	}
-	wait, err := waits(t.Context(), s.cl)
+	lean, err := leansOf(t.Context(), s.cl)
 	s.check(err)
 	for i := range 2 {
 		must("model", "push", s.ratePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
@@ -31,8 +31,8 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		set, err := experimentSet(t.Context(), s.cl)
 		s.check(err)
 		e := set.Experiments()[len(set.Experiments())-1].Experiment
-		got := wait(t.Context(), &e)
-		for began := time.Now(); got != want && time.Since(began) < patience; got = wait(t.Context(), &e) {
+		got := lean.Waits(t.Context(), &e)
+		for began := time.Now(); got != want && time.Since(began) < patience; got = lean.Waits(t.Context(), &e) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {

@@ -35,6 +35,8 @@ type Look struct {
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
+	Since  time.Time `json:"since,omitzero"`  // evidence began anew then, since a feed or model became another; zero: with the experiment
+	Anew   string    `json:"anew,omitempty"`  // which did
 	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown, or what viewers do
 	Stay   Stay      `json:"stay,omitzero"`
 	// Outcomes is what is known of what viewers do; nil: the definition has none.
@@ -42,7 +44,7 @@ type Look struct {
 }
 
 // Stay is for how long an experiment has been watched at its share, with each variant
-// shown by what ranks now. The coordinator that leads next goes on from there.
+// shown as it is now. The coordinator that leads next goes on from there.
 type Stay struct {
 	Since   time.Time `json:"since"` // of this it is; earlier time does not count
 	Seconds float64   `json:"seconds"`
@@ -140,7 +142,7 @@ func parseTrail(body string) (trail Trail, err error) {
 // Look notes what a coordinator saw that leads: one that was frozen, and leads no
 // more, notes nothing, with [cluster.ErrNotLeader].
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
-	l.Says, l.Blind, l.Inputs = short(l.Says), short(l.Blind), shortInputs(l.Inputs)
+	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, false, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 

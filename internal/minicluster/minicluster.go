@@ -58,9 +58,8 @@ type Config struct {
 
 	// Exposures is the topic of what answers of experiments showed; empty: none.
 	Exposures string
-	// Waits returns the [coordinator.Config.Waits] of a client; nil: nothing is
-	// waited for.
-	Waits func(context.Context, *cluster.Client) (func(context.Context, *experiment.Experiment) string, error)
+	// Leans returns the [coordinator.Config.Leans] of a client; nil: none.
+	Leans func(context.Context, *cluster.Client) (coordinator.Leans, error)
 
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
@@ -174,9 +173,9 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 			})
 		}
 	}
-	if c.cfg.Waits != nil {
+	if c.cfg.Leans != nil {
 		var err error
-		if cfg.Waits, err = c.cfg.Waits(run, c.client); err != nil {
+		if cfg.Leans, err = c.cfg.Leans(run, c.client); err != nil {
 			return err
 		}
 	}

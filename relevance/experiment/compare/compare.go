@@ -46,9 +46,9 @@ type Tally struct {
 	actions []string
 	did     map[string]did  // by unit
 	acted   []millrace.Time // by action: the newest answer with an item that it was done with
+	basis   Basis
 	since   millrace.Time
-	steps   int32         // how often since has changed
-	mixed   millrace.Time // as of [Report.Mixed], at the last report
+	steps   int32 // how often since has changed
 	report  Report
 
 	credited, most int // items of drafts, by arm.pages
@@ -88,6 +88,10 @@ type arm struct {
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
 	t := &Tally{name: d.Experiment.Name, units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
+	t.report.Units = "viewers"
+	if attribute, is := strings.CutPrefix(d.Rule.Unit, "attribute "); is {
+		t.report.Units = "values of " + attribute
+	}
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions, t.acted = o.Actions, make([]millrace.Time, len(o.Actions))
 	}
@@ -113,8 +117,7 @@ func New(d experiment.Defined) *Tally {
 }
 
 // CountSince counts units as [Arm.Fresh] whose first answer is of that time or
-// later, and is added after this, if what ranked it ranks still: it is newer than
-// [Report.Mixed]. The same time again changes nothing.
+// later, and is added after this. The same time again changes nothing.
 func (t *Tally) CountSince(at millrace.Time) {
 	if at == t.since {
 		return
@@ -126,39 +129,14 @@ func (t *Tally) CountSince(at millrace.Time) {
 	}
 }
 
-// fresh reports whether a unit counts as [Arm.Fresh].
-func (t *Tally) fresh(m *met) bool {
-	return m.step == t.steps && m.at >= t.since && m.at > t.mixed
-}
-
-// settle takes in until when something else ranked than does now, and counts the
-// fresh units anew where that has changed.
-func (t *Tally) settle() {
-	mixed := t.mixed
-	for i := range t.arms {
-		if t.shares[i] > 0 {
-			mixed = max(mixed, t.arms[i].mixed())
-		}
-	}
-	if mixed == t.mixed {
-		return
-	}
-	t.mixed = mixed
-	for i := range t.arms {
-		t.arms[i].Fresh = 0
-	}
-	for _, m := range t.units {
-		if t.fresh(&m) {
-			t.arms[max(m.arm, ^m.arm)].Fresh++
-		}
-	}
-}
+// On has what is added after this count only if the basis has it.
+func (t *Tally) On(b Basis) { t.basis = b }
 
 // Add takes an exposure, whatever experiments it is of. Of a unit's first pages
 // the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
-	if i < 0 {
+	if i < 0 || !t.basis.Has(r) {
 		return
 	}
 	e := &r.Experiments[i]
@@ -198,7 +176,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	case again:
 		a.count(&was, -1)
-		if t.fresh(&was) {
+		if was.step == t.steps && was.at >= t.since {
 			a.Fresh--
 		}
 	case len(t.units) >= MaxUnits:
@@ -210,7 +188,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	m := metBy(r)
 	m.arm, m.step = int32(at), was.step
 	a.count(&m, 1)
-	if t.fresh(&m) {
+	if m.step == t.steps && m.at >= t.since {
 		a.Fresh++
 	}
 	t.units[e.Unit] = m
@@ -344,7 +322,7 @@ type Arm struct {
 	Variant string
 	Weight  float64 // its part of the experiment's units, by the definition
 	Units   int64
-	Fresh   int64      // of these, since [Tally.CountSince], by what ranks now
+	Fresh   int64      // of these, since [Tally.CountSince]
 	Answers int64      // of all of them, all pages
 	Forced  int64      // answers of viewers who were forced, which count nowhere else
 	Refused int64      // units that got a refusal
@@ -371,7 +349,6 @@ type Ranked struct {
 	Model, Version string
 	Answers        int64
 	First, Last    millrace.Time
-	FirstPage      millrace.Time // the last of them; 0: only later pages, which stay with what began them
 }
 
 // maxRanked bounds the versions that are told apart; answers by others are not told.
@@ -393,22 +370,8 @@ func (a *Arm) rankedBy(r *exposure.Record) {
 		if at >= 0 {
 			x := &a.Ranked[at]
 			x.Answers, x.First, x.Last = x.Answers+1, min(x.First, r.Time), max(x.Last, r.Time)
-			if r.ServedBefore == 0 {
-				x.FirstPage = max(x.FirstPage, r.Time)
-			}
 		}
 	}
-}
-
-// mixed returns when a first page was last ranked by a version that another of its
-// model has come after; 0: none was.
-func (a *Arm) mixed() (at millrace.Time) {
-	newest := map[string]millrace.Time{} // by model
-	for _, x := range a.Ranked {
-		at = max(at, min(newest[x.Model], x.FirstPage))
-		newest[x.Model] = max(newest[x.Model], x.FirstPage)
-	}
-	return at
 }
 
 // Changed says of each model of which several versions have ranked answers of the
@@ -430,22 +393,20 @@ func (a *Arm) Changed() (all []string) {
 
 // Report is how the arms do.
 type Report struct {
-	Arms        []Arm // by variant
+	Arms        []Arm  // by variant
+	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
-	First, Last millrace.Time // of answers
-	Split       stats.Split   // whether units fit the weights
-	Crossed     int64         // units that met two variants
-	Beyond      int64         // answers of units that are not told apart
-	Unknown     int64         // answers of variants that the definition does not have
-	BeyondActs  int64         // acts of units, or with items of drafts, that are not told apart
-	OtherTeams  int64         // acts with drafts of other models than the definition's
-	// Mixed is until when a variant was ranked by another version of a model than now,
-	// on first pages; 0: by none.
-	Mixed   millrace.Time
-	Actions []string        // of the definition's outcomes
-	Acted   []millrace.Time // by these: the newest answer with an item that it was done with; 0: none
-	Effects []Effect
-	Drafts  []Draft // if they are credited
+	First, Last millrace.Time   // of answers
+	Split       stats.Split     // whether units fit the weights
+	Crossed     int64           // units that met two variants
+	Beyond      int64           // answers of units that are not told apart
+	Unknown     int64           // answers of variants that the definition does not have
+	BeyondActs  int64           // acts of units, or with items of drafts, that are not told apart
+	OtherTeams  int64           // acts with drafts of other models than the definition's
+	Actions     []string        // of the definition's outcomes
+	Acted       []millrace.Time // by these: the newest answer with an item that it was done with; 0: none
+	Effects     []Effect
+	Drafts      []Draft // if they are credited
 }
 
 // Effect is how a variant differs from the control.
@@ -497,9 +458,8 @@ const effects = 11
 // Report says how the arms do. The chance that any of the intervals is ever
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
-	t.settle()
 	r := t.report
-	r.Mixed, r.Actions, r.Acted = t.mixed, t.actions, slices.Clone(t.acted)
+	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
 	var counts []int64
 	var shares []float64
 	for i := range t.arms {

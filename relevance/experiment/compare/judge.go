@@ -33,7 +33,7 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		return Verdict{Waits: "it has no guards, and so no ramp"}
 	}
 	if r.Split.P < mismatch && len(r.Arms) > 1 {
-		return Verdict{Pause: true, Why: fmt.Sprintf("viewers do not fit the weights (p %.1g)", r.Split.P)}
+		return Verdict{Pause: true, Why: fmt.Sprintf("%s do not fit the weights (p %.1g)", r.Units, r.Split.P)}
 	}
 	limits, below := limitsOf(e.Guards)
 	for i := range r.Effects {
@@ -60,12 +60,12 @@ func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		return Verdict{Waits: "no guard says stop, and it is at the last step of its ramp"}
 	}
 	if atShare < e.Ramp.Least {
-		return Verdict{Waits: fmt.Sprintf("no guard says stop; it is to stay at %g%% for %s, and has for %s in which all that was shown was known, and each variant shown by what ranks now", float64(e.Share)/100, e.Ramp.Least, atShare.Round(time.Second))}
+		return Verdict{Waits: fmt.Sprintf("no guard says stop; it is to stay at %g%% for %s, and has for %s in which it was watched and each variant shown", float64(e.Share)/100, e.Ramp.Least, atShare.Round(time.Second))}
 	}
 	var counts []string
 	for _, a := range r.Arms {
 		if a.Weight > 0 && a.Fresh < e.Ramp.Viewers {
-			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d viewers of each variant are to see something at %g%%, and %d of %s have, by what ranks now", e.Ramp.Viewers, float64(e.Share)/100, a.Fresh, a.Variant)}
+			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d %s of each variant are to see something at %g%%, and %d of %s have", e.Ramp.Viewers, r.Units, float64(e.Share)/100, a.Fresh, a.Variant)}
 		}
 		counts = append(counts, fmt.Sprintf("%d of %s", a.Fresh, a.Variant))
 	}
@@ -121,7 +121,7 @@ func (w What) unit() string {
 // each effect that is guarded.
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	for _, a := range r.Arms {
-		all = append(all, fmt.Sprintf("%s: %d viewers, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
+		all = append(all, fmt.Sprintf("%s: %d %s, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, r.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
 		all = append(all, a.Changed()...)
 	}
 	if e.Guards == nil {

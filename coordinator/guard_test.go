@@ -857,7 +857,7 @@ func TestOnlyWatchedTimeCounts(t *testing.T) {
 	}
 	time.Sleep(least - time.Duration(before.Stay.Seconds*float64(time.Second))) // nobody looks
 	gone := time.Since(back)
-	_, stop = tr.coordinate("two")
+	tr.coordinate("two")
 	now := experiments.Look{}
 	for began := time.Now(); now.By != "two"; tr.show(2, nil) {
 		now = tr.says("")

@@ -107,6 +107,9 @@ func (s *feedStore) tenures(ctx context.Context, name string) (all []tenure, err
 	if errors.Is(err, cluster.ErrNoVersion) {
 		return nil, nil // it is gone
 	}
+	if err == nil {
+		err = s.versions.Settle(ctx) // what the history tells is there
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -14,3 +14,8 @@ type Rule = slot.Rule
 // ReadRule reads a rule in JSON, as Rule is written in it. The error
 // is a [millrace.Error] that names the field.
 func ReadRule(src []byte) (Rule, error) { return slot.ReadRule(src) }
+
+// UnitOf returns the unit of a viewer whose attribute has a value, in a layer of that
+// attribute: a text, a boolean, or a float64 that is whole and within ±2^53; "" for
+// anything else, which is in no layer.
+func UnitOf(value any) string { return slot.UnitOf(value) }

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
-	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // Config is what a coordinator works with.
@@ -40,9 +39,8 @@ type Config struct {
 	// Exposures is what experiments are ramped and paused by. nil: only people
 	// change them.
 	Exposures Exposures
-	// Waits returns what the next step of an experiment's ramp waits for besides its
-	// guards; "" or a nil Waits: nothing.
-	Waits func(context.Context, *experiment.Experiment) string
+	// Leans are what experiments lean on. nil: all answers are evidence.
+	Leans Leans
 	// Outcomes are what experiments that name some are paused by besides.
 	Outcomes Outcomes
 	Log      *slog.Logger // nil: slog.Default()
@@ -125,6 +123,7 @@ type Coordinator struct {
 		last   *Steered
 		paused []string // experiments, by guards
 		seen   sight    // by them
+		acts   []actsSeen
 		differ []string // replicas that differ, of which it is not known which is wrong
 	}
 }
@@ -192,17 +191,18 @@ func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watched
 	if of == nil {
 		return
 	}
-	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, waits: c.cfg.Waits, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
-	c.tellSeen(sight{})
+	c.tellSeen(sight{}, nil)
 }
 
-// tellSeen tells how much guards see of what was shown; nothing: nobody guards.
-func (c *Coordinator) tellSeen(s sight) {
+// tellSeen tells how much guards see of what was shown, and of what viewers did;
+// nothing: nobody guards.
+func (c *Coordinator) tellSeen(s sight, acts []actsSeen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.seen = s
+	c.mu.seen, c.mu.acts = s, acts
 }
 
 // tellPaused tells which experiments guards have paused.

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,17 +20,38 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Outcomes returns what reads what viewers did with what answers showed from a
-// time on, again and again, each time on from where it ended: it hands over the
-// acts that it finds, some of them twice.
-type Outcomes func(of experiment.Outcomes, from millrace.Time) func(ctx context.Context, take func(*outcome.Act)) error
+// Outcomes returns what viewers did with what answers showed from a time on.
+type Outcomes func(of experiment.Outcomes, from millrace.Time) Acts
+
+// Acts are what viewers did.
+type Acts interface {
+	// Read reads on, again and again, each time from where it ended, and hands over
+	// the acts that it finds, some of them twice.
+	Read(ctx context.Context, take func(*outcome.Act)) error
+	// Newest returns when the newest outcome was that has been read, of whatever
+	// answer; 0: none was.
+	Newest() millrace.Time
+}
+
+// Leans knows the feeds and models that experiments lean on.
+type Leans interface {
+	// Waits returns what the next step of an experiment's ramp waits for besides its
+	// guards; "": nothing.
+	Waits(ctx context.Context, e *experiment.Experiment) string
+	// Basis says which answers are evidence on an experiment by what it leans on now.
+	Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error)
+	// Revision is another one after each change of a feed or model.
+	Revision() int64
+}
 
 // guard ramps experiments and pauses those that hurt, for as long as its
 // coordinator leads. What it knows it reads anew from the log of exposures when
-// it begins: nothing but the decisions themselves is stored.
+// it begins: nothing but the decisions themselves is stored, and for how long an
+// experiment has been watched, which no log tells.
 //
-// An experiment's evidence begins with the last change of its document that a
-// person made: who resumes what was paused begins anew. Two coordinators that
+// An experiment's evidence begins with the last change of it that a person made:
+// who resumes what was paused begins anew; or of what it leans on (see [Leans]).
+// What else stands in its document may change meanwhile. Two coordinators that
 // both believe to lead decide by the same log; a decision is written only while
 // the experiment is as it was when it was made, so the second one changes
 // nothing.
@@ -38,11 +60,11 @@ type guard struct {
 	trails *experiments.Trails // of what is decided, and why
 	name   string              // of the coordinator
 	log    *slog.Logger
-	waits  func(context.Context, *experiment.Experiment) string // as of [Config]
-	tell   func(paused []string)                                // experiments that guards have paused
-	lead   *cluster.Lead                                        // as which it looks
+	leans  Leans                 // as of [Config]
+	tell   func(paused []string) // experiments that guards have paused
+	lead   *cluster.Lead         // as which it looks
 	sight  sight
-	seen   func(sight) // is told how much is seen
+	seen   func(sight, []actsSeen) // is told how much is seen
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
@@ -59,12 +81,37 @@ type guard struct {
 // watched is an experiment that runs and has guards.
 type watched struct {
 	experiment.Defined
-	from    millrace.Time // evidence begins here
+	from    millrace.Time // a person changed it last
 	changed time.Time     // since when its share is what it is
+	basis   compare.Basis
+	last    cluster.Event // of its document, that was looked at
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
-	acts    func(ctx context.Context, take func(*outcome.Act)) error // nil: without outcomes
-	unread  string                                                   // why these could not be read, or count nothing
+	acts    acts             // of its outcomes
+	stay    experiments.Stay // how long it has been watched at its share
+	counted time.Time        // until when that has been counted; zero: it is not counted now
+}
+
+// evidence is when it begins.
+func (w *watched) evidence() millrace.Time {
+	if w.anew() {
+		return millrace.TimeOf(w.basis.Since)
+	}
+	return w.from
+}
+
+// anew reports whether evidence begins with what the experiment leans on, and not with
+// itself.
+func (w *watched) anew() bool {
+	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) > w.from
+}
+
+// atShare is since when its share is what it is, of what it leans on now.
+func (w *watched) atShare() time.Time {
+	if w.anew() && w.basis.Since.After(w.changed) {
+		return w.basis.Since
+	}
+	return w.changed
 }
 
 // decision is what is to be done about an experiment, and by what.
@@ -73,6 +120,8 @@ type decision struct {
 	compare.Verdict
 	inputs []string
 	newest millrace.Time // of its answers that have come; 0: none has
+	stay   experiments.Stay
+	acts   acts
 }
 
 const (
@@ -87,7 +136,7 @@ const (
 
 func (g *guard) run(ctx context.Context, shown Exposures) {
 	g.sight.whole = time.Now()
-	changed := g.store.Documents.Changed()
+	changed, leant := g.store.Documents.Changed(), g.revision()
 	for g.refresh(ctx) != nil {
 		if !pause(ctx, time.Second) {
 			return
@@ -105,9 +154,13 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	told := ""
 	for pause(ctx, guardEvery) {
 		var err error
+		now := g.revision()
+		if now != leant {
+			changed = closed
+		}
 		select {
 		case <-changed:
-			changed = g.store.Documents.Changed()
+			changed, leant = g.store.Documents.Changed(), now
 			if err = g.refresh(ctx); err != nil {
 				changed = closed // again
 			}
@@ -125,6 +178,14 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 			g.log.Warn("experiments are not guarded now; trying again", "err", err)
 		}
 	}
+}
+
+// revision is that of what experiments lean on.
+func (g *guard) revision() int64 {
+	if g.leans == nil {
+		return 0
+	}
+	return g.leans.Revision()
 }
 
 var closed = func() <-chan struct{} {
@@ -148,7 +209,7 @@ func (g *guard) take(r *exposure.Record) {
 	defer g.mu.Unlock()
 	g.mu.fresh = true
 	for _, w := range g.mu.watched {
-		if r.Time >= w.from {
+		if r.Time >= w.evidence() {
 			w.tally.Add(r)
 		}
 	}
@@ -164,17 +225,16 @@ func (g *guard) readActs(ctx context.Context) {
 		began := time.Now()
 		var errs []error
 		for _, w := range g.withOutcomes() {
-			if err := w.acts(ctx, func(a *outcome.Act) {
+			err := w.acts.read.Read(ctx, func(a *outcome.Act) {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				g.mu.fresh = true
 				w.tally.Did(a)
-			}); err != nil {
+			})
+			if err != nil {
 				errs = append(errs, fmt.Errorf("experiment %s: %w", w.Experiment.Name, err))
-				g.reads(w, err.Error())
-			} else {
-				g.reads(w, "")
 			}
+			g.reads(w, err)
 		}
 		rest = max(g.every, time.Duration(float64(time.Since(began))*(1/actsShare-1)))
 		now := ""
@@ -188,13 +248,13 @@ func (g *guard) readActs(ctx context.Context) {
 	}
 }
 
-// reads notes why the outcomes of an experiment cannot be read, or that they are.
-func (g *guard) reads(w *watched, unread string) {
+// reads notes that the outcomes of an experiment have been read, or why they could not.
+func (g *guard) reads(w *watched, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	w.unread = unread
-	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.from == w.from {
-		now.unread = unread // it was looked at anew meanwhile
+	w.acts.reads(err)
+	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
+		now.acts = w.acts // it was looked at anew meanwhile
 	}
 }
 
@@ -202,7 +262,7 @@ func (g *guard) withOutcomes() (all []*watched) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, w := range g.mu.watched {
-		if w.acts != nil {
+		if w.acts.read != nil {
 			all = append(all, w)
 		}
 	}
@@ -225,7 +285,7 @@ func (g *guard) oldest() millrace.Time {
 	defer g.mu.Unlock()
 	oldest := millrace.TimeOf(time.Now())
 	for _, w := range g.mu.watched {
-		oldest = min(oldest, w.from)
+		oldest = min(oldest, w.evidence())
 	}
 	return oldest
 }
@@ -241,21 +301,13 @@ func (g *guard) refresh(ctx context.Context) error {
 		if d.Experiment.Guards == nil || d.Experiment.State != experiment.Running && d.Experiment.State != experiment.Paused {
 			continue
 		}
-		events, err := g.store.Documents.History(ctx, d.Document)
+		w := &watched{Defined: d}
+		decided, err := g.trace(ctx, w)
+		if err == nil && g.leans != nil {
+			w.basis, err = g.leans.Basis(ctx, &d.Experiment)
+		}
 		if err != nil {
 			return err
-		}
-		w, decided := &watched{Defined: d}, false // that it is paused
-		for _, e := range events {
-			if e.What != cluster.Served && e.What != cluster.RolledBack {
-				continue
-			}
-			w.changed = e.When
-			if strings.HasPrefix(e.Who, byCoordinator) {
-				decided = decided || strings.Contains(e.Who, pausedText(d.Experiment.Name)+": ")
-			} else {
-				w.from, decided = millrace.TimeOf(e.When), false
-			}
 		}
 		switch {
 		case d.Experiment.State == experiment.Running:
@@ -268,18 +320,75 @@ func (g *guard) refresh(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, w := range next {
-		if old := g.mu.watched[name]; old != nil && old.from == w.from {
-			w.tally, w.acts, w.looked, w.unread = old.tally, old.acts, old.looked, old.unread
+		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
+			w.tally, w.acts, w.looked, w.stay, w.counted = old.tally, old.acts, old.looked, old.stay, old.counted
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts, w.unread = g.outcomes(*o, w.from), "they have not been read yet"
+				w.acts = acts{read: g.outcomes(*o, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: "they have not been read yet"}
+			}
+			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
+				w.stay = trail.Looked.Stay
 			}
 		}
-		w.tally.CountSince(millrace.TimeOf(w.changed))
+		w.tally.On(w.basis)
+		w.tally.CountSince(millrace.TimeOf(w.atShare()))
 	}
 	g.mu.watched = next
 	return nil
+}
+
+// trace finds in the history of its document since when an experiment is what it is,
+// and reports whether a coordinator has paused it last. What it was before and was
+// looked at then, the history need no longer tell.
+func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) {
+	events, err := g.store.Documents.History(ctx, w.Document)
+	if err != nil {
+		return false, err
+	}
+	name := w.Experiment.Name
+	g.mu.Lock()
+	old := g.mu.watched[name]
+	g.mu.Unlock()
+	known := -1 // the last event that was looked at
+	if old != nil && old.Document == w.Document {
+		known = slices.IndexFunc(events, func(e cluster.Event) bool { return e == old.last })
+	}
+	if known >= 0 {
+		w.from, w.changed = old.from, old.changed
+	}
+	var before cluster.Version // that served
+	for i, e := range events {
+		w.last = e
+		v := cluster.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
+		was := before
+		switch {
+		case e.What == cluster.Dropped && v == before:
+			before = cluster.Version{}
+			continue
+		case e.What != cluster.Served && e.What != cluster.RolledBack:
+			continue
+		}
+		before = v
+		if i <= known {
+			continue
+		}
+		if strings.HasPrefix(e.Who, byCoordinator) {
+			pauses := strings.Contains(e.Who, pausedText(name)+": ")
+			if pauses || strings.Contains(e.Who, rampedText(name)) {
+				w.changed, paused = e.When, pauses
+			}
+			continue
+		}
+		same, err := g.store.Same(ctx, was, v, name)
+		if err != nil {
+			return false, err
+		}
+		if !same {
+			w.from, w.changed, paused = millrace.TimeOf(e.When), e.When, false
+		}
+	}
+	return paused, nil
 }
 
 // judge decides about each experiment, and does what was decided: first it pauses,
@@ -308,7 +417,7 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 		g.asked = now
 		g.sight.look(ctx, shown)
 	}
-	g.seen(g.sight)
+	g.seen(g.sight, g.actsSeen())
 	if steps {
 		decisions, err = g.decide(ctx)
 		errs = append(errs, err)
@@ -335,30 +444,76 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
+	now := time.Now()
 	for _, w := range g.mu.watched {
 		r, err := w.tally.Report(w.Experiment.Guards.Chance())
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		v := compare.Judge(&w.Experiment, &r, time.Since(w.changed))
-		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
-			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		waits := ""
+		if g.leans != nil {
+			waits = g.leans.Waits(ctx, &w.Experiment)
 		}
-		if of := w.Experiment.Guards; w.unread != "" && len(of.Fewer)+len(of.More) > 0 && !v.Pause {
-			v = compare.Verdict{Waits: "its guards on what viewers do can count nothing: " + w.unread}
-		}
-		if g.waits != nil && !v.Pause {
-			if why := g.waits(ctx, &w.Experiment); why != "" {
+		unread := w.acts.waits(w.Experiment.Guards)
+		w.count(&r, now, !g.asked.IsZero() && g.sight.waits() == "" && waits == "" && unread == "")
+		v := compare.Judge(&w.Experiment, &r, w.stay.For())
+		if v.Share > 0 {
+			if why := w.acts.lacks(w.Experiment.Guards, &r, w.stay.Since); why != "" {
 				v = compare.Verdict{Waits: why}
 			}
 		}
-		decisions = append(decisions, decision{w, v, compare.Inputs(&w.Experiment, &r), r.Last})
+		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
+			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
+		}
+		if why := cmp.Or(waits, unread); why != "" && !v.Pause {
+			v = compare.Verdict{Waits: why}
+		}
+		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now)...), r.Last, w.stay, w.acts})
 	}
 	return decisions, errors.Join(errs...)
 }
 
+// count adds to how long an experiment has been watched at its share the time since
+// this was counted last: if all that was shown is known, and each variant was shown
+// just now as it is now. As long as it is not known what was shown nothing is
+// known of this either, and what a coordinator before has counted stays.
+func (w *watched) count(r *compare.Report, now time.Time, known bool) {
+	last := w.counted
+	w.counted = time.Time{}
+	if !known {
+		return
+	}
+	w.counted = now
+	if since := millrace.TimeOf(w.atShare()).Std().UTC(); !w.stay.Since.Equal(since) {
+		w.stay = experiments.Stay{Since: since}
+	}
+	// Who was frozen has not watched.
+	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now)) == 0 {
+		w.stay.Seconds += past.Seconds()
+	}
+}
+
+// standsStill says which variant was not shown just now, if the time at a share is
+// counted, so that it is not; nil: none.
+func (w *watched) standsStill(r *compare.Report, now time.Time) []string {
+	e := &w.Experiment
+	if e.Ramp == nil || e.Ramp.Least == 0 || e.Ramp.Next(e.Share) == 0 {
+		return nil
+	}
+	variant, at := r.Shown()
+	if at < millrace.TimeOf(w.atShare()) {
+		return []string{fmt.Sprintf("time at this share stands still: %s has not been shown at it", variant)}
+	}
+	if age, most := now.Sub(at.Std()), compare.StandsFor(e.Ramp.Least); age > most {
+		return []string{fmt.Sprintf("time at this share stands still: %s was last shown %s ago, more than %s", variant, age.Round(time.Second), most)}
+	}
+	return nil
+}
+
 func pausedText(name string) string { return "paused " + name }
+
+func rampedText(name string) string { return "ramped " + name + " to " }
 
 var errOtherwise = errors.New("coordinator: the experiment is no longer as it was judged")
 
@@ -373,9 +528,15 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs
 	if !v.Acts() {
-		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: g.sight.blind()}
+		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: cmp.Or(g.sight.blind(), d.acts.blind(judged.Guards, d.newest)), Stay: d.stay}
 		if d.newest != 0 {
 			l.Newest = d.newest.Std().UTC()
+		}
+		if d.acts.read != nil {
+			l.Outcomes = d.acts.look()
+		}
+		if d.of.anew() {
+			l.Since, l.Anew = d.of.basis.Since, d.of.basis.Why
 		}
 		_, unread := g.trails.Of(judged.Name)
 		err := g.trails.Look(ctx, g.lead, judged.Name, l)
@@ -384,7 +545,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		}
 		return err
 	}
-	what := fmt.Sprintf("ramped %s to %d of 10,000", judged.Name, v.Share)
+	what := fmt.Sprintf("%s%d of 10,000", rampedText(judged.Name), v.Share)
 	if v.Pause {
 		what = pausedText(judged.Name)
 	}

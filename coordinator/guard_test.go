@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,7 +84,41 @@ type trial struct {
 	log     *shownLog
 	acts    *actLog
 	viewers int
-	waits   func(context.Context, *experiment.Experiment) string
+	leans   *leans
+}
+
+// leans is what an experiment leans on, as tests say it.
+type leans struct {
+	mu       sync.Mutex
+	waits    string
+	basis    compare.Basis
+	revision int64
+}
+
+func (l *leans) Waits(context.Context, *experiment.Experiment) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waits
+}
+
+func (l *leans) Basis(context.Context, *experiment.Experiment) (compare.Basis, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.basis, nil
+}
+
+func (l *leans) Revision() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.revision
+}
+
+// become changes what is leant on.
+func (l *leans) become(by func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	by()
+	l.revision++
 }
 
 // actLog is a log of what viewers did, in memory. Every other reading fails.
@@ -94,27 +127,49 @@ type actLog struct {
 	all   []outcome.Act
 	asked []experiment.Outcomes
 	reads int
-	lacks error // of each reading; nil: none
+	lacks error         // of each reading; nil: none
+	other millrace.Time // when an outcome came that belongs to nothing
 }
 
-func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) func(context.Context, func(*outcome.Act)) error {
+func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) coordinator.Acts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked = append(l.asked, of)
-	return func(_ context.Context, take func(*outcome.Act)) error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.lacks != nil {
-			return l.lacks
-		}
-		if l.reads++; l.reads%2 == 1 {
-			return errors.New("the log is away")
-		}
-		for i := range l.all { // again and again
-			take(&l.all[i])
-		}
-		return nil
+	return l
+}
+
+// Read implements [coordinator.Acts].
+func (l *actLog) Read(_ context.Context, take func(*outcome.Act)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lacks != nil {
+		return l.lacks
 	}
+	if l.reads++; l.reads%2 == 1 {
+		return errors.New("the log is away")
+	}
+	for i := range l.all { // again and again
+		take(&l.all[i])
+	}
+	return nil
+}
+
+// Newest implements [coordinator.Acts].
+func (l *actLog) Newest() millrace.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := l.other
+	for i := range l.all {
+		newest = max(newest, l.all[i].At)
+	}
+	return newest
+}
+
+// click lets a viewer click now on what they were shown then.
+func (l *actLog) click(variant, unit string, shown time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, outcome.Act{Action: "click", At: millrace.TimeOf(time.Now()), Shown: millrace.TimeOf(shown), Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: unit}}})
 }
 
 func newTrial(t *testing.T, document string) *trial {
@@ -129,7 +184,7 @@ func newTrial(t *testing.T, document string) *trial {
 
 func newTrialAt(t *testing.T, etcd, document string) *trial {
 	t.Helper()
-	tr := (&trial{T: t, log: newShownLog(), acts: &actLog{}}).of(etcd)
+	tr := (&trial{T: t, log: newShownLog(), acts: &actLog{}, leans: &leans{}}).of(etcd)
 	if _, err := tr.store.Define(t.Context(), "d", []byte(document)); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +220,7 @@ func (t *trial) of(etcd string) *trial {
 func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()) {
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
-		Waits: t.waits, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
+		Leans: t.leans, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
 	}.Settling(time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -317,6 +372,102 @@ func TestRampsByItself(t *testing.T) {
 	}
 }
 
+// What becomes of another experiment of its document, by a person or by a
+// coordinator, begins neither a step nor the evidence of an experiment anew; what
+// becomes of itself does.
+func TestSiblingsBeginNothingAnew(t *testing.T) {
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(80, nil)
+	steer := func(who, name string, share int) {
+		t.Helper()
+		store := *tr.store
+		store.Who = who
+		if _, err := store.Steer(t.Context(), name, func(now experiment.Experiment) (experiment.State, int, error) {
+			return now.State, share, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond) // the coordinator looks at it
+	}
+	steer("somebody@somewhere", "f", 200)
+	steer("coordinator two: ramped f to 1000 of 10,000: no guard", "f", 1000)
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 1000)
+	if did := tr.decisions(); !strings.Contains(did[len(did)-1], "55 of a, 55 of b") {
+		t.Errorf("%q", did)
+	}
+	steer("somebody@somewhere", "e", 1500)
+	tr.show(40, nil)
+	steer("coordinator two: ramped e to 2000 of 10,000: no guard", "e", 2000)
+	tr.show(80, nil)
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 2000 {
+		t.Errorf("the viewers of its own steps are those of the next: %d", e.Share)
+	}
+	tr.show(30, nil)
+	tr.becomes(experiment.Running, 10_000)
+}
+
+// When a feed or a model is another, evidence begins anew: what was shown before, or is
+// still shown by who has not heard of it, pauses nothing and ramps nothing, whoever
+// leads; and the time of the step begins anew.
+func TestEvidenceIsOfWhatRanksNow(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := func(r *exposure.Record, variant string) {
+		r.FeedVersion = 1
+		r.Models = []exposure.Model{{Name: "m", Version: "1"}}
+	}
+	hurt := func(r *exposure.Record, variant string) {
+		if former(r, variant); variant == "b" {
+			r.Items = nil
+		}
+	}
+	now := func(r *exposure.Record, _ string) {
+		r.FeedVersion = 3
+		r.Models = []exposure.Model{{Name: "m", Version: "2"}}
+	}
+	_, stop := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(10, hurt)
+	time.Sleep(500 * time.Millisecond)
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "feed f came to its version 3", Feeds: map[string][]int64{"f": {3, 2}}, Models: map[string]string{"m": "2"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(300, hurt) // by a broker that has not heard of it
+	tr.show(98, now)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(strings.Join(trail.Looked.Inputs, " "), "a: 49 viewers, 49 at this share") {
+			if trail.Looked.Anew != "feed f came to its version 3" || !trail.Looked.Since.Equal(tr.leans.basis.Since) {
+				t.Errorf("%+v", trail.Looked)
+			}
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	stop()
+	tr.coordinate("two")
+	time.Sleep(time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	tr.show(10, now)
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Two coordinators that run take each step once. One that believes to lead, and
 // decides by what was so before the other's step, changes nothing.
 func TestTwoCoordinatorsDecideOnce(t *testing.T) {
@@ -452,14 +603,7 @@ func TestRampsWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var waits atomic.Bool
-		waits.Store(true)
-		tr.waits = func(_ context.Context, e *experiment.Experiment) string {
-			if waits.Load() {
-				return "variant b of " + e.Name + " is not applied"
-			}
-			return ""
-		}
+		tr.leans.waits = "variant b of e is not applied"
 		tr.show(120, nil)
 		tr.coordinate("one")
 		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
@@ -474,7 +618,7 @@ func TestRampsWait(t *testing.T) {
 			t.Fatalf("it waits, and is ramped to %d", e.Share)
 		}
 		if over {
-			waits.Store(false)
+			tr.leans.become(func() { tr.leans.waits = "" })
 			tr.show(120, nil)
 			tr.becomes(experiment.Running, 1000)
 			continue
@@ -730,27 +874,137 @@ func TestGuardsPauseForOutcomes(t *testing.T) {
 	}
 }
 
-// While a guard on what viewers do can count nothing, a ramp waits and says why.
-func TestRampsWaitForOutcomes(t *testing.T) {
-	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click]}", 1))
-	tr.acts.lacks = errors.New("topic clicks has no action click")
-	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+const clickedDocument = "guards: {fewer: {click: 0.5}}\n    outcomes: {topic: clicks, actions: [click]}\n"
+
+// says waits until a coordinator says something of the experiment.
+func (t *trial) says(what string) experiments.Look {
+	t.Helper()
+	return t.saying(what, func() {})
+}
+
+// saying is says, while something goes on.
+func (t *trial) saying(what string, meanwhile func()) experiments.Look {
+	t.Helper()
+	trails, err := experiments.OpenTrails(t.Context(), t.cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for began := time.Now(); ; meanwhile() {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(trail.Looked.Says, what) {
+			return *trail.Looked
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("it does not say %q: %+v, %v", what, trail.Looked, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// While a guard on what viewers do can count nothing, a ramp waits and says why; and
+// it takes no step before somebody has done it with what was shown at the one before,
+// however alive the log of outcomes is.
+func TestRampsWaitForOutcomes(t *testing.T) {
+	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}\n", clickedDocument, 1))
+	change := func(by func()) {
+		tr.acts.mu.Lock()
+		defer tr.acts.mu.Unlock()
+		by()
+	}
+	change(func() { tr.acts.lacks = errors.New("topic clicks has no action click") })
+	tr.show(120, nil)
+	c, _ := tr.coordinate("one")
+	tr.says("its guards on what viewers do can count nothing: topic clicks has no action click")
+	change(func() { tr.acts.lacks = nil })
+	tr.says("its guards on what viewers do wait for outcomes: none has come to clicks since ")
+	change(func() { tr.acts.other = millrace.TimeOf(time.Now()) })
+	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
+		t.Errorf("%+v", l.Outcomes)
+	}
+	tr.acts.click("a", "v0", time.Now().Add(-time.Hour))
+	time.Sleep(time.Second)
+	if e := tr.now(); e.Share != 100 {
+		t.Errorf("ramped to %d by a click of before", e.Share)
+	}
+	tr.acts.click("a", "v2", time.Now())
+	tr.becomes(experiment.Running, 1000)
+	tr.saying("its guards on what viewers do wait for outcomes: none has come to clicks since ", func() { tr.show(4, nil) })
+	if gaugeOf(c, "outcomes_seconds") < 0 || gaugeOf(c, "outcomes_newest_seconds") <= 0 {
+		t.Error("no metric of outcomes")
+	}
+	tr.acts.click("b", "v3", time.Now())
+	tr.becomes(experiment.Running, 10_000)
+}
+
+// Only time counts for a step in which a coordinator knew all that was shown; one
+// that leads next goes on from what the one before has counted.
+func TestOnlyWatchedTimeCounts(t *testing.T) {
+	const least = 7 * time.Second
+	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 7s", 1))
+	tr.log.goAway(errors.New("the log is frozen"))
+	_, stop := tr.coordinate("one")
 	tr.show(100, nil)
-	tr.coordinate("one")
-	says := ""
-	for began := time.Now(); says != "its guards on what viewers do can count nothing: topic clicks has no action click" && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		if trail, err := trails.Of("e"); err == nil && trail.Looked != nil {
-			says = trail.Looked.Says
+	time.Sleep(least) // it knows nothing
+	tr.log.goAway(nil)
+	back, before := time.Now(), experiments.Look{}
+	for began := time.Now(); before.Stay.Seconds == 0; tr.show(2, nil) {
+		before = tr.says("is to stay at 1% for 7s, and has for ")
+		if time.Sleep(100 * time.Millisecond); time.Since(began) > time.Minute {
+			t.Fatalf("it counts no time: %+v", before)
 		}
 	}
-	if e := tr.now(); !strings.Contains(says, "has no action click") || e.Share != 100 {
-		t.Errorf("it waits for %q, at %d", says, e.Share)
+	stop()
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d in time that nobody watched", e.Share)
 	}
-	tr.acts.mu.Lock()
-	tr.acts.lacks = nil
-	tr.acts.mu.Unlock()
-	tr.becomes(experiment.Running, 1000)
+	time.Sleep(least - time.Duration(before.Stay.Seconds*float64(time.Second))) // nobody looks
+	gone := time.Since(back)
+	tr.coordinate("two")
+	now := experiments.Look{}
+	for began := time.Now(); now.By != "two"; tr.show(2, nil) {
+		now = tr.says("")
+		if time.Sleep(100 * time.Millisecond); time.Since(began) > time.Minute {
+			t.Fatalf("nobody looks: %+v", now)
+		}
+	}
+	if now.Stay.Seconds < before.Stay.Seconds || !now.Stay.Since.Equal(before.Stay.Since) {
+		t.Errorf("%+v, after %+v", now.Stay, before.Stay)
+	}
+	tr.becoming(experiment.Running, 1000, func() { tr.show(2, nil) })
+	if all := time.Since(back); all < gone+least-before.Stay.For()-time.Second {
+		t.Errorf("ramped %s after the log was back; it was watched for %s of it, and not for %s", all, all-gone+before.Stay.For(), least)
+	}
+}
+
+// Time in which a variant is not shown as it is now does not count for a step.
+func TestOnlyTimeOfAllVariantsCounts(t *testing.T) {
+	const least = 5 * time.Second
+	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 5s", 1))
+	tr.coordinate("one")
+	by := func(version, of string) func(*exposure.Record, string) {
+		return func(r *exposure.Record, variant string) {
+			if r.Models = []exposure.Model{{Name: "home", Version: version}}; !strings.Contains(of, variant) {
+				r.Experiments = nil
+			}
+		}
+	}
+	tr.show(8, by("1", "b"))
+	time.Sleep(least)
+	if l := tr.says("is to stay at 1% for 5s, and has for 0s"); !strings.Contains(strings.Join(l.Inputs, "\n"), "time at this share stands still: a has not been shown at it") {
+		t.Errorf("%q", l.Inputs)
+	}
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "model home came to version 2", Models: map[string]string{"home": "2"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(40, by("1", "ab")) // by a broker that has not heard of it
+	time.Sleep(least)
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d by a version that is gone", e.Share)
+	}
+	began := time.Now()
+	tr.becoming(experiment.Running, 1000, func() { tr.show(4, by("2", "ab")) })
+	if took := time.Since(began); took < least-time.Second {
+		t.Errorf("ramped %s after what ranks now was shown", took)
+	}
 }

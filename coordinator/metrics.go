@@ -15,12 +15,14 @@ var (
 	goneDesc   = prometheus.NewDesc("millrace_coordinator_gone_nodes", "Nodes that are assigned partitions and are not there. Of the coordinator that leads.", nil, nil)
 	pausedDesc = prometheus.NewDesc("millrace_coordinator_experiment_paused", "1 for each experiment that was paused because of a guard, until a person changes its document. Of the coordinator that leads.", []string{"experiment"}, nil)
 	seenDesc   = prometheus.NewDesc("millrace_coordinator_evidence_seconds", "Seconds since all that the topic of exposures had was last known to have been read: how old what guards and ramps go by is. 0 while no experiment has guards. Of the coordinator that leads, if its configuration has exposures.", nil, nil)
+	actsDesc   = prometheus.NewDesc("millrace_coordinator_outcomes_seconds", "Seconds since all that the topic of an experiment's outcomes had was last known to have been read, of experiments with guards on what viewers do. Of the coordinator that leads.", []string{"experiment"}, nil)
+	newestDesc = prometheus.NewDesc("millrace_coordinator_outcomes_newest_seconds", "How old the newest outcome is, of experiments with guards on what viewers do; where none has come, since when there could be some. Of the coordinator that leads.", []string{"experiment"}, nil)
 	alarmDesc  = prometheus.NewDesc("millrace_coordinator_alarm", "1 for each thing that a person has to see to, by its word: mass_loss, no_repair, replicas_differ. Of the coordinator that leads.", []string{"what"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, seenDesc, alarmDesc} {
+	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, seenDesc, actsDesc, newestDesc, alarmDesc} {
 		out <- d
 	}
 }
@@ -28,7 +30,7 @@ func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
-	leads, fault, s, paused, seen := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused, c.mu.seen.whole
+	leads, fault, s, paused, seen, acts := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused, c.mu.seen.whole, c.mu.acts
 	c.mu.Unlock()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -41,6 +43,10 @@ func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	}
 	if !seen.IsZero() {
 		gauge(seenDesc, time.Since(seen).Seconds())
+	}
+	for _, a := range acts {
+		gauge(actsDesc, time.Since(a.whole).Seconds(), a.experiment)
+		gauge(newestDesc, time.Since(a.newest).Seconds(), a.experiment)
 	}
 	if s == nil {
 		return

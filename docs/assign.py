@@ -1,4 +1,6 @@
-"""Tells the variants of units as a broker deals them: assign.py RULE.json < units, one a line."""
+"""Tells the variants of units as a broker deals them: assign.py RULE.json < units, one a line.
+
+With --json behind the rule each line is the value of an attribute, as JSON."""
 import json
 import sys
 
@@ -18,6 +20,17 @@ def murmur3(data: bytes, h: int = 0) -> int:
     return h ^ h >> 16
 
 
+def unit_of(value) -> str:
+    """The unit that an attribute's value is; "" for one that is in no layer, as a number that is not whole."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)) and abs(float(value)) <= 2 ** 53 and float(value).is_integer():
+        return str(int(float(value)))
+    return ""
+
+
 def assign(rule: dict, unit: str) -> str:
     """The variant of a unit; "" for none."""
     if rule["unit"] in ("viewer", "entity") and unit in rule.get("forced", {}):
@@ -35,4 +48,5 @@ def assign(rule: dict, unit: str) -> str:
 if __name__ == "__main__":
     rule = json.load(open(sys.argv[1], encoding="utf-8"))
     for line in open(sys.stdin.fileno(), encoding="utf-8", newline="\n"):
-        print(assign(rule, line.rstrip("\n")))
+        text = line.rstrip("\n")
+        print(assign(rule, unit_of(json.loads(text, parse_int=float)) if "--json" in sys.argv else text))

@@ -86,7 +86,7 @@ type taken struct {
 func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book {
 	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
-		f.Limit = cmp.Or(f.Limit, defaultLimit)
+		f.Limit = cmp.Or(f.Limit, DefaultLimit)
 		f.edition = cluster.Version{Name: f.Name, Sum: f.digest()}
 		b.fixed[f.Name] = f
 	}
@@ -297,7 +297,7 @@ func parseVersion(v cluster.Version, body []byte) (Feed, error) {
 	if f.Version, err = strconv.ParseInt(v.Version, 10, 64); err != nil {
 		return Feed{}, fmt.Errorf("feed: version %q of %s is no number", v.Version, v.Name)
 	}
-	f.Limit, f.edition = cmp.Or(f.Limit, defaultLimit), v
+	f.Limit, f.edition = cmp.Or(f.Limit, DefaultLimit), v
 	return f, nil
 }
 

@@ -52,7 +52,7 @@ func TestDefinedFeeds(t *testing.T) {
 	d.Serve("jobs", 5, "name: jobs\nmodel: j1")
 	d.Serve("file", 6, "name: file\nmodel: m2")
 	served("file", "home", "jobs", "recent")
-	if f := book.Current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != defaultLimit {
+	if f := book.Current()["file"]; f.Model != "m2" || f.Version != 6 || f.Limit != DefaultLimit {
 		t.Errorf("file is %+v", f)
 	}
 

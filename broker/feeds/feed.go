@@ -60,15 +60,15 @@ type Spacing struct {
 	Type   int `yaml:"type,omitempty"`
 }
 
-// defaultLimit is what a page holds when nobody says otherwise.
-const defaultLimit = 20
+// DefaultLimit is how many items a page holds when nobody says otherwise.
+const DefaultLimit = 20
 
 // BuiltIn returns the feeds that every broker serves: recent and home.
 func BuiltIn() []Feed {
 	return []Feed{
-		{Name: "recent", Model: "recency", Limit: defaultLimit, builtIn: true},
+		{Name: "recent", Model: "recency", Limit: DefaultLimit, builtIn: true},
 		{
-			Name: "home", Model: "home", Limit: defaultLimit, builtIn: true, DistinctObjects: true, CapPerEntity: 3,
+			Name: "home", Model: "home", Limit: DefaultLimit, builtIn: true, DistinctObjects: true, CapPerEntity: 3,
 			Types: []millrace.ContentType{"post", "share", "like", "comment"},
 		},
 	}
@@ -148,7 +148,7 @@ func (f Feed) Validate() error {
 		fault("spacing.type", "%d is not between 0 and %d", f.Spacing.Type, maxSpacing)
 	}
 	if f.Limit < 0 || f.Limit > limits.MaxLimit {
-		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, limits.MaxLimit, defaultLimit)
+		fault("limit", "%d is not between 1 and %d; leave it out for %d", f.Limit, limits.MaxLimit, DefaultLimit)
 	}
 	return errors.Join(errs...)
 }

@@ -2,15 +2,18 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -247,14 +250,20 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	trails, err := experiments.OpenTrails(t.Context(), s.Client)
 	s.Check(err)
 	now := time.Now()
-	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic"}))
+	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic", Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
 	clitest.WaitFor(t.Context(), t, "the look to be told", func() bool {
 		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
 		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
 	})
-	if !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
+	if !strings.Contains(out, "    outcomes: all of clicks were read ") || !strings.Contains(out, " ago; the newest is ") || !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
 	}
+	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
+	clitest.WaitFor(t.Context(), t, "how old outcomes are to be told, as doctor does", func() bool {
+		says, _, err := rollouts.ExperimentFaults(t.Context(), &clusters.Flags{Etcd: s.Etcd, Cluster: "test"}, s.Client)
+		s.Check(err)
+		return says == "1 in 1 documents; outcomes of fresher: the newest is 1h0m0s old"
+	})
 }
 
 // dealtTo returns a name that begins so whom fresher deals a variant.
@@ -264,5 +273,75 @@ func dealtTo(name, variant string) string {
 		if draw := slot.Draw("ranking-2026", "fresher", id); (draw < 5000) == (variant == "control") {
 			return id
 		}
+	}
+}
+
+// silentKafka is the address of what takes connections, and answers nothing, as a
+// Kafka that is frozen.
+func silentKafka(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String() // the kernel takes them
+}
+
+// What coordinators know is told at once, out of etcd, also if Kafka is frozen or dead:
+// then there is no comparison, and the command fails and names Kafka.
+func TestStatusWithoutKafka(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	out, err := s.run("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 500").Replace(clitest.Fresher)+"    guards: {refused: 2}\n"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), s.Client)
+	s.Check(err)
+	now := time.Now()
+	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "what was shown is not all known since 48s", Whole: now.Add(-48 * time.Second), Blind: "guards are blind: Kafka is frozen"}))
+	for name, kafkaAt := range map[string]string{"frozen": silentKafka(t), "dead": clitest.FreeAddr(t)} {
+		out, err := s.run("experiment", "status", "fresher", "--brokers", kafkaAt)
+		if err == nil || !strings.Contains(err.Error(), "how the variants do is not known: kafka: read exposures: ") || !strings.Contains(err.Error(), kafkaAt) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range []string{"experiment fresher is running, with 5% of its slots; document ranking, version 1\n", "\nNOT WATCHED: guards are blind: Kafka is frozen\n", "\nc1 looked ", ": what was shown is not all known since 48s\n", "    evidence: all that was written was read "} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: status does not say %q:\n%s", name, want, out)
+			}
+		}
+		out, err = s.run("experiment", "status", "fresher", "-o", "json", "--brokers", kafkaAt)
+		var shown map[string]any
+		if err == nil || json.Unmarshal([]byte(out), &shown) != nil || shown["unwatched"] == nil || shown["exposures_unread"] == nil || shown["state"] != "running" {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	for _, args := range [][]string{{"topics", "show"}, {"feed", "shadows", "home"}} {
+		silent := silentKafka(t)
+		var out strings.Builder
+		c := root()
+		c.SetArgs(append(args, "--brokers", silent))
+		c.SetOut(&out)
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "kafka: ") || !strings.Contains(err.Error(), "no answer from "+silent) {
+			t.Errorf("%v: %v\n%s", args, err, out.String())
+		}
+	}
+}
+
+// Why there are no outcomes is told in the report, and not beside it alone.
+func TestStatusWithoutOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.Check(err)
+	t.Cleanup(k.Close)
+	s.Check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	_, err = s.run("experiment", "define", s.File("ranking.yaml", clitest.Fresher+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	s.Check(err)
+	out, err := s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+	if err == nil || !strings.Contains(out, "\nNO OUTCOMES, or not all: ") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

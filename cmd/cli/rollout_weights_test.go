@@ -148,7 +148,7 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	}
 	weighted := strings.Replace(clitest.Fresher, "limit: 30", "weights: {clicks: 3}", 1)
 	must("experiment", "define", s.File("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
-	wait, err := rollouts.Waits(t.Context(), s.Client)
+	lean, err := rollouts.LeansOf(t.Context(), s.Client)
 	s.Check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
 	says := func(want string) {
@@ -156,8 +156,8 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		set, err := s.experiments()
 		s.Check(err)
 		d := set.Experiments()[0]
-		got := wait(t.Context(), &d.Experiment)
-		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = wait(t.Context(), &d.Experiment) {
+		got := lean.Waits(t.Context(), &d.Experiment)
+		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &d.Experiment) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {

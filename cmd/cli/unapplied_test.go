@@ -24,7 +24,7 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		}
 		return out
 	}
-	wait, err := rollouts.Waits(t.Context(), s.Client)
+	lean, err := rollouts.LeansOf(t.Context(), s.Client)
 	s.Check(err)
 	for i := range 2 {
 		must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
@@ -34,8 +34,8 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		set, err := s.experiments()
 		s.Check(err)
 		e := set.Experiments()[len(set.Experiments())-1].Experiment
-		got := wait(t.Context(), &e)
-		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = wait(t.Context(), &e) {
+		got := lean.Waits(t.Context(), &e)
+		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &e) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
 		if got != want {

@@ -12,7 +12,7 @@ import (
 var ErrFull = errors.New("cluster: etcd is out of space (its alarm NOSPACE), and takes no write")
 
 // FullWayOut is what to do about [ErrFull].
-const FullWayOut = "free its space with etcdctl: compact, defrag, then alarm disarm; if it is full again soon, raise its --quota-backend-bytes"
+const FullWayOut = "free its space with etcdctl: compact, defrag, then alarm disarm; if it is full again soon, raise its quota-backend-bytes"
 
 // Full is an [ErrFull] if an etcd of the cluster says so, and nil if none can be
 // asked: reading goes on all the same.

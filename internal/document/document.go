@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -213,10 +214,10 @@ func syntax(src []byte, err error) error {
 		m = []string{"", "", err.Error()}
 	}
 	line, _ := strconv.Atoi(m[1])
-	if strings.HasPrefix(m[2], "did not find expected") {
-		line++ // these count from 0
-	}
 	lines := strings.Split(string(src), "\n")
+	if strings.HasPrefix(m[2], "did not find expected") {
+		line = breaksOff(lines, line+1, m[2]) // these count from 0, and tell where what they are within begins
+	}
 	line = min(max(line, 1), len(lines))
 	text := lines[line-1]
 	at := len(text) - len(strings.TrimLeft(text, " "))
@@ -231,6 +232,22 @@ func syntax(src []byte, err error) error {
 		wayOut = "indent by spaces: YAML takes no tabs there"
 	}
 	return &Error{[]Fault{{line, len([]rune(text[:at])) + 1, "", "not YAML: " + m[2], wayOut}}}
+}
+
+// breaksOff returns the first line up to which a document has a fault that the library
+// tells at the line where the list or map around it begins.
+func breaksOff(lines []string, begins int, message string) int {
+	has := func(n int) bool {
+		var root yaml.Node
+		err := yaml.Unmarshal([]byte(strings.Join(lines[:n], "\n")+"\n"), &root)
+		return err != nil && strings.HasSuffix(err.Error(), message)
+	}
+	begins = min(max(begins, 1), len(lines))
+	at := begins + sort.Search(len(lines)-begins, func(i int) bool { return has(begins + i) })
+	if !has(at) { // it is not told of a part
+		return begins
+	}
+	return at
 }
 
 // reader turns the library's nodes into ours, and counts them.

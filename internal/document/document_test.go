@@ -160,3 +160,18 @@ func BenchmarkHostile(b *testing.B) {
 		})
 	}
 }
+
+// A text that ends in the middle of its line is told at that line, not where the map
+// around it begins.
+func TestBreaksAreToldAtTheirLine(t *testing.T) {
+	for src, want := range map[string]string{
+		"features:\n  a: record.likes\n  gopher: \"go\" in record.tags\n  b: record.x\n": "line 3,",
+		"a: 1\nb:\n  c: 1\n  d: 2\n  e: 'x' y\n":                                         "line 5,",
+		"a: 1\nb: [1, 2\nc: 3\n":                                                         "line 2,",
+		"\"go\" in x\n":                                                                  "line 1,",
+	} {
+		if _, err := Parse([]byte(src)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", src, err, want)
+		}
+	}
+}

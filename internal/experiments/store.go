@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -210,11 +211,16 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 	if err != nil {
 		return begun, err
 	}
+	var gone []string // sums of versions that were dropped since another served
 	for _, e := range slices.Backward(events) {
 		switch e.What {
-		case cluster.Dropped:
-			return begun, nil
+		case cluster.Dropped: // the one that served, or an older one, to make room
+			gone = append(gone, e.Sum)
 		case cluster.Served, cluster.RolledBack:
+			if slices.Contains(gone, e.Sum) {
+				return begun, nil
+			}
+			gone = nil
 			if !s.has(ctx, cluster.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
 				return begun, nil
 			}
@@ -239,6 +245,34 @@ func (s *Store) has(ctx context.Context, v cluster.Version, name string) bool {
 	}
 	d, err := experiment.Parse(v.Name, body)
 	return err != nil || slices.ContainsFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
+}
+
+// Same reports whether two versions of a document have an experiment alike. Of one
+// that is not kept, or cannot be read, that is not known: they do not.
+func (s *Store) Same(ctx context.Context, a, b cluster.Version, name string) (bool, error) {
+	var was *experiment.Experiment
+	for i, v := range []cluster.Version{a, b} {
+		if v != (cluster.Version{}) && !s.Documents.Has(v) { // it may be new
+			if err := s.Documents.Settle(ctx); err != nil {
+				return false, err
+			}
+		}
+		body, err := s.Documents.Body(ctx, v)
+		if errors.Is(err, cluster.ErrAway) {
+			return false, err
+		}
+		d, fault := experiment.Parse(v.Name, body)
+		at := slices.IndexFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
+		if err != nil || fault != nil || at < 0 {
+			return false, nil
+		}
+		if i == 0 {
+			was = &d.Experiments[at]
+		} else {
+			return reflect.DeepEqual(*was, d.Experiments[at]), nil
+		}
+	}
+	return false, nil
 }
 
 // WayBack says how to get a document back that is left out.

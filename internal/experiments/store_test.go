@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -331,5 +332,46 @@ func TestALeftOutDocumentIsTold(t *testing.T) {
 	}
 	if _, err := s.Steer(t.Context(), "e", to(experiment.Stopped)); err != nil {
 		t.Errorf("stop, once the other is gone: %v", err)
+	}
+}
+
+// A document that had more versions than are kept is the one that it was: an
+// experiment in it is as old as it is, and what others in it become does not change it.
+func TestExperimentsOfManyVersions(t *testing.T) {
+	store := stores(t, 1)[0]
+	text := func(to int) []byte {
+		both := strings.TrimSuffix(document(true, "a", 0, 99), "]\n") + ", " + strings.TrimPrefix(document(false, "b", 100, to), "experiments: [")
+		return []byte(both)
+	}
+	for i := range 35 {
+		if _, err := store.Define(t.Context(), "d", text(200+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := store.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, err := st.Find("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := store.Documents.History(t.Context(), "d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := slices.IndexFunc(events, func(e cluster.Event) bool { return e.What == cluster.Served })
+	if begun, err := store.Begun(t.Context(), &of); err != nil || !begun.Equal(events[first].When) {
+		t.Errorf("it began %s, %v, and not %s", begun, err, events[first].When)
+	}
+	all := store.Documents.All()["d"]
+	a, b := all[len(all)-2], all[len(all)-1]
+	for name, want := range map[string]bool{"a": true, "b": false, "none": false} {
+		if same, err := store.Same(t.Context(), a, b, name); err != nil || same != want {
+			t.Errorf("%s is the same: %v, %v", name, same, err)
+		}
+	}
+	if same, err := store.Same(t.Context(), cluster.Version{Name: "d", Version: "1", Sum: events[first].Sum}, b, "a"); err != nil || same {
+		t.Errorf("as in a version that is gone: %v, %v", same, err)
 	}
 }

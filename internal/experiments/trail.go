@@ -36,7 +36,29 @@ type Look struct {
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
-	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown
+	Since  time.Time `json:"since,omitzero"`  // evidence began anew then, since a feed or model became another; zero: with the experiment
+	Anew   string    `json:"anew,omitempty"`  // which did
+	Blind  string    `json:"blind,omitempty"` // why guards do not see what is shown, or what viewers do
+	Stay   Stay      `json:"stay,omitzero"`
+	// Outcomes is what is known of what viewers do; nil: the definition has none.
+	Outcomes *OutcomesLook `json:"outcomes,omitempty"`
+}
+
+// Stay is for how long an experiment has been watched at its share, with each variant
+// shown as it is now. The coordinator that leads next goes on from there.
+type Stay struct {
+	Since   time.Time `json:"since"` // of this it is; earlier time does not count
+	Seconds float64   `json:"seconds"`
+}
+
+// For is how long that is.
+func (s Stay) For() time.Duration { return time.Duration(s.Seconds * float64(time.Second)) }
+
+// OutcomesLook is what a coordinator knows of the outcomes of an experiment.
+type OutcomesLook struct {
+	Topic  string    `json:"topic"`
+	Whole  time.Time `json:"whole"`           // when all were last read
+	Newest time.Time `json:"newest,omitzero"` // zero: none has come
 }
 
 // LooksEvery is how often a coordinator looks at least, by far: one that has not
@@ -127,7 +149,7 @@ func (t *Trail) inLines() {
 	texts := []*string{}
 	inputs := [][]string{}
 	if l := t.Looked; l != nil {
-		texts, inputs = append(texts, &l.By, &l.Says, &l.Blind), append(inputs, l.Inputs)
+		texts, inputs = append(texts, &l.By, &l.Says, &l.Blind, &l.Anew), append(inputs, l.Inputs)
 	}
 	if h := t.Hold; h != nil {
 		texts = append(texts, &h.By, &h.Why)
@@ -151,7 +173,7 @@ func (t *Trail) inLines() {
 // begun anew, as by all that changes one; a veto that may have been in it stays
 // until a person takes it back.
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
-	l.Says, l.Blind, l.Inputs = short(l.Says), short(l.Blind), shortInputs(l.Inputs)
+	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 

@@ -36,10 +36,15 @@ type Acts struct {
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
+	newest       millrace.Time
 }
 
 // NewActs begins where answers of that time may have outcomes.
 func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}} }
+
+// Newest returns when the newest outcome was that has been read, whatever it belongs
+// to; 0: none was. One that is said to come later counts as of when it was read.
+func (a *Acts) Newest() millrace.Time { return a.newest }
 
 // maxActs is how many outcomes are looked for in one passage over the answers.
 const maxActs = 200_000
@@ -83,6 +88,7 @@ func (a *Acts) read(ctx context.Context, did *TopicSpan, take func(*outcome.Act)
 	known := log.registry.Snapshot()
 	log.Close()
 	ledger := outcome.NewLedger(a.cfg.Window)
+	now := millrace.TimeOf(time.Now())
 	sound := a.Faults.N == 0
 	defer func() {
 		if sound && a.Faults.N > 0 && a.cfg.Log != nil {
@@ -96,6 +102,7 @@ func (a *Acts) read(ctx context.Context, did *TopicSpan, take func(*outcome.Act)
 			a.Faults.Add(err)
 			return nil
 		}
+		a.newest = max(a.newest, min(o.At, now))
 		if err := ledger.Add(o); err != nil || ledger.Len() < maxActs {
 			return err
 		}

@@ -79,6 +79,9 @@ func testActs(t *testing.T, k cluster) {
 		}
 	}
 	read()
+	if acts.Newest() != 0 {
+		t.Error("the newest of none")
+	}
 	show("ann", now.Add(-10*time.Minute))
 	show("old", now.Add(-61*time.Minute)) // before the time that is asked for
 	click("ann", now.Add(-8*time.Minute))
@@ -86,6 +89,9 @@ func testActs(t *testing.T, k cluster) {
 	click("bob", now.Add(-9*time.Minute))
 	click("eve", now.Add(-9*time.Minute))
 	read("ann")
+	if newest := acts.Newest(); newest != millrace.TimeOf(now.Add(-8*time.Minute)) {
+		t.Errorf("the newest is of %s", newest)
+	}
 	show("bob", now.Add(-10*time.Minute)) // late
 	read("bob", "ann")
 	show("eve", now.Add(-10*time.Minute)) // too late
@@ -102,6 +108,11 @@ func testActs(t *testing.T, k cluster) {
 	}
 	acts.cfg.Exposures = good
 	read("ann")
+	click("none", now.Add(time.Hour)) // by a clock that is wrong
+	read("ann")
+	if newest := acts.Newest(); newest < millrace.TimeOf(now) || newest > millrace.TimeOf(time.Now()) {
+		t.Errorf("the newest is of %s", newest)
+	}
 	if acts.Faults.N == 0 {
 		t.Error("what is no outcome is not told")
 	}

@@ -127,6 +127,14 @@ func WaitReady(ctx context.Context, brokers Brokers) error {
 	}
 }
 
+// Answers returns an error where no broker answers for ten seconds, which names them:
+// what asks more takes longer to notice.
+func Answers(ctx context.Context, brokers Brokers) error {
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	return WaitReady(ctx, brokers)
+}
+
 // WaitCoordinators returns when the coordinators of groups and of transactions
 // answer, which a Kafka that has just started creates topics for, or with the
 // last failure.

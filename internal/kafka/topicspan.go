@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -23,7 +24,17 @@ type TopicSpan struct {
 	passed   atomic.Int64
 }
 
-// OpenTopic looks where a topic begins and ends.
+// answersWithin bounds how long a Kafka that is there takes to say where a topic
+// begins and ends, and to hand over the next records.
+const answersWithin = 10 * time.Second
+
+// silence is an error of a Kafka that did not answer in time, with its addresses.
+func silence(brokers Brokers, topic string, err error) error {
+	return fmt.Errorf("kafka: read %s: no answer from %v within %s: %w", topic, brokers, answersWithin, err)
+}
+
+// OpenTopic looks where a topic begins and ends. A Kafka that does not answer for ten
+// seconds is an error.
 func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace.Time) (*TopicSpan, error) {
 	look, err := newClient(brokers, nil)
 	if err != nil {
@@ -31,6 +42,15 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	}
 	defer look.Close()
 	adm := kadm.NewClient(look)
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	failed := func(err error) error {
+		if ctx.Err() != nil && whole.Err() == nil {
+			return silence(brokers, topic, err)
+		}
+		return fmt.Errorf("kafka: read %s: %w", topic, err)
+	}
 	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
 	if err == nil {
 		err = starts.Error()
@@ -39,14 +59,14 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "topic", Detail: "there is no topic " + topic, WayOut: "name the topic that brokers' configuration has under exposures, or that outcomes are written to"}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafka: read %s: %w", topic, err)
+		return nil, failed(err)
 	}
 	ends, err := adm.ListCommittedOffsets(ctx, topic) // nothing that is in a transaction that is open
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafka: read %s: %w", topic, err)
+		return nil, failed(err)
 	}
 	s := &TopicSpan{brokers: brokers, topic: topic, from: map[int32]int64{}, to: map[int32]int64{}}
 	ends.Each(func(end kadm.ListedOffset) {
@@ -83,7 +103,7 @@ func (s *TopicSpan) Done() float64 {
 }
 
 // Read takes the values of the records, partition by partition in their order,
-// until take fails, with its error.
+// until take fails, with its error. Where none comes for ten seconds that is one.
 func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) error {
 	s.passed.Store(0)
 	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
@@ -100,8 +120,14 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) err
 	}
 	defer cl.Close()
 	for len(next) > 0 {
-		fetches := cl.PollFetches(ctx)
+		poll, cancel := context.WithTimeout(ctx, answersWithin)
+		fetches := cl.PollFetches(poll)
+		late := poll.Err() != nil && ctx.Err() == nil
+		cancel()
 		if err := fetches.Err(); err != nil {
+			if late {
+				return silence(s.brokers, s.topic, err)
+			}
 			return fmt.Errorf("kafka: read %s: %w", s.topic, err)
 		}
 		for r := range fetches.RecordsAll() {

@@ -31,7 +31,6 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
@@ -61,9 +60,8 @@ type Config struct {
 
 	// Exposures is the topic of what answers of experiments showed; empty: none.
 	Exposures string
-	// Waits returns the [coordinator.Config.Waits] of a client; nil: nothing is
-	// waited for.
-	Waits func(context.Context, *cluster.Client) (func(context.Context, *experiment.Experiment) string, error)
+	// Leans returns the [coordinator.Config.Leans] of a client; nil: none.
+	Leans func(context.Context, *cluster.Client) (coordinator.Leans, error)
 
 	// Node, if set, adjusts the configuration of each index node.
 	Node func(*indexnode.Config)
@@ -170,16 +168,16 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
 		cfg.Exposures = kafka.NewExposureLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
-		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
+		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
 			return kafka.NewActs(kafka.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", From: from, Log: c.cfg.Log,
-			}).Read
+			})
 		}
 	}
-	if c.cfg.Waits != nil {
+	if c.cfg.Leans != nil {
 		var err error
-		if cfg.Waits, err = c.cfg.Waits(run, c.client); err != nil {
+		if cfg.Leans, err = c.cfg.Leans(run, c.client); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ type Act struct {
 	Item        Place
 	Action      string
 	At          millrace.Time         // first
+	Shown       millrace.Time         // of the answer
 	Experiments []exposure.Experiment // of the answer
 	Drafted     string                // the experiment whose draft the answer is; empty: none
 	Teams       []string              // models that drafted the answer
@@ -67,7 +68,7 @@ func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error) ([]Act, err
 			if time.Duration(d.First-o.at)*time.Millisecond > l.window {
 				continue
 			}
-			all = append(all, Act{p, d.Action, d.First, o.experiments, o.drafted, o.teams, team})
+			all = append(all, Act{p, d.Action, d.First, o.at, o.experiments, o.drafted, o.teams, team})
 		}
 	}
 	slices.SortFunc(all, func(a, b Act) int {

@@ -47,9 +47,9 @@ func TestActs(t *testing.T) {
 	}
 	got, err := l.Acts(offering(drafted, plain))
 	want := []Act{
-		{Place{"b", 1}, "click", 1_000_500, nil, "", nil, -1},
-		{Place{"a", 1}, "click", 1_001_000, drafted.Experiments, "e", drafted.Interleaving.Teams, -1},
-		{Place{"a", 3}, "click", 1_002_000, drafted.Experiments, "e", drafted.Interleaving.Teams, 1},
+		{Place{"b", 1}, "click", 1_000_500, 1_000_000, nil, "", nil, -1},
+		{Place{"a", 1}, "click", 1_001_000, 1_000_000, drafted.Experiments, "e", drafted.Interleaving.Teams, -1},
+		{Place{"a", 3}, "click", 1_002_000, 1_000_000, drafted.Experiments, "e", drafted.Interleaving.Teams, 1},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %+v", err, got)

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/millrace/millrace"
 )
@@ -68,9 +70,28 @@ func (r *Rule) check() error {
 // MaxUnitBytes is how long a unit is at most.
 const MaxUnitBytes = 512
 
+// UnitOf returns the unit that the value of an attribute is, as JSON has it: a text, a
+// boolean, or a number that is whole and within ±2^53; "" for anything else, which is
+// in no layer.
+func UnitOf(value any) string {
+	switch x := value.(type) {
+	case string:
+		if len(x) <= MaxUnitBytes {
+			return x
+		}
+	case bool:
+		return strconv.FormatBool(x)
+	case float64:
+		if x == math.Trunc(x) && math.Abs(x) <= 1<<53 {
+			return strconv.FormatInt(int64(x), 10)
+		}
+	}
+	return ""
+}
+
 // Assign returns the variant of a unit, and whether it has one. The empty unit
 // has none, nor one that is longer than MaxUnitBytes. In a layer of viewers or entities unit is the id; in one of an
-// attribute it is the attribute's value, and Forced, which goes by the viewer's
+// attribute it is [UnitOf] the attribute's value, and Forced, which goes by the viewer's
 // id, is for the caller to look at first.
 func (r *Rule) Assign(unit string) (variant string, ok bool) {
 	if v, ok := r.Forced[unit]; ok && (r.Unit == "viewer" || r.Unit == "entity") {

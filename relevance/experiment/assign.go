@@ -2,9 +2,7 @@ package experiment
 
 import (
 	"maps"
-	"math"
 	"slices"
-	"strconv"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/slot"
@@ -197,8 +195,7 @@ func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
 	return dealt{e: e, arm: slot.ArmOf(e.arms, e.prefix.Slot(unit)), unit: unit}
 }
 
-// unitOf returns what of a viewer falls into a slot; "" for nothing. A number is
-// a unit if it is whole, a list never is.
+// unitOf returns what of a viewer falls into a slot; "" for nothing.
 func (l *layer) unitOf(v *millrace.Viewer) string {
 	switch {
 	case v == nil || l.kind == ofEntity:
@@ -207,17 +204,5 @@ func (l *layer) unitOf(v *millrace.Viewer) string {
 		return v.ID
 	}
 	x, _ := v.Value(l.attribute)
-	switch x := x.(type) {
-	case string:
-		if len(x) <= maxUnitBytes {
-			return x
-		}
-	case bool:
-		return strconv.FormatBool(x)
-	case float64:
-		if x == math.Trunc(x) && math.Abs(x) <= 1<<53 {
-			return strconv.FormatInt(int64(x), 10)
-		}
-	}
-	return ""
+	return slot.UnitOf(x)
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,6 +132,51 @@ func times(n float64, shares []float64) []float64 {
 		all[i] = n * shares[i]
 	}
 	return all
+}
+
+// Of the values of an attribute the three take the same for units, and deal them alike.
+func TestUnitsOfAttributesAgree(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	s := compile(t, strings.NewReplacer("unit: viewer", "unit: attribute household", "share: 500", "share: 10000", "[0-3999, 4500]", "[0-9999]",
+		"    targeting: viewer.country in [\"de\", \"fr\"]\n", "", "    holdout: [9500-9999]\n", "").Replace(shown))
+	rule, err := json.Marshal(s.Experiments()[0].Rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "rule.json")
+	if err := os.WriteFile(file, rule, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	units := map[string]bool{
+		"5": true, "5.0": true, `"5.5"`: true, "-0.0": true, "true": true, "9007199254740992": true, "-9007199254740993": true, "1e3": true,
+		"5.5": false, "1e22": false, "9007199254740994": false, "null": false, "[5]": false, `""`: false, `{"a": 1}`: false,
+	}
+	values := slices.Sorted(maps.Keys(units))
+	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, "--json")
+	cmd.Stdin = strings.NewReader(strings.Join(values, "\n") + "\n")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	callers, err := client.ReadRule(rule)
+	if err != nil || len(lines) != len(values) {
+		t.Fatal(err, lines)
+	}
+	for i, text := range values {
+		var value any
+		if err := json.Unmarshal([]byte(text), &value); err != nil {
+			t.Fatal(err)
+		}
+		broker := in(s.Assign("home", &millrace.Viewer{ID: "v", Attributes: map[string]any{"household": value}}))
+		caller, _ := callers.Assign(client.UnitOf(value))
+		if broker != lines[i] || broker != caller || (broker != "") != units[text] {
+			t.Errorf("%s: the broker deals %q, the client %q, Python %q", text, broker, caller, lines[i])
+		}
+	}
 }
 
 // The broker's set, the Go client's rule and docs/assign.py give 1,000 units the

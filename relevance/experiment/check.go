@@ -198,11 +198,14 @@ func (s *Sets) check(f *faults, path string) {
 }
 
 // checkMeant refuses what stands in a variant and sets nothing, which nobody means:
-// null, no weights, a limit of 0. A document that was put in place before keeps what
+// null, no weights, a limit of 0; and a field of outcomes that is never read. A document that was put in place before keeps what
 // it has.
 func (d *Document) checkMeant(f *faults) {
 	const leaveOut = "write what it sets, or leave it out"
 	for i := range d.Experiments {
+		if o := d.Experiments[i].Outcomes; o != nil && strings.Contains(o.AnswerField, ".") {
+			f.addf(fmt.Sprintf("experiments[%d].outcomes.answer_field", i), "write outcomes with a field of their own for it", "%.100q is within another field, and only a field of the record itself is read", o.AnswerField)
+		}
 		for j := range d.Experiments[i].Variants {
 			path := fmt.Sprintf("experiments[%d].variants[%d].set", i, j)
 			n := d.root

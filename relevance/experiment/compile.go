@@ -425,6 +425,9 @@ const (
 	OfCap     Parameter = "cap_per_entity"
 	OfSpacing Parameter = "spacing"
 	OfLimit   Parameter = "limit"
+
+	// OfDistinct is of the feed alone: no variant sets it.
+	OfDistinct Parameter = "distinct_objects"
 )
 
 // parameters returns what is set, sorted.

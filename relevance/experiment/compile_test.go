@@ -269,3 +269,22 @@ func TestPrivateFeeds(t *testing.T) {
 		}
 	}
 }
+
+// A field of outcomes that is within another, and so never read, is refused of a
+// document that is about to be put in place.
+func TestAnswerFieldOfTheRecordItself(t *testing.T) {
+	for field, refused := range map[string]bool{"answer_id": false, "ctx.answer": true} {
+		src := "layers: [{name: l, salt: s, unit: viewer}]\nexperiments:\n  - {name: e, layer: l, feeds: [f], state: draft, slots: [0-9], share: 0, variants: [{name: v, weight: 10000}], outcomes: {topic: clicks, actions: [click], answer_field: " + field + "}}\n"
+		d, err := Parse("d", []byte(src))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Admit([]Document{d}, nil)
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "only a field of the record itself is read") {
+			t.Errorf("%s: %v", field, err)
+		}
+		if _, err := Serve([]Document{d}, nil); err != nil {
+			t.Errorf("%s, which is there already: %v", field, err)
+		}
+	}
+}

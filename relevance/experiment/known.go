@@ -85,6 +85,15 @@ func (e *Experiment) ComparesModels() bool {
 	return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.models()) > 0 })
 }
 
+// Leaves reports whether a variant has a parameter as the feed has it. Weights leave
+// the model that they are of.
+func (s *Sets) Leaves(p Parameter) bool {
+	if p == OfModel {
+		return len(s.models()) == 0
+	}
+	return !slices.Contains(s.parameters(), p)
+}
+
 // Rankings returns the models that a variant ranks by; "" is the feed's own.
 func (s *Sets) Rankings() []string {
 	if models := s.models(); len(models) > 0 {

@@ -161,7 +161,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)
-	cfg.Waits = rollouts.Waits
+	cfg.Leans = rollouts.LeansOf
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err

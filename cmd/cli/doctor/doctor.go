@@ -532,14 +532,14 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	found, documents, lines, err := rollouts.ExperimentFaults(ctx, &d.Flags, cl)
+	says, lines, err := rollouts.ExperimentFaults(ctx, &d.Flags, cl)
 	if err != nil {
 		return "", err
 	}
 	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}
 	}
-	return fmt.Sprintf("%d in %d documents", found, documents), nil
+	return says, nil
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -91,9 +90,8 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	if c.Exposures == "" {
 		return nil
 	}
-	return func(of experiment.Outcomes, from millrace.Time) func(context.Context, func(*outcome.Act)) error {
-		acts := rollouts.Acts(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
-		return acts.Read
+	return func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
+		return rollouts.Acts(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 
@@ -139,7 +137,7 @@ func Coordinator() *cobra.Command {
 			return err
 		}
 		cfg.Cluster, cfg.Dial = cl, conns.Dial
-		if cfg.Waits, err = rollouts.Waits(ctx, cl); err != nil {
+		if cfg.Leans, err = rollouts.LeansOf(ctx, cl); err != nil {
 			return err
 		}
 		made, err := coordinator.New(cfg)

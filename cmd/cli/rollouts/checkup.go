@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
@@ -70,23 +71,23 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string,
 // ExperimentFaults returns how many experiments there are, in how many documents, and
 // which of them give nobody a variant though they may, or whose answers count for
 // none, or cannot be taken over.
-func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Client) (found, documents int, lines []string, err error) {
+func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Client) (says string, lines []string, err error) {
 	t, err := openTrial(ctx, cm, cl, io.Discard)
 	if err != nil {
-		return 0, 0, nil, err
+		return "", nil, err
 	}
 	st, err := t.Read(ctx)
 	if err != nil {
-		return 0, 0, nil, err
+		return "", nil, err
 	}
 	if lines, err = t.notes(ctx, st); err != nil {
-		return 0, 0, nil, err
+		return "", nil, err
 	}
 	lines = append(lines, t.unwatchedLines(st)...)
 	if fault := t.Documents.Fault(); fault != nil {
 		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace experiment drop DOCUMENT --apply")
 	}
-	return len(st.Set.Experiments()), len(st.Versions), lines, nil
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), lines, nil
 }
 
 // lack is what nodes do not have of a version.

@@ -148,8 +148,10 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
 			Long: `Tells of each version of a document, by its own name or that of an experiment in
 it: who put it in place, and when. Beside these it tells who held and resumed its
-experiments, and, of the models that these compare or set weights of, when another
-version began to rank, or was condemned.`},
+experiments; of the models that these compare or set weights of, when another
+version began to rank, or was condemned; and of their feeds, when another
+definition changed what their variants leave to it, whose evidence begins anew
+then.`},
 			func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 				return t.history(ctx, output, args[0])
 			}),
@@ -652,11 +654,15 @@ func (t *trial) history(ctx context.Context, output *display.Form, name string) 
 		return err
 	}
 	of := st.Of(name)
-	versions, err := t.versionsOf(ctx, of, events[0])
+	r, err := t.rollout(ctx)
 	if err != nil {
 		return err
 	}
-	events = append(append(events, t.said(of)...), versions...)
+	others, err := r.becameOthers(ctx, of, events[0].When)
+	if err != nil {
+		return err
+	}
+	events = append(append(events, t.said(of)...), others...)
 	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
 	return output.Write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
 }

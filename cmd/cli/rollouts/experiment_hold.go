@@ -104,12 +104,20 @@ func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
 	return lines
 }
 
-// printTrail prints why an experiment is where it is.
-func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
-	if e.Guards == nil && trail.Looked == nil && len(trail.Decisions) == 0 {
-		return
+// outcomesLine says how old the newest outcomes are by which guards judge; empty: none
+// do. Of an experiment that is not watched it is not known.
+func (t *trial) outcomesLine(st *experiments.State, now time.Time) (line string) {
+	for _, d := range st.Set.Experiments() {
+		trail, unwatched := t.watching(&d)
+		if l := trail.Looked; l != nil && l.Outcomes != nil && unwatched == "" && d.Experiment.State == experiment.Running && d.Experiment.Guards != nil {
+			line += fmt.Sprintf("; outcomes of %s: %s", d.Experiment.Name, newestOutcome(l.Outcomes, now))
+		}
 	}
-	fmt.Fprintln(w)
+	return line
+}
+
+// printWatch prints whether an experiment is watched, and what its next step waits for.
+func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
 	if unwatched != "" {
 		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
 	}
@@ -124,6 +132,13 @@ func printTrail(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 			fmt.Fprintf(w, ": %s", h.Why)
 		}
 		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+	}
+}
+
+// printDecisions prints what was decided about an experiment, and by what.
+func printDecisions(w io.Writer, trail experiments.Trail) {
+	if len(trail.Decisions) > 0 {
+		fmt.Fprintln(w)
 	}
 	for _, d := range trail.Decisions {
 		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
@@ -140,11 +155,24 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	if l.Whole.IsZero() { // a coordinator of before
 		return
 	}
+	if l.Anew != "" {
+		fmt.Fprintf(w, "    evidence began anew at %s: %s\n", l.Since.Format(time.RFC3339), l.Anew)
+	}
 	newest := "no answer has come"
 	if !l.Newest.IsZero() {
 		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
 	}
 	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
+	if o := l.Outcomes; o != nil {
+		fmt.Fprintf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
+	}
+}
+
+func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
+	if o.Newest.IsZero() {
+		return "none has come"
+	}
+	return fmt.Sprintf("the newest is %s old", now.Sub(o.Newest).Round(time.Second))
 }
 
 func printInputs(w io.Writer, all []string) {

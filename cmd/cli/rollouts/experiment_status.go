@@ -2,6 +2,7 @@ package rollouts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -42,8 +44,8 @@ func experimentStatus() *cobra.Command {
 that sets nothing, or is named control. Each viewer counts once, by their first
 page that has come, the earliest by time; who was forced into a variant does not
 count, nor what was shown before the experiment had its name. Which versions of
-models ranked a variant's answers is told, and that it has changed where there are
-several of one model.
+models ranked a variant's answers is told, and that it has CHANGED where there are
+several of one model, or a feed changed what a variant leaves to it.
 
 It may be asked as often as you like: the chance that any interval is ever wrong,
 over all the times together, is at most --alpha. "no difference seen" is no proof
@@ -58,9 +60,11 @@ their first item, of which the interval is. Impressions of one viewer depend on
 each other and have none; what a viewer prefers in all may change.
 
 An experiment with guards is looked at by the coordinator that leads: what it
-waits for, how old its evidence is, and each step that it took with what it was
-decided by, comes next. NOT WATCHED says that no guard sees what is shown, and why.
-Last comes what "feed shadows" says of its feeds, of those that have shadows.`,
+waits for, and how old its evidence is, comes first, out of etcd; NOT WATCHED says
+that no guard sees what is shown, or what viewers do, and why. Each step that it
+took, with what it was decided by, comes behind the comparison. Last comes what
+"feed shadows" says of its feeds, of those that have shadows. A Kafka that does not
+answer for ten seconds ends the command with an error, and what is known is told.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
@@ -104,9 +108,27 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if !begun.IsZero() { // what was of its name before is another experiment's
 		own = max(from, millrace.TimeOf(begun))
 	}
+	as, err := t.shown(ctx, st, &of)
+	if err != nil {
+		return err
+	}
+	trail, unwatched := t.watching(&of)
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: unwatched, experimentShown: as, Trail: trail}
+	// What coordinators know is told whether Kafka answers or not, and before it is asked.
+	if w := t.out; !output.JSON() {
+		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
+		if of.Unfit != "" {
+			fmt.Fprintln(w, unfitLine(&of))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+		}
+		printWatch(w, &of.Experiment, trail, unwatched, time.Now())
+	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()
-	others, err := kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	others, unread := kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
 		}
@@ -114,10 +136,18 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			shadows.Add(r)
 		}
 	})
-	if err != nil {
-		return err
+	if unread != nil { // what was read is not all
+		none, err := compare.New(of).Report(q.alpha)
+		if err != nil {
+			return err
+		}
+		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&none, q.alpha), []shadow.Report{}, display.FaultText(unread)
+		return errors.Join(output.Write(t.out, shown, func(w io.Writer) error {
+			printDecisions(w, trail)
+			return nil
+		}), fmt.Errorf("how the variants do is not known: %w", unread))
 	}
-	strange, unread := outcome.Faults{}, error(nil)
+	strange := outcome.Faults{}
 	if o := of.Experiment.Outcomes; o != nil {
 		acts := Acts(o, kafka.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
@@ -127,28 +157,32 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if err != nil {
 		return err
 	}
-	as, err := t.shown(ctx, st, &of)
+	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
+	rolled, err := t.rollout(ctx)
 	if err != nil {
 		return err
 	}
-	trail, unwatched := t.watching(&of)
-	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
-	shown := statusShown{Unwatched: unwatched, experimentShown: as, reportShown: reportOf(&r, q.alpha), Shadows: shadowsOf(&shadows), Trail: trail, Foreign: others, Strange: strange.N, Unread: display.FaultText(unread)}
+	basis, err := rolled.basis(ctx, &of.Experiment)
+	if err != nil {
+		return err
+	}
+	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && r.First < at && at <= r.Last {
+		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
+	}
 	if strange.N > 0 {
 		shown.FirstStrange = fmt.Sprint(strange.First)
 	}
 	if err := output.Write(t.out, shown, func(w io.Writer) error {
-		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
-		if of.Unfit != "" {
-			fmt.Fprintln(w, unfitLine(&of))
+		if shown.Changed != "" {
+			fmt.Fprintf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
 		}
-		if shown.Unapplied != "" {
-			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+		if shown.Unread != "" {
+			fmt.Fprintf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
 		}
-		printTrail(w, &of.Experiment, trail, unwatched, time.Now())
+		printDecisions(w, trail)
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
 			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
@@ -176,9 +210,11 @@ type statusShown struct {
 	experimentShown
 	reportShown
 	experiments.Trail
-	Unwatched    string          `json:"unwatched,omitempty"` // why nobody knows whether it hurts
-	Shadows      []shadow.Report `json:"shadows"`             // of its feeds
-	Foreign      int             `json:"no_exposures"`        // entries of the topic that this version does not read, or of a time that has not come
+	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
+	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
+	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
+	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
@@ -189,6 +225,7 @@ type reportShown struct {
 	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
+	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
@@ -283,13 +320,13 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
 	for _, a := range r.Arms {
 		arm := shownArm{
-			Variant: a.Variant, Weight: 100 * a.Weight, Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
+			Variant: a.Variant, Weight: inPercent(a.Weight), Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
 			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
 		}
 		for _, x := range a.Ranked {
@@ -316,14 +353,14 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}
 	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "VARIANT\tWEIGHT\tVIEWERS\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99")
+	fmt.Fprintf(t, "VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
 	for _, action := range r.Actions {
 		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
 	}
 	fmt.Fprintln(t)
 	for _, a := range r.Arms {
 		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
-		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, 100*a.Weight, a.Units, a.Answers, a.Forced,
+		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
 			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
 		for _, n := range a.Did {
 			fmt.Fprint(t, "\t", part(n))
@@ -373,20 +410,19 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {
 		if p := r.Split.P; p < alpha/10 {
-			fmt.Fprintf(w, "VIEWERS DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", p)
+			fmt.Fprintf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
 		} else {
-			fmt.Fprintf(w, "viewers fit the weights (p %.2g)\n", p)
+			fmt.Fprintf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
 		}
 	}
 	for _, n := range []struct {
 		count int64
 		what  string
 	}{
-		{r.Crossed, "viewers met two variants, and stay with their first"},
+		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
-		{r.Misdealt, "answers " + compare.Misdealt},
-		{r.Beyond, "answers are of viewers beyond those that are told apart"},
-		{r.BeyondActs, "acts are of viewers, or with items of drafts, beyond those that are told apart"},
+		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
+		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
 	} {
 		if n.count > 0 {
@@ -415,6 +451,9 @@ func printDrafts(w io.Writer, r *compare.Report) error {
 	}
 	return t.Flush()
 }
+
+// inPercent is a weight of 10,000 in percent, without what floats add to it.
+func inPercent(weight float64) float64 { return math.Round(weight*slot.Count) / (slot.Count / 100) }
 
 // text renders a number, and - for none.
 func text(x float64, format string) string {

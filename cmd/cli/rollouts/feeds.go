@@ -31,6 +31,11 @@ import (
 // Feeds are the commands that look at and change what feeds there
 // are.
 func Feeds() []*cobra.Command {
+	var serve bool // --serve
+	serves := func(c *cobra.Command) *cobra.Command {
+		c.Flags().BoolVar(&serve, "serve", false, "let it serve even if it changes what a running experiment compares, whose evidence begins anew then")
+		return c
+	}
 	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, command.Meant) error) *cobra.Command {
 		var a command.Act
 		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
@@ -67,12 +72,15 @@ func Feeds() []*cobra.Command {
 		})
 	}
 	return []*cobra.Command{
-		with(&cobra.Command{
+		serves(with(&cobra.Command{
 			Use:   "define FILE.yaml",
 			Short: "Check a definition and put it in place on every broker, within a second",
 			Long: `Checks a feed definition and stores it in the cluster under its name, as its
 next version. Every index node is asked whether it takes the filter, and the
-models have to serve. A definition with a fault changes nothing.
+models have to serve. A definition with a fault changes nothing. One that changes
+what a variant of a running experiment leaves to the feed, its model say, is
+refused without --serve: what was shown before would be compared with what is
+shown after.
 
   name: news
   types: [post, share]
@@ -83,13 +91,21 @@ models have to serve. A definition with a fault changes nothing.
   cap_per_entity: 3
   limit: 20`,
 			Args: cobra.ExactArgs(1),
-		}, defineFeed),
+		}, func(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
+			return defineFeed(ctx, w, s, args[0], serve)
+		})),
 		looks(&cobra.Command{Use: "list", Short: "The feeds there are, and what is wrong with them", Args: cobra.NoArgs}, listFeeds),
 		looks(&cobra.Command{Use: "show NAME [VERSION]", Short: "A feed's definition", Args: cobra.RangeArgs(1, 2)}, showFeed),
 		looks(&cobra.Command{Use: "diff FILE.yaml", Short: "What `define` would change", Args: cobra.ExactArgs(1)}, diffFeed),
 		looks(&cobra.Command{Use: "history NAME", Short: "Who changed a feed's definition, and when", Args: cobra.ExactArgs(1)}, feedHistory),
-		acts(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)}, rollbackFeed),
-		acts(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)}, dropFeed),
+		serves(acts(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
+				return rollbackFeed(ctx, w, s, name, serve, meant)
+			})),
+		serves(acts(&cobra.Command{Use: "drop NAME", Short: "Take a definition and its versions out of the cluster", Args: cobra.ExactArgs(1)},
+			func(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
+				return dropFeed(ctx, w, s, name, serve, meant)
+			})),
 		feedShadows(),
 	}
 }
@@ -144,8 +160,8 @@ func (s *feedStore) checks(ctx context.Context) (c feeds.Checks, done func(), er
 	}, nil
 }
 
-func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) error {
-	file, err := document.ReadFile(args[0])
+func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, serve bool) error {
+	file, err := document.ReadFile(path)
 	if err != nil {
 		return err
 	}
@@ -155,12 +171,17 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 	}
 	defer done()
 	var d feeds.Defined
+	altered := ""
 	err = s.keeping(ctx, func(ctx context.Context) error {
 		f, err := feeds.Parse(file)
 		if err != nil {
 			return err
 		}
-		return s.keeps(ctx, change{feed: f.Name, to: &f})
+		if err := s.keeps(ctx, change{feed: f.Name, to: &f}); err != nil {
+			return err
+		}
+		altered, err = s.alters(ctx, f.Name, &f, serve)
+		return err
 	}, func(ctx context.Context) (err error) {
 		if checks.Models, err = s.models(ctx); err != nil {
 			return err
@@ -169,9 +190,10 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, args []string) e
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", args[0], err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	fmt.Fprintf(w, "feed %s is defined, version %s\n", d.Feed.Name, d.Version.Version)
+	tellAltered(w, altered)
 	if !d.Fresh {
 		fmt.Fprintf(w, "version %s was there already, with these bytes; it serves\n", d.Version.Version)
 	}
@@ -436,15 +458,18 @@ func writeEvents(w io.Writer, events []cluster.Event) error {
 	return t.Flush()
 }
 
-func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
-	v, err := s.showRollback(ctx, w, name)
+func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve bool, meant command.Meant) error {
+	v, err := s.showRollback(ctx, w, name, serve)
 	if err != nil {
 		return err
 	}
 	if ok, err := meant(); !ok {
 		return err
 	}
-	err = s.keeping(ctx, func(ctx context.Context) error { return s.keepsVersion(ctx, v) }, func(ctx context.Context) error { return goBack(ctx, s.versions, v) })
+	err = s.keeping(ctx, func(ctx context.Context) error {
+		_, err := s.keepsVersion(ctx, v, serve)
+		return err
+	}, func(ctx context.Context) error { return goBack(ctx, s.versions, v) })
 	if err != nil {
 		return err
 	}
@@ -454,7 +479,7 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, m
 
 // showRollback shows what a rollback of a feed would change, and for which
 // experiments. It refuses one to what could not be defined now.
-func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) (v cluster.Version, err error) {
+func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v cluster.Version, err error) {
 	if v, err = s.versions.RollsBackTo(ctx, name); err != nil {
 		return v, err
 	}
@@ -476,16 +501,21 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string) 
 	if d.fault != nil {
 		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, d.fault)
 	}
-	return v, s.keepsVersion(ctx, v)
+	altered, err := s.keepsVersion(ctx, v, serve)
+	tellAltered(w, altered)
+	return v, err
 }
 
-// keepsVersion is keeps of a version of a feed that would serve.
-func (s *feedStore) keepsVersion(ctx context.Context, v cluster.Version) error {
+// keepsVersion is keeps and alters of a version of a feed that would serve.
+func (s *feedStore) keepsVersion(ctx context.Context, v cluster.Version, serve bool) (altered string, err error) {
 	d := s.read(ctx, v)
 	if d.fault != nil {
-		return d.fault
+		return "", d.fault
 	}
-	return s.keeps(ctx, change{feed: v.Name, to: &d.Feed})
+	if err := s.keeps(ctx, change{feed: v.Name, to: &d.Feed}); err != nil {
+		return "", err
+	}
+	return s.alters(ctx, v.Name, &d.Feed, serve)
 }
 
 // showExperiments tells which experiments lean on a feed.
@@ -507,7 +537,7 @@ func goBack(ctx context.Context, versions *cluster.Artefacts, v cluster.Version)
 }
 
 // dropFeed drops the version that serves last: until then the feed is there.
-func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant command.Meant) error {
+func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve bool, meant command.Meant) error {
 	if done, err := dropUnreadable(ctx, w, s.versions, "feed", name, meant); done || err != nil {
 		return err
 	}
@@ -516,17 +546,28 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, meant
 		return fmt.Errorf("the cluster has no definition of %q; see millrace feed list", name)
 	}
 	covers := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
-	if err := s.keepsWithout(ctx, name); err != nil {
+	keeps := func(ctx context.Context) (altered string, err error) {
+		if err = s.keepsWithout(ctx, name); err == nil && covers >= 0 {
+			altered, err = s.alters(ctx, name, &feeds.BuiltIn()[covers], serve)
+		}
+		return altered, err
+	}
+	altered, err := keeps(ctx)
+	if err != nil {
 		return err
 	}
 	if err := s.showDrop(ctx, w, name, covers); err != nil {
 		return err
 	}
+	tellAltered(w, altered)
 	if ok, err := meant(); !ok {
 		return err
 	}
 	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
-	err := s.keeping(ctx, func(ctx context.Context) error { return s.keepsWithout(ctx, name) }, func(ctx context.Context) error {
+	err = s.keeping(ctx, func(ctx context.Context) error {
+		_, err := keeps(ctx)
+		return err
+	}, func(ctx context.Context) error {
 		for _, v := range versions {
 			if err := s.versions.Drop(ctx, v, nil, clusters.Who()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
 				return err

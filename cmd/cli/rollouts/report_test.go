@@ -16,7 +16,7 @@ import (
 
 // Of several variants each has its table below its own heading.
 func TestStatusOfThreeVariants(t *testing.T) {
-	r := compare.Report{First: 1, Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
+	r := compare.Report{First: 1, Units: "viewers", Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
 	var out bytes.Buffer
 	if err := printReport(&out, &r, 0.05); err != nil {
 		t.Fatal(err)
@@ -63,4 +63,28 @@ func TestReportAsJSON(t *testing.T) {
 		}
 	}
 	clitest.JSON(t, "experiment status", out.String())
+}
+
+// What a layer of an attribute counts is told as values of it, and a weight as it was
+// written.
+func TestStatusNamesTheUnit(t *testing.T) {
+	r := compare.Report{
+		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: stats.Split{P: 0.5},
+		Arms: []compare.Arm{{Variant: "a", Weight: 0.3334, Units: 736}, {Variant: "b", Weight: 0.6666}},
+	}
+	var out bytes.Buffer
+	if err := printReport(&out, &r, 0.05); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"VARIANT  WEIGHT  VALUES OF HOUSEHOLD  ANSWERS", "\na        33.34%  736 ", "values of household fit the weights", "1 values of household met two variants"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+	if strings.Contains(strings.ToLower(out.String()), "viewers") {
+		t.Errorf("of viewers:\n%s", &out)
+	}
+	if shown := reportOf(&r, 0.05); shown.Units != r.Units || shown.Arms[0].Weight != 33.34 {
+		t.Errorf("%+v", shown)
+	}
 }

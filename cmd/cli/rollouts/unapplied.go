@@ -7,9 +7,11 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
 // unapplied says of the first variant that answers are not by now why they are not:
@@ -71,21 +73,31 @@ func (r *rollout) rankings(ctx context.Context, e *experiment.Experiment, v *exp
 	return models, nil
 }
 
-// Waits returns what the next step of an experiment waits for besides its guards,
-// for coordinators. What cannot be read is waited for too.
-func Waits(ctx context.Context, cl *cluster.Client) (func(context.Context, *experiment.Experiment) string, error) {
+// leans is what a cluster has of what experiments lean on, for coordinators.
+type leans struct{ *rollout }
+
+// LeansOf returns what experiments lean on, for coordinators.
+func LeansOf(ctx context.Context, cl *cluster.Client) (coordinator.Leans, error) {
 	r, err := openRollout(ctx, cl, io.Discard)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, e *experiment.Experiment) string {
-		why, err := r.unapplied(ctx, e)
-		if err != nil {
-			return fmt.Sprintf("whether its variants are applied is not known: %v", err)
-		}
-		return why
-	}, nil
+	return leans{r}, err
 }
+
+// Waits implements [coordinator.Leans]. What cannot be read is waited for too.
+func (l leans) Waits(ctx context.Context, e *experiment.Experiment) string {
+	why, err := l.unapplied(ctx, e)
+	if err != nil {
+		return fmt.Sprintf("whether its variants are applied is not known: %v", err)
+	}
+	return why
+}
+
+// Basis implements [coordinator.Leans].
+func (l leans) Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error) {
+	return l.basis(ctx, e)
+}
+
+// Revision implements [coordinator.Leans].
+func (l leans) Revision() int64 { return l.models.Revision() + l.feeds.versions.Revision() }
 
 // rollout is what the cluster has of models, read once.
 func (t *trial) rollout(ctx context.Context) (r *rollout, err error) {
@@ -156,42 +168,9 @@ func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (s
 	return says, nil
 }
 
-// versionsOf returns what became of the models that experiments of a document compare,
-// since the document is there.
-func (t *trial) versionsOf(ctx context.Context, of []experiment.Experiment, since cluster.Event) (all []cluster.Event, err error) {
-	r, err := t.rollout(ctx)
-	if err != nil {
-		return nil, err
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
 	}
-	var models []string
-	for i := range of {
-		e := &of[i]
-		for k := range e.Variants {
-			if !e.ComparesModels() && len(e.Variants[k].Set.Weights) == 0 {
-				continue
-			}
-			ranked, err := r.rankings(ctx, e, &e.Variants[k])
-			if err != nil {
-				return nil, err
-			}
-			models = append(models, ranked...)
-		}
-	}
-	slices.Sort(models)
-	for _, name := range slices.Compact(models) {
-		if len(r.models.All()[name]) == 0 {
-			continue // every binary has it
-		}
-		events, err := r.models.History(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range events {
-			if e.When.After(since.When) && slices.Contains([]cluster.Change{cluster.Served, cluster.RolledBack, cluster.Failed, cluster.Released}, e.What) {
-				e.What = cluster.Change(fmt.Sprintf("model %s: %s", name, e.What))
-				all = append(all, e)
-			}
-		}
-	}
-	return all, nil
+	return a + "; " + b
 }

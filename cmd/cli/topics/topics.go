@@ -80,6 +80,9 @@ type stuckShown struct {
 }
 
 func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
+	if err := kafka.Answers(ctx, l.At(ctx)); err != nil {
+		return nil, err
+	}
 	log, err := kafka.InspectTopics(ctx, l.At(ctx), l.Topics())
 	if err != nil {
 		return nil, err

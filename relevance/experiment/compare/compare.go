@@ -47,7 +47,9 @@ type Tally struct {
 	control int // of arms
 	units   map[string]met
 	actions []string
-	did     map[string]did // by unit
+	did     map[string]did  // by unit
+	acted   []millrace.Time // by action: the newest answer with an item that it was done with
+	basis   Basis
 	since   millrace.Time
 	steps   int32 // how often since has changed
 	report  Report
@@ -89,8 +91,12 @@ type arm struct {
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
 	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
+	t.report.Units = "viewers"
+	if attribute, is := strings.CutPrefix(d.Rule.Unit, "attribute "); is {
+		t.report.Units = "values of " + attribute
+	}
 	if o := d.Experiment.Outcomes; o != nil {
-		t.actions = o.Actions
+		t.actions, t.acted = o.Actions, make([]millrace.Time, len(o.Actions))
 	}
 	best := -1
 	for i, a := range d.Rule.Arms { // by name
@@ -126,11 +132,14 @@ func (t *Tally) CountSince(at millrace.Time) {
 	}
 }
 
+// On has what is added after this count only if the basis has it.
+func (t *Tally) On(b Basis) { t.basis = b }
+
 // Add takes an exposure, whatever experiments it is of. Of a unit's first pages
 // the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
-	if i < 0 {
+	if i < 0 || !t.basis.Has(r) {
 		return
 	}
 	e := &r.Experiments[i]
@@ -160,6 +169,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	if r.ServedBefore > 0 {
 		return
 	}
+	a.Latest = max(a.Latest, r.Time)
 	was, again := t.units[e.Unit]
 	switch {
 	case again && was.arm != int32(at):
@@ -208,6 +218,7 @@ func (t *Tally) Did(a *outcome.Act) {
 	if !known || !t.deals(e.Unit, e.Variant, e.Checksum) {
 		return
 	}
+	t.acted[action] = max(t.acted[action], a.Shown)
 	did, again := t.did[e.Unit]
 	if !again {
 		if len(t.did) >= MaxUnits {
@@ -333,6 +344,7 @@ type Arm struct {
 	// Undrafted is how many answers two models were to draft, of which only the
 	// first ranked: no replica that was asked could rank by the second.
 	Undrafted int64
+	Latest    millrace.Time // of its first pages; 0: none has come
 	// Ranked is by which versions of models its answers were ranked, all pages, in the
 	// order of the first of each. A variant that has several of one model has changed
 	// meanwhile, and what is counted pools them.
@@ -388,17 +400,19 @@ func (a *Arm) Changed() (all []string) {
 
 // Report is how the arms do.
 type Report struct {
-	Arms        []Arm // by variant
+	Arms        []Arm  // by variant
+	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
-	First, Last millrace.Time // of answers
-	Split       stats.Split   // whether units fit the weights
-	Crossed     int64         // units that met two variants
-	Beyond      int64         // answers of units that are not told apart
-	Unknown     int64         // answers of variants that the definition does not have
-	Misdealt    int64         // answers of units that the hash deals another variant
-	BeyondActs  int64         // acts of units, or with items of drafts, that are not told apart
-	OtherTeams  int64         // acts with drafts of other models than the definition's
-	Actions     []string      // of the definition's outcomes
+	First, Last millrace.Time   // of answers
+	Split       stats.Split     // whether units fit the weights
+	Crossed     int64           // units that met two variants
+	Beyond      int64           // answers of units that are not told apart
+	Unknown     int64           // answers of variants that the definition does not have
+	Misdealt    int64           // answers of units that the hash deals another variant
+	BeyondActs  int64           // acts of units, or with items of drafts, that are not told apart
+	OtherTeams  int64           // acts with drafts of other models than the definition's
+	Actions     []string        // of the definition's outcomes
+	Acted       []millrace.Time // by these: the newest answer with an item that it was done with; 0: none
 	Effects     []Effect
 	Drafts      []Draft // if they are credited
 }
@@ -453,7 +467,7 @@ const effects = 11
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
-	r.Actions = t.actions
+	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
 	var counts []int64
 	var shares []float64
 	for i := range t.arms {

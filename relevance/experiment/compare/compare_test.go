@@ -85,6 +85,7 @@ func TestUnitsCountOnce(t *testing.T) {
 		{Variant: "old", Weight: 0.5, Units: 2, Fresh: 2, Answers: 2, Forced: 1, Partial: 1, NaN: 1, Items: 2, Share: 5. / 6},
 	}
 	for i := range want {
+		want[i].Latest = map[string]millrace.Time{"new": 1000, "old": 3000}[want[i].Variant]
 		want[i].Did, want[i].Millis, want[i].Share = []int64{}, got.Arms[i].Millis, math.Round(want[i].Share*1e9)/1e9
 		got.Arms[i].Share = math.Round(got.Arms[i].Share*1e9) / 1e9
 	}

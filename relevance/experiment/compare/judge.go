@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -24,7 +25,7 @@ func (v Verdict) Acts() bool { return v.Pause || v.Share > 0 }
 const mismatch = 0.001
 
 // Judge says what is to be done about an experiment whose report was made at
-// the chance of its guards, and whose share is what it is for some time. The
+// the chance of its guards, and that was watched at its share for some time. The
 // chance that it ever says to pause one whose variants all do as the control is
 // at most that, and a thousandth for the split.
 func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
@@ -32,7 +33,7 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		return Verdict{Waits: "it has no guards, and so no ramp"}
 	}
 	if r.Split.P < mismatch && len(r.Arms) > 1 {
-		return Verdict{Pause: true, Why: fmt.Sprintf("viewers do not fit the weights (p %.1g)", r.Split.P)}
+		return Verdict{Pause: true, Why: fmt.Sprintf("%s do not fit the weights (p %.1g)", r.Units, r.Split.P)}
 	}
 	limits, below := limitsOf(e.Guards)
 	for i := range r.Effects {
@@ -59,16 +60,34 @@ func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		return Verdict{Waits: "no guard says stop, and it is at the last step of its ramp"}
 	}
 	if atShare < e.Ramp.Least {
-		return Verdict{Waits: fmt.Sprintf("no guard says stop; it is to stay at %g%% for %s, and has for %s", float64(e.Share)/100, e.Ramp.Least, atShare.Round(time.Second))}
+		return Verdict{Waits: fmt.Sprintf("no guard says stop; it is to stay at %g%% for %s, and has for %s in which it was watched and each variant shown", float64(e.Share)/100, e.Ramp.Least, atShare.Round(time.Second))}
 	}
 	var counts []string
 	for _, a := range r.Arms {
 		if a.Weight > 0 && a.Fresh < e.Ramp.Viewers {
-			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d viewers of each variant are to see something at %g%%, and %d of %s have", e.Ramp.Viewers, float64(e.Share)/100, a.Fresh, a.Variant)}
+			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d %s of each variant are to see something at %g%%, and %d of %s have", e.Ramp.Viewers, r.Units, float64(e.Share)/100, a.Fresh, a.Variant)}
 		}
 		counts = append(counts, fmt.Sprintf("%d of %s", a.Fresh, a.Variant))
 	}
 	return Verdict{Share: next, Why: fmt.Sprintf("no guard after %s and %s", atShare.Round(time.Second), strings.Join(counts, ", "))}
+}
+
+// StandsFor returns for how long an answer of a variant says that the variant is
+// shown: a tenth of the time that a step takes, but ten seconds at least, and ten
+// minutes at most.
+func StandsFor(least time.Duration) time.Duration {
+	return min(max(least/10, 10*time.Second), 10*time.Minute)
+}
+
+// Shown returns when the variant that was not shown for longest was shown last, and
+// which it is; 0: it never was.
+func (r *Report) Shown() (variant string, at millrace.Time) {
+	for _, a := range r.Arms {
+		if a.Weight > 0 && (variant == "" || a.Latest < at) {
+			variant, at = a.Variant, a.Latest
+		}
+	}
+	return variant, at
 }
 
 // limitsOf returns what may not be above its limit, and what not below.
@@ -105,7 +124,7 @@ const Misdealt = "are of viewers whom the hash deals another variant, and do not
 // each effect that is guarded.
 func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 	for _, a := range r.Arms {
-		all = append(all, fmt.Sprintf("%s: %d viewers, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
+		all = append(all, fmt.Sprintf("%s: %d %s, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, r.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
 		all = append(all, a.Changed()...)
 	}
 	if r.Misdealt > 0 {

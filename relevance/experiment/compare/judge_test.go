@@ -287,3 +287,19 @@ func TestGuardsOfOutcomes(t *testing.T) {
 		}
 	}
 }
+
+// What is judged is told by what the layer divides.
+func TestUnitsAreNamed(t *testing.T) {
+	for unit, want := range map[string]string{"viewer": "viewers", "attribute household": "values of household"} {
+		d := defined(t, halves)
+		d.Rule.Unit = unit
+		r, err := New(d).Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := experiment.Experiment{Guards: &experiment.Guards{}, Ramp: &experiment.Ramp{Steps: []int{10_000}, Viewers: 9}}
+		if says := Judge(&e, &r, 0).Waits; r.Units != want || !strings.Contains(says, "9 "+want+" of each variant") || !strings.Contains(Inputs(&e, &r)[0], "0 "+want+",") {
+			t.Errorf("%s: %q, %q", unit, says, Inputs(&e, &r))
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package coordinator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
+)
+
+// acts is how much a guard sees of what viewers of an experiment did.
+type acts struct {
+	read   Acts // nil: it has no outcomes
+	of     experiment.Outcomes
+	from   millrace.Time // of the experiment's evidence
+	newest millrace.Time // outcome; 0: none has come
+	whole  time.Time     // when all was last read; first: when it began
+	unread string        // why that is not so now, or why it counts nothing
+}
+
+const (
+	// actsBlindAfter is for how long outcomes may be unread before guards are said to
+	// be blind: they are read less often than exposures.
+	actsBlindAfter = time.Minute
+	// silent is how much older than the newest answer the newest outcome may be, at
+	// least: the definition's window may say more.
+	silent = 10 * time.Minute
+)
+
+// reads notes that all was read, or why not.
+func (a *acts) reads(err error) {
+	a.newest = a.read.Newest()
+	if err != nil {
+		a.unread = err.Error()
+		return
+	}
+	a.whole, a.unread = time.Now(), ""
+}
+
+func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }
+
+// waits says why no step may be taken by what is known of outcomes; empty: it may.
+func (a *acts) waits(g *experiment.Guards) string {
+	if a.unread == "" || !guardsActs(g) {
+		return ""
+	}
+	return "its guards on what viewers do can count nothing: " + a.unread
+}
+
+// lacks says which outcomes have to come before a step is taken; empty: none. A log of
+// outcomes that nothing comes to says nothing good of a variant.
+func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) string {
+	if a.read == nil || !guardsActs(g) {
+		return ""
+	}
+	began := millrace.TimeOf(since)
+	switch {
+	case a.newest < began:
+		return fmt.Sprintf("its guards on what viewers do wait for outcomes: none has come to %s since %s; %s", a.of.Topic, began, a.age(time.Now()))
+	case a.silence(r.Last) > 0:
+		return fmt.Sprintf("its guards on what viewers do wait for outcomes: %s, and answers have come for %s since", a.age(time.Now()), a.silence(r.Last).Round(time.Second))
+	}
+	for _, action := range slices.Sorted(maps.Keys(g.Fewer)) {
+		if i := slices.Index(r.Actions, action); i >= 0 && r.Acted[i] < began {
+			return fmt.Sprintf("its guard on fewer %s waits for one: no viewer has done that with what was shown since %s; %s", action, began, a.age(time.Now()))
+		}
+	}
+	return ""
+}
+
+// silence is for how long answers have come without an outcome, if that is too long.
+func (a *acts) silence(last millrace.Time) time.Duration {
+	if past := last.Std().Sub(max(a.newest, a.from).Std()); last != 0 && past > max(silent, a.of.For()) {
+		return past
+	}
+	return 0
+}
+
+// age says how old the newest outcome is.
+func (a *acts) age(now time.Time) string {
+	if a.newest == 0 {
+		return fmt.Sprintf("no outcome has come to %s since the evidence began", a.of.Topic)
+	}
+	return fmt.Sprintf("the newest outcome of %s is %s old", a.of.Topic, now.Sub(a.newest.Std()).Round(time.Second))
+}
+
+// blind says why guards on what viewers do see nothing, by when the newest answer was;
+// empty: they do.
+func (a *acts) blind(g *experiment.Guards, last millrace.Time) string {
+	if a.read == nil || !guardsActs(g) {
+		return ""
+	}
+	if past := time.Since(a.whole); a.unread != "" && past >= actsBlindAfter {
+		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s: %s", a.of.Topic, past.Round(time.Second), a.unread)
+	}
+	if past := a.silence(last); past > 0 {
+		return fmt.Sprintf("guards on what viewers do are blind: %s, and answers have come for %s since", a.age(time.Now()), past.Round(time.Second))
+	}
+	return ""
+}
+
+// look is what is noted of it.
+func (a *acts) look() *experiments.OutcomesLook {
+	l := &experiments.OutcomesLook{Topic: a.of.Topic, Whole: a.whole.UTC().Truncate(time.Millisecond)}
+	if a.newest != 0 {
+		l.Newest = a.newest.Std().UTC()
+	}
+	return l
+}
+
+// actsSeen is how much is seen of what viewers of an experiment did that guards watch.
+type actsSeen struct {
+	experiment    string
+	whole, newest time.Time // newest: or the beginning of the evidence
+}
+
+func (g *guard) actsSeen() (all []actsSeen) {
+	for _, w := range g.withOutcomes() {
+		if guardsActs(w.Experiment.Guards) {
+			g.mu.Lock()
+			all = append(all, actsSeen{w.Experiment.Name, w.acts.whole, max(w.acts.newest, w.acts.from).Std()})
+			g.mu.Unlock()
+		}
+	}
+	slices.SortFunc(all, func(a, b actsSeen) int { return strings.Compare(a.experiment, b.experiment) })
+	return all
+}

@@ -156,7 +156,7 @@ func TestStatusTellsOfAnotherModel(t *testing.T) {
 		r := clitest.ShownAt(fmt.Sprint(at.UnixNano()), fmt.Sprint(at.UnixNano()), at, "a")
 		r.Interleaving, r.HeldOut, r.ServedBefore, r.Feed = nil, nil, 0, "news"
 		r.Items[0].Team = -1
-		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "control", Unit: r.Viewer, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
+		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "control", Unit: dealtTo(r.Viewer, "control"), Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
 		clitest.WriteExposures(t.Context(), t, k.Addr(), r)
 	}
 	status := func(more ...string) string {

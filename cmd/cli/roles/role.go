@@ -264,6 +264,7 @@ func (c *Common) Settings() []config.Setting {
 	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
 }
 
+// Complete writes out what is left out.
 func (c *Common) Complete() { c.Cluster = c.clusterName() }
 
 // kafka is the role's Kafka.

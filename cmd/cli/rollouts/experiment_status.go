@@ -214,7 +214,7 @@ type statusShown struct {
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
 	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
-	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, or of a time that has not come
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
@@ -320,7 +320,7 @@ func known(x float64) *float64 {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -421,6 +421,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	}{
 		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
+		{r.Misdealt, "answers " + compare.Misdealt},
 		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
 		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},

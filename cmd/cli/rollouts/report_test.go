@@ -36,7 +36,7 @@ func TestReportAsJSON(t *testing.T) {
 	none := compare.Effect{Variant: "b", What: compare.Items, Effect: stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: math.Inf(-1), High: math.Inf(1)}, P: 1}}
 	less := compare.Effect{Variant: "b", What: compare.Refused, Effect: stats.Effect{Value: 0.5, Interval: stats.Interval{Low: 0.25, High: 0.75}, P: 0.001}}
 	r := compare.Report{
-		Control: "a", First: 1, Last: 2, Actions: []string{"click"}, Effects: []compare.Effect{none, less},
+		Control: "a", Units: "viewers", First: 1, Last: 2, Actions: []string{"click"}, Effects: []compare.Effect{none, less},
 		Arms: []compare.Arm{{Variant: "a", Weight: 0.5, Items: math.NaN(), Millis: [3]float64{math.NaN(), 2, 3}, Did: []int64{7}}},
 		Drafts: []compare.Draft{
 			{Variant: "b", Action: "click", Teams: []string{"home", "next"}, Impressions: interleave.Tally{Wins: 5, Losses: 2, Ties: 3}, Units: interleave.Tally{Wins: 2, Ties: 2}, First: [2]int64{1, 3}, Effect: stats.Effect{Value: 3, Interval: stats.Interval{Low: 0.5, High: math.Inf(1)}, P: 0.5}},

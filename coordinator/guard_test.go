@@ -166,10 +166,10 @@ func (l *actLog) Newest() millrace.Time {
 }
 
 // click lets a viewer click now on what they were shown then.
-func (l *actLog) click(variant, unit string, shown time.Time) {
+func (l *actLog) click(variant string, viewer int, shown time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = append(l.all, outcome.Act{Action: "click", At: millrace.TimeOf(time.Now()), Shown: millrace.TimeOf(shown), Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: unit}}})
+	l.all = append(l.all, outcome.Act{Action: "click", At: millrace.TimeOf(time.Now()), Shown: millrace.TimeOf(shown), Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: viewerOf(variant, viewer)}}})
 }
 
 func newTrial(t *testing.T, document string) *trial {
@@ -921,18 +921,18 @@ func TestRampsWaitForOutcomes(t *testing.T) {
 	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
 		t.Errorf("%+v", l.Outcomes)
 	}
-	tr.acts.click("a", "v0", time.Now().Add(-time.Hour))
+	tr.acts.click("a", 0, time.Now().Add(-time.Hour))
 	time.Sleep(time.Second)
 	if e := tr.now(); e.Share != 100 {
 		t.Errorf("ramped to %d by a click of before", e.Share)
 	}
-	tr.acts.click("a", "v2", time.Now())
+	tr.acts.click("a", 2, time.Now())
 	tr.becomes(experiment.Running, 1000)
 	tr.saying("its guards on what viewers do wait for outcomes: none has come to clicks since ", func() { tr.show(4, nil) })
 	if gaugeOf(c, "outcomes_seconds") < 0 || gaugeOf(c, "outcomes_newest_seconds") <= 0 {
 		t.Error("no metric of outcomes")
 	}
-	tr.acts.click("b", "v3", time.Now())
+	tr.acts.click("b", 3, time.Now())
 	tr.becomes(experiment.Running, 10_000)
 }
 

@@ -35,7 +35,13 @@ func openRetaining(t testing.TB, c cache.Config, kept map[millrace.ContentType]s
 
 func openStored(t testing.TB, c cache.Config, o store.Options) (*Node, *replica.Replicas) {
 	t.Helper()
-	n, err := Open(Config{ID: "test", Dir: t.TempDir(), Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Cache: c, Store: o})
+	return openIn(t, t.TempDir(), c, o)
+}
+
+// openIn opens a node with a data directory.
+func openIn(t testing.TB, dir string, c cache.Config, o store.Options) (*Node, *replica.Replicas) {
+	t.Helper()
+	n, err := Open(Config{ID: "test", Dir: dir, Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Cache: c, Store: o})
 	if err != nil {
 		t.Fatal(err)
 	}

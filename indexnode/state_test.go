@@ -2,6 +2,7 @@ package indexnode
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -15,8 +16,8 @@ import (
 // A partition of an earlier version's store, which has no counts, is told to be
 // uncounted until the node has counted it.
 func TestAPartitionWithoutCountsIsCounted(t *testing.T) {
-	fs := vfs.NewMem()
-	s, err := store.Open("node/store", store.Options{FS: fs, FlushEvery: -1})
+	fs, dir := vfs.NewMem(), t.TempDir()
+	s, err := store.Open(filepath.Join(dir, "store"), store.Options{FS: fs, FlushEvery: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +28,14 @@ func TestAPartitionWithoutCountsIsCounted(t *testing.T) {
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	db, err := pebble.Open("node/store", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+	db, err := pebble.Open(filepath.Join(dir, "store"), &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(db.Delete([]byte{0xff, 0xfe, 'c', 0, 7}, pebble.NoSync), db.Flush(), db.Close()); err != nil {
 		t.Fatal(err)
 	}
-	n, _ := openStored(t, cache.Config{Memory: 16 << 10}, store.Options{FS: fs, FlushEvery: -1})
+	n, _ := openIn(t, dir, cache.Config{Memory: 16 << 10}, store.Options{FS: fs, FlushEvery: -1})
 	if c, err := n.store.Counts(7); err != nil || c.Known {
 		t.Fatalf("%+v: %v", c, err)
 	}

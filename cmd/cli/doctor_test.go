@@ -231,7 +231,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		return strings.Contains(out, "nodes remember what it has lost")
 	})
 	lacks(c.says(restore, fails, c.doctor()...), assign)
-	c.says("which nodes remember", fails, c.show()...)
+	c.says(`etcd has lost the assignment: ["node-1`, fails, c.show()...)
 	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
 	c.says("millrace cluster restore --data", fails, anew...)
 	c.says("not the name of this cluster", fails, append(anew, "--override", "other")...)

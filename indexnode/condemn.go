@@ -60,7 +60,7 @@ type condemned struct {
 type evidence struct {
 	nan, slow atomic.Int32
 	weighted  atomic.Int32  // by other weights, without a finite score
-	heard     atomic.Int64  // when the last question had a finite score, or the first had none, in nanoseconds
+	since     atomic.Int64  // when the first of the row had no finite score, in nanoseconds
 	limit     time.Duration // for a record
 }
 
@@ -224,22 +224,21 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 		return
 	}
 	e := c.evidence(m)
-	now := time.Now().UnixNano()
 	if by.Finite {
 		reset(&e.nan)
-		if now-e.heard.Load() > int64(silent/100) { // few writes
-			e.heard.Store(now)
-		}
 		return
 	}
-	e.heard.CompareAndSwap(0, now)
+	now := time.Now().UnixNano()
+	if e.nan.Load() == 0 {
+		e.since.Store(now)
+	}
 	n := e.nan.Add(1)
 	if n%condemnAfter != 0 || !c.othersScore(ctx, req, id) {
 		return
 	}
 	if has, tried := c.try(ctx, id, m); tried && !has {
 		c.condemn(id, causeNaN, "it gave no score that is a finite number to %d questions in a row on %s, nor to records of its own choice", n, c.node.cfg.ID)
-	} else if quiet := time.Duration(now - e.heard.Load()); quiet >= c.silence {
+	} else if quiet := time.Duration(now - e.since.Load()); quiet >= c.silence {
 		c.condemn(id, causeNaN, "it gave no score that is a finite number to any question for %s on %s, %d in a row", quiet.Round(time.Second), c.node.cfg.ID, n)
 	}
 }

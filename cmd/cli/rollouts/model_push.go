@@ -30,10 +30,11 @@ func pushModel(avsc *[]string) *cobra.Command {
 it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
-serves, or costs over fifty times as much, is published, and the command
-fails: it serves only with --serve. So it is with one that changes what a variant of a running experiment is ranked
-by, where the experiment compares models and what serves is not condemned. One that lacks a weight which a variant of an experiment sets does not
-serve while there is that experiment.`,
+serves, or costs over fifty times as much, is published, and the command fails:
+it serves only with --serve. So it is with one that changes what a variant of a
+running experiment is ranked by, where the experiment compares models and what
+serves is not condemned. One that lacks a weight which a variant of an
+experiment sets does not serve while there is that experiment.`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, r *rollout, args []string) error {
 		pack, err := packToPush(args[0], *avsc)

@@ -136,10 +136,7 @@ func times(n float64, shares []float64) []float64 {
 
 // Of the values of an attribute the three take the same for units, and deal them alike.
 func TestUnitsOfAttributesAgree(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("no python3")
-	}
+	python := pythonOf(t)
 	s := compile(t, strings.NewReplacer("unit: viewer", "unit: attribute household", "share: 500", "share: 10000", "[0-3999, 4500]", "[0-9999]",
 		"    targeting: viewer.country in [\"de\", \"fr\"]\n", "", "    holdout: [9500-9999]\n", "").Replace(shown))
 	rule, err := json.Marshal(s.Experiments()[0].Rule)
@@ -183,17 +180,7 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 // same variants. MILLRACE_PYTHON names the Python, or python3 is taken; it needs
 // no packages.
 func TestPythonAndClientAgree(t *testing.T) {
-	python, given := os.LookupEnv("MILLRACE_PYTHON")
-	if !given {
-		python = "python3"
-	}
-	python, err := exec.LookPath(python)
-	switch {
-	case err != nil && given:
-		t.Fatalf("MILLRACE_PYTHON: %v", err)
-	case err != nil:
-		t.Skip("no python3: install one, or set MILLRACE_PYTHON")
-	}
+	python := pythonOf(t)
 	r := random(1)
 	s := compile(t, replace(replace(replace(replace(replace(shown, "share: 500", "share: 9000"), "[0-3999, 4500]", "[0-6000, 7000-7999]"),
 		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", ""))
@@ -238,4 +225,21 @@ func TestPythonAndClientAgree(t *testing.T) {
 	if n[""] < 100 || n["control"] < 50 || n["treatment"] < 300 {
 		t.Errorf("%v: the test tries too little", n)
 	}
+}
+
+// pythonOf is the Python that MILLRACE_PYTHON names, or else python3, if there is one.
+func pythonOf(t *testing.T) string {
+	t.Helper()
+	python, given := os.LookupEnv("MILLRACE_PYTHON")
+	if !given {
+		python = "python3"
+	}
+	python, err := exec.LookPath(python)
+	switch {
+	case err != nil && given:
+		t.Fatalf("MILLRACE_PYTHON: %v", err)
+	case err != nil:
+		t.Skip("no python3: install one, or set MILLRACE_PYTHON")
+	}
+	return python
 }

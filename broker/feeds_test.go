@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace"
@@ -27,32 +25,6 @@ func settled(b *feeds.Book) feeds.Set {
 		<-b.Rests()
 	}
 	return b.Current()
-}
-
-// faultsOf returns the feeds whose definition has a fault, as metrics say.
-func faultsOf(t *testing.T, bad prometheus.Collector) (feeds []string) {
-	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(bad)
-	all, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range all {
-		for _, m := range family.Metric {
-			feeds = append(feeds, label(m, "feed"))
-		}
-	}
-	return feeds
-}
-
-func label(m *dto.Metric, name string) string {
-	for _, l := range m.Label {
-		if l.GetName() == name {
-			return l.GetValue()
-		}
-	}
-	return ""
 }
 
 // TestDefinitionsAreReadOffTheRequestPath: while one is read for ever,
@@ -106,7 +78,7 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 	if f := settled(b.feeds)["jobs"]; f.Version != 1 {
 		t.Errorf("serves %+v", f)
 	}
-	if got := faultsOf(t, b.feeds.Collectors()[0]); !slices.Equal(got, []string{"jobs"}) {
+	if got := feedstest.FaultsOf(t, b.feeds.Collectors()[0]); !slices.Equal(got, []string{"jobs"}) {
 		t.Errorf("faults are told of %v", got)
 	}
 	// One node that takes it is enough: the other does not know a schema yet.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
@@ -81,4 +82,13 @@ experiments: [{name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999],
 			t.Error(err)
 		}
 	}
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.Label {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
 }

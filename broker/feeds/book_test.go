@@ -12,9 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -67,7 +64,7 @@ func TestDefinedFeeds(t *testing.T) {
 	if before["jobs"].Version != 5 || len(before) != 4 {
 		t.Error("a set that was handed out has changed")
 	}
-	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs", "other"}) {
+	if got := feedstest.FaultsOf(t, book.bad); !slices.Equal(got, []string{"jobs", "other"}) {
 		t.Errorf("faults are told of %v", got)
 	}
 
@@ -79,35 +76,9 @@ func TestDefinedFeeds(t *testing.T) {
 	if f := book.Current()["file"]; f.Model != "m" || f.Version != 0 {
 		t.Errorf("file is %+v", f)
 	}
-	if got := faultsOf(t, book.bad); len(got) > 0 {
+	if got := feedstest.FaultsOf(t, book.bad); len(got) > 0 {
 		t.Errorf("faults are still told of %v", got)
 	}
-}
-
-// faultsOf returns the feeds whose definition has a fault, as metrics say.
-func faultsOf(t *testing.T, bad *prometheus.GaugeVec) (feeds []string) {
-	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(bad)
-	all, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range all {
-		for _, m := range family.Metric {
-			feeds = append(feeds, label(m, "feed"))
-		}
-	}
-	return feeds
-}
-
-func label(m *dto.Metric, name string) string {
-	for _, l := range m.Label {
-		if l.GetName() == name {
-			return l.GetValue()
-		}
-	}
-	return ""
 }
 
 // TestABadDefinitionKeepsTheLastGoodAcrossRestarts: a broker that starts while
@@ -127,7 +98,7 @@ func TestABadDefinitionKeepsTheLastGoodAcrossRestarts(t *testing.T) {
 	if f := settled(book)["jobs"]; f.Version != 1 {
 		t.Errorf("serves %+v", f)
 	}
-	if got := faultsOf(t, book.bad); !slices.Equal(got, []string{"jobs"}) {
+	if got := feedstest.FaultsOf(t, book.bad); !slices.Equal(got, []string{"jobs"}) {
 		t.Errorf("faults are told of %v", got)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -110,4 +113,25 @@ func (d *Definitions) Drop(name string) {
 	delete(d.Versions, name)
 	d.Mu.Unlock()
 	d.Serve("", 0, "")
+}
+
+// FaultsOf returns the feeds whose definition has a fault, as metrics say.
+func FaultsOf(t *testing.T, bad prometheus.Collector) (feeds []string) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(bad)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		for _, m := range family.Metric {
+			for _, l := range m.Label {
+				if l.GetName() == "feed" {
+					feeds = append(feeds, l.GetValue())
+				}
+			}
+		}
+	}
+	return feeds
 }

@@ -149,6 +149,28 @@ func (d *deals) scorer(model, form string, set map[string]float64) oracle.Score 
 	return d.scorers[key]
 }
 
+// waitDealt returns once the broker deals the entities of a feed that has an
+// experiment of entities.
+func waitDealt(t *testing.T, cl *client.Client, everybody []millrace.Timeline) {
+	t.Helper()
+	req := &feedv1.GetFeedRequest{Feed: dealtFeed(0), Viewer: &feedv1.Viewer{Id: "member:1"}}
+	for _, tl := range everybody[:min(len(everybody), 500)] {
+		req.Entities = append(req.Entities, string(tl.Entity))
+	}
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		resp, err := cl.GetFeed(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Receipt.EntityVariants) > 0 {
+			return
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatal("the broker does not deal")
+		}
+	}
+}
+
 // TestRandomExperimentsEqualTheOracle deals viewers and entities by random
 // experiments, which set weights, models, filters, types and caps. Each answer,
 // and what became of records in it, is the oracle's, which treats each candidate
@@ -206,6 +228,7 @@ func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 	t.Cleanup(func() { _ = cl.Close() })
 
 	draw, long, everybody := oracle.NewQuestions(truth), records(truth), truth.Timelines()
+	waitDealt(t, cl, everybody)
 	questions := 150
 	if testing.Short() {
 		questions = 40
@@ -260,17 +283,8 @@ func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 		}
 		req := request(&drawn)
 		req.Feed, req.Model, req.From = dealtFeed(feed), "", nil
-		var resp *feedv1.GetFeedResponse
-		for began := time.Now(); ; {
-			resp, err = cl.GetFeed(ctx, req)
-			must(err)
-			if n > 0 || len(resp.Receipt.EntityVariants) > 0 || len(counted) == 0 {
-				break
-			}
-			if time.Since(began) > 30*time.Second {
-				t.Fatal("the broker does not deal")
-			}
-		}
+		resp, err := cl.GetFeed(ctx, req)
+		must(err)
 		want := truth.Query(q).Items
 		if diff := oracle.Diff(want, oracle.FeedItems(resp.Items)); diff != "" {
 			t.Fatalf("question %d, %v:\n%s", n, req, diff)

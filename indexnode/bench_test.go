@@ -245,8 +245,15 @@ func BenchmarkJudge(b *testing.B) {
 		began := cpuTime()
 		for range times {
 			for _, req := range requests {
-				by := query.Measured{Took: time.Millisecond, Rows: 20_000, Scored: 20_000, Finite: true}
-				n.condemned.judgeCost(id, m, by)
+				by := query.Measured{Took: time.Millisecond, Scored: 20_000, Finite: true}
+				var cost costWatch
+				w := cost.begin(n.condemned, id, m, true)
+				for range 20 {
+					if err := w.Scored(1000, 50*time.Microsecond); err != nil {
+						b.Fatal(err)
+					}
+				}
+				cost.end(by)
 				n.condemned.judgeScores(b.Context(), req, id, m, by)
 			}
 		}

@@ -18,6 +18,7 @@ type otherRanking struct {
 	model *relevance.Model // nil: err says why it is not here
 	items []query.Item     // as long as those of the question's query
 	alone bool             // the time is its own, and no part of what several took
+	cost  costWatch        // while it goes alone
 	query.Measured
 	err error
 }
@@ -61,7 +62,6 @@ func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, ro
 	}
 	alone := len(here) == 1 || n.condemned.joint.Add(1)%aloneOf == 1
 	if slices.ContainsFunc(here, func(o *otherRanking) bool { return n.condemned.suspect(o.model) }) {
-		q.CountProcessorBeside()
 		alone = true
 	}
 	if !alone {
@@ -74,9 +74,12 @@ func (n *Node) rankBeside(ctx context.Context, r *resolution, q *query.Query, ro
 		}
 	}
 	for i := 0; alone && i < len(here); i++ {
-		here[i].alone, here[i].err = true, n.rankTogether(ctx, q, here[i:i+1])
-		n.blameBeside(q, here[i])
+		o := here[i]
+		q.WatchBeside(o.cost.begin(n.condemned, o.id(), o.model, true))
+		o.alone, o.err = true, n.rankTogether(ctx, q, here[i:i+1])
+		n.blameBeside(q, o)
 	}
+	q.WatchBeside(nil)
 	for _, o := range here {
 		room.measure(o.items)
 	}

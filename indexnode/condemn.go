@@ -27,9 +27,9 @@ const (
 	causeCost  = "cost"
 )
 
-// condemnAfter is how many questions in a row must speak against a version,
-// where one alone may have a reason of its own: a viewer of whom nothing is
-// known, or a machine that was busy with something else.
+// condemnAfter is how many questions in a row, or portions of them (see costWatch),
+// must speak against a version, where one alone may have a reason of its own: a
+// viewer of whom nothing is known, or a machine that was busy with something else.
 const condemnAfter = 10
 
 // condemner keeps the versions of models that failed on this node, and tells
@@ -58,10 +58,12 @@ type condemned struct {
 
 // evidence counts questions in a row that speak against a model.
 type evidence struct {
-	nan, slow atomic.Int32
-	weighted  atomic.Int32  // by other weights, without a finite score
-	since     atomic.Int64  // when the first of the row had no finite score, in nanoseconds
-	limit     time.Duration // for a record
+	nan      atomic.Int32
+	weighted atomic.Int32  // by other weights, without a finite score
+	since    atomic.Int64  // when the first of the row had no finite score, in nanoseconds
+	slow     atomic.Int32  // portions
+	slowIn   atomic.Int32  // questions that have such
+	limit    time.Duration // for a record
 }
 
 func newCondemner(n *Node) *condemner {
@@ -142,21 +144,20 @@ func idOf(req *nodev1.QueryRequest) relevance.ID {
 	return relevance.ID{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
 }
 
-// suspect reports whether a question before took a model too long. Then the time
-// of a processor counts: time passes as well where the process was stopped, or
-// others had the processor.
+// suspect reports whether a model took too long before.
 func (c *condemner) suspect(m *relevance.Model) bool {
 	e, ok := c.seen.Load(m)
-	return ok && e.(*evidence).slow.Load() > 0
+	return ok && e.(*evidence).suspected()
 }
 
-// judge looks at what a question has come to by each model that ranked in it.
+// judge looks at what a question has come to by each model that ranked in it. What
+// it took was judged meanwhile.
 func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *resolution, q *query.Query, err error) {
 	if ctx.Value(ownQuestion{}) != nil {
 		return
 	}
 	id, m := idOf(req), r.spec.Model.Own()
-	c.judgeCost(id, m, q.Measured())
+	r.cost.end(q.Measured())
 	if err != nil { // it may have been over before all was scored
 		return
 	}
@@ -171,7 +172,7 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *reso
 	for i := range r.beside {
 		if o := &r.beside[i]; o.err == nil {
 			if o.alone {
-				c.judgeCost(o.id(), o.model, o.Measured)
+				o.cost.end(o.Measured)
 			}
 			if ofPages {
 				c.judgeScores(ctx, req, o.id(), o.model, o.Measured)
@@ -194,24 +195,6 @@ func atAnother(req *nodev1.QueryRequest) bool {
 // pageLife is how long pages of a feed are asked for, and an hour for clocks that
 // differ.
 const pageLife = 25 * time.Hour
-
-// judgeCost condemns a pushed version that took too long for each record.
-func (c *condemner) judgeCost(id relevance.ID, m *relevance.Model, by query.Measured) {
-	if id.Version == "" || by.Rows == 0 {
-		return
-	}
-	e := c.evidence(m)
-	switch each := by.Took / time.Duration(by.Rows); {
-	case each <= e.limit || by.Took < harmless:
-		reset(&e.slow)
-	case !by.Processor:
-		e.slow.CompareAndSwap(0, 1) // it may have been the machine: see suspect
-	default:
-		if n := e.slow.Add(1); n >= condemnAfter || by.Took >= tooLong {
-			c.condemn(id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations", each, c.node.cfg.ID, e.limit, m.Cost())
-		}
-	}
-}
 
 // judgeScores condemns a pushed version that had no finite score for any
 // candidate. NaN and the infinities rank, but say nothing of a record: golden rows
@@ -265,14 +248,6 @@ func again(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 		Filter: req.Filter, RequestFilter: req.RequestFilter, Model: by.Name, ModelVersion: by.Version, ModelSum: by.Sum, Limit: 1,
 	}
 }
-
-// tooLong is what a model may take for one question, if it takes too long for
-// each record: then no other question is waited for.
-const tooLong = 250 * time.Millisecond
-
-// harmless is what a model may take for a question whatever that is for each
-// record: of few records, to begin takes longer than to score.
-const harmless = 200 * time.Microsecond
 
 // reset writes only where there is something to forget: many processors read
 // it.

@@ -58,6 +58,7 @@ type resolution struct {
 	warms *cache.Warming // what is read goes into; nil: into the cache as a question's
 
 	beside []otherRanking // other models that rank what is found
+	cost   costWatch      // of the model that ranks
 }
 
 // view is a partition's part of a resolution.
@@ -94,7 +95,7 @@ func (r *resolution) release() {
 		r.views[i] = view{rows: r.views[i].rows[:0]}
 	}
 	r.loan.Return()
-	r.warms, r.beside = nil, nil
+	r.warms, r.beside, r.cost = nil, nil, costWatch{}
 	r.node, r.loan, r.spec, r.asked, r.types, r.found, r.views = nil, nil, nil, nil, r.types[:0], r.found[:0], r.views[:0]
 	resolutions.Put(r)
 }

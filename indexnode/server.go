@@ -128,8 +128,8 @@ func (n *Node) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Qu
 // rank scans, and judges the versions that score by it.
 func (n *Node) rank(ctx context.Context, r *resolution, q *query.Query, req *nodev1.QueryRequest, began, resolved time.Time) (resp *nodev1.QueryResponse, err error) {
 	defer n.condemned.blame(req, q, &err)
-	if n.condemned.suspect(r.spec.Model.Own()) {
-		q.CountProcessor()
+	if ctx.Value(ownQuestion{}) == nil {
+		q.Watch(r.cost.begin(n.condemned, idOf(req), r.spec.Model.Own(), req.GivesWay))
 	}
 	resp, err = n.scan(ctx, r, q, req, began, resolved)
 	n.condemned.judge(ctx, req, r, q, err)

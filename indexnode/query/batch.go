@@ -35,7 +35,7 @@ type batch struct {
 	features column.Packed
 	row      *column.Slab       // of features, widened
 	objects  *relevance.Objects // of each row; nil if the scan reads none
-	lengthy  lengthy
+	pieces   pieces
 
 	oldest, newest int64 // no time of a row is before or after
 }
@@ -63,7 +63,7 @@ func (b *batch) ready(p *plan, k kind) {
 	var objects *column.Layout
 	if k != passed {
 		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
-		b.lengthy.bind(p.model.Readings(), p.rows, b.columns)
+		b.pieces.bind(p.rows, b.columns, p.model)
 		objects = p.scorer.ObjectLayout()
 	}
 	b.reads(p, objects)
@@ -257,7 +257,7 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 	if b.objects != nil {
 		p.scorer.SetObjects(b.objects.Slab())
 	}
-	if err := q.pieces(ctx, &q.spent, &b.lengthy, rows, sel, func(lo, hi int) {
+	if err := q.pieces(ctx, &q.spent, &b.pieces, rows, sel, func(lo, hi int) {
 		if b.kind == folded {
 			p.scorer.ScoreFolded(b.own, rows, sel[lo:hi], features, scores[lo:hi])
 		} else {

@@ -12,7 +12,7 @@ import (
 // are by model, and hold as long as those of the query.
 func (q *Query) Beside(ctx context.Context, j *relevance.Joint) (items [][]Item, err error) {
 	p := besidePass{q: q, joint: j, plans: make([]*besidePlan, len(q.plans))}
-	q.scoring, q.besideSpent = false, spent{processor: q.besideSpent.processor} // it is another model's turn
+	q.scoring, q.besideSpent = false, spent{watcher: q.besideSpent.watcher} // it is another model's turn
 	done := false
 	defer func() {
 		if !done { // what was interrupted is not used again
@@ -146,11 +146,7 @@ func (p *besidePass) plan(i int32) (*besidePlan, error) {
 	b := &pl.batch
 	b.full = batchRows
 	b.columns, b.entity = pl.scorer.Reads(append(b.columns, pl.time))
-	all := 0
-	for _, m := range p.joint.Models() {
-		all += m.Readings()
-	}
-	b.lengthy.bind(all, pl.rows, b.columns)
+	b.pieces.bind(pl.rows, b.columns, p.joint.Models()...)
 	b.reads(pl.plan, pl.scorer.ObjectLayout())
 	p.plans[i] = pl
 	return pl, nil
@@ -180,7 +176,7 @@ func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	if b.objects != nil {
 		pl.scorer.SetObjects(b.objects.Slab())
 	}
-	if err := p.q.pieces(ctx, &p.q.besideSpent, &b.lengthy, rows, sel, func(lo, hi int) {
+	if err := p.q.pieces(ctx, &p.q.besideSpent, &b.pieces, rows, sel, func(lo, hi int) {
 		p.piece = p.piece[:0]
 		for _, out := range p.out {
 			p.piece = append(p.piece, out[lo:hi])

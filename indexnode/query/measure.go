@@ -13,11 +13,9 @@ const measuredItems = 4
 
 // Measured is what is known of how a model ranked.
 type Measured struct {
-	Took      time.Duration // to score rows
-	Processor bool          // Took is time of a processor
-	Rows      int64         // that were scored, what was folded included
-	Scored    int64         // candidates, what bounds left out included
-	Finite    bool          // one of them has a score that is a finite number
+	Took   time.Duration // to score rows
+	Scored int64         // candidates, what bounds left out included
+	Finite bool          // one of them has a score that is a finite number
 
 	Lacking map[string]int64 // items without a value, by feature, of those looked at; nil unless Spec.Measure
 	Looked  int              // at so many items
@@ -25,7 +23,7 @@ type Measured struct {
 
 // Measured returns what is known of how the question's model ranked.
 func (q *Query) Measured() Measured {
-	return q.measured(q.spent.time, q.spent)
+	return q.measured(q.spent.time)
 }
 
 // MeasuredBeside returns the same of the models of j, which ranked beside it at
@@ -39,17 +37,17 @@ func (q *Query) MeasuredBeside(j *relevance.Joint) (all []Measured) {
 		if i == len(shares)-1 {
 			took = q.besideSpent.time // whatever was rounded
 		}
-		all = append(all, r.measured(took-charged, q.besideSpent))
+		all = append(all, r.measured(took-charged))
 		charged = took
 	}
 	return all
 }
 
-// measured is what is known of a ranking, of which scoring took so much of what
-// was spent. What bounds leave out is less than something, and so a number.
-func (q *Query) measured(took time.Duration, of spent) Measured {
+// measured is what is known of a ranking, of which scoring took so much. What
+// bounds leave out is less than something, and so a number.
+func (q *Query) measured(took time.Duration) Measured {
 	return Measured{
-		Took: took, Processor: of.processor, Rows: of.rows, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,
+		Took: took, Scored: q.stages.Scored, Finite: q.finite || q.unscored > 0,
 		Lacking: q.lacking, Looked: min(q.looked, measuredItems),
 	}
 }

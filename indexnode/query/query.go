@@ -108,20 +108,29 @@ type asked struct {
 	from     millrace.Time
 }
 
-// spent is what scoring took, and of how many rows.
+// spent is what scoring took.
 type spent struct {
-	time      time.Duration
-	rows      int64
-	processor bool // time is that of a processor
+	time    time.Duration
+	grown   int     // how many times pieces have
+	watcher Watcher // nil: nobody
 }
 
-// CountProcessor has [Query.Measured] count the time of a processor, not that
-// which passes: a model is not to blame for a process that was stopped, or a
-// machine that had others to run. It costs some microseconds for each batch.
-func (q *Query) CountProcessor() { q.spent.processor = true }
+// Watcher looks at what scoring takes while it goes on.
+type Watcher interface {
+	// Scored is told of each piece of rows what it took, of a processor where
+	// Processor says so. An error ends the scan, and is its error.
+	Scored(rows int, took time.Duration) error
+	// Processor reports whether the time of a processor is to be told of the next
+	// piece, not that which passes: a model is not to blame for a process that was
+	// stopped, or a machine that had others to run. It costs some microseconds.
+	Processor() bool
+}
 
-// CountProcessorBeside has [Query.MeasuredBeside] do so.
-func (q *Query) CountProcessorBeside() { q.besideSpent.processor = true }
+// Watch has w look at what [Query.Scan] does.
+func (q *Query) Watch(w Watcher) { q.spent.watcher = w }
+
+// WatchBeside has w look at what [Query.Beside] does; nil: nobody.
+func (q *Query) WatchBeside(w Watcher) { q.besideSpent.watcher = w }
 
 // Scoring reports whether a model's code is at work, or was when it panicked,
 // and forgets it.
@@ -131,24 +140,28 @@ func (q *Query) Scoring() bool {
 	return is
 }
 
-// count has models score so many rows, and counts what that takes.
-func (q *Query) count(s *spent, rows int, by func()) {
+// count has models score, and returns what that takes.
+func (q *Query) count(s *spent, by func()) (took time.Duration) {
 	q.scoring = true
-	s.rows += int64(rows)
-	if s.processor {
-		runtime.LockOSThread()
-		began := threadTime()
-		defer func() {
-			s.time += threadTime() - began
-			runtime.UnlockOSThread()
-		}()
-		by()
+	if s.watcher != nil && s.watcher.Processor() {
+		took = ofProcessor(by)
 	} else {
 		began := time.Now()
 		by()
-		s.time += time.Since(began)
+		took = time.Since(began)
 	}
 	q.scoring = false
+	s.time += took
+	return took
+}
+
+// ofProcessor returns what f takes of a processor.
+func ofProcessor(f func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	began := threadTime()
+	f()
+	return threadTime() - began
 }
 
 // segment is the rows [lo, hi) of a part of a timeline.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -231,15 +232,22 @@ func TestExpiredScoringStops(t *testing.T) {
 	}
 	s := question(t)
 	s.Filter, s.Model, s.Folds = nil, m, nil
+	var seen watcher
 	scan := func(ctx context.Context) (*Query, error) {
 		q := New(s)
 		t.Cleanup(q.Release)
+		q.Watch(&seen)
 		q.Add(keys[0], all[0], column.Packed{})
 		return q, q.Scan(ctx)
 	}
-	if q, err := scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || q.Measured().Rows == 0 || q.Measured().Rows >= batchRows {
-		t.Errorf("whole: after %d rows: %v", q.Measured().Rows, err)
+	if _, err := scan(&endsAtSecondLook{Context: t.Context()}); !errors.Is(err, context.Canceled) || seen.rows == 0 || seen.rows >= batchRows {
+		t.Errorf("whole: after %d rows: %v", seen.rows, err)
 	}
+	seen = watcher{ends: errors.New("enough")}
+	if _, err := scan(t.Context()); err != seen.ends || seen.rows == 0 || seen.rows >= batchRows {
+		t.Errorf("its watcher has had enough after %d rows: %v", seen.rows, err)
+	}
+	seen = watcher{}
 	s.Model, s.Folds = question(t).Model, nil
 	q, err := scan(t.Context())
 	if err != nil {
@@ -248,6 +256,12 @@ func TestExpiredScoringStops(t *testing.T) {
 	if _, err := q.Beside(&endsAtSecondLook{Context: t.Context(), looks: 1}, relevance.Join(m)); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside: %v", err)
 	}
+	seen = watcher{ends: errors.New("enough")}
+	q.WatchBeside(&seen)
+	if _, err := q.Beside(t.Context(), relevance.Join(m)); err != seen.ends || seen.rows == 0 || seen.rows >= batchRows {
+		t.Errorf("beside: its watcher has had enough after %d rows: %v", seen.rows, err)
+	}
+	seen = watcher{}
 	s.Model, s.Folds = m, held.Cache
 	kept := func() bool { return all[0].Folded(cache.IDOf(m)) != nil }
 	for range 8 { // until it has paid to keep something
@@ -285,6 +299,19 @@ func TestExpiredAccountsStop(t *testing.T) {
 		}
 	}
 }
+
+// watcher counts what is scored, and has had enough at once where ends is set.
+type watcher struct {
+	rows int
+	ends error
+}
+
+func (w *watcher) Scored(rows int, _ time.Duration) error {
+	w.rows += rows
+	return w.ends
+}
+
+func (*watcher) Processor() bool { return false }
 
 // endsAtSecondLook is a context that ends while a query is at work.
 type endsAtSecondLook struct {

@@ -61,6 +61,7 @@ type evidence struct {
 	nan      atomic.Int32
 	weighted atomic.Int32  // by other weights, without a finite score
 	since    atomic.Int64  // when the first of the row had no finite score, in nanoseconds
+	last     atomic.Int64  // when the last one had none
 	slow     atomic.Int32  // portions
 	slowIn   atomic.Int32  // questions that have such
 	limit    time.Duration // for a record
@@ -181,8 +182,9 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *reso
 	}
 }
 
-// silent is for how long a version has had no number for anybody before it is
-// condemned for what it makes of questions that their callers choose.
+// silent is for how long a version has had no number for anybody who asked, at least
+// once in a tenth of that time, before it is condemned for what it makes of questions
+// that their callers choose.
 const silent = 10 * time.Second
 
 // atAnother reports whether a question is of another time than any page is of
@@ -212,8 +214,8 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 		return
 	}
 	now := time.Now().UnixNano()
-	if e.nan.Load() == 0 {
-		e.since.Store(now)
+	if last := time.Duration(now - e.last.Swap(now)); e.nan.Load() == 0 || last > c.silence/10 {
+		e.since.Store(now) // that nobody asked says nothing of the version
 	}
 	n := e.nan.Add(1)
 	if n%condemnAfter != 0 || !c.othersScore(ctx, req, id) {

@@ -331,6 +331,50 @@ func TestCallersCondemnNoVersion(t *testing.T) {
 	}
 }
 
+// The seconds in which a version had no number for anybody are those in which it was
+// asked: not those since a node tried it by an earlier question, nor a quiet night
+// after a few.
+func TestQuietSecondsCondemnNothing(t *testing.T) {
+	n := hostileNode(t)
+	n.condemned.silence = time.Hour
+	id := admitBroken(t, n, "2", "2.0")
+	m, err := n.models.Find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := n.condemned.evidence(m)
+	req := by(id, false)
+	req.Viewer.Features = nil
+	n.asked.Store(req)
+	if _, candidates, err := n.uncovered(t.Context(), id); err != nil || candidates == 0 {
+		t.Fatal(candidates, err)
+	}
+	if n := e.nan.Load(); n != 0 {
+		t.Errorf("what the node asked itself counts as %d questions", n)
+	}
+	ask := func(times int) {
+		t.Helper()
+		for range times {
+			if _, err := n.query(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ask(condemnAfter / 2)
+	night := time.Now().Add(-8 * time.Hour).UnixNano()
+	e.since.Store(night)
+	e.last.Store(night)
+	ask(2 * condemnAfter)
+	if why := n.condemned.why(id); why != "" {
+		t.Errorf("after a quiet night: %s", why)
+	}
+	e.since.Store(night) // and it was asked all night
+	ask(condemnAfter)
+	if why := n.condemned.why(id); why == "" {
+		t.Error("it has had a number for nobody all night, and is not condemned")
+	}
+}
+
 // Questions of a time that no page is of, as one caller may ask them, speak neither
 // against a version nor for it.
 func TestAnotherTimeCondemnsNothing(t *testing.T) {

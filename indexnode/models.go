@@ -318,7 +318,7 @@ func (n *Node) uncovered(ctx context.Context, model relevance.ID) (features []st
 	if last == nil {
 		return nil, 0, nil
 	}
-	resp, err := n.query(ctx, &nodev1.QueryRequest{
+	resp, err := n.query(context.WithValue(ctx, ownQuestion{}, true), &nodev1.QueryRequest{
 		Entities: last.Entities, Types: last.Types, FromMs: last.FromMs, ToMs: last.ToMs, AsOfMs: last.AsOfMs,
 		Viewer: last.Viewer, Filter: last.Filter, RequestFilter: last.RequestFilter, Model: model.Name, ModelVersion: model.Version, ModelSum: model.Sum, Limit: coverageSample, Explain: true,
 	})

@@ -25,8 +25,8 @@ const (
 	trialTime                = 2 * time.Second
 )
 
-// ownQuestion marks the context of a question by which a version is tried: it is
-// judged by nothing else.
+// ownQuestion marks the context of a question that the node asks itself, by which a
+// version is tried: it is judged by nothing else.
 type ownQuestion struct{}
 
 // try reports whether a version has a finite score for any of some records that

@@ -85,6 +85,13 @@ func (e *Experiment) ComparesModels() bool {
 	return slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.models()) > 0 })
 }
 
+// LeansOnVersions reports whether another version of a model that ranks its pages makes
+// something else of its variants: they rank by other models, or by other weights. Else
+// all of them are ranked by it alike.
+func (e *Experiment) LeansOnVersions() bool {
+	return e.ComparesModels() || slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.Weights) > 0 })
+}
+
 // Leaves reports whether a variant has a parameter as the feed has it. Weights leave
 // the model that they are of.
 func (s *Sets) Leaves(p Parameter) bool {

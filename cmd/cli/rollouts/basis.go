@@ -215,14 +215,18 @@ func (r *rollout) basis(ctx context.Context, e *experiment.Experiment) (b compar
 	return b, nil
 }
 
-// compared returns the models that an experiment ranks by, if what ranks is what it
-// compares.
+// compared returns the models that an experiment ranks by, if it leans on which
+// versions these are.
 func (r *rollout) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
-	compares := e.ComparesModels()
+	if !e.LeansOnVersions() {
+		return nil, nil
+	}
+	return r.ranking(ctx, e)
+}
+
+// ranking returns the models by which pages of an experiment are ranked.
+func (r *rollout) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	for i := range e.Variants {
-		if !compares && len(e.Variants[i].Set.Weights) == 0 {
-			continue
-		}
 		ranked, err := r.rankings(ctx, e, &e.Variants[i])
 		if err != nil {
 			return nil, err

@@ -68,13 +68,27 @@ func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, wha
 	return true, nil
 }
 
-// uses returns the feeds and the experiments that name a model.
+// uses returns the feeds and the experiments that name a model, and the experiments on
+// such feeds.
 func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
 	named, err := r.feedsThatName(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.UsesModel(name) })
+	defined, err := r.feeds.definitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string {
+		all := s.UsesModel(name)
+		for feed, d := range defined {
+			if d.Model == name {
+				all = append(all, s.UsesFeed(feed)...)
+			}
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	})
 	return append(named, using...), err
 }
 

@@ -85,10 +85,25 @@ func LeansOf(ctx context.Context, cl *cluster.Client) (coordinator.Leans, error)
 // Waits implements [coordinator.Leans]. What cannot be read is waited for too.
 func (l leans) Waits(ctx context.Context, e *experiment.Experiment) string {
 	why, err := l.unapplied(ctx, e)
+	if err == nil && why == "" {
+		why, err = l.fails(ctx, e)
+	}
 	if err != nil {
 		return fmt.Sprintf("whether its variants are applied is not known: %v", err)
 	}
 	return why
+}
+
+// fails says that a model by which pages of an experiment are ranked is condemned,
+// though its variants are applied.
+func (r *rollout) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
+	models, err := r.ranking(ctx, e)
+	for _, name := range models {
+		if serves, _ := r.models.Served(name); r.failed.Why(serves) != "" {
+			return fmt.Sprintf("%s, by which its pages are ranked, is condemned", serves), err
+		}
+	}
+	return "", err
 }
 
 // Basis implements [coordinator.Leans].
@@ -139,7 +154,7 @@ func unappliedLine(e *experiment.Experiment, why string) string {
 }
 
 // changes says of a version that would serve in the place of another which variants
-// of running experiments it would be from then on: those that compare models, as long
+// of running experiments it would be from then on: those that lean on versions, as long
 // as what serves is not condemned. "" for none.
 func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (string, error) {
 	if serving.Version == "" || serving == next || r.failed.Why(serving) != "" {
@@ -152,7 +167,7 @@ func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (s
 	says := ""
 	for _, d := range set.Experiments() {
 		e := &d.Experiment
-		if e.State != experiment.Running || !e.ComparesModels() {
+		if e.State != experiment.Running || !e.LeansOnVersions() {
 			continue
 		}
 		for i := range e.Variants {

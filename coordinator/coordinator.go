@@ -118,13 +118,14 @@ type Coordinator struct {
 
 	mu struct {
 		sync.Mutex
-		leads  bool
-		fault  error // why it does not get on
-		last   *Steered
-		paused []string // experiments, by guards
-		seen   sight    // by them
-		acts   []actsSeen
-		differ []string // replicas that differ, of which it is not known which is wrong
+		leads     bool
+		fault     error // why it does not get on
+		last      *Steered
+		unguarded error    // why experiments are not guarded as they should be
+		paused    []string // experiments, by guards
+		seen      sight    // by them
+		acts      []actsSeen
+		differ    []string // replicas that differ, of which it is not known which is wrong
 	}
 }
 
@@ -191,10 +192,18 @@ func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watched
 	if of == nil {
 		return
 	}
-	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, fault: c.tellUnguarded, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 	c.tellSeen(sight{}, nil)
+	c.tellUnguarded(nil)
+}
+
+// tellUnguarded tells why experiments are not guarded; nil: they are, or not by it.
+func (c *Coordinator) tellUnguarded(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.unguarded = why
 }
 
 // tellSeen tells how much guards see of what was shown, and of what viewers did;
@@ -226,7 +235,7 @@ func (c *Coordinator) tell(leads bool, s *Steered, fault error) {
 func (c *Coordinator) Leads() (leads bool, fault error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.leads, c.mu.fault
+	return c.mu.leads, errors.Join(c.mu.fault, c.mu.unguarded)
 }
 
 // steer does what there is to do for as long as it leads.

@@ -62,6 +62,7 @@ type guard struct {
 	log    *slog.Logger
 	leans  Leans                 // as of [Config]
 	tell   func(paused []string) // experiments that guards have paused
+	fault  func(error)           // why they are not guarded as they should be; nil: they are
 	lead   *cluster.Lead         // as which it looks
 	sight  sight
 	seen   func(sight, []actsSeen) // is told how much is seen
@@ -150,8 +151,8 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	})
 	following.Go(func() { g.readActs(ctx) })
 	defer following.Wait()
-	var judged time.Time
-	told := ""
+	var judged, told time.Time
+	says := ""
 	for pause(ctx, guardEvery) {
 		var err error
 		now := g.revision()
@@ -169,16 +170,20 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 		if g.came() || time.Since(judged) >= judgeEvery {
 			judged = time.Now()
 			err = errors.Join(err, g.judge(ctx, shown))
+			g.fault(err)
 		}
 		switch {
 		case err == nil:
-			told = ""
-		case ctx.Err() == nil && err.Error() != told:
-			told = err.Error()
+			says = ""
+		case ctx.Err() == nil && (err.Error() != says || time.Since(told) > tellEvery):
+			says, told = err.Error(), time.Now()
 			g.log.Warn("experiments are not guarded now; trying again", "err", err)
 		}
 	}
 }
+
+// tellEvery is how often the same fault is logged.
+const tellEvery = time.Minute
 
 // revision is that of what experiments lean on.
 func (g *guard) revision() int64 {
@@ -395,12 +400,16 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 // by what has come. A step is decided about once more after the end of the log was
 // asked for, and is taken only if all before it has been read.
 func (g *guard) judge(ctx context.Context, shown Exposures) error {
+	held := g.holdRestored(ctx)
 	decisions, err := g.decide(ctx)
-	errs := []error{err}
+	errs := []error{held, err}
 	does := func(d decision) {
+		if d.Share > 0 && held != nil {
+			return
+		}
 		d.of.looked = time.Now()
 		if err := g.do(ctx, d); err != nil {
-			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Experiment.Name, err))
+			errs = append(errs, fmt.Errorf("experiment %s: %w", d.of.Experiment.Name, err), g.fails(ctx, d, err))
 		}
 	}
 	steps := false
@@ -431,6 +440,41 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// holdRestored holds all ramps once after each restoration of etcd.
+func (g *guard) holdRestored(ctx context.Context) error {
+	held, err := g.trails.HoldRestored(ctx, g.lead, func() (names []string, err error) {
+		st, err := g.store.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range st.Set.Experiments() {
+			if d.Experiment.Ramp != nil && d.Experiment.State != experiment.Stopped {
+				names = append(names, d.Experiment.Name)
+			}
+		}
+		return names, nil
+	})
+	if len(held) > 0 && err == nil {
+		g.log.Warn("etcd was restored: ramps are held until a person resumes them, since a veto may be among what was lost", "experiments", held)
+	}
+	return err
+}
+
+// fails notes that what was decided about an experiment cannot be done: nobody watches
+// it as long as that is so.
+func (g *guard) fails(ctx context.Context, d decision, why error) error {
+	if !d.Acts() || errors.Is(why, cluster.ErrNotLeader) || errors.Is(why, cluster.ErrLost) || errors.Is(why, cluster.ErrAway) {
+		return nil
+	}
+	what := "ramped"
+	if d.Pause {
+		what = "paused"
+	}
+	l := g.look(d)
+	l.Blind = fmt.Sprintf("it is to be %s (%s), and cannot: %v", what, d.Why, why)
+	return g.trails.Look(ctx, g.lead, d.of.Experiment.Name, l)
 }
 
 func (g *guard) watches() int {
@@ -523,21 +567,30 @@ func (g *guard) held(name string) *experiments.Hold {
 	return trail.Hold
 }
 
+// look is what is noted of an experiment about which nothing is done.
+func (g *guard) look(d decision) experiments.Look {
+	l := experiments.Look{
+		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
+		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest)), Stay: d.stay,
+	}
+	if d.newest != 0 {
+		l.Newest = d.newest.Std().UTC()
+	}
+	if d.acts.read != nil {
+		l.Outcomes = d.acts.look()
+	}
+	if d.of.anew() {
+		l.Since, l.Anew = d.of.basis.Since, d.of.basis.Why
+	}
+	return l
+}
+
 // do does what was decided, and in the same transaction notes by what.
 func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs
 	if !v.Acts() {
-		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: cmp.Or(g.sight.blind(), d.acts.blind(judged.Guards, d.newest)), Stay: d.stay}
-		if d.newest != 0 {
-			l.Newest = d.newest.Std().UTC()
-		}
-		if d.acts.read != nil {
-			l.Outcomes = d.acts.look()
-		}
-		if d.of.anew() {
-			l.Since, l.Anew = d.of.basis.Since, d.of.basis.Why
-		}
+		l := g.look(d)
 		_, unread := g.trails.Of(judged.Name)
 		err := g.trails.Look(ctx, g.lead, judged.Name, l)
 		if unread != nil && err == nil {

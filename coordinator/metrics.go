@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,7 +9,7 @@ import (
 
 var (
 	leadsDesc  = prometheus.NewDesc("millrace_coordinator_leads", "1 while this coordinator leads. Of all of them together it should be 1.", nil, nil)
-	faultDesc  = prometheus.NewDesc("millrace_coordinator_fault", "1 while the coordinator that leads does not get on, as when etcd is away.", nil, nil)
+	faultDesc  = prometheus.NewDesc("millrace_coordinator_fault", "1 while the coordinator that leads does not get on, with moves or with experiments, as when etcd is away.", nil, nil)
 	movesDesc  = prometheus.NewDesc("millrace_coordinator_moves", "Moves of the last plan, by state: waiting, building, done. Of the coordinator that leads.", []string{"state"}, nil)
 	leftDesc   = prometheus.NewDesc("millrace_coordinator_plan_bytes_left", "Bytes of the last plan's moves that are not done. Of the coordinator that leads.", nil, nil)
 	ageDesc    = prometheus.NewDesc("millrace_coordinator_plan_seconds", "For how long a plan has been under way, paused or not; 0 without one. Of the coordinator that leads.", nil, nil)
@@ -30,7 +31,7 @@ func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
-	leads, fault, s, paused, seen, acts := c.mu.leads, c.mu.fault, c.mu.last, c.mu.paused, c.mu.seen.whole, c.mu.acts
+	leads, fault, s, paused, seen, acts := c.mu.leads, cmp.Or(c.mu.fault, c.mu.unguarded), c.mu.last, c.mu.paused, c.mu.seen.whole, c.mu.acts
 	c.mu.Unlock()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

@@ -2,15 +2,113 @@ package coordinator_test
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
 )
+
+// A veto is lost with what etcd lost, and a restoration does not know of it. No ramp
+// goes on after one until a person says so.
+func TestRampsAreHeldAfterARestoration(t *testing.T) {
+	ctx, dir, kept, backup := t.Context(), t.TempDir(), t.TempDir(), t.TempDir()
+	etcd, err := minicluster.StartEtcd(ctx, dir, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := etcd.Addr()
+	open := func(dir string) *cluster.Client {
+		t.Helper()
+		cl, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{addr}, Name: "test", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cl.Close() })
+		return cl
+	}
+	tr := newTrialAt(t, addr, rampedDocument)
+	broker := open(kept) // which keeps what it hears of
+	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	assignment.AllowUnknown = true
+	if err := errors.Join(err, broker.Assign(ctx, assignment)); err != nil {
+		t.Fatal(err)
+	}
+	w, err := broker.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w.Current().Epoch() == 0 {
+		<-w.Changed()
+	}
+	if _, err := broker.Artefacts(ctx, experiments.Kind); err != nil {
+		t.Fatal(err)
+	}
+	one, stop := tr.coordinate("one")
+	for leads := false; !leads; leads, _ = one.Leads() {
+		time.Sleep(50 * time.Millisecond)
+	}
+	tr.says("")
+	stop()
+	etcd.Close()
+	if err := os.CopyFS(backup, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	start := func() {
+		t.Helper()
+		if etcd, err = minicluster.StartEtcd(ctx, dir, addr); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(etcd.Close)
+	}
+	start()
+	trails, err := experiments.OpenTrails(ctx, open(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := trails.Hold(ctx, "e", experiments.Hold{When: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	assignment.Epoch++ // which the broker keeps, and the backup does not know
+	if err := broker.Assign(ctx, assignment); err != nil {
+		t.Fatal(err)
+	}
+	for w.Current().Epoch() < assignment.Epoch {
+		<-w.Changed()
+	}
+	if err := broker.Close(); err != nil {
+		t.Fatal(err)
+	}
+	etcd.Close()
+	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(backup))); err != nil {
+		t.Fatal(err)
+	}
+	start()
+	if _, err := open("").Restore(ctx, kept); err != nil {
+		t.Fatal(err)
+	}
+
+	fresh := tr.of(addr)
+	fresh.coordinate("two")
+	fresh.show(200, nil) // enough for a step
+	fresh.says("a restoration of etcd holds its next step")
+	if did := fresh.decisions(); len(did) > 0 {
+		t.Errorf("%q", did)
+	}
+	if trails, err = experiments.OpenTrails(ctx, open("")); err != nil {
+		t.Fatal(err)
+	}
+	if err := trails.Resume(ctx, "e", "ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	fresh.becoming(experiment.Running, 1000, func() { fresh.show(1, nil) })
+}
 
 // Etcd is restored from a backup of before a person paused an experiment. No
 // coordinator takes a step by that: neither one that comes to lead and did not lead

@@ -243,20 +243,20 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		if version == "" {
 			if n := len(l.Versions); n > 0 && l.Versions[n-1].Sum == sum {
 				v.Version = l.Versions[n-1].Version
-				return unchanged, nil
+				return unchanged, a.mend(ctx, v, body)
 			}
 			v.Version = l.nextNumber()
 		}
 		e, have := l.find(sum)
 		if have && version == "" { // the bytes of an older number
 			v.Version = e.Version
-			return unchanged, nil
+			return unchanged, a.mend(ctx, v, body)
 		}
 		if is := l.sumOf(v.Version); is != "" && is != sum || have && e.Version != v.Version {
 			return unchanged, a.otherBytes(v, is, e)
 		}
 		if have {
-			return unchanged, nil
+			return unchanged, a.mend(ctx, v, body)
 		}
 		if err := a.upload(ctx, v, body); err != nil {
 			return unchanged, err

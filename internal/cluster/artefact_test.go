@@ -249,6 +249,75 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	}
 }
 
+// Bytes that are gone are written again by who publishes them again, whatever the
+// version. A restoration tells of which versions it found none, and leaves those out
+// that do not serve.
+func TestBytesThatAreGone(t *testing.T) {
+	t.Parallel()
+	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
+	cl := etcd.open(dir)
+	a, err := cl.Artefacts(ctx, "models")
+	check(t, err)
+	first, _, err := a.Publish(ctx, "m", "", []byte("first"), "ann")
+	check(t, err)
+	check(t, a.Serve(ctx, first, nil, "ann"))
+	second, _, err := a.Publish(ctx, "m", "", []byte("second"), "ann")
+	check(t, err)
+	gone := func(v cluster.Version) {
+		t.Helper()
+		etcd.raw(func(e *clientv3.Client) error {
+			_, err := e.Delete(ctx, "/millrace/test/bodies/models/m/"+v.Sum, clientv3.WithPrefix())
+			return err
+		})
+	}
+	for _, again := range []struct {
+		v    cluster.Version
+		body string
+	}{{first, "first"}, {second, "second"}} { // of an older number, and of the newest
+		gone(again.v)
+		if v, fresh, err := a.Publish(ctx, "m", "", []byte(again.body), "ann"); v != again.v || fresh || err != nil {
+			t.Fatalf("published again: %v, %v, %v", v, fresh, err)
+		}
+		check(t, a.Serve(ctx, again.v, nil, "ann"))
+	}
+	for _, v := range []cluster.Version{first, second} { // to disk
+		_, err := a.Body(ctx, v)
+		check(t, err)
+	}
+	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	check(t, err)
+	assignment.AllowUnknown = true
+	check(t, cl.Assign(ctx, assignment))
+	w, err := cl.Watch(ctx)
+	check(t, err)
+	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
+	check(t, cl.Close())
+	for _, lost := range []struct {
+		v     cluster.Version
+		stays bool // in the list, since it serves
+	}{{first, false}, {second, true}} {
+		kept := filepath.Join(t.TempDir(), "kept")
+		check(t, os.CopyFS(kept, os.DirFS(dir)))
+		check(t, os.Remove(filepath.Join(kept, "bodies-models", lost.v.Sum)))
+		etcd.stop()
+		etcd.empty()
+		etcd.start()
+		anew := etcd.open("")
+		restored, err := anew.Restore(ctx, kept)
+		if check(t, err); !slices.Equal(restored.Lacks, []string{"models " + lost.v.String()}) {
+			t.Errorf("it lacks %q", restored.Lacks)
+		}
+		a, err := anew.Artefacts(ctx, "models")
+		check(t, err)
+		if a.Has(lost.v) != lost.stays {
+			t.Errorf("%s is there: %v", lost.v, a.Has(lost.v))
+		}
+		if s, _ := a.Served("m"); s != second {
+			t.Errorf("%s serves", s)
+		}
+	}
+}
+
 // What is no ledger is told by all who would change it, and goes by a drop; the
 // history says by whom, and the name is free.
 func TestAnUnreadableLedgerIsDropped(t *testing.T) {

@@ -48,6 +48,19 @@ func (a *Artefacts) upload(ctx context.Context, v Version, body []byte) error {
 	return nil
 }
 
+// mend writes the parts of a version again if they are not all there, as after a
+// restoration from directories that lacked them.
+func (a *Artefacts) mend(ctx context.Context, v Version, body []byte) error {
+	got, err := a.c.etcd.Get(ctx, a.bodiesPrefix(v.Name)+v.Sum+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return fmt.Errorf("cluster: %s %s: %w", a.kind, v, a.c.unanswered(err))
+	}
+	if got.Count >= int64(partCount(len(body))) {
+		return nil
+	}
+	return a.upload(ctx, v, body)
+}
+
 // sweep removes bodies that no ledger names, unless the ledger has changed
 // since a revision. Who is still writing one finds it gone and writes it again.
 // A failure leaves them for the next time.
@@ -243,29 +256,45 @@ func (a *Artefacts) forget(old, now map[string]*ledger) {
 }
 
 // restoreBodies writes the bodies that a ledger names and that etcd lacks, out
-// of directories that keep them. A document that is no ledger has none.
-func (c *Client) restoreBodies(ctx context.Context, kind string, doc Document, dirs []string) error {
+// of directories that keep them. A document that is no ledger has none. Versions of
+// which nobody has the bytes are told; the ledger, as it is to be restored, has no
+// longer those that do not serve.
+func (c *Client) restoreBodies(ctx context.Context, kind string, doc Document, dirs []string) (restored string, lacks []string, err error) {
 	l, err := parseLedger(doc.Body)
 	if err != nil {
-		return nil
+		return doc.Body, nil, nil
 	}
-	a := &Artefacts{c: c, kind: kind}
-	for _, e := range l.Versions {
-		got, err := c.etcd.Get(ctx, a.partKey(doc.Name, e.Sum, partCount(e.Bytes)-1), clientv3.WithCountOnly())
+	a, restored := &Artefacts{c: c, kind: kind}, doc.Body
+	for _, e := range slices.Clone(l.Versions) {
+		v := Version{doc.Name, e.Version, e.Sum}
+		there, err := a.restoreBody(ctx, v, e, dirs)
 		if err != nil {
-			return err
+			return "", nil, err
 		}
-		if got.Count > 0 {
+		if there {
 			continue
 		}
-		for _, dir := range dirs {
-			if body, err := readBody(filepath.Join(dir, "bodies-"+kind, e.Sum), e); err == nil {
-				if err := a.upload(ctx, Version{doc.Name, e.Version, e.Sum}, body); err != nil {
-					return err
-				}
-				break
-			}
+		if lacks = append(lacks, kind+" "+v.String()); e.Sum == l.Serving {
+			continue
+		}
+		l.drop(e, "a restoration: its bytes are gone")
+		if restored, err = l.encode(); err != nil {
+			return "", nil, err
 		}
 	}
-	return nil
+	return restored, lacks, nil
+}
+
+// restoreBody reports whether etcd has the bytes of a version, or has them again.
+func (a *Artefacts) restoreBody(ctx context.Context, v Version, e edition, dirs []string) (bool, error) {
+	got, err := a.c.etcd.Get(ctx, a.partKey(v.Name, e.Sum, partCount(e.Bytes)-1), clientv3.WithCountOnly())
+	if err != nil || got.Count > 0 {
+		return err == nil, err
+	}
+	for _, dir := range dirs {
+		if body, err := readBody(filepath.Join(dir, "bodies-"+a.kind, e.Sum), e); err == nil {
+			return true, a.upload(ctx, v, body)
+		}
+	}
+	return false, nil
 }

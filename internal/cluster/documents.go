@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -27,6 +28,8 @@ type Documents struct {
 	state  *latest[map[string]Document]
 	origin origin
 	log    *slog.Logger
+
+	generation atomic.Int64 // of origin, for everybody
 }
 
 var errSilent = errors.New("it has not answered since this process started")
@@ -45,6 +48,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	if err == nil {
 		d.state.set(kept.documents, nil)
 		d.origin = kept.origin
+		d.generation.Store(d.origin.Keyspace.Generation)
 	}
 	onDisk := err == nil
 	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
@@ -89,6 +93,10 @@ func (d *Documents) key(name string) string { return d.c.prefix + d.prefix() + n
 // change them.
 func (d *Documents) Current() map[string]Document { v, _ := d.state.get(); return v }
 
+// Generation counts the restorations of etcd that these documents have been through,
+// from 1; 0 if that is not known. It rises before [Client.Lost] says that all is well.
+func (d *Documents) Generation() int64 { return d.generation.Load() }
+
 // Changed is as [Watcher.Changed].
 func (d *Documents) Changed() <-chan struct{} { return d.state.changed() }
 
@@ -120,6 +128,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
 	}
+	d.generation.Store(d.origin.Keyspace.Generation)
 	changed = !maps.Equal(next, old)
 	if !changed && sameFault(fault, oldFault) {
 		return false

@@ -29,6 +29,9 @@ type Restored struct {
 	// Stays are documents that are in etcd otherwise than in the directories, and
 	// stay so: somebody has written them since the loss.
 	Stays []string
+	// Lacks are versions of which the bytes are nowhere. Those that do not serve are
+	// dropped; one that serves is there again once it is published again.
+	Lacks []string
 }
 
 // ErrNothingLost refuses a restoration.
@@ -134,21 +137,24 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 				}
 				continue
 			}
-			if err := c.restoreBodies(ctx, kind, doc, dirs); err != nil {
+			body, lacks, err := c.restoreBodies(ctx, kind, doc, dirs)
+			if err != nil {
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			}
-			put, err := d.put(ctx, doc.Name, []byte(doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
+			put, err := d.put(ctx, doc.Name, []byte(body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
 			switch {
 			case err != nil:
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			case put:
 				r.Documents++
+				r.Lacks = append(r.Lacks, lacks...)
 			default: // somebody has written it in the meantime
 				r.Stays = append(r.Stays, kind+" "+doc.Name)
 			}
 		}
 	}
 	slices.Sort(r.Stays)
+	slices.Sort(r.Lacks)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,6 +110,42 @@ func anew(name string, why error, when time.Time) Trail {
 	t := Trail{Hold: &Hold{When: when, By: beginner, Why: "there may have been a veto in it"}}
 	t.decide(Decision{When: when, By: beginner, What: "was begun anew for " + name, Why: why.Error()})
 	return t
+}
+
+// restorer is who holds every ramp after a restoration of etcd: what was lost with it
+// may have been a veto.
+const restorer = "a restoration of etcd"
+
+// restoredName is the document that says after which restoration ramps were held last.
+// No experiment has such a name.
+const restoredName = "0-restored"
+
+// HoldRestored holds the ramps of experiments once after each restoration of etcd. To
+// is asked for the names of those there are then.
+func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func() ([]string, error)) (held []string, err error) {
+	now := t.docs.Generation()
+	if known, _ := strconv.ParseInt(t.docs.Current()[restoredName].Body, 10, 64); known >= now {
+		return nil, nil
+	}
+	if now > 1 { // 1 is a cluster's beginning
+		if held, err = to(); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range held {
+		when := time.Now().UTC().Truncate(time.Millisecond)
+		err := t.change(ctx, lead, name, func(trail *Trail) error {
+			if trail.Hold == nil {
+				trail.Hold = &Hold{When: when, By: restorer, Why: "a veto may be among what was lost"}
+				trail.decide(Decision{When: when, By: restorer, What: "held " + name, Why: trail.Hold.Why})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return held, t.docs.ChangeAs(ctx, lead, restoredName, func(string) (string, error) { return strconv.FormatInt(now, 10), nil })
 }
 
 // The bounds of a trail.
@@ -220,15 +257,15 @@ func (t *Trail) decide(d Decision) {
 
 // Hold vetoes the next step of an experiment's ramp, until Resume. One that is
 // held already stays so, for the first reason, but where it is held only because its
-// trail could not be read. Who holds and resumes it is kept
-// among the decisions.
+// trail could not be read or etcd was restored. Who holds and resumes it is kept among
+// the decisions.
 func (t *Trails) Hold(ctx context.Context, name string, h Hold) error {
 	if err := line.Check("why", h.Why); err != nil {
 		return err
 	}
 	h.Why = short(h.Why)
 	return t.change(ctx, nil, name, func(trail *Trail) error {
-		if trail.Hold != nil && trail.Hold.By != beginner {
+		if trail.Hold != nil && trail.Hold.By != beginner && trail.Hold.By != restorer {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s holds it since %s", trail.Hold.By, trail.Hold.When.Format(time.RFC3339)), WayOut: "let it go on with millrace experiment resume"}
 		}
 		trail.Hold = &h
@@ -252,7 +289,7 @@ func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) er
 // Keep forgets the trails of all but some experiments.
 func (t *Trails) Keep(ctx context.Context, names []string) error {
 	for _, name := range slices.Sorted(maps.Keys(t.docs.Current())) {
-		if slices.Contains(names, name) {
+		if name == restoredName || slices.Contains(names, name) {
 			continue
 		}
 		if err := t.docs.Delete(ctx, name); err != nil {

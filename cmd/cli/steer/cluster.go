@@ -288,6 +288,14 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
+// mends says what to do about a document that was not restored.
+func mends(doc string) string {
+	if strings.HasPrefix(doc, "decisions ") {
+		return "let its ramp go on with millrace experiment resume if nobody is against it"
+	}
+	return "push or define again what it lacks"
+}
+
 func clusterRestore(cm *clusters.Flags) *cobra.Command {
 	var data []string
 	c := &cobra.Command{
@@ -295,9 +303,11 @@ func clusterRestore(cm *clusters.Flags) *cobra.Command {
 		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
 		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
 their data directories, the newest of each thing. Brokers keep the definitions of
-feeds and experiments and the key of page tokens, index nodes the list of models;
-so name one of each. A directory in which nothing is kept, as of a node that has
-lost its disk, is left out and told.`,
+feeds and experiments and the key of page tokens, index nodes the list of models,
+coordinators what they decided about experiments and who vetoed it; so name one of
+each. A directory in which nothing is kept, as of a node that has lost its disk, is
+left out and told. Ramps of experiments are held from then on, until somebody lets
+them go on with "millrace experiment resume": a veto may be among what was lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.Open(c.Context())
@@ -320,15 +330,15 @@ lost its disk, is left out and told.`,
 				fmt.Fprintf(c.ErrOrStderr(), "nothing is kept in %s: it is left out\n", dir)
 			}
 			for _, doc := range r.Stays {
-				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and push or define again what it lacks\n", doc)
+				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and %s\n", doc, mends(doc))
 			}
-			for _, doc := range r.Stays {
-				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and push or define again what it lacks\n", doc)
+			for _, v := range r.Lacks {
+				fmt.Fprintf(c.ErrOrStderr(), "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
 			return nil
 		},
 	}
-	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of a broker and an index node")
+	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of a broker, an index node and a coordinator")
 	return c
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -29,17 +30,18 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 	for i := range 2 {
 		must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
 	}
-	says := func(want, name string) {
+	says := func(want, waits, name string) {
 		t.Helper()
 		set, err := s.experiments()
 		s.Check(err)
 		e := set.Experiments()[len(set.Experiments())-1].Experiment
+		waits = cmp.Or(want, waits)
 		got := lean.Waits(t.Context(), &e)
-		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &e) {
+		for began := time.Now(); got != waits && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &e) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
-		if got != want {
-			t.Errorf("coordinators wait for %q, want %q", got, want)
+		if got != waits {
+			t.Errorf("coordinators wait for %q, want %q", got, waits)
 		}
 		for _, args := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", name}, {"show", name, "-o", "json"}, {"explain", "--feed", "home", "--viewer", "ann"}} {
 			out := must(append([]string{"experiment"}, args...)...)
@@ -51,12 +53,12 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 	s.Check(s.Models.Settle(t.Context()))
 	rate2 := s.Models.All()["rate"][1]
 	const ranks = "rate 2, which it is ranked by, is condemned, and rate 1 ranks in its place"
-	for i, c := range []struct{ own, sets, want string }{
-		{"recency", "model: rate", "variant treatment is not applied: " + ranks},
-		{"rate", "model: recency", "variant control is not applied: " + ranks},
-		{"recency", "interleave: [rate, recency]", "variant treatment is not applied: " + ranks},
-		{"recency", "interleave: [recency, rate]", "variant treatment is not applied: rate 2, which drafts its pages as the second, is condemned, and nothing drafts in its place"},
-		{"rate", "limit: 30", ""},
+	for i, c := range []struct{ own, sets, want, waits string }{
+		{"recency", "model: rate", "variant treatment is not applied: " + ranks, ""},
+		{"rate", "model: recency", "variant control is not applied: " + ranks, ""},
+		{"recency", "interleave: [rate, recency]", "variant treatment is not applied: " + ranks, ""},
+		{"recency", "interleave: [recency, rate]", "variant treatment is not applied: rate 2, which drafts its pages as the second, is condemned, and nothing drafts in its place", ""},
+		{"rate", "limit: 30", "", "rate 2, by which its pages are ranked, is condemned"},
 	} {
 		name := fmt.Sprint("fresher", i)
 		must("feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
@@ -69,9 +71,9 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 				t.Errorf("%s, %s says\n%s", c.sets, act, out)
 			}
 		}
-		says(c.want, name)
+		says(c.want, c.waits, name)
 		must("model", "release", "rate", "2")
-		says("", name)
+		says("", "", name)
 		out := must("experiment", "history", name)
 		if told := strings.Contains(out, "model rate: release  2"); told != (c.want != "") {
 			t.Errorf("%s: history of an experiment by its name says\n%s", c.sets, out)
@@ -115,7 +117,7 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 	push(1)
 	must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
 	must("experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", "model: recency", 1)))
-	if out := push(2); !strings.Contains(out, "in use by feed home\n") || !strings.Contains(out, "rate 2 serves") {
+	if out := push(2); !strings.Contains(out, "in use by feed home, experiment fresher\n") || !strings.Contains(out, "rate 2 serves") {
 		t.Errorf("under a draft:\n%s", out)
 	}
 	must("experiment", "start", "fresher", "--share", "10")
@@ -140,4 +142,20 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 	must("experiment", "stop", "fresher")
 	push(5)
 	serves(5)
+	// Weights are of the model that ranks; a limit goes with any.
+	for i, c := range []struct {
+		sets string
+		held bool
+	}{{"weights: {likes: 3}", true}, {"limit: 30", false}} {
+		name := fmt.Sprint("lighter", i)
+		must("experiment", "define", s.File("lighter.yaml", strings.NewReplacer("limit: 30", c.sets, "ranking", name, "fresher", name).Replace(clitest.Fresher)))
+		must("experiment", "start", name, "--share", "10")
+		out := push(6 + i)
+		if !strings.Contains(out, "in use by feed home, experiment "+name+"\n") || strings.Contains(out, "it changes what variant control of experiment "+name) != c.held {
+			t.Errorf("%s:\n%s", c.sets, out)
+		}
+		serves(map[bool]int{true: 5, false: 6 + i}[c.held])
+		must("experiment", "stop", name)
+		must("experiment", "drop", "lighter", "--apply", "--yes")
+	}
 }

@@ -1,4 +1,7 @@
-package schemas
+// Package jsontext reads JSON strictly: of a text that two readers could understand
+// differently it takes none. Schemas become values, and lines tapes, which cost no
+// allocation.
+package jsontext
 
 import (
 	"bytes"
@@ -9,20 +12,20 @@ import (
 	"unicode/utf8"
 )
 
-// maxJSONDepth bounds the nesting of a schema's text and of a line.
-const maxJSONDepth = 100
+// MaxDepth bounds the nesting of a schema's text and of a line.
+const MaxDepth = 100
 
-// readJSON reads exactly one JSON value: objects as map[string]any, arrays as
+// Value reads exactly one JSON value: objects as map[string]any, arrays as
 // []any, numbers as json.Number. Unlike encoding/json it refuses what two
 // readers could understand differently: a name twice in an object, and
 // strings that are not UTF-8.
-func readJSON(text []byte) (any, error) {
+func Value(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("the text is not UTF-8")
 	}
 	members, depth := survey(text)
-	if depth > maxJSONDepth {
-		return nil, fmt.Errorf("the JSON nests deeper than %d levels", maxJSONDepth)
+	if depth > MaxDepth {
+		return nil, fmt.Errorf("the JSON nests deeper than %d levels", MaxDepth)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

@@ -1,55 +1,58 @@
-package schemas
+package jsontext
 
 import (
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf8"
+	"unsafe"
 )
 
-// tape is a JSON text taken apart in one pass, without a copy of it: a token for
+// Tape is a JSON text taken apart in one pass, without a copy of it: a token for
 // each value and each member's name, in the order of the text. It takes the texts
-// that [readJSON] takes, and says of others no more than that.
-type tape struct {
-	text   []byte
+// that [Value] takes, and says of others no more than that.
+type Tape struct {
+	Text   []byte
 	at     int
-	tokens []token
+	Tokens []Token
 }
 
-// token is a value of a text, or the name of a member. Behind an object's token
+// Token is a value of a text, or the name of a member. Behind an object's token
 // come names and values by turns, behind a list's its values.
-type token struct {
-	kind    tokenKind
-	escaped bool  // a string with escapes
+type Token struct {
+	Kind    Kind
+	Escaped bool  // a string with escapes
 	from    int32 // where it begins in the text: of a string, behind the quote
-	to      int32 // where it ends; of an object or list, how many members or items it has
-	next    int32 // the token behind it and all that is in it
+	To      int32 // where it ends; of an object or list, how many members or items it has
+	Next    int32 // the token behind it and all that is in it
 }
 
-type tokenKind uint8
+// Kind is what a token is.
+type Kind uint8
 
+// The kinds. True is one more than False, as Avro writes them.
 const (
-	tokenNull tokenKind = iota
-	tokenFalse
-	tokenTrue
-	tokenNumber
-	tokenString
-	tokenList
-	tokenObject
+	Null Kind = iota
+	False
+	True
+	Number
+	String
+	List
+	Object
 )
 
-// maxTapeBytes is more than any text has that becomes a body.
-const maxTapeBytes = 1 << 30
+// MaxBytes is more than any text has that becomes a body.
+const MaxBytes = 1 << 30
 
-// read takes a text apart, and reports whether it is JSON that readJSON takes.
-func (t *tape) read(text []byte) bool {
-	t.text, t.at, t.tokens = text, 0, t.tokens[:0]
-	return len(text) <= maxTapeBytes && utf8.Valid(text) && t.value(0) && t.peek() == 0 && t.at == len(text)
+// Read takes a text apart, and reports whether it is JSON that Value takes.
+func (t *Tape) Read(text []byte) bool {
+	t.Text, t.at, t.Tokens = text, 0, t.Tokens[:0]
+	return len(text) <= MaxBytes && utf8.Valid(text) && t.value(0) && t.peek() == 0 && t.at == len(text)
 }
 
 // peek returns the next byte that is no space, or 0 at the end.
-func (t *tape) peek() byte {
-	for ; t.at < len(t.text); t.at++ {
-		switch c := t.text[t.at]; c {
+func (t *Tape) peek() byte {
+	for ; t.at < len(t.Text); t.at++ {
+		switch c := t.Text[t.at]; c {
 		case ' ', '\t', '\n', '\r':
 		default:
 			return c
@@ -59,32 +62,32 @@ func (t *tape) peek() byte {
 }
 
 // add adds the token of a value that ends here and has nothing in it.
-func (t *tape) add(k tokenKind, escaped bool, from, to int) {
-	t.tokens = append(t.tokens, token{k, escaped, int32(from), int32(to), int32(len(t.tokens) + 1)})
+func (t *Tape) add(k Kind, escaped bool, from, to int) {
+	t.Tokens = append(t.Tokens, Token{k, escaped, int32(from), int32(to), int32(len(t.Tokens) + 1)})
 }
 
 // value reads a value that depth others are around.
-func (t *tape) value(depth int) bool {
+func (t *Tape) value(depth int) bool {
 	switch t.peek() {
 	case '{':
-		return depth < maxJSONDepth && t.object(depth+1)
+		return depth < MaxDepth && t.object(depth+1)
 	case '[':
-		return depth < maxJSONDepth && t.list(depth+1)
+		return depth < MaxDepth && t.list(depth+1)
 	case '"':
 		return t.string()
 	case 'n':
-		return t.word("null", tokenNull)
+		return t.word("null", Null)
 	case 't':
-		return t.word("true", tokenTrue)
+		return t.word("true", True)
 	case 'f':
-		return t.word("false", tokenFalse)
+		return t.word("false", False)
 	}
 	return t.number()
 }
 
-func (t *tape) word(word string, k tokenKind) bool {
+func (t *Tape) word(word string, k Kind) bool {
 	end := t.at + len(word)
-	if end > len(t.text) || string(t.text[t.at:end]) != word {
+	if end > len(t.Text) || string(t.Text[t.at:end]) != word {
 		return false
 	}
 	t.add(k, false, t.at, end)
@@ -93,7 +96,7 @@ func (t *tape) word(word string, k tokenKind) bool {
 }
 
 // number reads a number, which may begin with nothing that one begins with.
-func (t *tape) number() bool {
+func (t *Tape) number() bool {
 	from := t.at
 	if t.is('-') {
 		t.at++
@@ -118,29 +121,29 @@ func (t *tape) number() bool {
 			return false
 		}
 	}
-	t.add(tokenNumber, false, from, t.at)
+	t.add(Number, false, from, t.at)
 	return true
 }
 
-func (t *tape) is(c byte) bool { return t.at < len(t.text) && t.text[t.at] == c }
+func (t *Tape) is(c byte) bool { return t.at < len(t.Text) && t.Text[t.at] == c }
 
 // digits reads digits, and reports whether there is one.
-func (t *tape) digits() bool {
+func (t *Tape) digits() bool {
 	from := t.at
-	for t.at < len(t.text) && t.text[t.at]-'0' <= 9 {
+	for t.at < len(t.Text) && t.Text[t.at]-'0' <= 9 {
 		t.at++
 	}
 	return t.at > from
 }
 
 // string reads a string, or a name.
-func (t *tape) string() bool {
+func (t *Tape) string() bool {
 	from, escaped := t.at+1, false
 	for t.at = from; ; {
-		t.at += plain(t.text[t.at:])
+		t.at += plain(t.Text[t.at:])
 		switch {
 		case t.is('"'):
-			t.add(tokenString, escaped, from, t.at)
+			t.add(String, escaped, from, t.at)
 			t.at++
 			return true
 		case !t.is('\\') || !t.escape():
@@ -170,16 +173,16 @@ func plain(b []byte) int {
 }
 
 // escape reads what a backslash begins.
-func (t *tape) escape() bool {
+func (t *Tape) escape() bool {
 	t.at += 2
-	if t.at > len(t.text) {
+	if t.at > len(t.Text) {
 		return false
 	}
-	switch t.text[t.at-1] {
+	switch t.Text[t.at-1] {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return true
 	case 'u':
-		_, ok := hex4(t.text[t.at:])
+		_, ok := hex4(t.Text[t.at:])
 		t.at += 4
 		return ok
 	}
@@ -206,20 +209,20 @@ func hex4(b []byte) (r rune, ok bool) {
 }
 
 // begin adds the token of an object or list, and end says what is in it.
-func (t *tape) begin(k tokenKind) (at int) {
+func (t *Tape) begin(k Kind) (at int) {
 	t.add(k, false, t.at, 0)
 	t.at++
-	return len(t.tokens) - 1
+	return len(t.Tokens) - 1
 }
 
-func (t *tape) end(at, n int) bool {
+func (t *Tape) end(at, n int) bool {
 	t.at++
-	t.tokens[at].to, t.tokens[at].next = int32(n), int32(len(t.tokens))
+	t.Tokens[at].To, t.Tokens[at].Next = int32(n), int32(len(t.Tokens))
 	return true
 }
 
-func (t *tape) list(depth int) bool {
-	at := t.begin(tokenList)
+func (t *Tape) list(depth int) bool {
+	at := t.begin(List)
 	if t.peek() == ']' {
 		return t.end(at, 0)
 	}
@@ -236,8 +239,8 @@ func (t *tape) list(depth int) bool {
 	return false
 }
 
-func (t *tape) object(depth int) bool {
-	at := t.begin(tokenObject)
+func (t *Tape) object(depth int) bool {
+	at := t.begin(Object)
 	if t.peek() == '}' {
 		return t.end(at, 0)
 	}
@@ -275,14 +278,14 @@ type names struct {
 const fewNames = 64
 
 // add reports whether the last token is a name that the object at at has not had.
-func (d *names) add(t *tape, at int) bool {
-	last := len(t.tokens) - 1
-	tok := &t.tokens[last]
-	if d.n++; d.later || tok.escaped || d.n > fewNames {
+func (d *names) add(t *Tape, at int) bool {
+	last := len(t.Tokens) - 1
+	tok := &t.Tokens[last]
+	if d.n++; d.later || tok.Escaped || d.n > fewNames {
 		d.later = true
 		return true
 	}
-	name := t.bytes(tok)
+	name := t.Bytes(tok)
 	h := uint64(len(name))
 	if len(name) > 0 {
 		h += uint64(name[0])*7 + uint64(name[len(name)-1])*31 + uint64(name[len(name)/2])*17
@@ -291,8 +294,8 @@ func (d *names) add(t *tape, at int) bool {
 		d.seen |= bit
 		return true
 	}
-	for i := at + 1; i < last; i = int(t.tokens[i+1].next) {
-		if string(t.bytes(&t.tokens[i])) == string(name) {
+	for i := at + 1; i < last; i = int(t.Tokens[i+1].Next) {
+		if string(t.Bytes(&t.Tokens[i])) == string(name) {
 			return false
 		}
 	}
@@ -300,24 +303,27 @@ func (d *names) add(t *tape, at int) bool {
 }
 
 // distinct reports whether all names of an object differ.
-func (t *tape) distinct(at int) bool {
-	names := make(map[string]struct{}, t.tokens[at].to)
-	for i := at + 1; i < int(t.tokens[at].next); i = int(t.tokens[i+1].next) {
-		names[string(t.appendString(nil, &t.tokens[i]))] = struct{}{}
+func (t *Tape) distinct(at int) bool {
+	names := make(map[string]struct{}, t.Tokens[at].To)
+	for i := at + 1; i < int(t.Tokens[at].Next); i = int(t.Tokens[i+1].Next) {
+		names[string(t.AppendString(nil, &t.Tokens[i]))] = struct{}{}
 	}
-	return len(names) == int(t.tokens[at].to)
+	return len(names) == int(t.Tokens[at].To)
 }
 
-// bytes is the text of a token without parts, as it stands.
-func (t *tape) bytes(tok *token) []byte { return t.text[tok.from:tok.to] }
+// Bytes is the text of a token without parts, as it stands.
+func (t *Tape) Bytes(tok *Token) []byte { return t.Text[tok.from:tok.To] }
 
-// raw is bytes as a string that holds as long as the text does.
-func (t *tape) raw(tok *token) string { return alias(t.bytes(tok)) }
+// Raw is Bytes as a string that holds as long as the text does.
+func (t *Tape) Raw(tok *Token) string {
+	b := t.Bytes(tok)
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
 
-// appendString appends what a string says.
-func (t *tape) appendString(dst []byte, tok *token) []byte {
-	b := t.bytes(tok)
-	if !tok.escaped {
+// AppendString appends what a string says.
+func (t *Tape) AppendString(dst []byte, tok *Token) []byte {
+	b := t.Bytes(tok)
+	if !tok.Escaped {
 		return append(dst, b...)
 	}
 	for len(b) > 0 {

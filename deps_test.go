@@ -45,6 +45,12 @@ var bans = []ban{
 	{From: "internal", To: "broker", Except: []string{"internal/minicluster", "internal/simulation"}, Why: "what roles share knows no role"},
 
 	{From: "broker", To: "internal/kafka", Why: "a broker holds no data and reads no log"},
+	{From: "internal/kafka/streams", To: "internal/kafka/groups", Why: "the log of record is read without knowing who writes it"},
+	{From: "internal/kafka/progress", To: "internal/kafka/groups", Why: "what is told and asked is known without who does it"},
+	{From: "internal/kafka/groups", To: "internal/kafka/streams", Tests: true, Why: "partitioners read no log of record"},
+	{From: "...", To: "internal/kafka/follow", Except: []string{"internal/kafka"}, Why: "what rooms of Kafka are made of"},
+	{From: "...", To: "internal/kafka/patience", Except: []string{"internal/kafka"}, Why: "what rooms of Kafka are made of"},
+	{From: "...", To: "internal/kafka/kafkatest", Tests: true, Why: "a Kafka of tests"},
 	{From: "broker/questions", To: "broker/fanout", Why: "what is asked is known without how"},
 	{From: "broker/fanout", To: "broker/feeds", Why: "asking knows neither feeds nor models"},
 	{From: "broker/fanout", To: "relevance", Why: "asking knows neither feeds nor models"},
@@ -92,7 +98,7 @@ type home struct {
 var homes = []home{
 	{Path: "github.com/cockroachdb/pebble/v2", In: []string{"indexnode/store"}, Tests: []string{"indexnode", "internal/minicluster", "internal/simulation"}, Why: "the store's engine; tests inject its file system"},
 	{Path: "github.com/twmb/franz-go", In: []string{"internal/kafka"}, Tests: []string{"partitioner", "indexnode", "internal", "cmd"}, Why: "Kafka has one home"},
-	{Path: "github.com/twmb/franz-go/pkg/kfake", In: []string{"internal/minicluster"}, Tests: []string{"internal", "partitioner", "indexnode", "cmd"}, Why: "the demo's log, and that of tests"},
+	{Path: "github.com/twmb/franz-go/pkg/kfake", In: []string{"internal/minicluster", "internal/kafka/kafkatest"}, Tests: []string{"internal", "partitioner", "indexnode", "cmd"}, Why: "the demo's log, and that of tests"},
 	{Path: "github.com/hamba/avro/v2", In: []string{"schemas"}, Tests: []string{"internal/exposure"}, Why: "Avro has one home, where its traps are known"},
 	{Path: "github.com/twmb/avro", Tests: []string{"schemas"}, Why: "an oracle for the other Avro library"},
 	{Path: "cel.dev", In: []string{"internal/expr"}, Why: "CEL has one home"},

@@ -20,6 +20,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -28,10 +31,10 @@ import (
 // hosted, what it is told of the replicas, and the log that they read.
 type hosting struct {
 	node      *Node
-	consumer  *kafka.Consumer
+	consumer  *streams.Consumer
 	producer  *kafka.Producer // of dead letters
-	schemaLog *kafka.SchemaLog
-	progress  *kafka.ProgressLog
+	schemaLog *schemalog.Log
+	progress  *progress.Log
 	member    *cluster.Membership
 	watcher   *cluster.Watcher
 	keeper    *backups.Keeper // nil: there are no backups
@@ -46,19 +49,19 @@ func (n *Node) newHosting() (h *hosting, err error) {
 			h.close()
 		}
 	}()
-	if h.consumer, err = kafka.NewConsumer(kafka.ConsumerConfig{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
+	if h.consumer, err = streams.NewConsumer(streams.Config{Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Log: n.log}); err != nil {
 		return nil, err
 	}
 	if h.producer, err = kafka.NewProducer(n.cfg.Brokers, n.cfg.Topics.WithDefaults().DeadLetters, n.log); err != nil {
 		return nil, err
 	}
 	topics := n.cfg.Topics.WithDefaults()
-	if h.schemaLog, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
+	if h.schemaLog, err = schemalog.Open(schemalog.Config{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
 	held := h.schemaLog.Held
 	n.schemasHeld.Store(&held)
-	if h.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
+	if h.progress, err = progress.Open(progress.Config{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
 		return nil, err
 	}
 	return h, h.openKeeper()
@@ -435,14 +438,14 @@ func (h *hosting) followSchemas(ctx context.Context) error {
 
 // input is what partitioners tell of themselves. Until that has been read once
 // nothing that came in counts as brought to the log.
-type input struct{ *kafka.ProgressLog }
+type input struct{ *progress.Log }
 
 // Through implements replica.Input.
 func (i input) Through() (time.Time, bool) {
 	if !i.Read() {
 		return time.UnixMilli(1), true
 	}
-	return i.ProgressLog.Through()
+	return i.Log.Through()
 }
 
 // host is a node as its replicas see it.

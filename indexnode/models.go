@@ -40,7 +40,7 @@ type packs interface {
 type modelFollower struct {
 	node    *Node
 	packs   packs
-	schemas func() <-chan struct{} // closed when the schemas may have changed; see [kafka.SchemaLog.Moved]
+	schemas func() <-chan struct{} // closed when the schemas may have changed; see [schemalog.Log.Moved]
 	tried   map[cluster.Version]trial
 	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
 	census  *census                       // nil until a version is admitted

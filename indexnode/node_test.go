@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -73,11 +74,11 @@ type event struct {
 // bring applies events, all of one stream and partition, as one poll of the
 // log that goes up to next.
 func bring(ctx context.Context, h *replica.Replicas, events []event, next millrace.Offset) error {
-	f := kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: events[0].stream, Partition: partition.Of(events[0].entity)}, Next: next}
+	f := streams.Fetched{TopicPartition: kafka.TopicPartition{Stream: events[0].stream, Partition: partition.Of(events[0].entity)}, Next: next}
 	for _, e := range events {
 		value := schemas.Frame(e.schema.Fingerprint(), e.body)
 		crc := binary.BigEndian.AppendUint32(nil, crc32.Checksum(value, crc32.MakeTable(crc32.Castagnoli)))
-		f.Records = append(f.Records, kafka.Record{Offset: next - 1, Key: []byte(e.entity), Value: value, CRC: crc, Time: e.at})
+		f.Records = append(f.Records, streams.Record{Offset: next - 1, Key: []byte(e.entity), Value: value, CRC: crc, Time: e.at})
 	}
 	return h.Bring(ctx, f)
 }

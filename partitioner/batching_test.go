@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -141,6 +142,6 @@ func TestFatesAreOfTheRecordAlone(t *testing.T) {
 }
 
 // record is an input from a content topic.
-func record(value []byte) kafka.Input {
-	return kafka.Input{Source: kafka.Source{Topic: "posts"}, Time: millrace.TimeOf(now), Value: value}
+func record(value []byte) groups.Input {
+	return groups.Input{Source: kafka.Source{Topic: "posts"}, Time: millrace.TimeOf(now), Value: value}
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -60,14 +62,14 @@ func testCuts(t *testing.T, w *world) {
 	second := w.spawn()
 	stop := w.stream()
 	w.read(1)
-	var cuts []kafka.Cut
+	var cuts []groups.Cut
 	took := map[string][]time.Duration{}
 	for i := range n {
 		select {
 		case <-began:
 		default:
 		}
-		cut := make(chan kafka.Cut, 1)
+		cut := make(chan groups.Cut, 1)
 		w.untilOpen()
 		begin := time.Now()
 		if i%4 != 0 {
@@ -77,7 +79,7 @@ func testCuts(t *testing.T, w *world) {
 			second.kill()
 		}
 		go func() {
-			c, err := kafka.TakeCut(w.ctx, kafka.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
+			c, err := groups.TakeCut(w.ctx, groups.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
 			if err != nil {
 				t.Error(err)
 			}
@@ -180,7 +182,7 @@ func (w *world) untilConsumed() {
 // copyOf is a record of the log, with what it was made from.
 type copyOf struct {
 	kafka.TopicPartition
-	kafka.Record
+	streams.Record
 	from kafka.Source
 }
 
@@ -188,16 +190,16 @@ type copyOf struct {
 // taken now.
 func (w *world) log() []copyOf {
 	w.t.Helper()
-	end, err := kafka.TakeCut(w.ctx, kafka.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
+	end, err := groups.TakeCut(w.ctx, groups.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics, Log: w.logger()})
 	must(w.t, err)
-	spans := map[kafka.TopicPartition]kafka.Span{}
+	spans := map[kafka.TopicPartition]streams.Span{}
 	for s, all := range end.Ends {
 		for p, at := range all {
-			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = kafka.Span{From: kafka.Position{Epoch: -1}, To: at.Next}
+			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = streams.Span{From: kafka.Position{Epoch: -1}, To: at.Next}
 		}
 	}
 	var out []copyOf
-	must(w.t, kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: w.brokers, Topics: w.cfg.Topics}, spans, func(f kafka.Fetched) error {
+	must(w.t, streams.ReadTails(w.ctx, streams.TailsConfig{Brokers: w.brokers, Topics: w.cfg.Topics}, spans, func(f streams.Fetched) error {
 		for _, r := range f.Records {
 			from, err := kafka.ParseSource(r.Source)
 			if err != nil {
@@ -211,7 +213,7 @@ func (w *world) log() []copyOf {
 }
 
 // judge compares cuts with the log.
-func (w *world) judge(cuts []kafka.Cut, inputs int) {
+func (w *world) judge(cuts []groups.Cut, inputs int) {
 	w.t.Helper()
 	log := w.log()
 	copies := map[kafka.Source]millrace.Time{}

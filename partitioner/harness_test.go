@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -29,7 +30,7 @@ type world struct {
 	brokers  kafka.Brokers
 	cfg      Config
 	cl       *kgo.Client
-	schemas  *kafka.SchemaLog
+	schemas  *schemalog.Log
 	registry *schemas.Registry // fed by the schemas topic
 }
 
@@ -62,7 +63,7 @@ func newWorld(t *testing.T, brokers kafka.Brokers, prefix string) *world {
 	var err error
 	w.registry, err = schemas.NewRegistry(nil, nil)
 	must(t, err)
-	w.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
+	w.schemas, err = schemalog.Open(schemalog.Config{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
 	must(t, err)
 	t.Cleanup(w.schemas.Close)
 	w.cl, err = kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...),

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
 // introduce makes the group known in the progress topic before its first
@@ -52,7 +52,7 @@ func (p *Partitioner) hold(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	p.held = map[kafka.Hold]bool{}
+	p.held = map[progress.Hold]bool{}
 	for _, h := range p.progress.Holds() {
 		p.held[h] = true
 	}

@@ -10,13 +10,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
 // ask writes a wish for a hold; deleted when round is 0.
 func (w *world) ask(key string, round int) {
 	w.t.Helper()
-	r := &kgo.Record{Topic: w.cfg.Topics.Progress, Key: []byte(kafka.HoldKey + key)}
+	r := &kgo.Record{Topic: w.cfg.Topics.Progress, Key: []byte(progress.HoldKey + key)}
 	if round > 0 {
 		r.Value = fmt.Appendf(nil, `{"round":%d}`, round)
 	}
@@ -72,7 +74,7 @@ func TestAHoldHolds(t *testing.T) {
 	must(t, p.progress.Refresh(w.ctx))
 	w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: activity(t, "held", "member:1", "")})
 	<-holding
-	cut, err := kafka.TakeCut(w.ctx, kafka.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics})
+	cut, err := groups.TakeCut(w.ctx, groups.CutConfig{Brokers: w.brokers, Topics: w.cfg.Topics})
 	must(t, err)
 	if n := cut.Groups[w.cfg.Group][w.cfg.Content[0]][0]; n != 1 || w.openTransaction() {
 		t.Errorf("%d records are consumed during the hold, want 1; a transaction is open: %v", n, w.openTransaction())
@@ -97,7 +99,7 @@ func TestAFloodOfHoldsDoesNotStopIngest(t *testing.T) {
 	go func() {
 		defer close(done)
 		for round := 1; flood.Err() == nil; round++ {
-			r := &kgo.Record{Topic: w.cfg.Topics.Progress, Key: []byte(kafka.HoldKey + "flood"), Value: fmt.Appendf(nil, `{"round":%d}`, round)}
+			r := &kgo.Record{Topic: w.cfg.Topics.Progress, Key: []byte(progress.HoldKey + "flood"), Value: fmt.Appendf(nil, `{"round":%d}`, round)}
 			w.cl.ProduceSync(flood, r)
 		}
 	}()
@@ -110,7 +112,7 @@ func TestAFloodOfHoldsDoesNotStopIngest(t *testing.T) {
 
 // A group's name does not begin like a hold's key.
 func TestAGroupIsNoHold(t *testing.T) {
-	cfg := Config{Brokers: kafka.At("127.0.0.1:1"), Content: []string{"posts"}, Instance: "one", Group: kafka.HoldKey + "x"}
+	cfg := Config{Brokers: kafka.At("127.0.0.1:1"), Content: []string{"posts"}, Instance: "one", Group: progress.HoldKey + "x"}
 	if err := cfg.Validate(); err == nil {
 		t.Error("a group by the name of a hold was taken")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -184,7 +185,7 @@ func testZombie(t *testing.T, w *world) {
 		default:
 		}
 	}
-	if said, _ := zombie.log.Load().(string); !strings.Contains(said, kafka.ErrFenced.Error()) {
+	if said, _ := zombie.log.Load().(string); !strings.Contains(said, groups.ErrFenced.Error()) {
 		t.Errorf("the zombie's last word: %s; want that it was fenced", said)
 	}
 	total := l.finish()

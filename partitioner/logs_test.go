@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -82,9 +84,9 @@ func testRecreatedOutput(t *testing.T, w *world) {
 	want := "millrace topics adopt --group " + w.cfg.Group
 	w.untilReady(p, want)
 	w.send(content, 0, "later")
-	progress := w.progress()
+	said := w.progress()
 	w.until("told by the heartbeat", func() bool {
-		told, _ := progress.Group(w.cfg.Group)
+		told, _ := said.Group(w.cfg.Group)
 		return strings.Contains(told.OtherLog, timeline+" was deleted and created again")
 	})
 	w.until("told by the metric", func() bool { return value(p.metrics.otherLog) == 1 })
@@ -94,21 +96,18 @@ func testRecreatedOutput(t *testing.T, w *world) {
 	if n := w.held(timeline); n != 0 {
 		t.Errorf("%d records in the new topic before anybody said so", n)
 	}
-	through, _ := progress.Through()
+	through, _ := said.Through()
 
-	look, err := kafka.NewInspector(w.brokers)
-	must(t, err)
-	defer look.Close()
-	plan, err := look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.Topics.Logs())
+	plan, err := groups.PlanAdoption(w.ctx, w.brokers, w.cfg.Group, w.cfg.Topics.Logs())
 	must(t, err)
 	if plan.Other == nil || plan.Kept < 1 || plan.Brought < plan.Kept {
 		t.Errorf("planned: %+v", plan)
 	}
-	must(t, look.Adopt(w.ctx, plan, true))
+	must(t, groups.Adopt(w.ctx, w.brokers, plan, true))
 	w.untilReady(p, "")
 	w.until("past and later are brought", func() bool { return len(w.timelineIDs()) == 2 })
-	w.untilThrough(progress, through)
-	if plan, err = look.PlanAdoption(w.ctx, w.cfg.Group, w.cfg.Topics.Logs()); err != nil || plan.Other != nil {
+	w.untilThrough(said, through)
+	if plan, err = groups.PlanAdoption(w.ctx, w.brokers, w.cfg.Group, w.cfg.Topics.Logs()); err != nil || plan.Other != nil {
 		t.Errorf("after it: %v, %v", plan.Other, err)
 	}
 }
@@ -164,8 +163,8 @@ func testRecreatedInput(t *testing.T, w *world) {
 	}
 	w.until("all is brought", func() bool { return len(w.timelineIDs()) == 3 })
 	w.untilReady(p, "")
-	progress := w.progress()
-	w.untilThrough(progress, time.Now())
+	said := w.progress()
+	w.untilThrough(said, time.Now())
 	w.recreate(topic)
 	for i := range 3 { // as far as the group has read
 		w.send(topic, int32(i), fmt.Sprint("new-", i))
@@ -175,19 +174,19 @@ func testRecreatedInput(t *testing.T, w *world) {
 	w.untilReady(p, "millrace topics skip --topic "+topic+" --apply")
 	w.send(beside, 0, "beside")
 	w.until("others go on", func() bool { return len(w.timelineIDs()) == 4 })
-	var told kafka.Progress
+	var told progress.Progress
 	w.until("told by the heartbeat", func() bool {
-		told, _ = progress.Group(w.cfg.Group)
+		told, _ = said.Group(w.cfg.Group)
 		return len(told.Stuck) == 3
 	})
-	if through, _ := progress.Through(); through.After(created) {
+	if through, _ := said.Through(); through.After(created) {
 		t.Errorf("through %s, and the new topic, of before %s, is not read", through, created)
 	}
 	for _, at := range told.Stuck {
-		if at.Kind != kafka.Recreated || at.Next != 0 {
+		if at.Kind != progress.Recreated || at.Next != 0 {
 			t.Errorf("told: %+v", at)
 		}
-		must(t, kafka.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, at.Skip(w.cfg.Group)))
+		must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, at.Skip(w.cfg.Group)))
 	}
 	w.until("what is new is brought, and nothing twice", func() bool {
 		n := w.records()
@@ -197,9 +196,9 @@ func testRecreatedInput(t *testing.T, w *world) {
 		return n == 7
 	})
 	w.untilReady(p, "")
-	w.untilThrough(progress, created)
+	w.untilThrough(said, created)
 	w.until("nothing is told any more", func() bool {
-		told, _ = progress.Group(w.cfg.Group)
+		told, _ = said.Group(w.cfg.Group)
 		return len(told.Stuck) == 0
 	})
 }
@@ -256,16 +255,16 @@ func testTrimmedInput(t *testing.T, w *world) {
 	must(t, err)
 	p, _ = w.start(quick)
 	w.untilReady(p, "4 records from offset 1 on, at most, were deleted before they were read")
-	progress := w.progress()
-	var told kafka.Progress
+	said := w.progress()
+	var told progress.Progress
 	w.until("told by the heartbeat", func() bool {
-		told, _ = progress.Group(w.cfg.Group)
+		told, _ = said.Group(w.cfg.Group)
 		return len(told.Stuck) == 1
 	})
-	if at := told.Stuck[0]; at.Kind != kafka.Trimmed || at.Lost() != 4 || at.Next != 5 || strings.Contains(at.String(), "kept") {
+	if at := told.Stuck[0]; at.Kind != progress.Trimmed || at.Lost() != 4 || at.Next != 5 || strings.Contains(at.String(), "kept") {
 		t.Errorf("told: %+v", at)
 	}
-	must(t, kafka.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, told.Stuck[0].Skip(w.cfg.Group)))
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, told.Stuck[0].Skip(w.cfg.Group)))
 	w.until("what is left is brought", func() bool { return w.records() == 2 })
 	w.untilReady(p, "")
 	if n := value(p.metrics.lost.WithLabelValues(topic)); n != 4 {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -83,7 +84,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 }
 
 // measured takes over how far the group is.
-func (m *metrics) measured(p kafka.Progress) {
+func (m *metrics) measured(p progress.Progress) {
 	m.otherLog.Set(0)
 	if p.OtherLog != "" {
 		m.otherLog.Set(1)

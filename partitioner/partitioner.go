@@ -19,6 +19,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/confluent"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -38,7 +42,7 @@ type Config struct {
 	// SchemaRegistry is the URL of a Confluent-compatible registry, for topics
 	// with Confluent framing. Empty = such records have an unknown schema.
 	SchemaRegistry string
-	RegistryAccess kafka.RegistryAccess // how it is reached
+	RegistryAccess confluent.Access // how it is reached
 
 	// SchemaWait is how long a record of an unknown schema is held for the
 	// schema to appear. 0 = 2 s; negative = not at all.
@@ -76,13 +80,13 @@ func (c Config) Validate() error {
 	if c.Future < 0 {
 		fault("future", fmt.Sprintf("%s is negative", c.Future), fmt.Sprintf("give a positive duration, or leave it out for %s", schemas.DefaultFuture))
 	}
-	for _, key := range []string{kafka.SkipKey, kafka.HoldKey, kafka.HistoryKey} {
+	for _, key := range []string{progress.SkipKey, progress.HoldKey, progress.HistoryKey} {
 		if strings.HasPrefix(c.Group, key) {
 			fault("group", fmt.Sprintf("%q begins with %q, which is not for groups", c.Group, key), "give it another name")
 		}
 	}
 	if c.SchemaRegistry != "" {
-		_, err := c.RegistryAccess.ConfluentRegistry(c.SchemaRegistry, nil)
+		_, err := c.RegistryAccess.Registry(c.SchemaRegistry, nil)
 		errs = append(errs, err)
 	}
 	t := c.Topics
@@ -134,11 +138,11 @@ type Partitioner struct {
 	log      *slog.Logger
 	metrics  *metrics
 	registry *schemas.Registry
-	schemas  *kafka.SchemaLog // feeds registry
-	progress *kafka.ProgressLog
-	beat     *kafka.Heartbeat // runs beside everything else, so that it tells when that is stuck
+	schemas  *schemalog.Log // feeds registry
+	progress *progress.Log
+	beat     *groups.Heartbeat // runs beside everything else, so that it tells when that is stuck
 	stuck    *stuckAt
-	held     map[kafka.Hold]bool // holds that have been kept; of Run alone
+	held     map[progress.Hold]bool // holds that have been kept; of Run alone
 	state    state
 	pace     pace
 	batch    int // most records polled at once, now; at most pace.records
@@ -181,7 +185,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 	var lookup schemas.Lookup
 	if cfg.SchemaRegistry != "" {
 		var err error
-		if lookup, err = cfg.RegistryAccess.ConfluentRegistry(cfg.SchemaRegistry, log); err != nil {
+		if lookup, err = cfg.RegistryAccess.Registry(cfg.SchemaRegistry, log); err != nil {
 			return nil, err
 		}
 	}
@@ -216,18 +220,18 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 // open begins to follow the topics that tell this process something. It needs
 // no Kafka.
 func (p *Partitioner) open() (err error) {
-	if p.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{
+	if p.schemas, err = schemalog.Open(schemalog.Config{
 		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Schemas, Registry: p.registry, Log: p.log,
 	}); err != nil {
 		return err
 	}
-	if p.progress, err = kafka.OpenProgressLog(kafka.ProgressLogConfig{
+	if p.progress, err = progress.Open(progress.Config{
 		Brokers: p.cfg.Brokers, Topic: p.cfg.Topics.Progress, Log: p.log,
 	}); err != nil {
 		p.schemas.Close()
 		return err
 	}
-	p.beat = kafka.NewHeartbeat(kafka.HeartbeatConfig{
+	p.beat = groups.NewHeartbeat(groups.HeartbeatConfig{
 		Brokers: p.cfg.Brokers, Progress: p.progress, Group: p.cfg.Group, Instance: p.cfg.Instance,
 		Inputs: p.cfg.inputs(), Features: p.cfg.Features, Logs: p.cfg.Topics.Logs(), Future: p.cfg.Future, Stuck: p.stuck.all, Measured: p.metrics.measured, Log: p.log,
 	})

@@ -25,6 +25,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -247,7 +248,7 @@ func testFenced(t *testing.T, w *world) {
 		w.read(1)
 		select {
 		case err := <-ended:
-			if !errors.Is(err, kafka.ErrFenced) || !strings.Contains(err.Error(), "instance one") {
+			if !errors.Is(err, groups.ErrFenced) || !strings.Contains(err.Error(), "instance one") {
 				t.Errorf("the older ended with %v, want ErrFenced", err)
 			}
 			return

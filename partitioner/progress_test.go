@@ -8,14 +8,14 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
 // progress follows what partitioners tell.
-func (w *world) progress() *kafka.ProgressLog {
+func (w *world) progress() *progress.Log {
 	w.t.Helper()
-	l, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: w.brokers, Topic: w.cfg.Topics.Progress})
+	l, err := progress.Open(progress.Config{Brokers: w.brokers, Topic: w.cfg.Topics.Progress})
 	must(w.t, err)
 	w.t.Cleanup(l.Close)
 	return l
@@ -23,7 +23,7 @@ func (w *world) progress() *kafka.ProgressLog {
 
 // untilThrough waits until everything that came before a time is said to be
 // partitioned.
-func (w *world) untilThrough(l *kafka.ProgressLog, after time.Time) {
+func (w *world) untilThrough(l *progress.Log, after time.Time) {
 	w.t.Helper()
 	w.until("through "+after.String(), func() bool {
 		through, ok := l.Through()

@@ -6,17 +6,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
 // state is what Ready judges, beside what it can ask for.
 type state struct {
 	sync.Mutex
-	waits     error          // what keeps Run from its work
-	session   *kafka.Session // nil while there is none
-	failed    error          // the last transaction, and no later one was committed
-	paused    bool           // for nothing but poison
-	committed time.Time      // when a transaction was committed last
+	waits     error           // what keeps Run from its work
+	session   *groups.Session // nil while there is none
+	failed    error           // the last transaction, and no later one was committed
+	paused    bool            // for nothing but poison
+	committed time.Time       // when a transaction was committed last
 }
 
 func (s *state) set(f func(*state)) {
@@ -36,7 +37,7 @@ func (p *Partitioner) Ready() error {
 	if p.state.waits != nil {
 		return p.state.waits
 	}
-	if other := (*kafka.OtherLog)(nil); errors.As(p.state.failed, &other) {
+	if other := (*groups.OtherLog)(nil); errors.As(p.state.failed, &other) {
 		return other
 	}
 	last, err := p.beat.Last()
@@ -63,7 +64,7 @@ func (p *Partitioner) Ready() error {
 }
 
 // idle tells a process that has nothing to do from one that does nothing.
-func (p *Partitioner) idle(last kafka.Progress) error {
+func (p *Partitioner) idle(last progress.Progress) error {
 	waiting, waited := int64(0), time.Duration(0)
 	for topic, t := range last.Topics {
 		since := time.Duration(t.WaitedMillis) * time.Millisecond

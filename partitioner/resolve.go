@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -26,7 +26,7 @@ const (
 // after is waited for a little.
 type resolver struct {
 	registry *schemas.Registry
-	log      *kafka.SchemaLog
+	log      *schemalog.Log
 	wait     time.Duration
 	waiting  func()    // told when a wait begins
 	fresh    bool      // the schemas topic has been read to its end since the last poll

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -43,7 +44,7 @@ type router struct {
 }
 
 // route decides. An error means that it cannot be decided now.
-func (r *router) route(ctx context.Context, in kafka.Input) (verdict, error) {
+func (r *router) route(ctx context.Context, in groups.Input) (verdict, error) {
 	if in.Value == nil && len(in.Key) > 0 {
 		return verdict{fate: ignored}, nil
 	}
@@ -55,7 +56,7 @@ func (r *router) route(ctx context.Context, in kafka.Input) (verdict, error) {
 	return v, err
 }
 
-func (r *router) accept(ctx context.Context, in kafka.Input) (verdict, error) {
+func (r *router) accept(ctx context.Context, in groups.Input) (verdict, error) {
 	framed, err := schemas.Unframe(in.Value)
 	if err != nil {
 		return verdict{}, err
@@ -94,7 +95,7 @@ const maxDetailBytes = 512
 
 // deadLetter is the input byte for byte, with the headers it came with and
 // then those that say why and from where.
-func deadLetter(topic string, in kafka.Input, why *schemas.Error) kafka.Outgoing {
+func deadLetter(topic string, in groups.Input, why *schemas.Error) kafka.Outgoing {
 	detail := why.Error()
 	if len(detail) > maxDetailBytes {
 		detail = detail[:maxDetailBytes]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -69,7 +70,7 @@ func BenchmarkRoute(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		in := kafka.Input{Source: kafka.Source{Topic: "posts", Partition: 1, Offset: 123456}, Time: millrace.TimeOf(now), Value: values[i%n]}
+		in := groups.Input{Source: kafka.Source{Topic: "posts", Partition: 1, Offset: 123456}, Time: millrace.TimeOf(now), Value: values[i%n]}
 		v, err := r.route(b.Context(), in)
 		if err != nil || v.fate != published {
 			b.Fatal(err, v.refusal)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -19,7 +21,7 @@ const commitTimeout = 8 * time.Second
 // Run creates Millrace's topics where they are missing and partitions until
 // ctx ends, which is no error: the transaction under way is committed first.
 // It gives up with kafka.ErrPartitionCount when a topic does not fit, and with
-// kafka.ErrFenced when another process has taken over its instance name; every
+// groups.ErrFenced when another process has taken over its instance name; every
 // other failure is told, counted and tried again, for as long as it takes.
 func (p *Partitioner) Run(ctx context.Context) error {
 	if err := p.open(); err != nil {
@@ -48,13 +50,13 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		err := p.session(ctx, r)
-		if errors.Is(err, kafka.ErrFenced) {
+		if errors.Is(err, groups.ErrFenced) {
 			return fmt.Errorf("partitioner: instance %s: %w", p.cfg.Instance, err)
 		}
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		if other := (*kafka.OtherLog)(nil); errors.As(err, &other) {
+		if other := (*groups.OtherLog)(nil); errors.As(err, &other) {
 			p.halt(ctx, other)
 			continue
 		}
@@ -69,9 +71,9 @@ func (p *Partitioner) Run(ctx context.Context) error {
 
 // halt tells that the group must not write, and waits a moment before that is
 // judged again.
-func (p *Partitioner) halt(ctx context.Context, other *kafka.OtherLog) {
+func (p *Partitioner) halt(ctx context.Context, other *groups.OtherLog) {
 	p.state.set(func(s *state) {
-		if before := (*kafka.OtherLog)(nil); !errors.As(s.failed, &before) {
+		if before := (*groups.OtherLog)(nil); !errors.As(s.failed, &before) {
 			p.log.Error("partitioner: nothing is partitioned", "error", other)
 		}
 		s.failed = other
@@ -130,7 +132,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 			return err
 		}
 	}
-	s, err := kafka.OpenSession(ctx, kafka.SessionConfig{
+	s, err := groups.OpenSession(ctx, groups.SessionConfig{
 		Brokers:     p.cfg.Brokers,
 		Group:       p.cfg.Group,
 		Instance:    p.cfg.Instance,
@@ -148,10 +150,10 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		return err
 	}
 	defer s.Close()
-	p.stuck.keep(func(kafka.Stuck) bool { return false }) // it will be told again
+	p.stuck.keep(func(progress.Stuck) bool { return false }) // it will be told again
 	p.state.set(func(st *state) { st.session = s })
 	p.state.set(func(st *state) {
-		if other := (*kafka.OtherLog)(nil); errors.As(st.failed, &other) {
+		if other := (*groups.OtherLog)(nil); errors.As(st.failed, &other) {
 			st.failed = nil
 		}
 	})
@@ -200,10 +202,10 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 
 // awaitMove calls found once a topic is not the one that a session began with,
 // unless ctx ends before. A session with nothing to do would not notice.
-func (p *Partitioner) awaitMove(ctx context.Context, s *kafka.Session, found func(error)) {
+func (p *Partitioner) awaitMove(ctx context.Context, s *groups.Session, found func(error)) {
 	for ctx.Err() == nil {
 		sleep(ctx, p.pace.logs)
-		if err := s.Same(ctx); errors.Is(err, kafka.ErrMoved) {
+		if err := s.Same(ctx); errors.Is(err, groups.ErrMoved) {
 			found(err)
 			return
 		}
@@ -223,9 +225,9 @@ func (p *Partitioner) rest(ctx context.Context) {
 }
 
 // poll is Session.Poll with the faults told.
-func (p *Partitioner) poll(ctx context.Context, s *kafka.Session, max int) ([]kafka.Input, error) {
+func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]groups.Input, error) {
 	in, faults, err := s.Poll(ctx, max)
-	p.stuck.keep(func(at kafka.Stuck) bool { return s.Has(at.Topic, at.Partition) && !past(in, at) })
+	p.stuck.keep(func(at progress.Stuck) bool { return s.Has(at.Topic, at.Partition) && !past(in, at) })
 	for _, fault := range faults {
 		err = errors.Join(err, p.tell(ctx, fault))
 	}
@@ -236,15 +238,15 @@ func (p *Partitioner) poll(ctx context.Context, s *kafka.Session, max int) ([]ka
 }
 
 // past reports whether records from behind a place came in.
-func past(in []kafka.Input, at kafka.Stuck) bool {
-	return slices.ContainsFunc(in, func(r kafka.Input) bool {
+func past(in []groups.Input, at progress.Stuck) bool {
+	return slices.ContainsFunc(in, func(r groups.Input) bool {
 		return r.Topic == at.Topic && r.Partition == at.Partition && r.Offset >= at.Offset
 	})
 }
 
 // transact brings first, and what else comes in within moments, through one
 // transaction.
-func (p *Partitioner) transact(ctx context.Context, s *kafka.Session, r *router, first []kafka.Input) (*transaction, error) {
+func (p *Partitioner) transact(ctx context.Context, s *groups.Session, r *router, first []groups.Input) (*transaction, error) {
 	began := time.Now()
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -284,7 +286,7 @@ func (p pace) gatherFor(taken int, waiting int64) time.Duration {
 
 // more polls for what comes in at once; none means that it is time to commit:
 // also because somebody asks for a hold.
-func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Time, max int) ([]kafka.Input, error) {
+func (p *Partitioner) more(ctx context.Context, s *groups.Session, until time.Time, max int) ([]groups.Input, error) {
 	wait := min(p.pace.quiet, time.Until(until))
 	if wait <= 0 || ctx.Err() != nil || p.toHold() {
 		return nil, nil
@@ -292,7 +294,7 @@ func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Tim
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	in, err := p.poll(ctx, s, max)
-	var stuck *kafka.Unreadable
+	var stuck *groups.Unreadable
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.As(err, &stuck) {
 		err = nil // the wait is over, or Run is to stop after this transaction
 	}
@@ -301,7 +303,7 @@ func (p *Partitioner) more(ctx context.Context, s *kafka.Session, until time.Tim
 
 // transaction is what has been done in one.
 type transaction struct {
-	s       *kafka.Session
+	s       *groups.Session
 	topics  kafka.Topics
 	records int
 	copies  int  // records produced
@@ -312,7 +314,7 @@ type transaction struct {
 }
 
 // carryOut produces what the verdict asks for, and counts it.
-func (t *transaction) carryOut(ctx context.Context, in kafka.Input, v verdict) {
+func (t *transaction) carryOut(ctx context.Context, in groups.Input, v verdict) {
 	c := t.byTopic[in.Topic]
 	if c == nil {
 		c = &tally{dead: map[schemas.Reason]int{}}

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -23,7 +25,7 @@ const pieceBytes = 1 << 20
 type stuckAt struct {
 	mu struct {
 		sync.Mutex
-		at map[place]kafka.Stuck
+		at map[place]progress.Stuck
 	}
 	metrics *metrics
 }
@@ -33,11 +35,11 @@ type place struct {
 	partition int32
 }
 
-func (s *stuckAt) add(at kafka.Stuck) {
+func (s *stuckAt) add(at progress.Stuck) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.at == nil {
-		s.mu.at = map[place]kafka.Stuck{}
+		s.mu.at = map[place]progress.Stuck{}
 	}
 	s.mu.at[place{at.Topic, at.Partition}] = at
 	s.metrics.stuck.Set(float64(len(s.mu.at)))
@@ -51,7 +53,7 @@ func (s *stuckAt) has(topic string, partition int32) bool {
 }
 
 // keep forgets the places that are not to stay.
-func (s *stuckAt) keep(stays func(kafka.Stuck) bool) {
+func (s *stuckAt) keep(stays func(progress.Stuck) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p, at := range s.mu.at {
@@ -62,10 +64,10 @@ func (s *stuckAt) keep(stays func(kafka.Stuck) bool) {
 	s.metrics.stuck.Set(float64(len(s.mu.at)))
 }
 
-func (s *stuckAt) all() []kafka.Stuck {
+func (s *stuckAt) all() []progress.Stuck {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []kafka.Stuck
+	var all []progress.Stuck
 	for _, at := range s.mu.at {
 		all = append(all, at)
 	}
@@ -74,8 +76,8 @@ func (s *stuckAt) all() []kafka.Stuck {
 
 // skipping is a place that an operator asks to skip.
 type skipping struct {
-	kafka.Stuck
-	asked kafka.Skip
+	progress.Stuck
+	asked progress.Skip
 }
 
 // toSkip returns the places where this process is stuck and that an operator
@@ -110,10 +112,10 @@ func (p *Partitioner) awaitSkip(ctx context.Context, found func()) {
 
 // skip has the group go on behind places. A batch that is there is kept aside
 // first: if the process dies in between, it is kept twice and skipped once.
-func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, all []skipping) error {
-	var places []kafka.Stuck
+func (p *Partitioner) skip(ctx context.Context, s *groups.Session, all []skipping) error {
+	var places []progress.Stuck
 	for _, at := range all {
-		if places = append(places, at.Stuck); at.Kind == kafka.Closed {
+		if places = append(places, at.Stuck); at.Kind == progress.Closed {
 			if err := p.keepAside(ctx, at.Stuck); err != nil {
 				return err
 			}
@@ -123,22 +125,22 @@ func (p *Partitioner) skip(ctx context.Context, s *kafka.Session, all []skipping
 		return err
 	}
 	for _, at := range all {
-		if at.Kind == kafka.Closed {
+		if at.Kind == progress.Closed {
 			p.metrics.skipped.WithLabelValues(at.Topic).Inc()
 		}
 		p.metrics.lost.WithLabelValues(at.Topic).Add(float64(at.Lost()))
 		p.log.Warn("partitioner: skipped", "topic", at.Topic, "partition", at.Partition, "offset", at.Offset, "next", at.Next, "what", at.What())
-		if err := kafka.EndSkip(ctx, p.cfg.Brokers, p.cfg.Topics.Progress, at.asked); err != nil {
+		if err := progress.EndSkip(ctx, p.cfg.Brokers, p.cfg.Topics.Progress, at.asked); err != nil {
 			return err
 		}
 	}
-	p.stuck.keep(func(k kafka.Stuck) bool { return !slices.Contains(places, k) })
+	p.stuck.keep(func(k progress.Stuck) bool { return !slices.Contains(places, k) })
 	p.on.skipped()
 	return nil
 }
 
 // keepAside brings a batch to the dead letters, and returns once it is there.
-func (p *Partitioner) keepAside(ctx context.Context, at kafka.Stuck) error {
+func (p *Partitioner) keepAside(ctx context.Context, at progress.Stuck) error {
 	letters, err := p.aside(ctx, at)
 	if err != nil {
 		return err
@@ -156,8 +158,8 @@ func (p *Partitioner) keepAside(ctx context.Context, at kafka.Stuck) error {
 
 // aside returns the dead letters that hold a batch as it is in the log, in
 // pieces.
-func (p *Partitioner) aside(ctx context.Context, at kafka.Stuck) ([]kafka.Outgoing, error) {
-	b, err := kafka.FetchBatch(ctx, p.cfg.Brokers, at.Topic, at.Partition, at.Offset)
+func (p *Partitioner) aside(ctx context.Context, at progress.Stuck) ([]kafka.Outgoing, error) {
+	b, err := groups.FetchBatch(ctx, p.cfg.Brokers, at.Topic, at.Partition, at.Offset)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +189,7 @@ func (p *Partitioner) aside(ctx context.Context, at kafka.Stuck) ([]kafka.Outgoi
 // means that this is not known: a new session is told of it again.
 func (p *Partitioner) tell(ctx context.Context, fault error) error {
 	p.metrics.faults.Inc()
-	var u *kafka.Unreadable
+	var u *groups.Unreadable
 	if !errors.As(fault, &u) {
 		p.log.Error("partitioner: cannot read", "error", fault)
 		return nil
@@ -197,7 +199,7 @@ func (p *Partitioner) tell(ctx context.Context, fault error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	at, err := kafka.Locate(ctx, p.cfg.Brokers, p.cfg.Group, u)
+	at, err := groups.Locate(ctx, p.cfg.Brokers, p.cfg.Group, u)
 	if err != nil {
 		return errors.Join(fault, err)
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -75,7 +77,7 @@ func testBomb(t *testing.T, w *world) {
 	bomb := w.bomb(topic, 0)
 	send(0, "behind")
 	send(1, "beside")
-	raw, err := kafka.FetchBatch(w.ctx, w.brokers, topic, 0, millrace.Offset(bomb.Offset))
+	raw, err := groups.FetchBatch(w.ctx, w.brokers, topic, 0, millrace.Offset(bomb.Offset))
 	must(t, err)
 
 	skipped := make(chan struct{}, 1)
@@ -87,7 +89,7 @@ func testBomb(t *testing.T, w *world) {
 	if n := value(p.metrics.stuck); n != 1 {
 		t.Errorf("%v stuck partitions in the metrics", n)
 	}
-	var told kafka.Progress
+	var told progress.Progress
 	w.until("told by the heartbeat", func() bool {
 		told, _ = p.progress.Group(w.cfg.Group)
 		return len(told.Stuck) == 1
@@ -98,8 +100,8 @@ func testBomb(t *testing.T, w *world) {
 	send(1, "also beside")
 	w.read(1) // the others go on
 
-	skip := kafka.Skip{Group: w.cfg.Group, Topic: topic, Partition: 0, Offset: millrace.Offset(bomb.Offset)}
-	must(t, kafka.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, skip))
+	skip := progress.Skip{Group: w.cfg.Group, Topic: topic, Partition: 0, Offset: millrace.Offset(bomb.Offset)}
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, skip))
 	<-skipped
 	out := w.read(2)
 	if len(out["timeline"]) != 1 || len(out["dead-letters"]) != 1 {
@@ -135,7 +137,7 @@ func TestGarbageIsSkippedByCommand(t *testing.T) {
 	p, _ := w.start()
 	w.read(1)
 	w.untilReady(p, "posts/0 is stuck at offset 1")
-	must(t, kafka.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, kafka.Skip{Group: w.cfg.Group, Topic: "posts", Offset: 1}))
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, progress.Skip{Group: w.cfg.Group, Topic: "posts", Offset: 1}))
 	out := w.read(3)
 	if len(out["timeline"]) != 1 || len(out["dead-letters"]) != 2 {
 		t.Fatalf("%d published and %d dead letters, want what is behind, and two pieces", len(out["timeline"]), len(out["dead-letters"]))

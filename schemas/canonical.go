@@ -10,6 +10,7 @@ import (
 	"github.com/hamba/avro/v2/pkg/crc64"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
 // canonicalForm returns a type's Parsing Canonical Form (Avro specification,
@@ -97,7 +98,7 @@ func fingerprint(canonical string) millrace.Fingerprint {
 // reads the schema without the defaults of fields: of a union's it takes those of
 // the first branch alone, as Avro did until 1.11.
 func secondReader(avsc []byte) error {
-	text, err := readJSON(avsc)
+	text, err := jsontext.Value(avsc)
 	if err != nil {
 		return fmt.Errorf("schemas: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
 // EncodeJSON turns a JSON object into a body. A field may be left out when it
@@ -44,7 +45,7 @@ var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // encoder writes JSON values as Avro.
 type encoder struct {
-	tape
+	jsontext.Tape
 	buf    []byte
 	from   int // where it begins in buf
 	max    int // bytes
@@ -58,13 +59,13 @@ type encoder struct {
 
 // encode appends a JSON text as an n, at a path of the schema.
 func (e *encoder) encode(dst []byte, n *node, text []byte, path string) ([]byte, error) {
-	if !e.read(text) {
+	if !e.Read(text) {
 		return dst, &Error{Reason: BadJSON, Field: path, Detail: e.notJSON()}
 	}
 	e.buf, e.from, e.places = dst, len(dst), e.places[:0]
 	err := e.value(n, 0)
 	out := e.buf
-	e.buf, e.text, e.tape.text = nil, e.text[:0], nil
+	e.buf, e.text, e.Text = nil, e.text[:0], nil
 	if err == nil {
 		return out, nil
 	}
@@ -79,10 +80,10 @@ func (e *encoder) encode(dst []byte, n *node, text []byte, path string) ([]byte,
 
 // notJSON says why the text could not be read: the slow reader says it best.
 func (e *encoder) notJSON() string {
-	if _, err := readJSON(e.tape.text); err != nil {
+	if _, err := jsontext.Value(e.Text); err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("the text has more than %d bytes", maxTapeBytes)
+	return fmt.Sprintf("the text has more than %d bytes", jsontext.MaxBytes)
 }
 
 // detailOf returns what an encoder's error says, without its reason.
@@ -107,15 +108,15 @@ func (e *encoder) wrong(n *node, at int32) error {
 }
 
 func (e *encoder) describe(at int32) string {
-	switch t := &e.tokens[at]; t.kind {
-	case tokenObject:
+	switch t := &e.Tokens[at]; t.Kind {
+	case jsontext.Object:
 		return "an object"
-	case tokenList:
+	case jsontext.List:
 		return "a list"
-	case tokenString:
+	case jsontext.String:
 		return quote(e.string(t))
 	default:
-		return string(e.tape.bytes(t))
+		return string(e.Bytes(t))
 	}
 }
 
@@ -127,11 +128,11 @@ func (e *encoder) bytes(b string) {
 }
 
 // string returns what a string says, until the next call.
-func (e *encoder) string(t *token) string {
-	if !t.escaped {
-		return e.raw(t)
+func (e *encoder) string(t *jsontext.Token) string {
+	if !t.Escaped {
+		return e.Raw(t)
 	}
-	e.text = e.appendString(e.text[:0], t)
+	e.text = e.AppendString(e.text[:0], t)
 	return alias(e.text)
 }
 
@@ -146,13 +147,13 @@ func (e *encoder) value(n *node, at int32) error {
 }
 
 func (e *encoder) unbounded(n *node, at int32) error {
-	t := &e.tokens[at]
-	if !writable(n, t.kind) {
+	t := &e.Tokens[at]
+	if !writable(n, t.Kind) {
 		return e.wrong(n, at)
 	}
 	switch n.kind {
 	case kindBoolean:
-		e.buf = append(e.buf, byte(t.kind-tokenFalse))
+		e.buf = append(e.buf, byte(t.Kind-jsontext.False))
 	case kindInt, kindLong:
 		x, ok := e.integer(n, t)
 		if !ok {
@@ -184,35 +185,35 @@ func (e *encoder) unbounded(n *node, at int32) error {
 }
 
 // writable reports whether a value of a type may be written as k.
-func writable(n *node, k tokenKind) bool {
+func writable(n *node, k jsontext.Kind) bool {
 	switch n.kind {
 	case kindNull:
-		return k == tokenNull
+		return k == jsontext.Null
 	case kindBoolean:
-		return k == tokenFalse || k == tokenTrue
+		return k == jsontext.False || k == jsontext.True
 	case kindInt, kindLong:
-		return k == tokenNumber || k == tokenString
+		return k == jsontext.Number || k == jsontext.String
 	case kindFloat, kindDouble:
-		return k == tokenNumber
+		return k == jsontext.Number
 	case kindString, kindBytes, kindFixed, kindEnum:
-		return k == tokenString
+		return k == jsontext.String
 	case kindArray:
-		return k == tokenList
+		return k == jsontext.List
 	case kindMap, kindRecord:
-		return k == tokenObject
+		return k == jsontext.Object
 	}
 	return true
 }
 
 // integer reads a whole number, or a timestamp as RFC 3339. A whole number in
 // a string is one too, since that is how long ones leave in an answer.
-func (e *encoder) integer(n *node, t *token) (int64, bool) {
+func (e *encoder) integer(n *node, t *jsontext.Token) (int64, bool) {
 	bits := 64
 	if n.kind == kindInt {
 		bits = 32
 	}
-	if t.kind == tokenNumber {
-		i, err := strconv.ParseInt(e.raw(t), 10, bits)
+	if t.Kind == jsontext.Number {
+		i, err := strconv.ParseInt(e.Raw(t), 10, bits)
 		return i, err == nil
 	}
 	if e.defaults {
@@ -248,7 +249,7 @@ func (e *encoder) float(n *node, at int32) error {
 	if n.kind == kindFloat {
 		bits = 32
 	}
-	x, err := strconv.ParseFloat(e.raw(&e.tokens[at]), bits)
+	x, err := strconv.ParseFloat(e.Raw(&e.Tokens[at]), bits)
 	if err != nil {
 		return e.wrong(n, at)
 	}
@@ -261,7 +262,7 @@ func (e *encoder) float(n *node, at int32) error {
 }
 
 func (e *encoder) binary(n *node, at int32) error {
-	b, err := e.unprint(e.string(&e.tokens[at]))
+	b, err := e.unprint(e.string(&e.Tokens[at]))
 	if err != nil || n.kind == kindFixed && len(b) != n.size {
 		return e.wrong(n, at)
 	}
@@ -289,11 +290,11 @@ func (e *encoder) unprint(text string) ([]byte, error) {
 
 // array writes a list: how many items, the items, and the end.
 func (e *encoder) array(n *node, at int32) error {
-	if count := e.tokens[at].to; count > 0 {
+	if count := e.Tokens[at].To; count > 0 {
 		e.long(int64(count))
 	}
-	end := e.tokens[at].next
-	for i, item := 0, at+1; item < end; i, item = i+1, e.tokens[item].next {
+	end := e.Tokens[at].Next
+	for i, item := 0, at+1; item < end; i, item = i+1, e.Tokens[item].Next {
 		if err := e.value(n.items, item); err != nil {
 			return inside(fmt.Sprintf("[%d]", i), err)
 		}
@@ -308,9 +309,9 @@ func (e *encoder) mapping(n *node, at int32) error {
 		name  string
 		value int32
 	}
-	members := make([]member, 0, e.tokens[at].to)
+	members := make([]member, 0, e.Tokens[at].To)
 	for i := range e.members(at) {
-		members = append(members, member{strings.Clone(e.string(&e.tokens[i])), i + 1})
+		members = append(members, member{strings.Clone(e.string(&e.Tokens[i])), i + 1})
 	}
 	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
 	if len(members) > 0 {
@@ -330,7 +331,7 @@ func (e *encoder) mapping(n *node, at int32) error {
 // value.
 func (e *encoder) members(at int32) func(func(int32) bool) {
 	return func(yield func(int32) bool) {
-		for i := at + 1; i < e.tokens[at].next && yield(i); i = e.tokens[i+1].next {
+		for i := at + 1; i < e.Tokens[at].Next && yield(i); i = e.Tokens[i+1].Next {
 		}
 	}
 }
@@ -340,7 +341,7 @@ func (e *encoder) union(n *node, at int32) error {
 	start := len(e.buf)
 	var err error
 	for i, b := range n.branches {
-		if !writable(b, e.tokens[at].kind) {
+		if !writable(b, e.Tokens[at].Kind) {
 			continue
 		}
 		e.long(int64(i))
@@ -349,7 +350,7 @@ func (e *encoder) union(n *node, at int32) error {
 		}
 		e.buf = e.buf[:start]
 	}
-	if b, ok := n.nullable(); ok && e.tokens[at].kind != tokenNull {
+	if b, ok := n.nullable(); ok && e.Tokens[at].Kind != jsontext.Null {
 		return cmp.Or(err, e.wrong(b, at)) // the other branch is null
 	}
 	return e.wrong(n, at)
@@ -388,7 +389,7 @@ func (e *encoder) place(n *node, at int32) (unknown bool) {
 	e.places = append(e.places, make([]int32, len(n.fields))...)
 	next := 0
 	for i := range e.members(at) {
-		name := e.string(&e.tokens[i])
+		name := e.string(&e.Tokens[i])
 		if next >= len(n.fields) || n.fields[next].name != name {
 			f, ok := n.byName[name]
 			if !ok {
@@ -407,7 +408,7 @@ func (e *encoder) place(n *node, at int32) (unknown bool) {
 func (e *encoder) unknown(n *node, at int32) error {
 	var names []string
 	for i := range e.members(at) {
-		if name := e.string(&e.tokens[i]); !has(n, name) {
+		if name := e.string(&e.Tokens[i]); !has(n, name) {
 			names = append(names, strings.Clone(name))
 		}
 	}

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
 // naiveJSON is EncodeJSON as encoding/json would have it: of values in maps.
 func naiveJSON(s *Schema, line []byte) (body []byte, err error) {
-	v, err := readJSON(line)
+	v, err := jsontext.Value(line)
 	if err != nil {
 		return nil, &Error{Reason: BadJSON, Detail: err.Error()}
 	}

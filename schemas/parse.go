@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
 // Limits of a schema. Those on its size when written out hold against texts
@@ -58,7 +60,7 @@ func parseTree(avsc []byte) (*parser, error) {
 	if len(avsc) > maxSchemaBytes {
 		return nil, fmt.Errorf("schemas: the schema has %d bytes; at most %d are allowed", len(avsc), maxSchemaBytes)
 	}
-	text, err := readJSON(avsc)
+	text, err := jsontext.Value(avsc)
 	if err != nil {
 		return nil, fmt.Errorf("schemas: the schema is not JSON: %w", err)
 	}

@@ -30,6 +30,8 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/schemas"
 )
@@ -336,11 +338,11 @@ func (r *rehearsal) fillLog() {
 	r.retired = longer.Fingerprint()
 	known, err := schemas.NewRegistry(nil, nil)
 	r.must(err)
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(r.Kafka), Topic: "schemas", Registry: known})
+	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(r.Kafka), Topic: "schemas", Registry: known})
 	r.must(err)
 	defer log.Close()
 	r.must(log.Publish(r.ctx, longer))
-	stuck, err := json.Marshal(kafka.Progress{AtMillis: time.Now().UnixMilli(), Stuck: []kafka.Stuck{{Topic: "posts", Offset: 5, Next: 6}}})
+	stuck, err := json.Marshal(progress.Progress{AtMillis: time.Now().UnixMilli(), Stuck: []progress.Stuck{{Topic: "posts", Offset: 5, Next: 6}}})
 	r.must(err)
 	body, err := schemas.Note().EncodeJSON([]byte(`{"id":"z","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`))
 	r.must(err)
@@ -396,7 +398,7 @@ func (r *rehearsal) picture() map[string]string {
 	moved, err := adm.FetchOffsets(r.ctx, "moved")
 	r.must(err)
 	moved.Each(func(o kadm.OffsetResponse) { all["moved"] += fmt.Sprint(o.Offset) })
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: kafka.At(r.Kafka), Topic: "progress"})
+	progress, err := progress.Open(progress.Config{Brokers: kafka.At(r.Kafka), Topic: "progress"})
 	r.must(err)
 	defer progress.Close()
 	r.must(progress.Refresh(r.ctx))

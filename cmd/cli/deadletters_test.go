@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -61,7 +62,7 @@ func deadLetters(ctx context.Context, t *testing.T, addr string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
+	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

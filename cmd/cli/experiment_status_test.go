@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/schemas"
@@ -98,7 +99,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	garbage := func(topic, value string) {
 		t.Helper()
 		s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), topic, 1, nil))
-		p, err := kafka.NewExposures(kafka.At(k.Addr()), topic, nil)
+		p, err := exposures.NewProducer(kafka.At(k.Addr()), topic, nil)
 		s.Check(err)
 		defer p.Close()
 		s.Check(errors.Join(p.Produce(t.Context(), []exposure.Entry{{Value: []byte(value)}})...))

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/schemas"
@@ -314,7 +315,7 @@ func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(kafkaAddr), Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
+	known, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(kafkaAddr), Topic: kafka.Prefixed(prefix).Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -166,7 +168,7 @@ func (l *loading) verify(truth *oracle.Feed) {
 // once.
 func (l *loading) verifyLog(truth *oracle.Feed) {
 	l.t.Helper()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(l.kafka), Topics: kafka.Prefixed(l.prefix)})
+	consumer, err := streams.NewConsumer(streams.Config{Brokers: kafka.At(l.kafka), Topics: kafka.Prefixed(l.prefix)})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -225,7 +227,7 @@ func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(kafkaAddr), Topic: topics.Schemas, Registry: registry})
+	known, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(kafkaAddr), Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 )
 
 // shownTopic is what a broker writes exposures to.
@@ -247,7 +248,7 @@ func (e *exposingCluster) compare(measured bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	read, twice, others := map[string]bool{}, 0, 0
-	foreign, err := kafka.ReadExposures(e.ctx, kafka.At(e.kafka.addr), shownTopic, 0, func(r *exposure.Record) {
+	foreign, err := exposures.Read(e.ctx, kafka.At(e.kafka.addr), shownTopic, 0, func(r *exposure.Record) {
 		if read[r.ID] {
 			twice++
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -57,7 +58,7 @@ func TestSchemaCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
+	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(addr), Topic: "schemas", Registry: registry})
 	if err != nil {
 		t.Fatal(err)
 	}

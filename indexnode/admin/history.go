@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
@@ -31,8 +32,8 @@ func (s *Server) readHistory(req *nodev1.ReadHistoryRequest, stream nodev1.Admin
 	if err != nil {
 		return err
 	}
-	cfg := kafka.TailsConfig{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log}
-	if err := kafka.ReadTails(ctx, cfg, map[kafka.TopicPartition]kafka.Span{tp: span}, func(f kafka.Fetched) error {
+	cfg := streams.TailsConfig{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log}
+	if err := streams.ReadTails(ctx, cfg, map[kafka.TopicPartition]streams.Span{tp: span}, func(f streams.Fetched) error {
 		if f.Err != nil {
 			return f.Err
 		}
@@ -44,8 +45,8 @@ func (s *Server) readHistory(req *nodev1.ReadHistoryRequest, stream nodev1.Admin
 }
 
 // span is what the log has of a partition from a time on.
-func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millrace.Time) (span kafka.Span, err error) {
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log})
+func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millrace.Time) (span streams.Span, err error) {
+	c, err := streams.NewConsumer(streams.Config{Brokers: s.cfg.Brokers, Topics: s.cfg.Topics, Log: s.cfg.Log})
 	if err != nil {
 		return span, err
 	}
@@ -55,11 +56,11 @@ func (s *Server) span(ctx context.Context, tp kafka.TopicPartition, since millra
 		return span, err
 	}
 	end, err := c.EndOffsets(ctx, tp)
-	return kafka.Span{From: kafka.Position{Next: begin[tp], Epoch: -1}, To: max(begin[tp], end[tp])}, err
+	return streams.Span{From: kafka.Position{Next: begin[tp], Epoch: -1}, To: max(begin[tp], end[tp])}, err
 }
 
 // tellEntries sends those of the records that are asked for.
-func (s *Server) tellEntries(req *nodev1.ReadHistoryRequest, records []kafka.Record, stream nodev1.AdminService_ReadHistoryServer) error {
+func (s *Server) tellEntries(req *nodev1.ReadHistoryRequest, records []streams.Record, stream nodev1.AdminService_ReadHistoryServer) error {
 	var all []*nodev1.LogEntry
 	size := 0
 	for i := range records {
@@ -86,7 +87,7 @@ func (s *Server) tellEntries(req *nodev1.ReadHistoryRequest, records []kafka.Rec
 }
 
 // entry reads a record of the log as ingest does.
-func (s *Server) entry(r *kafka.Record) *nodev1.LogEntry {
+func (s *Server) entry(r *streams.Record) *nodev1.LogEntry {
 	e := &nodev1.LogEntry{Offset: int64(r.Offset), LoggedMs: int64(r.Time), Source: string(r.Source), Record: &nodev1.TimelineRecord{}}
 	known := s.cfg.Schemas.Snapshot()
 	err := kafka.CheckCRC(r.CRC, r.Value)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -17,13 +17,13 @@ import (
 type inputs map[string]inputTopic
 
 type inputTopic struct {
-	kind   kafka.TopicKind
+	kind   progress.TopicKind
 	future time.Duration // how far ahead times of its records may be
 }
 
 // inputs asks the topic progress.
 func (s *Server) inputs(ctx context.Context) (inputs, error) {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Progress, Log: s.cfg.Log})
+	progress, err := progress.Open(progress.Config{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Progress, Log: s.cfg.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (s *Server) inputs(ctx context.Context) (inputs, error) {
 }
 
 // of returns the topic of a kind to write to: the one named, or the only one.
-func (all inputs) of(kind kafka.TopicKind, named string) (topic string, future time.Duration, err error) {
+func (all inputs) of(kind progress.TopicKind, named string) (topic string, future time.Duration, err error) {
 	var fit []string
 	for _, t := range slices.Sorted(maps.Keys(all)) {
 		if all[t].kind == kind {

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
@@ -122,9 +123,9 @@ func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, 
 	if writer == nil {
 		return &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("schema %s is not known yet", framed.Fingerprint)}
 	}
-	kind := kafka.ContentTopic
+	kind := progress.ContentTopic
 	if writer.Features() {
-		kind = kafka.FeatureTopic
+		kind = progress.FeatureTopic
 	}
 	topic, future, err := to.of(kind, named)
 	if err != nil {

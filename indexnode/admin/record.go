@@ -14,6 +14,8 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
@@ -249,7 +251,7 @@ func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 	if err != nil {
 		return nil, err
 	}
-	topic, future, err := all.of(kafka.ContentTopic, req.Topic)
+	topic, future, err := all.of(progress.ContentTopic, req.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +313,7 @@ func (s *Server) publish(ctx context.Context, topic string, all []*nodev1.Tombst
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Schemas, Registry: registry, Log: s.cfg.Log})
+	log, err := schemalog.Open(schemalog.Config{Brokers: s.cfg.Brokers, Topic: s.cfg.Topics.Schemas, Registry: registry, Log: s.cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,9 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -29,7 +32,7 @@ type CutConfig struct {
 	Log     *slog.Logger
 }
 
-// TakeCut takes one moment of the whole log, see [kafka.TakeCut], and puts into
+// TakeCut takes one moment of the whole log, see [groups.TakeCut], and puts into
 // the bucket what brings each partition there from its newest backup.
 func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 	if cfg.Tell == nil {
@@ -46,7 +49,7 @@ func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 		return nil, err
 	}
 	cfg.Tell("looking for one moment of the log")
-	if c.log, err = kafka.TakeCut(ctx, kafka.CutConfig{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log}); err != nil {
+	if c.log, err = groups.TakeCut(ctx, groups.CutConfig{Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log}); err != nil {
 		return nil, err
 	}
 	if err := c.fit(); err != nil {
@@ -67,7 +70,7 @@ type cutter struct {
 	cfg   CutConfig
 	dir   string
 	base  [partition.Count]*backup.Manifest
-	log   kafka.Cut
+	log   groups.Cut
 	tails [partition.Count]*tailWriter
 }
 
@@ -113,7 +116,7 @@ func (c *cutter) readTails(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	spans := map[kafka.TopicPartition]kafka.Span{}
+	spans := map[kafka.TopicPartition]streams.Span{}
 	var total, done int64
 	for p := range partition.All() {
 		m := c.base[p]
@@ -123,7 +126,7 @@ func (c *cutter) readTails(ctx context.Context) error {
 				continue
 			}
 			total += int64(end - at)
-			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = kafka.Span{From: kafka.Position{Next: at, Epoch: -1}, To: end}
+			spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = streams.Span{From: kafka.Position{Next: at, Epoch: -1}, To: end}
 			if c.tails[p] == nil {
 				if c.tails[p], err = c.newTail(p, rows, refused); err != nil {
 					return err
@@ -131,7 +134,7 @@ func (c *cutter) readTails(ctx context.Context) error {
 			}
 		}
 	}
-	return kafka.ReadTails(ctx, kafka.TailsConfig{Brokers: c.cfg.Brokers, Topics: c.cfg.Topics, Log: c.cfg.Log}, spans, func(f kafka.Fetched) error {
+	return streams.ReadTails(ctx, streams.TailsConfig{Brokers: c.cfg.Brokers, Topics: c.cfg.Topics, Log: c.cfg.Log}, spans, func(f streams.Fetched) error {
 		if errors.Is(f.Err, kafka.ErrLostPosition) {
 			return fmt.Errorf("backups: the log does not reach from the backup %s to the cut: %w", c.base[f.Partition].ID, f.Err)
 		}
@@ -179,7 +182,7 @@ func (c *cutter) schemas(ctx context.Context) ([]schemas.StoredSchema, []millrac
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: c.cfg.Brokers, Topic: c.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: c.cfg.Log})
+	l, err := schemalog.Open(schemalog.Config{Brokers: c.cfg.Brokers, Topic: c.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: c.cfg.Log})
 	if err != nil {
 		return nil, nil, err
 	}

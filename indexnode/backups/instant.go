@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -105,13 +106,8 @@ func offsetsAt(all [2][partition.Count]millrace.Offset, p millrace.Partition) ba
 }
 
 // instant asks the log where it was at the time, and which log it is.
-func (r *restorer) instant(ctx context.Context) (at kafka.Instant, log kafka.LogID, err error) {
-	look, err := kafka.NewInspector(r.cfg.Brokers)
-	if err != nil {
-		return at, log, err
-	}
-	defer look.Close()
-	if at, err = look.At(ctx, r.cfg.Topics, millrace.TimeOf(r.cfg.To.Time)); err != nil {
+func (r *restorer) instant(ctx context.Context) (at streams.Instant, log kafka.LogID, err error) {
+	if at, err = streams.At(ctx, r.cfg.Brokers, r.cfg.Topics, millrace.TimeOf(r.cfg.To.Time)); err != nil {
 		return at, log, err
 	}
 	log, err = logOf(ctx, r.cfg.Brokers, r.cfg.Topics)
@@ -120,7 +116,7 @@ func (r *restorer) instant(ctx context.Context) (at kafka.Instant, log kafka.Log
 
 // logOf asks Kafka which log is there.
 func logOf(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics) (kafka.LogID, error) {
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: brokers, Topics: topics})
+	c, err := streams.NewConsumer(streams.Config{Brokers: brokers, Topics: topics})
 	if err != nil {
 		return kafka.LogID{}, err
 	}
@@ -150,19 +146,19 @@ func (r *restorer) follow(ctx context.Context, plan []way) error {
 	if err != nil {
 		return err
 	}
-	spans := map[kafka.TopicPartition]kafka.Span{}
+	spans := map[kafka.TopicPartition]streams.Span{}
 	for i := range plan {
 		p := plan[i].from.Partition
 		all.Serve(p, time.Now())
 		at := r.store.Applied(p)
 		for s, span := range [][2]millrace.Offset{{at.Content, plan[i].any.Content}, {at.Features, plan[i].any.Features}} {
 			if from := max(span[0], 0); from < span[1] {
-				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = kafka.Span{From: kafka.Position{Next: from, Epoch: -1}, To: span[1]}
+				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = streams.Span{From: kafka.Position{Next: from, Epoch: -1}, To: span[1]}
 			}
 		}
 	}
-	tails := kafka.TailsConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log, Until: millrace.TimeOf(r.cfg.To.Time)}
-	err = kafka.ReadTails(ctx, tails, spans, func(f kafka.Fetched) error {
+	tails := streams.TailsConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log, Until: millrace.TimeOf(r.cfg.To.Time)}
+	err = streams.ReadTails(ctx, tails, spans, func(f streams.Fetched) error {
 		if errors.Is(f.Err, kafka.ErrLostPosition) {
 			return fmt.Errorf("backups: the log does not reach from the backup to the time; restore a cut, or choose a time nearer to a later backup: %w", f.Err)
 		}

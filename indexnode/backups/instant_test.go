@@ -22,6 +22,8 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -34,7 +36,7 @@ type history struct {
 	topics  kafka.Topics
 	log     kafka.LogID
 	set     cluster.Set
-	all     map[millrace.Partition][]kafka.Record // in the log's order
+	all     map[millrace.Partition][]streams.Record // in the log's order
 }
 
 // newLog makes Millrace's topics, all empty, in a real Kafka or, if there is
@@ -83,11 +85,11 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	h := &history{bench: newBench(t), ctx: ctx, all: map[millrace.Partition][]kafka.Record{}}
+	h := &history{bench: newBench(t), ctx: ctx, all: map[millrace.Partition][]streams.Record{}}
 	h.brokers, h.topics, h.log = newLog(ctx, t, real)
 	registry, err := schemas.NewRegistry(nil, nil)
 	must(t, err)
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.brokers, Topic: h.topics.Schemas, Registry: registry})
+	l, err := schemalog.Open(schemalog.Config{Brokers: h.brokers, Topic: h.topics.Schemas, Registry: registry})
 	must(t, err)
 	defer l.Close()
 	must(t, l.Publish(ctx, schemas.Activity()))
@@ -105,7 +107,7 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 		r := &kgo.Record{Topic: h.topics.Timeline, Partition: int32(p), Key: []byte(e), Value: value, Timestamp: at, Headers: []kgo.RecordHeader{{Key: "crc", Value: kafka.CRC(value)}}}
 		must(t, cl.ProduceSync(ctx, r).FirstErr())
 		h.set.Add(p)
-		h.all[p] = append(h.all[p], kafka.Record{Offset: millrace.Offset(len(h.all[p])), Key: r.Key, Value: value, CRC: r.Headers[0].Value, Time: millrace.TimeOf(at)})
+		h.all[p] = append(h.all[p], streams.Record{Offset: millrace.Offset(len(h.all[p])), Key: r.Key, Value: value, CRC: r.Headers[0].Value, Time: millrace.TimeOf(at)})
 	}
 	return h
 }
@@ -120,13 +122,13 @@ func (h *history) apply(s *store.Store, next func(millrace.Partition) millrace.O
 	var b store.Batch
 	for p, records := range h.all {
 		all.Serve(p, time.Now())
-		var take []kafka.Record
+		var take []streams.Record
 		for _, r := range records {
 			if r.Offset < next(p) && r.Time <= millrace.TimeOf(until) {
 				take = append(take, r)
 			}
 		}
-		must(h.t, all.Bring(h.ctx, kafka.Fetched{TopicPartition: kafka.TopicPartition{Partition: p}, Records: take, Next: next(p)}))
+		must(h.t, all.Bring(h.ctx, streams.Fetched{TopicPartition: kafka.TopicPartition{Partition: p}, Records: take, Next: next(p)}))
 		b.SetApplied(p, store.Content, next(p))
 		b.SetApplied(p, store.FeatureStream, 0)
 		b.SetOrigin(p, replica.OriginOf(h.log))
@@ -276,7 +278,7 @@ func testRestoreBesideANewLog(t *testing.T, real string) {
 	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	must(t, err)
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: cfg.Brokers, Topic: cfg.Topics.Schemas, Registry: registry})
+	l, err := schemalog.Open(schemalog.Config{Brokers: cfg.Brokers, Topic: cfg.Topics.Schemas, Registry: registry})
 	must(t, err)
 	defer l.Close()
 	must(t, l.Refresh(h.ctx))

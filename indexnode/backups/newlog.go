@@ -10,6 +10,8 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -41,7 +43,7 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 // emptyLog returns which log is there. It refuses one that the backups are of,
 // and one that has lost its beginning.
 func (r *restorer) emptyLog(ctx context.Context, plan []way) (log kafka.LogID, err error) {
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log})
+	c, err := streams.NewConsumer(streams.Config{Brokers: r.cfg.Brokers, Topics: r.cfg.Topics, Log: r.cfg.Log})
 	if err != nil {
 		return log, err
 	}
@@ -88,7 +90,7 @@ func (r *restorer) publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: r.cfg.Brokers, Topic: r.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: r.cfg.Log})
+	l, err := schemalog.Open(schemalog.Config{Brokers: r.cfg.Brokers, Topic: r.cfg.Topics.WithDefaults().Schemas, Registry: registry, Log: r.cfg.Log})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -307,7 +308,7 @@ type applier struct {
 	aged     bool
 	given    givenUp
 	replicas *replica.Replicas // once the first record is there
-	gathered [2][]kafka.Record
+	gathered [2][]streams.Record
 }
 
 func newApplier(ctx context.Context, s *store.Store, p millrace.Partition, retention map[millrace.ContentType]store.Retention) (*applier, error) {
@@ -370,7 +371,7 @@ func replay(s *store.Store, given givenUp, aged bool) (*replica.Replicas, error)
 // gatherRecords is how many records are applied at a time.
 const gatherRecords = 500
 
-func (a *applier) add(s kafka.Stream, r *kafka.Record) error {
+func (a *applier) add(s kafka.Stream, r *streams.Record) error {
 	a.gathered[s] = append(a.gathered[s], *r)
 	if len(a.gathered[s]) < gatherRecords {
 		return nil
@@ -385,7 +386,7 @@ func (a *applier) apply(s kafka.Stream, next millrace.Offset) error {
 			return err
 		}
 	}
-	f := kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: a.p}, Records: a.gathered[s], Next: next}
+	f := streams.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: a.p}, Records: a.gathered[s], Next: next}
 	err := a.replicas.Bring(a.ctx, f)
 	a.gathered[s] = a.gathered[s][:0]
 	return err

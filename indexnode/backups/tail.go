@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // A tail is a piece of a partition's log outside of it: the records between a
@@ -26,7 +27,7 @@ import (
 //	    (varint), then key, value, source and crc, each behind its length
 //	00 and the count of what is before it (uvarint)
 //
-// Records of a stream ascend. See [kafka.Record] for the fields. The schemas
+// Records of a stream ascend. See [streams.Record] for the fields. The schemas
 // are those of the whole cluster at the cut, of which the backup may lack some.
 const tailMagic = "millrace tail 1\n"
 
@@ -74,7 +75,7 @@ func (t *tailWriter) refused(fp millrace.Fingerprint) error {
 	return err
 }
 
-func (t *tailWriter) add(s kafka.Stream, r *kafka.Record) error {
+func (t *tailWriter) add(s kafka.Stream, r *streams.Record) error {
 	b := append(t.buf[:0], tailRecord, byte(s))
 	b = binary.AppendUvarint(b, uint64(r.Offset))
 	b = binary.AppendVarint(b, int64(r.Time))
@@ -113,7 +114,7 @@ func (t *tailWriter) finish(path string) (err error) {
 type tailTaker interface {
 	schema(fp millrace.Fingerprint, row []byte) error
 	refused(fp millrace.Fingerprint) error
-	add(s kafka.Stream, r *kafka.Record) error
+	add(s kafka.Stream, r *streams.Record) error
 }
 
 // readTail gives what a tail holds to a taker, in order.
@@ -209,7 +210,7 @@ func (t *tailReader) record(to tailTaker) error {
 	if err != nil {
 		return errors.Join(errTail, err)
 	}
-	r := kafka.Record{Offset: millrace.Offset(offset), Time: millrace.Time(at)}
+	r := streams.Record{Offset: millrace.Offset(offset), Time: millrace.Time(at)}
 	for _, field := range []*[]byte{&r.Key, &r.Value, &r.Source, &r.CRC} {
 		if *field, err = t.field(); err != nil {
 			return err

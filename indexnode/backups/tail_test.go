@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // taken is what was read of a tail.
@@ -23,10 +24,10 @@ type taken struct {
 
 type entry struct {
 	s kafka.Stream
-	r kafka.Record
+	r streams.Record
 }
 
-func (t *taken) add(s kafka.Stream, r *kafka.Record) error {
+func (t *taken) add(s kafka.Stream, r *streams.Record) error {
 	t.all = append(t.all, entry{s, *r})
 	return nil
 }
@@ -63,7 +64,7 @@ func TestTail(t *testing.T) {
 		must(t, w.refused(8))
 		var want []entry
 		for i := range n {
-			e := entry{kafka.Stream(rng.IntN(2)), kafka.Record{
+			e := entry{kafka.Stream(rng.IntN(2)), streams.Record{
 				Offset: millrace.Offset(i) << rng.IntN(30), Time: millrace.Time(rng.Int64() - rng.Int64()), Key: blob(20), Value: blob(3000), Source: blob(20), CRC: blob(4),
 			}}
 			want = append(want, e)

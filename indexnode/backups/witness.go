@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // WitnessConfig says what is made anew, and from what. All of it is required,
@@ -85,7 +86,7 @@ func (w *witness) run(ctx context.Context) (digest uint64, source string, err er
 
 // begins returns where the log of the stream begins, if it is the right log.
 func (w *witness) begins(ctx context.Context) (millrace.Offset, error) {
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log})
+	c, err := streams.NewConsumer(streams.Config{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log})
 	if err != nil {
 		return 0, err
 	}
@@ -159,8 +160,8 @@ func (w *witness) follow(ctx context.Context) error {
 	if from >= w.Offset {
 		return nil
 	}
-	spans := map[kafka.TopicPartition]kafka.Span{w.topic(): {From: kafka.Position{Next: from, Epoch: -1}, To: w.Offset}}
-	return kafka.ReadTails(ctx, kafka.TailsConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log}, spans, func(f kafka.Fetched) error {
+	spans := map[kafka.TopicPartition]streams.Span{w.topic(): {From: kafka.Position{Next: from, Epoch: -1}, To: w.Offset}}
+	return streams.ReadTails(ctx, streams.TailsConfig{Brokers: w.Brokers, Topics: w.Topics, Log: w.Log}, spans, func(f streams.Fetched) error {
 		if errors.Is(f.Err, kafka.ErrLostPosition) {
 			return f.Err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -19,7 +20,7 @@ import (
 // backlog is what was fetched of a stream and is not applied. It belongs to
 // the ingest goroutine.
 type backlog struct {
-	fetched []kafka.Fetched
+	fetched []streams.Fetched
 	reading uint64 // Replica.reading when it was fetched
 	held    *Held  // why the first of fetched was not applied whole
 	again   time.Time
@@ -85,7 +86,7 @@ var errGap = errors.New("replica: a gap between fetches")
 // gather puts the records of a fetch from an offset on into the batch, up to
 // where the commit has to end or the first that is held back, and returns the
 // offset after the last of them. What is refused for its bytes is in in.refused.
-func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied, end millrace.Offset) (next millrace.Offset, stop *Held) {
+func (in *ingest) gather(ctx context.Context, f *streams.Fetched, applied, end millrace.Offset) (next millrace.Offset, stop *Held) {
 	in.batch.Reset()
 	in.routes, in.refused, in.gathered = in.routes[:0], in.refused[:0], 0
 	first := sort.Search(len(f.Records), func(i int) bool { return f.Records[i].Offset >= applied })
@@ -111,7 +112,7 @@ func (in *ingest) gather(ctx context.Context, f *kafka.Fetched, applied, end mil
 
 // refusal is a record that is refused for what its bytes say.
 type refusal struct {
-	record *kafka.Record
+	record *streams.Record
 	why    *schemas.Error
 }
 
@@ -127,7 +128,7 @@ func refusedFor(err error) *schemas.Error {
 
 // put adds one record of the log to the batch. A *schemas.Error refuses the
 // record; a *Held says that nothing is known of it yet.
-func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *kafka.Record) error {
+func (in *ingest) put(ctx context.Context, tp kafka.TopicPartition, r *streams.Record) error {
 	if at := partition.OfBytes(r.Key); at != tp.Partition {
 		return &schemas.Error{Reason: "wrong-partition", Detail: fmt.Sprintf("key %.200q belongs to partition %d", r.Key, at)}
 	}

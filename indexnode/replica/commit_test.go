@@ -16,13 +16,14 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
 // recordOf is a record of a log at an offset, as a partitioner writes it.
-func recordOf(at millrace.Offset, key millrace.Entity, value []byte) kafka.Record {
-	r := kafka.Record{Offset: at, Key: []byte(key), Value: value}
+func recordOf(at millrace.Offset, key millrace.Entity, value []byte) streams.Record {
+	r := streams.Record{Offset: at, Key: []byte(key), Value: value}
 	for _, h := range kafka.ToStream("", key, value, kafka.Source{Topic: "in", Offset: at}).Headers {
 		if h.Key == kafka.HeaderCRC {
 			r.CRC = h.Value
@@ -52,9 +53,9 @@ func featuresOf(t testing.TB, e millrace.Entity) []byte {
 }
 
 // bringTo applies records of a stream as one fetch that has them does.
-func (f *fed) bringTo(t testing.TB, s kafka.Stream, p millrace.Partition, records ...kafka.Record) error {
+func (f *fed) bringTo(t testing.TB, s kafka.Stream, p millrace.Partition, records ...streams.Record) error {
 	t.Helper()
-	return f.all.Bring(t.Context(), kafka.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: p}, Records: records, Next: records[len(records)-1].Offset + 1})
+	return f.all.Bring(t.Context(), streams.Fetched{TopicPartition: kafka.TopicPartition{Stream: s, Partition: p}, Records: records, Next: records[len(records)-1].Offset + 1})
 }
 
 // ids are those of the records of an entity's posts.
@@ -90,11 +91,11 @@ func TestACommitIsOneStep(t *testing.T) {
 	}
 	must(t, f.bringTo(t, kafka.Timeline, partHere, recordOf(0, here, postOf(t, here, "a"))))
 	after := f.all.Look(partHere)
-	if commits != 1 || after.Commits%2 != 0 || r.Unmoved(&before) || after.Applied != [streams]int64{1, 0} || len(routes) > 0 {
+	if commits != 1 || after.Commits%2 != 0 || r.Unmoved(&before) || after.Applied != [kafka.Streams]int64{1, 0} || len(routes) > 0 {
 		t.Errorf("%d commits; from %+v to %+v, features of %v", commits, before, after, routes)
 	}
 	must(t, f.bringTo(t, kafka.Features, partHere, recordOf(0, here, featuresOf(t, here))))
-	if !slices.Equal(routes, []millrace.Entity{here}) || r.Applied() != [streams]millrace.Offset{1, 1} {
+	if !slices.Equal(routes, []millrace.Entity{here}) || r.Applied() != [kafka.Streams]millrace.Offset{1, 1} {
 		t.Errorf("features of %v, at %v", routes, r.Applied())
 	}
 	if at := f.store.Applied(partHere); at != (store.Offsets{Content: 1, Features: 1}) {
@@ -118,7 +119,7 @@ func TestACommitIsOneStep(t *testing.T) {
 func TestWhatWasFetchedBeforeReadingEndedIsNotApplied(t *testing.T) {
 	f := newFed(t)
 	r := f.all.Of(partHere)
-	b := backlog{reading: r.reading.Load(), fetched: []kafka.Fetched{{TopicPartition: both(partHere)[0], Records: []kafka.Record{recordOf(0, here, postOf(t, here, "a"))}, Next: 1, Epoch: -1}}}
+	b := backlog{reading: r.reading.Load(), fetched: []streams.Fetched{{TopicPartition: both(partHere)[0], Records: []streams.Record{recordOf(0, here, postOf(t, here, "a"))}, Next: 1, Epoch: -1}}}
 	f.all.stopReading(r)
 	if err := f.all.ingest.apply(t.Context(), r, &b); !errors.Is(err, errDetach) {
 		t.Errorf("it says %v", err)
@@ -273,7 +274,7 @@ func TestTheOffsetWaitsForTheDeadLetter(t *testing.T) {
 	f := newFed(t)
 	f.letters.slow.Store(true)
 	r, in := f.all.Of(partHere), &f.all.ingest
-	b := backlog{reading: r.reading.Load(), fetched: []kafka.Fetched{{TopicPartition: both(partHere)[0], Records: []kafka.Record{recordOf(0, here, []byte("poison")), recordOf(1, here, postOf(t, here, "a"))}, Next: 2, Epoch: -1}}}
+	b := backlog{reading: r.reading.Load(), fetched: []streams.Fetched{{TopicPartition: both(partHere)[0], Records: []streams.Record{recordOf(0, here, []byte("poison")), recordOf(1, here, postOf(t, here, "a"))}, Next: 2, Epoch: -1}}}
 	waits := func(when string, sent int64) {
 		t.Helper()
 		var h *Held
@@ -321,7 +322,7 @@ func TestWhatIsRefused(t *testing.T) {
 	damaged.CRC = recordOf(0, here, postOf(t, here, "b")).CRC
 	for what, c := range map[string]struct {
 		stream kafka.Stream
-		record kafka.Record
+		record streams.Record
 		want   schemas.Reason // empty: it is applied
 	}{
 		"a post":                        {kafka.Timeline, recordOf(0, here, postOf(t, here, "a")), ""},
@@ -380,9 +381,9 @@ func TestTheEpochIsKept(t *testing.T) {
 	f := newFed(t)
 	r := f.all.Of(partHere)
 	for at, epoch := range []int32{5, 5, -1, 6} {
-		b := backlog{reading: r.reading.Load(), fetched: []kafka.Fetched{{
+		b := backlog{reading: r.reading.Load(), fetched: []streams.Fetched{{
 			TopicPartition: both(partHere)[0], Epoch: epoch, From: millrace.Offset(at), Next: millrace.Offset(at + 1),
-			Records: []kafka.Record{recordOf(millrace.Offset(at), here, postOf(t, here, fmt.Sprint(at)))},
+			Records: []streams.Record{recordOf(millrace.Offset(at), here, postOf(t, here, fmt.Sprint(at)))},
 		}}}
 		must(t, f.all.ingest.apply(t.Context(), r, &b))
 		row, err := f.store.Origin(partHere)

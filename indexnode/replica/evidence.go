@@ -12,9 +12,9 @@ import (
 // from, beside the applied offsets and in the same write: an offset means
 // nothing in another log.
 type Origin struct {
-	Cluster string                 `json:"cluster"` // Kafka's id of itself
-	Topics  [streams]kafka.TopicID `json:"topics"`
-	Epochs  [streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1 unknown
+	Cluster string                       `json:"cluster"` // Kafka's id of itself
+	Topics  [kafka.Streams]kafka.TopicID `json:"topics"`
+	Epochs  [kafka.Streams]int32         `json:"epochs"` // of the leader that wrote the last record applied; -1 unknown
 	// Whole says that the end of the log was reached once: what is here is
 	// all that the log held up to the applied offsets.
 	Whole bool `json:"whole"`
@@ -23,7 +23,7 @@ type Origin struct {
 // OriginOf returns the origin of a partition that has all of a log up to its
 // offsets, as a store keeps it.
 func OriginOf(log kafka.LogID) []byte {
-	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [streams]int32{-1, -1}, Whole: true}
+	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [kafka.Streams]int32{-1, -1}, Whole: true}
 	return o.encode()
 }
 
@@ -51,7 +51,7 @@ func (o *Origin) encode() []byte {
 // decodeOrigin reads what encode wrote; nothing is no origin.
 func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
 	if len(b) == 0 {
-		return Origin{Epochs: [streams]int32{-1, -1}}, false, nil
+		return Origin{Epochs: [kafka.Streams]int32{-1, -1}}, false, nil
 	}
 	if len(b) > maxOriginBytes {
 		return o, false, fmt.Errorf("%d bytes are no origin", len(b))
@@ -64,8 +64,8 @@ func decodeOrigin(b []byte) (o Origin, ok bool, err error) {
 
 // ends are where the two streams of a partition begin and end in the log.
 type ends struct {
-	begin [streams]millrace.Offset // the oldest that the log still has
-	end   [streams]millrace.Offset // after the newest, committed or not
+	begin [kafka.Streams]millrace.Offset // the oldest that the log still has
+	end   [kafka.Streams]millrace.Offset // after the newest, committed or not
 }
 
 // judge says why a store cannot go on with a log: applied are its offsets, -1
@@ -74,7 +74,7 @@ type ends struct {
 //
 // Every hole is found here: a record is missing exactly when the log begins
 // behind what comes next.
-func judge(applied [streams]millrace.Offset, origin *Origin, log kafka.LogID, e ends) (next [streams]millrace.Offset, why Why) {
+func judge(applied [kafka.Streams]millrace.Offset, origin *Origin, log kafka.LogID, e ends) (next [kafka.Streams]millrace.Offset, why Why) {
 	for s := range next {
 		stream := kafka.Stream(s)
 		at := applied[s]

@@ -12,9 +12,9 @@ import (
 // A store goes on with a log only when nothing between them is missing: every
 // hole and every other log is found before a record is read.
 func TestJudge(t *testing.T) {
-	log := kafka.LogID{Cluster: "one", Topics: [streams]kafka.TopicID{{1}, {2}}}
+	log := kafka.LogID{Cluster: "one", Topics: [kafka.Streams]kafka.TopicID{{1}, {2}}}
 	same := &Origin{Cluster: "one", Topics: log.Topics}
-	type off = [streams]millrace.Offset
+	type off = [kafka.Streams]millrace.Offset
 	for _, c := range []struct {
 		name       string
 		applied    off
@@ -31,8 +31,8 @@ func TestJudge(t *testing.T) {
 		{"the log begins one later", off{7, 3}, same, off{8, 0}, off{9, 3}, LogBeginsLater, off{}},
 		{"features begin one later", off{7, 3}, same, off{0, 4}, off{9, 9}, LogBeginsLater, off{}},
 		{"the log ends before", off{7, 3}, same, off{0, 0}, off{6, 3}, LogShorter, off{}},
-		{"another topic, grown past", off{7, 3}, &Origin{Cluster: "one", Topics: [streams]kafka.TopicID{{9}, {2}}}, off{0, 0}, off{100, 100}, OtherLog, off{}},
-		{"another features topic", off{7, 3}, &Origin{Cluster: "one", Topics: [streams]kafka.TopicID{{1}, {9}}}, off{0, 0}, off{100, 100}, OtherLog, off{}},
+		{"another topic, grown past", off{7, 3}, &Origin{Cluster: "one", Topics: [kafka.Streams]kafka.TopicID{{9}, {2}}}, off{0, 0}, off{100, 100}, OtherLog, off{}},
+		{"another features topic", off{7, 3}, &Origin{Cluster: "one", Topics: [kafka.Streams]kafka.TopicID{{1}, {9}}}, off{0, 0}, off{100, 100}, OtherLog, off{}},
 		{"another Kafka", off{7, 3}, &Origin{Cluster: "two", Topics: log.Topics}, off{0, 0}, off{100, 100}, OtherLog, off{}},
 		{"a store from before origins, whole log", off{7, 3}, nil, off{0, 0}, off{9, 9}, "", off{7, 3}},
 		{"a store from before origins, log cut", off{7, 3}, nil, off{2, 0}, off{9, 9}, LogBeginsLater, off{}},
@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 
 // What is kept of an origin is read back; what is damaged is told.
 func TestOriginOnDisk(t *testing.T) {
-	o := Origin{Cluster: "abc", Topics: [streams]kafka.TopicID{{1, 2, 3}, {0xff}}, Epochs: [streams]int32{-1, 7}, Whole: true}
+	o := Origin{Cluster: "abc", Topics: [kafka.Streams]kafka.TopicID{{1, 2, 3}, {0xff}}, Epochs: [kafka.Streams]int32{-1, 7}, Whole: true}
 	back, known, err := decodeOrigin(o.encode())
 	if err != nil || !known || back != o {
 		t.Errorf("%+v, known %v, %v; want %+v", back, known, err, o)

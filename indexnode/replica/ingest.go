@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // maxPoll is how many records one poll brings at most.
@@ -83,7 +84,7 @@ func (in *ingest) wakeForSchemas(ctx context.Context) error {
 
 // poll waits for the log, but no longer than until something held back is due.
 // woken says that somebody asked to look at all that is held.
-func (in *ingest) poll(ctx context.Context) (fetched []kafka.Fetched, woken bool) {
+func (in *ingest) poll(ctx context.Context) (fetched []streams.Fetched, woken bool) {
 	var cancel context.CancelFunc
 	if due, ok := in.due(); ok {
 		ctx, cancel = context.WithDeadline(ctx, due)
@@ -118,7 +119,7 @@ func (in *ingest) due() (at time.Time, ok bool) {
 }
 
 // take takes over what one poll brought of one partition.
-func (in *ingest) take(ctx context.Context, f *kafka.Fetched) {
+func (in *ingest) take(ctx context.Context, f *streams.Fetched) {
 	r := &in.all.replicas[f.Partition]
 	b := &r.backlogs[f.Stream]
 	reading := r.reading.Load()
@@ -139,7 +140,7 @@ func (in *ingest) take(ctx context.Context, f *kafka.Fetched) {
 }
 
 // goesOn reports whether a partition that could not be read is read on.
-func (in *ingest) goesOn(r *Replica, f *kafka.Fetched) bool {
+func (in *ingest) goesOn(r *Replica, f *streams.Fetched) bool {
 	if errors.Is(f.Err, kafka.ErrLostPosition) {
 		in.all.lost(r, f.Err)
 		return false
@@ -159,7 +160,7 @@ func (in *ingest) advance(ctx context.Context, r *Replica, s kafka.Stream) {
 		err := in.apply(ctx, r, b)
 		switch {
 		case err == nil:
-			b.fetched[0] = kafka.Fetched{}
+			b.fetched[0] = streams.Fetched{}
 			b.fetched = b.fetched[1:]
 		case errors.Is(err, errDetach), errors.Is(err, errGap):
 			in.drop(r, s)

@@ -18,7 +18,7 @@ import (
 )
 
 // logOne is a log as Kafka tells of it.
-var logOne = kafka.LogID{Cluster: "one", Topics: [streams]kafka.TopicID{{1}, {2}}}
+var logOne = kafka.LogID{Cluster: "one", Topics: [kafka.Streams]kafka.TopicID{{1}, {2}}}
 
 // has gives the store offsets of a partition, of logOne, as of one that was
 // whole.
@@ -40,7 +40,7 @@ func (f *fed) hosted(parts ...millrace.Partition) {
 
 // attach judges a replica against a log from begin to end, and returns where it
 // is read on.
-func (f *fed) attach(t testing.TB, p millrace.Partition, begin, end [streams]millrace.Offset) map[kafka.TopicPartition]kafka.Position {
+func (f *fed) attach(t testing.TB, p millrace.Partition, begin, end [kafka.Streams]millrace.Offset) map[kafka.TopicPartition]kafka.Position {
 	t.Helper()
 	now := logNow{id: logOne, begin: map[kafka.TopicPartition]millrace.Offset{}, end: map[kafka.TopicPartition]millrace.Offset{}}
 	for s, tp := range both(p) {
@@ -59,7 +59,7 @@ func (f *fed) want(t testing.TB, when string, p millrace.Partition, s State, rea
 	}
 }
 
-type offsets = [streams]millrace.Offset
+type offsets = [kafka.Streams]millrace.Offset
 
 // A replica that has nothing begins at the log's beginning, and one that has
 // something goes on there.
@@ -75,7 +75,7 @@ func TestWhereReadingBegins(t *testing.T) {
 	for p, want := range map[millrace.Partition]offsets{partHere: {0, 0}, partThere: {3, 2}} {
 		at := f.attach(t, p, offsets{}, offsets{9, 5})
 		for s, tp := range both(p) {
-			if at[tp] != (kafka.Position{Next: want[s], Epoch: -1}) || len(at) != streams {
+			if at[tp] != (kafka.Position{Next: want[s], Epoch: -1}) || len(at) != kafka.Streams {
 				t.Errorf("%v is read from %+v, want %d", tp, at[tp], want[s])
 			}
 		}
@@ -121,7 +121,7 @@ func TestALogThatIsShorter(t *testing.T) {
 	f.has(t, partHere, 5, 0)
 	f.hosted(partHere)
 	f.attach(t, partHere, offsets{}, offsets{4, 0})
-	if at := f.attach(t, partHere, offsets{}, offsets{5, 0}); len(at) != streams || !f.all.Of(partHere).shorter.IsZero() {
+	if at := f.attach(t, partHere, offsets{}, offsets{5, 0}); len(at) != kafka.Streams || !f.all.Of(partHere).shorter.IsZero() {
 		t.Errorf("it is read at %v, and was too short since %s", at, f.all.Of(partHere).shorter)
 	}
 }
@@ -136,7 +136,7 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 		f.all.lost(f.all.Of(partHere), fmt.Errorf("reading: %w", err))
 		at := f.attach(t, partHere, offsets{}, offsets{9, 0})
 		if reason == "" {
-			if len(at) != streams {
+			if len(at) != kafka.Streams {
 				t.Errorf("%v: it is read at %v", err, at)
 			}
 			continue
@@ -277,14 +277,14 @@ func TestALogThatDeletesMakesNoReplica(t *testing.T) {
 		}
 	}
 	f.want(t, "with such a log", partHere, CatchingUp, LogDeletes)
-	if at := f.attach(t, partThere, offsets{}, offsets{1, 0}); len(at) != streams {
+	if at := f.attach(t, partThere, offsets{}, offsets{1, 0}); len(at) != kafka.Streams {
 		t.Error("one that has what was deleted does not go on")
 	}
 	if asked != 1 {
 		t.Errorf("it was asked %d times in a moment", asked)
 	}
 	keeps, f.all.keeps.at = nil, time.Now().Add(-2*callTimeout)
-	if at := f.attach(t, partHere, offsets{}, offsets{1, 0}); len(at) != streams {
+	if at := f.attach(t, partHere, offsets{}, offsets{1, 0}); len(at) != kafka.Streams {
 		t.Error("it is not asked again")
 	}
 }

@@ -234,7 +234,7 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		from = &origin
 	}
 	stored := all.cfg.Store.Applied(r.partition)
-	next, why := judge([streams]millrace.Offset{stored.Content, stored.Features}, from, now.id, e)
+	next, why := judge([kafka.Streams]millrace.Offset{stored.Content, stored.Features}, from, now.id, e)
 	switch {
 	case why.Reason == LogShorter && all.mayGrow(r):
 		r.explain(why)
@@ -324,7 +324,7 @@ func (all *Replicas) mayGrow(r *Replica) bool {
 }
 
 // writeOrigin keeps which log a partition is read from, and from where.
-func (all *Replicas) writeOrigin(r *Replica, o Origin, next [streams]millrace.Offset) error {
+func (all *Replicas) writeOrigin(r *Replica, o Origin, next [kafka.Streams]millrace.Offset) error {
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())
 	for s, n := range next {

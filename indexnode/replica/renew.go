@@ -19,7 +19,7 @@ type Backup struct {
 	Taken   time.Time
 	Bytes   int64
 	Node    millrace.NodeID // whose replica it is of
-	Applied [streams]millrace.Offset
+	Applied [kafka.Streams]millrace.Offset
 	Origin  []byte // as the store had it
 }
 
@@ -141,7 +141,7 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 // replace replaces what a replica has. It returns errNothing, and has changed
 // nothing, when there is neither a backup nor the log's beginning.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) error {
-	whole := e.begin == [streams]millrace.Offset{}
+	whole := e.begin == [kafka.Streams]millrace.Offset{}
 	begun := time.Now()
 	err := errNothing
 	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself

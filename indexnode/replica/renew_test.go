@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 )
 
 // kept is backups in the test's hand. What it restores has one record, "kept",
@@ -42,7 +43,7 @@ func newKept(w *world) *kept {
 // add adds a backup that is newer than those before it.
 func (k *kept) add(p millrace.Partition, name string, content millrace.Offset, cluster string) {
 	k.w.t.Helper()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(k.w.kafka.ListenAddrs()...), Topics: k.w.topics})
+	consumer, err := streams.NewConsumer(streams.Config{Brokers: kafka.At(k.w.kafka.ListenAddrs()...), Topics: k.w.topics})
 	must(k.w.t, err)
 	defer consumer.Close()
 	id, err := consumer.LogID(k.w.ctx)
@@ -50,10 +51,10 @@ func (k *kept) add(p millrace.Partition, name string, content millrace.Offset, c
 	if cluster != "" {
 		id.Cluster = cluster
 	}
-	origin := Origin{Cluster: id.Cluster, Topics: id.Topics, Epochs: [streams]int32{-1, -1}, Whole: true}
+	origin := Origin{Cluster: id.Cluster, Topics: id.Topics, Epochs: [kafka.Streams]int32{-1, -1}, Whole: true}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.backups[p] = append([]Backup{{Name: name, Taken: time.Now(), Applied: [streams]millrace.Offset{content, 0}, Origin: origin.encode()}}, k.backups[p]...)
+	k.backups[p] = append([]Backup{{Name: name, Taken: time.Now(), Applied: [kafka.Streams]millrace.Offset{content, 0}, Origin: origin.encode()}}, k.backups[p]...)
 }
 
 func (k *kept) set(change func()) {

@@ -30,7 +30,7 @@ type Replica struct {
 	// store and the cache of the partition agree and do not change.
 	mu      sync.RWMutex
 	state   atomic.Int32
-	applied [streams]atomic.Int64
+	applied [kafka.Streams]atomic.Int64
 	clock   atomic.Int64 // the store's, where some type is kept by age
 	// commits counts twice what the writer committed, and is odd while it
 	// commits: who reads the same even number before and after has seen one
@@ -53,38 +53,35 @@ type Replica struct {
 	trail trail
 	stop  atomic.Pointer[stop] // where it is to stand still; nil: nowhere
 	// begins is where the log of each stream begins.
-	begins [streams]atomic.Int64
+	begins [kafka.Streams]atomic.Int64
 
 	life struct {
 		sync.Mutex
 		why   Why
-		cause Why            // what it was condemned for last
-		good  agreement      // of one that differs
-		since time.Time      // of the state
-		held  [streams]*Held // what holds the streams back
-		from  Origin         // of what the store has
-		known bool           // that origin
+		cause Why                  // what it was condemned for last
+		good  agreement            // of one that differs
+		since time.Time            // of the state
+		held  [kafka.Streams]*Held // what holds the streams back
+		from  Origin               // of what the store has
+		known bool                 // that origin
 	}
 
-	backlogs [streams]backlog // of the ingest goroutine alone
-	marks    [streams]marks   // of the reconciler alone
-	drained  time.Time        // when Draining ends; likewise
-	shorter  time.Time        // since when the log ends before what was applied; likewise
-	renewal  *renewal         // under way; likewise
-	again    time.Time        // when a renewal that failed is tried again; likewise
-	sought   bool             // a backup was, and there is none; likewise
-	gone     bool             // the order to delete it was carried out; likewise
-	dropped  bool             // the caches know it as empty, as it was then; likewise
+	backlogs [kafka.Streams]backlog // of the ingest goroutine alone
+	marks    [kafka.Streams]marks   // of the reconciler alone
+	drained  time.Time              // when Draining ends; likewise
+	shorter  time.Time              // since when the log ends before what was applied; likewise
+	renewal  *renewal               // under way; likewise
+	again    time.Time              // when a renewal that failed is tried again; likewise
+	sought   bool                   // a backup was, and there is none; likewise
+	gone     bool                   // the order to delete it was carried out; likewise
+	dropped  bool                   // the caches know it as empty, as it was then; likewise
 }
-
-// streams is how many logs a replica reads.
-const streams = 2
 
 // Look is a replica at one moment, as a reader has it without a lock: it holds
 // if Commits is even and a later look has the same.
 type Look struct {
 	Commits uint64
-	Applied [streams]int64
+	Applied [kafka.Streams]int64
 	Clock   millrace.Time
 	State   State
 	whole   int64 // Unix ms: all that came in before is applied; 0: not known
@@ -98,7 +95,7 @@ func (all *Replicas) Look(p millrace.Partition) Look {
 	whole := all.whole(r)
 	return Look{
 		Commits: r.commits.Load(), State: r.State(),
-		Applied: [streams]int64{r.applied[0].Load(), r.applied[1].Load()}, Clock: millrace.Time(r.clock.Load()), whole: whole,
+		Applied: [kafka.Streams]int64{r.applied[0].Load(), r.applied[1].Load()}, Clock: millrace.Time(r.clock.Load()), whole: whole,
 	}
 }
 
@@ -130,8 +127,8 @@ func (r *Replica) Holds() bool {
 
 // Applied returns the next offsets of the two streams that answers do not
 // include yet.
-func (r *Replica) Applied() [streams]millrace.Offset {
-	return [streams]millrace.Offset{millrace.Offset(r.applied[0].Load()), millrace.Offset(r.applied[1].Load())}
+func (r *Replica) Applied() [kafka.Streams]millrace.Offset {
+	return [kafka.Streams]millrace.Offset{millrace.Offset(r.applied[0].Load()), millrace.Offset(r.applied[1].Load())}
 }
 
 // Why returns why the replica is in its state, since when, and what holds its
@@ -226,7 +223,7 @@ func (r *Replica) setOrigin(o Origin) {
 func (r *Replica) isHeld() bool {
 	r.life.Lock()
 	defer r.life.Unlock()
-	return r.life.held != [streams]*Held{}
+	return r.life.held != [kafka.Streams]*Held{}
 }
 
 func (r *Replica) setHeld(s kafka.Stream, h *Held) {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -42,13 +43,13 @@ type Letters interface {
 	ProduceThen(ctx context.Context, o kafka.Outgoing, then func(error))
 }
 
-// SchemaLog tells of schemas that come; see kafka.SchemaLog.
+// SchemaLog tells of schemas that come; see schemalog.Log.
 type SchemaLog interface {
 	Moved() <-chan struct{}
 	Refused(millrace.Fingerprint) bool
 }
 
-// Input tells up to when what came in is in the log; see kafka.ProgressLog.
+// Input tells up to when what came in is in the log; see progress.Log.
 type Input interface {
 	Through() (through time.Time, known bool)
 	Moved() <-chan struct{}
@@ -68,7 +69,7 @@ type Warmer interface {
 // Keeps, Backups, Waited and Warmer.
 type Config struct {
 	Store     *store.Store
-	Consumer  *kafka.Consumer
+	Consumer  *streams.Consumer
 	Topics    kafka.Topics
 	Node      millrace.NodeID // who has the replicas; only with Backups
 	Schemas   *schemas.Registry
@@ -347,10 +348,10 @@ func (all *Replicas) load(r *Replica) {
 var ErrHeld = errors.New("replica: held back")
 
 // Bring applies what one poll of the log would bring, at once; see Serve.
-func (all *Replicas) Bring(ctx context.Context, f kafka.Fetched) error {
+func (all *Replicas) Bring(ctx context.Context, f streams.Fetched) error {
 	r := &all.replicas[f.Partition]
 	f.From, f.Epoch = millrace.Offset(r.applied[f.Stream].Load()), -1
-	b := backlog{fetched: []kafka.Fetched{f}, reading: r.reading.Load()}
+	b := backlog{fetched: []streams.Fetched{f}, reading: r.reading.Load()}
 	for {
 		err := all.ingest.apply(ctx, r, &b)
 		var h *Held

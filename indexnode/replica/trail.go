@@ -49,11 +49,11 @@ type Pass struct {
 // trail is where a replica has been since it last began to read the log.
 type trail struct {
 	sync.Mutex
-	marks, commits [streams][]Pass // ascending
+	marks, commits [kafka.Streams][]Pass // ascending
 }
 
 // begin forgets what was: the replica starts anew at some state.
-func (t *trail) begin(at [streams]millrace.Offset, d store.Digest) {
+func (t *trail) begin(at [kafka.Streams]millrace.Offset, d store.Digest) {
 	t.Lock()
 	defer t.Unlock()
 	for s, digest := range []uint64{d.Content, d.Features} {
@@ -87,7 +87,7 @@ func push(to []Pass, p Pass) []Pass {
 // Trail returns the digests of a replica at offsets that it has passed, of each
 // stream, ascending; the last of them is where it is. Those before are of marks
 // and commits.
-func (r *Replica) Trail() (all [streams][]Pass) {
+func (r *Replica) Trail() (all [kafka.Streams][]Pass) {
 	r.trail.Lock()
 	defer r.trail.Unlock()
 	for s := range all {
@@ -119,7 +119,7 @@ const maxStop = 4 * time.Second
 
 // stop is where a replica is to stand still.
 type stop struct {
-	at [streams]millrace.Offset
+	at [kafka.Streams]millrace.Offset
 }
 
 // Stop is a replica that stands still; see [Replicas.Stop].
@@ -156,10 +156,10 @@ func (all *Replicas) Stop(ctx context.Context, p millrace.Partition) (*Stop, err
 }
 
 // At returns where the replica is.
-func (st *Stop) At() [streams]millrace.Offset { return st.r.Applied() }
+func (st *Stop) At() [kafka.Streams]millrace.Offset { return st.r.Applied() }
 
 // Move lets the replica go on up to some offsets, and waits until it is there.
-func (st *Stop) Move(to [streams]millrace.Offset) error {
+func (st *Stop) Move(to [kafka.Streams]millrace.Offset) error {
 	at := st.At()
 	for s := range to {
 		if to[s] < at[s] {

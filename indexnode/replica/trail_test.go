@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -61,14 +62,14 @@ func newIdle(t testing.TB, fs vfs.FS) *fed {
 }
 
 // bring applies the next records of a log, as one fetch that has them does.
-func (f *fed) bring(t testing.TB, log []kafka.Record, n int) {
+func (f *fed) bring(t testing.TB, log []streams.Record, n int) {
 	t.Helper()
 	n = min(n, len(log)-f.next)
 	records := log[f.next : f.next+n]
 	if f.next += n; n == 0 {
 		return
 	}
-	must(t, f.all.Bring(t.Context(), kafka.Fetched{
+	must(t, f.all.Bring(t.Context(), streams.Fetched{
 		TopicPartition: kafka.TopicPartition{Stream: kafka.Timeline, Partition: partHere}, Records: records, Next: records[n-1].Offset + 1,
 	}))
 }
@@ -84,16 +85,16 @@ func (f *fed) trail(id millrace.NodeID) digest.Trail {
 
 // logOf makes a log of posts, some of which replace others. Between its offsets
 // are holes, as the ends of transactions leave them.
-func logOf(t testing.TB, n int, random *rand.Rand) []kafka.Record {
+func logOf(t testing.TB, n int, random *rand.Rand) []streams.Record {
 	t.Helper()
-	var all []kafka.Record
+	var all []streams.Record
 	at := millrace.Offset(0)
 	for i := range n {
 		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":%q,"verb":"post","created_at":%d,"version":%d}`, random.IntN(n), here, 1_700_000_000_000+i, i))
 		must(t, err)
 		value := schemas.Frame(schemas.Activity().Fingerprint(), body)
 		out := kafka.ToStream("timeline", here, value, kafka.Source{Topic: "posts", Offset: at})
-		r := kafka.Record{Offset: at, Key: out.Key, Value: out.Value}
+		r := streams.Record{Offset: at, Key: out.Key, Value: out.Value}
 		for _, h := range out.Headers {
 			if h.Key == kafka.HeaderCRC {
 				r.CRC = h.Value
@@ -238,8 +239,8 @@ func TestReplicaStandsStillWhereTold(t *testing.T) {
 // countUpTo counts the records of the timeline log before an offset.
 func (w *world) countUpTo(at millrace.Offset) (n int) {
 	w.t.Helper()
-	spans := map[kafka.TopicPartition]kafka.Span{{Stream: kafka.Timeline, Partition: partHere}: {To: at, From: kafka.Position{Epoch: -1}}}
-	must(w.t, kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics}, spans, func(f kafka.Fetched) error {
+	spans := map[kafka.TopicPartition]streams.Span{{Stream: kafka.Timeline, Partition: partHere}: {To: at, From: kafka.Position{Epoch: -1}}}
+	must(w.t, streams.ReadTails(w.ctx, streams.TailsConfig{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics}, spans, func(f streams.Fetched) error {
 		n += len(f.Records)
 		return f.Err
 	}))
@@ -311,7 +312,7 @@ func TestBackupsOfAReplicaThatDiffersAreNotTrusted(t *testing.T) {
 		at   millrace.Offset
 		want bool
 	}{{"self", 100, true}, {"self", 101, false}, {"other", 101, true}, {"", 101, false}} {
-		b := Backup{Node: c.node, Applied: [streams]millrace.Offset{c.at, 1000}}
+		b := Backup{Node: c.node, Applied: [kafka.Streams]millrace.Offset{c.at, 1000}}
 		if got := r.trusts(&b, "self"); got != c.want {
 			t.Errorf("a backup of %q at %d: %t, want %t", c.node, c.at, got, c.want)
 		}

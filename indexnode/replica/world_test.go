@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -231,7 +232,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 	var err error
 	w.store, err = store.Open(w.dir, store.Options{FS: w.disk, FlushEvery: -1})
 	must(w.t, err)
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics})
+	consumer, err := streams.NewConsumer(streams.Config{Brokers: kafka.At(w.kafka.ListenAddrs()...), Topics: w.topics})
 	must(w.t, err)
 	w.replicas = New(Config{
 		Store: w.store, Consumer: consumer, Topics: w.topics, Schemas: w.schemas, SchemaLog: w.log, Letters: w.letters, Input: w.input,

@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"context"
@@ -7,26 +7,29 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 )
 
 // What all clients of a Kafka do is told together, under the prefix of who asks.
 func TestClientMetrics(t *testing.T) {
-	k := fake(t)
+	k := kafkatest.Fake(t)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(k.brokers.Collector("test"))
-	if again := k.brokers.Collector("test"); again == nil || prometheus.NewRegistry().Register(again) != nil {
+	reg.MustRegister(k.Brokers.Collector("test"))
+	if again := k.Brokers.Collector("test"); again == nil || prometheus.NewRegistry().Register(again) != nil {
 		t.Error("they cannot be asked for again")
 	}
-	must(t, WaitReady(deadline(t), k.brokers))
-	look, err := NewInspector(k.brokers)
-	must(t, err)
-	_, err = look.Ends(deadline(t), k.content)
-	must(t, err)
+	kafkatest.Must(t, kafka.WaitReady(kafkatest.Deadline(t), k.Brokers))
+	look, err := kafka.NewInspector(k.Brokers)
+	kafkatest.Must(t, err)
+	_, err = look.Ends(kafkatest.Deadline(t), k.Content)
+	kafkatest.Must(t, err)
 	look.Close()
 	got := map[string]float64{}
 	gather := func() {
 		families, err := reg.Gather()
-		must(t, err)
+		kafkatest.Must(t, err)
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				name := f.GetName()
@@ -50,12 +53,12 @@ func TestClientMetrics(t *testing.T) {
 	}
 
 	// A Kafka that is not there.
-	away := At("127.0.0.1:1")
+	away := kafka.At("127.0.0.1:1")
 	reg = prometheus.NewRegistry()
 	reg.MustRegister(away.Collector("test"))
-	ctx, cancel := context.WithCancel(deadline(t))
+	ctx, cancel := context.WithCancel(kafkatest.Deadline(t))
 	ended := make(chan error, 1)
-	go func() { ended <- WaitReady(ctx, away) }()
+	go func() { ended <- kafka.WaitReady(ctx, away) }()
 	for got["test_kafka_connects_total failed"] <= 0 && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 		gather()
@@ -64,7 +67,7 @@ func TestClientMetrics(t *testing.T) {
 	if err := <-ended; err == nil || got["test_kafka_connects_total failed"] <= 0 {
 		t.Errorf("nothing is there: %v, %v", err, got)
 	}
-	if (Brokers{}).Collector("test") == nil {
+	if (kafka.Brokers{}).Collector("test") == nil {
 		t.Error("no Kafka has no metrics")
 	}
 }

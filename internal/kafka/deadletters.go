@@ -81,7 +81,7 @@ func OpenDeadLetters(ctx context.Context, brokers Brokers, topic string) (*DeadL
 // Since returns the offset of the first letter from a time on; End if there is
 // none.
 func (l *DeadLetterLog) Since(ctx context.Context, t millrace.Time) (millrace.Offset, error) {
-	cl, err := newClient(l.brokers, nil)
+	cl, err := NewClient(l.brokers, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -104,7 +104,7 @@ func (l *DeadLetterLog) Read(ctx context.Context, from, to millrace.Offset, take
 		return nil
 	}
 	// What is behind an aborted transaction is seen by the record that ends it.
-	cl, err := newClient(l.brokers, nil, kgo.KeepControlRecords(),
+	cl, err := NewClient(l.brokers, nil, kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {0: kgo.NewOffset().At(int64(from))}}))
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
 )
 
 // Dead letters come in transactions, some of them aborted: what was committed is
@@ -20,8 +21,8 @@ func TestDeadLettersOfTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	ctx, brokers := t.Context(), At(c.ListenAddrs()...)
-	if err := EnsureTopics(ctx, brokers, Topics{}, nil); err != nil {
+	ctx, brokers := t.Context(), kafka.At(c.ListenAddrs()...)
+	if err := kafka.EnsureTopics(ctx, brokers, kafka.Topics{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.TransactionalID("writer"))
@@ -44,13 +45,13 @@ func TestDeadLettersOfTransactions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log, err := OpenDeadLetters(ctx, brokers, "dead-letters")
+	log, err := kafka.OpenDeadLetters(ctx, brokers, "dead-letters")
 	if err != nil {
 		t.Fatal(err)
 	}
 	read := func(from, to millrace.Offset) (values []string) {
 		t.Helper()
-		if err := log.Read(ctx, from, to, func(d DeadLetter) {
+		if err := log.Read(ctx, from, to, func(d kafka.DeadLetter) {
 			if d.Reason != "bad-framing" || d.Source != "posts/0/1" || d.Offset < from || d.Offset >= to {
 				t.Errorf("%+v", d)
 			}

@@ -1,19 +1,22 @@
-package kafka
+package kafka_test
 
 import (
 	"errors"
 	"testing"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 )
 
 func TestCheckCRC(t *testing.T) {
 	// The check value of CRC-32C: "123456789" is e3069283.
-	crc := appendCRC(nil, []byte("123456789"))
+	crc := kafka.CRC([]byte("123456789"))
 	if string(crc) != "\xe3\x06\x92\x83" {
 		t.Fatalf("CRC32C of 123456789 = %x, want e3069283", crc)
 	}
-	must(t, CheckCRC(crc, []byte("123456789")))
+	kafkatest.Must(t, kafka.CheckCRC(crc, []byte("123456789")))
 	for name, bad := range map[string][]byte{"missing": nil, "short": crc[:3], "long": append(crc, 0), "of another value": {0, 0, 0, 0}} {
-		if err := CheckCRC(bad, []byte("123456789")); !errors.Is(err, ErrCorrupt) {
+		if err := kafka.CheckCRC(bad, []byte("123456789")); !errors.Is(err, kafka.ErrCorrupt) {
 			t.Errorf("%s: %v, want ErrCorrupt", name, err)
 		}
 	}
@@ -24,11 +27,11 @@ func FuzzParseSource(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		src, err := ParseSource(b)
+		src, err := kafka.ParseSource(b)
 		if err != nil {
 			return
 		}
-		again, err := ParseSource(src.Append(nil))
+		again, err := kafka.ParseSource(src.Append(nil))
 		if err != nil || again != src {
 			t.Errorf("%q reads as %v, which reads as %v, %v", b, src, again, err)
 		}

@@ -67,7 +67,7 @@ func (t LogTopic) Deletes() string {
 // InspectTopics returns what the log is like. A topic that does not exist is no
 // error; it has no partitions.
 func InspectTopics(ctx context.Context, brokers Brokers, topics Topics) (Log, error) {
-	cl, err := newClient(brokers, nil)
+	cl, err := NewClient(brokers, nil)
 	if err != nil {
 		return Log{}, err
 	}
@@ -123,7 +123,7 @@ func (t *LogTopic) configure(ctx context.Context, adm *kadm.Client) error {
 		case "cleanup.policy":
 			t.CleanupPolicy = kv.MaybeValue()
 		case "retention.ms":
-			t.Retention = milliseconds(number(kv.MaybeValue()))
+			t.Retention = Milliseconds(number(kv.MaybeValue()))
 		case "retention.bytes":
 			t.RetentionBytes = number(kv.MaybeValue())
 		case "max.message.bytes":
@@ -133,7 +133,7 @@ func (t *LogTopic) configure(ctx context.Context, adm *kadm.Client) error {
 	return err
 }
 
-// milliseconds is a duration that does not overflow: Kafka's numbers go beyond.
-func milliseconds(n int64) time.Duration {
+// Milliseconds is a duration that does not overflow: Kafka's numbers go beyond.
+func Milliseconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond
 }

@@ -1,9 +1,9 @@
 // Package kafka is the home of franz-go: what Millrace says to Kafka, it says
-// here. It gives the roles a few typed verbs: ensure the topics, consume a
-// partition from an offset (Consumer), consume in a group and produce in
-// transactions (Session), produce alone (Producer), follow the schemas topic
-// (SchemaLog), name one moment of the whole log (TakeCut), and read pieces of it
-// (ReadTails).
+// here and in the rooms below, which DESIGN.md names. Here are how a Kafka is
+// reached, Millrace's topics, a producer, and looks from outside; rooms consume
+// the log of record (streams), work in a group and in transactions, and name one
+// moment of the whole log (groups), and follow topics of small records (progress,
+// schemalog, exposures).
 //
 // Which Kafka, and how it is reached, is [Brokers]: addresses, TLS and SASL in
 // one value, which every verb takes.
@@ -25,24 +25,39 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
 const (
-	// maxBatchBytes bounds a fetched batch once it is decompressed; a larger
+	// MaxBatchBytes bounds a fetched batch once it is decompressed; a larger
 	// one stops its partition (ErrLostPosition) instead of filling memory.
-	maxBatchBytes = 64 << 20
+	MaxBatchBytes = 64 << 20
 	// maxFetchBytes is large because a fetch that is cut short makes kfake
 	// leak aborted records.
 	maxFetchBytes = 32 << 20
-	// maxTimelineBatchBytes bounds what is sent to the timeline and features
+	// MaxTimelineBatchBytes bounds what is sent to the timeline and features
 	// topics at once: a body at its limit, with its key and headers, and room.
-	maxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
+	MaxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
 	// maxDeadLetterBytes lets through whatever could be fetched.
-	maxDeadLetterBytes = maxBatchBytes + 1<<20
-	// fetchWait is how long a broker may hold a fetch without data. A partition
+	maxDeadLetterBytes = MaxBatchBytes + 1<<20
+	// FetchWait is how long a broker may hold a fetch without data. A partition
 	// newly added to a quiet consumer waits that long.
-	fetchWait = 250 * time.Millisecond
+	FetchWait = 250 * time.Millisecond
 )
+
+// TransactionTimeout is how long an open transaction may outlive its producer:
+// until then no reader gets past it. A successor under the same instance name
+// ends it at once.
+const TransactionTimeout = 10 * time.Second
+
+// NudgeAfter is how long a poll waits before it has franz-go look whether it reads.
+// Where a consumer session ends before a fetch loop that was begun for it has
+// joined it, franz-go 1.22.2 loses the start of the loop of the next one
+// (source.loopFetch gives up by hardFinish without looking for a newer session),
+// and reads nothing of that broker any more. A Resume, also of nothing, begins
+// the loops that do not run. Partitions that are removed one by one end as many
+// sessions: of 150,000 such ends three were lost.
+const NudgeAfter = time.Second
 
 // compressed is how batches of many records are compressed: a quarter smaller
 // than by snappy, for half a microsecond a record more.
@@ -63,8 +78,11 @@ var (
 	ErrBatchTooLarge = fmt.Errorf("%w: a batch is too large to open", ErrLostPosition)
 )
 
-// options are what every client shares, then more.
-func options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
+// clientID is how clients of Millrace name themselves to Kafka.
+const clientID = "millrace"
+
+// Options are what every client shares, then more.
+func Options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {
 	reached, err := brokers.options()
 	if err != nil {
 		return nil, err
@@ -77,9 +95,9 @@ func options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, err
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.FetchMaxBytes(maxFetchBytes),
 		kgo.FetchMaxPartitionBytes(maxFetchBytes),
-		kgo.FetchMaxWait(fetchWait),
+		kgo.FetchMaxWait(FetchWait),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
-		kgo.MaxDecompressBatchBytes(maxBatchBytes),
+		kgo.MaxDecompressBatchBytes(MaxBatchBytes),
 		kgo.ProducerLinger(0),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -89,8 +107,9 @@ func options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, err
 	), more...), nil
 }
 
-func newClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
-	opts, err := options(brokers, log, more...)
+// NewClient connects a client with these options. It is for the rooms below.
+func NewClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
+	opts, err := Options(brokers, log, more...)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +123,7 @@ func newClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client,
 // WaitReady returns when a broker answers, or with ctx's end and the last
 // failure. What [Refused] tells does not pass, and is returned at once.
 func WaitReady(ctx context.Context, brokers Brokers) error {
-	cl, err := newClient(brokers, nil)
+	cl, err := NewClient(brokers, nil)
 	if err != nil {
 		return err
 	}
@@ -139,7 +158,7 @@ func Answers(ctx context.Context, brokers Brokers) error {
 // answer, which a Kafka that has just started creates topics for, or with the
 // last failure.
 func WaitCoordinators(ctx context.Context, brokers Brokers) error {
-	cl, err := newClient(brokers, nil)
+	cl, err := NewClient(brokers, nil)
 	if err != nil {
 		return err
 	}
@@ -159,17 +178,17 @@ func WaitCoordinators(ctx context.Context, brokers Brokers) error {
 		if err = errors.Join(groups, transactions); err == nil {
 			return nil
 		}
-		if sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
+		if patience.Sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
 			return fmt.Errorf("kafka: no answer of the coordinators from %v: %w", brokers, err)
 		}
 	}
 }
 
-// lost says whether err means that reading cannot go on from its position.
-func lost(err error) bool { return lostPosition(err) != nil }
+// Lost says whether err means that reading cannot go on from its position.
+func Lost(err error) bool { return LostPosition(err) != nil }
 
-// lostPosition returns which ErrLostPosition err means, or nil.
-func lostPosition(err error) error {
+// LostPosition returns which ErrLostPosition err means, or nil.
+func LostPosition(err error) error {
 	var loss *kgo.ErrDataLoss
 	var bomb *kgo.ErrDecompressTooLarge
 	switch {
@@ -181,6 +200,14 @@ func lostPosition(err error) error {
 		return ErrLostPosition
 	}
 	return nil
+}
+
+// Missing is the fault of a partition that an answer of Kafka lacks.
+func Missing(ok bool) error {
+	if ok {
+		return nil
+	}
+	return errors.New("no such partition")
 }
 
 // logger hands franz-go's warnings and errors to slog; its chatter is dropped.

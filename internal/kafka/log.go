@@ -5,7 +5,43 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace"
 )
+
+// Stream is one of the two topics that index nodes read.
+type Stream uint8
+
+// The streams.
+const (
+	Timeline Stream = iota // content records
+	Features               // relevance features
+)
+
+// Streams is how many there are.
+const Streams = 2
+
+// Streams print as their topic's default name.
+func (s Stream) String() string { return [Streams]string{"timeline", "features"}[s] }
+
+// TopicPartition is a partition of a stream.
+type TopicPartition struct {
+	Stream    Stream
+	Partition millrace.Partition
+}
+
+// TopicPartitions print as "timeline/644".
+func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Stream, tp.Partition) }
+
+// Position is where to read on: the next offset, and the epoch of the leader
+// that wrote the record before it, by which Kafka tells a log that was cut and
+// grew again; -1 if that is not known.
+type Position struct {
+	Next  millrace.Offset
+	Epoch int32
+}
 
 // TopicID is Kafka's id of a topic: one that is deleted and created again
 // under the same name has another.
@@ -29,7 +65,7 @@ func (id *TopicID) UnmarshalText(b []byte) error {
 // LogID is which log a consumer reads: an offset means nothing in another.
 type LogID struct {
 	Cluster string // Kafka's id of itself
-	Topics  [streams]TopicID
+	Topics  [Streams]TopicID
 }
 
 // Logs print as "cluster/timeline's id/features' id".
@@ -37,17 +73,17 @@ func (l LogID) String() string {
 	return fmt.Sprintf("%s/%s/%s", l.Cluster, l.Topics[Timeline], l.Topics[Features])
 }
 
-// LogID returns which log is there now.
-func (c *Consumer) LogID(ctx context.Context) (l LogID, err error) {
-	m, err := c.adm.Metadata(ctx, c.topics[:]...)
+// LogNow returns which log the streams' topics are now.
+func LogNow(ctx context.Context, adm *kadm.Client, topics [Streams]string) (l LogID, err error) {
+	m, err := adm.Metadata(ctx, topics[:]...)
 	if err != nil {
 		return l, fmt.Errorf("kafka: describe the log: %w", err)
 	}
 	l.Cluster = m.Cluster
-	for s, name := range c.topics {
+	for s, name := range topics {
 		t, ok := m.Topics[name]
 		if !ok || t.Err != nil {
-			return l, fmt.Errorf("kafka: describe topic %s: %w", name, errors.Join(t.Err, missing(ok)))
+			return l, fmt.Errorf("kafka: describe topic %s: %w", name, errors.Join(t.Err, Missing(ok)))
 		}
 		l.Topics[s] = TopicID(t.ID)
 	}

@@ -23,7 +23,8 @@ type Outgoing struct {
 	Headers   []Header
 }
 
-func (o *Outgoing) kgo() *kgo.Record {
+// Record is the record as franz-go has it.
+func (o *Outgoing) Record() *kgo.Record {
 	r := new(kgo.Record)
 	o.fill(r)
 	return r
@@ -68,20 +69,20 @@ type Producer struct {
 // NewProducer connects. Records to the topic deadLetters (empty = none) may be
 // as large as whatever can be read.
 func NewProducer(brokers Brokers, deadLetters string, log *slog.Logger) (*Producer, error) {
-	return newProducer(brokers, log, batchBytes(deadLetters))
+	return newProducer(brokers, log, BatchBytes(deadLetters))
 }
 
 // NewBulkProducer is NewProducer for many records to few partitions: it waits for
 // a moment, so that batches are large, and compresses them well.
 func NewBulkProducer(brokers Brokers, log *slog.Logger) (*Producer, error) {
-	return newProducer(brokers, log, batchBytes(""), kgo.ProducerLinger(bulkLinger), compressed)
+	return newProducer(brokers, log, BatchBytes(""), kgo.ProducerLinger(bulkLinger), compressed)
 }
 
 // bulkLinger is how long a record waits for others of its batch.
 const bulkLinger = 50 * time.Millisecond
 
 func newProducer(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*Producer, error) {
-	cl, err := newClient(brokers, log, append(more, kgo.MaxBufferedRecords(maxBufferedRecords), kgo.MaxBufferedBytes(maxDeadLetterBytes))...)
+	cl, err := NewClient(brokers, log, append(more, kgo.MaxBufferedRecords(maxBufferedRecords), kgo.MaxBufferedBytes(maxDeadLetterBytes))...)
 	if err != nil {
 		return nil, err
 	}
@@ -99,13 +100,13 @@ func newProducer(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*Producer,
 // maxBufferedRecords is how many records wait to be acknowledged, at most.
 const maxBufferedRecords = 20_000
 
-// batchBytes bounds what is sent at once to a topic by what the topic takes.
-func batchBytes(deadLetters string) kgo.Opt {
+// BatchBytes bounds what is sent at once to a topic by what the topic takes.
+func BatchBytes(deadLetters string) kgo.Opt {
 	return kgo.ProducerBatchMaxBytesFn(func(topic string) int32 {
 		if topic == deadLetters {
 			return maxDeadLetterBytes
 		}
-		return maxTimelineBatchBytes
+		return MaxTimelineBatchBytes
 	})
 }
 
@@ -114,7 +115,9 @@ func (p *Producer) Close() { p.cl.Close() }
 
 // Produce hands a record over, waiting while the buffers are full. A failure
 // is told by Flush.
-func (p *Producer) Produce(ctx context.Context, o Outgoing) { p.cl.Produce(ctx, o.kgo(), p.produced) }
+func (p *Producer) Produce(ctx context.Context, o Outgoing) {
+	p.cl.Produce(ctx, o.Record(), p.produced)
+}
 
 // ProduceAll hands records over as Produce does each.
 func (p *Producer) ProduceAll(ctx context.Context, all []Outgoing) {
@@ -130,7 +133,7 @@ func (p *Producer) ProduceAll(ctx context.Context, all []Outgoing) {
 // a record that has not been sent by then fails with ctx's error. A failure is
 // told to then alone. then must not block.
 func (p *Producer) ProduceThen(ctx context.Context, o Outgoing, then func(error)) {
-	p.cl.Produce(ctx, o.kgo(), func(r *kgo.Record, err error) {
+	p.cl.Produce(ctx, o.Record(), func(r *kgo.Record, err error) {
 		if err != nil {
 			then(produceError(r, err))
 			return

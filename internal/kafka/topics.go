@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/internal/kafka/patience"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -85,11 +86,11 @@ type spec struct {
 func (t Topics) specs() []spec {
 	t = t.WithDefaults()
 	return []spec{
-		{t.Timeline, partition.Count, kept("delete", maxTimelineBatchBytes)},
-		{t.Features, partition.Count, kept("delete", maxTimelineBatchBytes)},
-		{t.Schemas, 1, kept("compact", maxTimelineBatchBytes)},
+		{t.Timeline, partition.Count, kept("delete", MaxTimelineBatchBytes)},
+		{t.Features, partition.Count, kept("delete", MaxTimelineBatchBytes)},
+		{t.Schemas, 1, kept("compact", MaxTimelineBatchBytes)},
 		{t.DeadLetters, 1, kept("delete", maxDeadLetterBytes)},
-		{t.Progress, 1, kept("compact", maxTimelineBatchBytes)},
+		{t.Progress, 1, kept("compact", MaxTimelineBatchBytes)},
 	}
 }
 
@@ -121,7 +122,7 @@ func EnsureTopics(ctx context.Context, brokers Brokers, t Topics, tell func(erro
 // waits as EnsureTopics does. Its partitions may be any number: an existing
 // topic stays as it is. How long it keeps its records is its owner's choice.
 func EnsureContentTopic(ctx context.Context, brokers Brokers, topic string, partitions int32, tell func(error)) error {
-	config := map[string]*string{"max.message.bytes": text(strconv.Itoa(maxTimelineBatchBytes))}
+	config := map[string]*string{"max.message.bytes": text(strconv.Itoa(MaxTimelineBatchBytes))}
 	err := ensure(ctx, brokers, tell, spec{topic, partitions, config})
 	if errors.Is(err, ErrPartitionCount) {
 		return nil
@@ -131,7 +132,7 @@ func EnsureContentTopic(ctx context.Context, brokers Brokers, topic string, part
 
 // Partitions returns how many partitions a topic has.
 func Partitions(ctx context.Context, brokers Brokers, topic string) (int32, error) {
-	cl, err := newClient(brokers, nil)
+	cl, err := NewClient(brokers, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -157,13 +158,13 @@ var ErrPartitionCount = errors.New("kafka: wrong number of partitions")
 // ensure brings every topic into being. Each try begins anew: what was there
 // or was created before is no error.
 func ensure(ctx context.Context, brokers Brokers, tell func(error), specs ...spec) error {
-	cl, err := newClient(brokers, nil)
+	cl, err := NewClient(brokers, nil)
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
 	adm := kadm.NewClient(cl)
-	return persist(ctx, tell, func(ctx context.Context) error {
+	return Persist(ctx, tell, func(ctx context.Context) error {
 		for _, s := range specs {
 			if err := ensureOne(ctx, adm, s); err != nil {
 				return err
@@ -210,19 +211,11 @@ func ensureOne(ctx context.Context, adm *kadm.Client, s spec) error {
 
 func text(s string) *string { return &s }
 
-const (
-	tryTimeout = 10 * time.Second      // of one try at Kafka
-	firstPause = 50 * time.Millisecond // after the first failure; it doubles
-	maxPause   = 2 * time.Second       // between two tries
-	tellAfter  = time.Second           // a shorter trouble is not worth telling
-	tellEvery  = 10 * time.Second      // while trouble lasts
-)
-
-// persist calls try until it succeeds, ctx ends, or trying again is of no use.
-func persist(ctx context.Context, tell func(error), try func(context.Context) error) error {
-	due := time.Now().Add(tellAfter)
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
-		limited, cancel := context.WithTimeout(ctx, tryTimeout)
+// Persist calls try until it succeeds, ctx ends, or trying again is of no use.
+func Persist(ctx context.Context, tell func(error), try func(context.Context) error) error {
+	due := time.Now().Add(patience.TellAfter)
+	for pause := patience.First; ; pause = min(2*pause, patience.Max) {
+		limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 		err := try(limited)
 		cancel()
 		if err == nil || hopeless(err) {
@@ -236,21 +229,13 @@ func persist(ctx context.Context, tell func(error), try func(context.Context) er
 				err = refused
 			}
 			tell(err)
-			due = now.Add(tellEvery)
+			due = now.Add(patience.TellEvery)
 		}
-		sleep(ctx, pause)
+		patience.Sleep(ctx, pause)
 	}
 }
 
 // hopeless reports whether an error is the caller's and stays.
 func hopeless(err error) bool {
 	return errors.Is(err, ErrPartitionCount) || errors.Is(err, kerr.InvalidTopicException)
-}
-
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

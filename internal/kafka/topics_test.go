@@ -1,9 +1,7 @@
-package kafka
+package kafka_test
 
 import (
 	"errors"
-	"net"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,16 +10,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 )
 
-func TestTopicsKeepEveryRecord(t *testing.T) { testTopicsKeep(t, fake(t)) }
+func TestTopicsKeepEveryRecord(t *testing.T) { testTopicsKeep(t, kafkatest.Fake(t)) }
 
 // testTopicsKeep: no topic of ours deletes by age or size, and one that does
 // is told.
-func testTopicsKeep(t *testing.T, k cluster) {
-	ctx := deadline(t)
-	l, err := InspectTopics(ctx, k.brokers, k.topics)
-	must(t, err)
+func testTopicsKeep(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	l, err := kafka.InspectTopics(ctx, k.Brokers, k.Topics)
+	kafkatest.Must(t, err)
 	if l.Cluster == "" {
 		t.Error("no cluster id")
 	}
@@ -36,7 +37,7 @@ func testTopicsKeep(t *testing.T, k cluster) {
 		}
 		ids[topic.ID] = true
 	}
-	if l.DeadLetters.MaxMessageBytes != maxDeadLetterBytes {
+	if l.DeadLetters.MaxMessageBytes != kafka.MaxDeadLetterBytes {
 		t.Errorf("dead letters may have %d bytes", l.DeadLetters.MaxMessageBytes)
 	}
 	if d := l.Deletes(); d != nil {
@@ -44,48 +45,27 @@ func testTopicsKeep(t *testing.T, k cluster) {
 	}
 
 	week := "604800000"
-	_, err = admin(t, k.brokers).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &week}}, k.topics.Features)
-	must(t, err)
-	l, err = InspectTopics(ctx, k.brokers, k.topics)
-	must(t, err)
-	if d := l.Deletes(); len(d) != 1 || !strings.Contains(d[0], k.topics.Features+" deletes what is older than 168h") {
+	_, err = kafkatest.Admin(t, k.Brokers).AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "retention.ms", Value: &week}}, k.Topics.Features)
+	kafkatest.Must(t, err)
+	l, err = kafka.InspectTopics(ctx, k.Brokers, k.Topics)
+	kafkatest.Must(t, err)
+	if d := l.Deletes(); len(d) != 1 || !strings.Contains(d[0], k.Topics.Features+" deletes what is older than 168h") {
 		t.Errorf("Deletes = %q, want the features after a week", d)
 	}
-	l, err = InspectTopics(ctx, k.brokers, Topics{Timeline: k.topics.Timeline + "-nowhere"})
-	must(t, err)
+	l, err = kafka.InspectTopics(ctx, k.Brokers, kafka.Topics{Timeline: k.Topics.Timeline + "-nowhere"})
+	kafkatest.Must(t, err)
 	if l.Timeline.Partitions != 0 {
 		t.Errorf("a topic that does not exist has %d partitions", l.Timeline.Partitions)
 	}
 }
 
-// startOn starts a Kafka on a port, with what it kept in dir.
-func startOn(t *testing.T, port int, dir string) *kfake.Cluster {
-	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
-	must(t, err)
-	t.Cleanup(c.Close)
-	return c
-}
-
-// freePort returns a port of loopback that nobody listens on.
-func freePort(t *testing.T) (port int, addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, text, _ := net.SplitHostPort(l.Addr().String())
-	port, err = strconv.Atoi(text)
-	must(t, err)
-	return port, l.Addr().String()
-}
-
 // Kafka is away when the topics are asked for, and comes.
 func TestEnsureTopicsWaitsForKafka(t *testing.T) {
-	ctx := deadline(t)
-	port, addr := freePort(t)
+	ctx := kafkatest.Deadline(t)
+	port, addr := kafkatest.FreePort(t)
 	told, done := make(chan error, 1), make(chan error, 1)
 	go func() {
-		done <- EnsureTopics(ctx, At(addr), Topics{}, func(err error) {
+		done <- kafka.EnsureTopics(ctx, kafka.At(addr), kafka.Topics{}, func(err error) {
 			select {
 			case told <- err:
 			default:
@@ -100,15 +80,15 @@ func TestEnsureTopicsWaitsForKafka(t *testing.T) {
 			t.Error("told nothing")
 		}
 	}
-	startOn(t, port, t.TempDir())
-	must(t, <-done)
+	kafkatest.StartOn(t, port, t.TempDir())
+	kafkatest.Must(t, <-done)
 }
 
 // Several nodes create the topics of a fresh Kafka at once; brokers that have
 // not heard of a topic yet deny it.
 func TestEnsureTopicsOutlastsUnknownTopics(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	must(t, err)
+	kafkatest.Must(t, err)
 	t.Cleanup(c.Close)
 	var asked atomic.Int32
 	c.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -118,7 +98,7 @@ func TestEnsureTopicsOutlastsUnknownTopics(t *testing.T) {
 		}
 		return unknownOffsets(req.(*kmsg.ListOffsetsRequest)), nil, true
 	})
-	must(t, EnsureTopics(deadline(t), At(c.ListenAddrs()...), Topics{}, nil))
+	kafkatest.Must(t, kafka.EnsureTopics(kafkatest.Deadline(t), kafka.At(c.ListenAddrs()...), kafka.Topics{}, nil))
 	if asked.Load() <= 3 {
 		t.Errorf("the end of a topic was asked for %d times", asked.Load())
 	}
@@ -141,9 +121,9 @@ func unknownOffsets(req *kmsg.ListOffsetsRequest) *kmsg.ListOffsetsResponse {
 
 // A partition count never changes, so another one is not waited for.
 func TestEnsureTopicsGivesUp(t *testing.T) {
-	ctx, k := deadline(t), fake(t)
-	must(t, EnsureContentTopic(ctx, k.brokers, "narrow", 3, nil))
-	if err := EnsureTopics(ctx, k.brokers, Topics{Timeline: "narrow"}, nil); !errors.Is(err, ErrPartitionCount) {
+	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
+	kafkatest.Must(t, kafka.EnsureContentTopic(ctx, k.Brokers, "narrow", 3, nil))
+	if err := kafka.EnsureTopics(ctx, k.Brokers, kafka.Topics{Timeline: "narrow"}, nil); !errors.Is(err, kafka.ErrPartitionCount) {
 		t.Errorf("3 partitions: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ func silence(brokers Brokers, topic string, err error) error {
 // OpenTopic looks where a topic begins and ends. A Kafka that does not answer for ten
 // seconds is an error.
 func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace.Time) (*TopicSpan, error) {
-	look, err := newClient(brokers, nil)
+	look, err := NewClient(brokers, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +78,12 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	return s, nil
 }
 
-// after leaves out what is before offsets: of a topic that ends before them they
+// Ends returns where the partitions end that have something.
+func (s *TopicSpan) Ends() map[int32]int64 { return s.to }
+
+// After leaves out what is before offsets: of a topic that ends before them they
 // were of another one.
-func (s *TopicSpan) after(marks map[int32]int64) {
+func (s *TopicSpan) After(marks map[int32]int64) {
 	for p, mark := range marks {
 		from, to := s.from[p], s.to[p]
 		if from >= mark || to < mark {
@@ -114,7 +117,7 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) err
 		return nil
 	}
 	// What is behind an aborted transaction is seen by the record that ends it.
-	cl, err := newClient(s.brokers, nil, kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))
+	cl, err := NewClient(s.brokers, nil, kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))
 	if err != nil {
 		return err
 	}

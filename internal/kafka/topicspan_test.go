@@ -1,4 +1,4 @@
-package kafka
+package kafka_test
 
 import (
 	"errors"
@@ -11,45 +11,47 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 )
 
-func TestTopicSpan(t *testing.T) { testTopicSpan(t, fake(t)) }
+func TestTopicSpan(t *testing.T) { testTopicSpan(t, kafkatest.Fake(t)) }
 
 // testTopicSpan: a span is what was committed when it was opened, each time that
 // it is read, and reading ends at a transaction that was aborted, and at one that
 // is open.
-func testTopicSpan(t *testing.T, k cluster) {
-	ctx := deadline(t)
-	empty, err := OpenTopic(ctx, k.brokers, k.content, 0)
-	must(t, err)
-	must(t, empty.Read(ctx, func([]byte) error { return errors.New("there is nothing") }))
+func testTopicSpan(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	empty, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, 0)
+	kafkatest.Must(t, err)
+	kafkatest.Must(t, empty.Read(ctx, func([]byte) error { return errors.New("there is nothing") }))
 	if empty.Done() != 1 {
 		t.Errorf("of nothing %v is done", empty.Done())
 	}
 	// By later protocols franz-go may abort instead of committing; see inTransaction.
-	cl, err := newClient(k.brokers, nil, kgo.TransactionalID(k.content), kgo.MaxVersions(kversion.V3_5_0()))
-	must(t, err)
+	cl, err := kafka.NewClient(k.Brokers, nil, kgo.TransactionalID(k.Content), kgo.MaxVersions(kversion.V3_5_0()))
+	kafkatest.Must(t, err)
 	defer cl.Close()
 	var want []string
 	write := func(round string, partition int32) {
-		must(t, cl.BeginTransaction())
+		kafkatest.Must(t, cl.BeginTransaction())
 		for i := range 3 {
-			must(t, cl.ProduceSync(ctx, &kgo.Record{Topic: k.content, Partition: partition, Value: fmt.Appendf(nil, "%s %d", round, i)}).FirstErr())
+			kafkatest.Must(t, cl.ProduceSync(ctx, &kgo.Record{Topic: k.Content, Partition: partition, Value: fmt.Appendf(nil, "%s %d", round, i)}).FirstErr())
 		}
 	}
 	for i, round := range []string{"committed", "aborted", "committed again", "aborted again"} {
 		write(round, int32(i/2))
-		must(t, cl.EndTransaction(ctx, i%2 == 0))
+		kafkatest.Must(t, cl.EndTransaction(ctx, i%2 == 0))
 		if i%2 == 0 {
 			want = append(want, round+" 0", round+" 1", round+" 2")
 		}
 	}
 	write("open", 2)
-	s, err := OpenTopic(ctx, k.brokers, k.content, 0)
-	must(t, err)
+	s, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, 0)
+	kafkatest.Must(t, err)
 	for range 2 {
 		var got []string
-		must(t, s.Read(ctx, func(value []byte) error {
+		kafkatest.Must(t, s.Read(ctx, func(value []byte) error {
 			got = append(got, string(value))
 			return nil
 		}))
@@ -62,13 +64,13 @@ func testTopicSpan(t *testing.T, k cluster) {
 	if err := s.Read(ctx, func([]byte) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("what takes the values fails: %v", err)
 	}
-	must(t, cl.EndTransaction(ctx, kgo.TryCommit))
-	if late, err := OpenTopic(ctx, k.brokers, k.content, millrace.TimeOf(time.Now().Add(time.Hour))); err != nil || late.Done() != 1 {
+	kafkatest.Must(t, cl.EndTransaction(ctx, kgo.TryCommit))
+	if late, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, millrace.TimeOf(time.Now().Add(time.Hour))); err != nil || late.Done() != 1 {
 		t.Errorf("of a time that is to come: %v", err)
 	}
-	if e := (*millrace.Error)(nil); !errors.As(errOf(OpenTopic(ctx, k.brokers, k.content+"-none", 0)), &e) || e.Field != "topic" || e.WayOut == "" {
+	if e := (*millrace.Error)(nil); !errors.As(errOf(kafka.OpenTopic(ctx, k.Brokers, k.Content+"-none", 0)), &e) || e.Field != "topic" || e.WayOut == "" {
 		t.Errorf("no topic: %v", e)
 	}
 }
 
-func errOf(_ *TopicSpan, err error) error { return err }
+func errOf(_ *kafka.TopicSpan, err error) error { return err }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -92,7 +93,7 @@ func awaitKafka(ctx context.Context, o Options) error {
 // what their topics carry; where one does not in time, that is told. They
 // tell how far in the future a record may be, too.
 func fitsTopic(ctx context.Context, o Options, group string) (future time.Duration, err error) {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: o.Brokers, Topic: o.Topics.Progress, Log: o.Log})
+	progress, err := progress.Open(progress.Config{Brokers: o.Brokers, Topic: o.Topics.Progress, Log: o.Log})
 	if err != nil {
 		return 0, err
 	}
@@ -118,10 +119,10 @@ func fitsTopic(ctx context.Context, o Options, group string) (future time.Durati
 }
 
 // kindFault is the refusal of a schema that does not fit its topic.
-func kindFault(o Options, topic kafka.TopicKind) error {
-	schema := kafka.ContentTopic
+func kindFault(o Options, topic progress.TopicKind) error {
+	schema := progress.ContentTopic
 	if o.Schema.Features() {
-		schema = kafka.FeatureTopic
+		schema = progress.FeatureTopic
 	}
 	if schema == topic {
 		return nil

@@ -16,13 +16,15 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
 // partitioner joins a group that consumes topics, as partitioners do.
-func partitioner(t *testing.T, ctx context.Context, brokers kafka.Brokers, topics ...string) *kafka.Session {
+func partitioner(t *testing.T, ctx context.Context, brokers kafka.Brokers, topics ...string) *groups.Session {
 	t.Helper()
-	s, err := kafka.OpenSession(ctx, kafka.SessionConfig{Brokers: brokers, Group: "partitioner", Instance: "one", Topics: topics, DeadLetters: "dead-letters"})
+	s, err := groups.OpenSession(ctx, groups.SessionConfig{Brokers: brokers, Group: "partitioner", Instance: "one", Topics: topics, DeadLetters: "dead-letters"})
 	must(t, err)
 	t.Cleanup(s.Close)
 	return s
@@ -95,14 +97,14 @@ func TestRefusesTheOtherKindOfTopic(t *testing.T) {
 	must(t, kafka.EnsureContentTopic(ctx, brokers, "posts", 2, nil))
 	must(t, kafka.EnsureContentTopic(ctx, brokers, "facts", 2, nil))
 	partitioner(t, ctx, brokers, "posts", "facts")
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: brokers, Topic: kafka.Topics{}.WithDefaults().Progress})
+	progress, err := progress.Open(progress.Config{Brokers: brokers, Topic: kafka.Topics{}.WithDefaults().Progress})
 	must(t, err)
 	defer progress.Close()
 	beating, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		kafka.NewHeartbeat(kafka.HeartbeatConfig{
+		groups.NewHeartbeat(groups.HeartbeatConfig{
 			Brokers: brokers, Progress: progress, Group: "partitioner", Instance: "one", Inputs: []string{"posts", "facts"}, Features: []string{"facts"},
 		}).Run(beating)
 	}()

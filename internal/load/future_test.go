@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -50,14 +52,14 @@ func TestTheFutureIsThatOfThePartitioners(t *testing.T) {
 	ctx, brokers := setUp(t)
 	must(t, kafka.EnsureContentTopic(ctx, brokers, "posts", 2, nil))
 	partitioner(t, ctx, brokers, "posts")
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: brokers, Topic: kafka.Topics{}.WithDefaults().Progress})
+	progress, err := progress.Open(progress.Config{Brokers: brokers, Topic: kafka.Topics{}.WithDefaults().Progress})
 	must(t, err)
 	defer progress.Close()
 	beating, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		kafka.NewHeartbeat(kafka.HeartbeatConfig{
+		groups.NewHeartbeat(groups.HeartbeatConfig{
 			Brokers: brokers, Progress: progress, Group: "partitioner", Instance: "one", Inputs: []string{"posts"}, Future: 30 * time.Hour,
 		}).Run(beating)
 	}()

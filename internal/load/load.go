@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -151,7 +152,7 @@ func (l *loader) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if o.Review != nil {
-		err := withSchemas(o, func(log *kafka.SchemaLog, known *schemas.Registry) error {
+		err := withSchemas(o, func(log *schemalog.Log, known *schemas.Registry) error {
 			if err := log.Refresh(ctx); err != nil {
 				return err
 			}
@@ -171,18 +172,18 @@ func (l *loader) publish(ctx context.Context) error {
 	if l.published {
 		return nil
 	}
-	err := withSchemas(l.o, func(log *kafka.SchemaLog, _ *schemas.Registry) error { return log.Publish(ctx, l.o.Schema) })
+	err := withSchemas(l.o, func(log *schemalog.Log, _ *schemas.Registry) error { return log.Publish(ctx, l.o.Schema) })
 	l.published = err == nil
 	return err
 }
 
 // withSchemas follows the schemas topic for use.
-func withSchemas(o Options, use func(*kafka.SchemaLog, *schemas.Registry) error) error {
+func withSchemas(o Options, use func(*schemalog.Log, *schemas.Registry) error) error {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
+	log, err := schemalog.Open(schemalog.Config{Brokers: o.Brokers, Topic: o.Topics.Schemas, Registry: registry, Log: o.Log})
 	if err != nil {
 		return err
 	}

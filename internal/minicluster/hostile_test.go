@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -75,7 +76,7 @@ func testHostile(t *testing.T, kafkaAddr string) {
 	}
 	// A schema that may come holds its partition back until somebody says that
 	// it will not.
-	if err := kafka.RefuseSchema(ctx, kafka.At(c.Kafka), c.topics.Schemas, 1, "somebody"); err != nil {
+	if err := schemalog.Refuse(ctx, kafka.At(c.Kafka), c.topics.Schemas, 1, "somebody"); err != nil {
 		t.Fatal(err)
 	}
 	// What follows them must still arrive.

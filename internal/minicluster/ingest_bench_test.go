@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -89,7 +90,7 @@ func noise(i int) string {
 // countAll reads the whole timeline topic and drops it.
 func countAll(ctx context.Context, b *testing.B, addr string, topics kafka.Topics, records int) time.Duration {
 	b.Helper()
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: kafka.At(addr), Topics: topics})
+	c, err := streams.NewConsumer(streams.Config{Brokers: kafka.At(addr), Topics: topics})
 	if err != nil {
 		b.Fatal(err)
 	}

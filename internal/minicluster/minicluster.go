@@ -31,6 +31,8 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/partitioner"
@@ -167,9 +169,9 @@ func (c *Cluster) start(ctx, run context.Context) error {
 func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Registerer) error {
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
-		cfg.Exposures = kafka.NewExposureLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		cfg.Exposures = exposures.NewLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
-			return kafka.NewActs(kafka.ActsConfig{
+			return exposures.NewActs(exposures.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
 				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", From: from, Log: c.cfg.Log,
 			})
@@ -326,7 +328,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		brokers := kafka.At(c.Kafka)
-		records, closes, err := kafka.OpenExposures(brokers, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
+		records, closes, err := exposures.Open(brokers, c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
 		if err != nil {
 			return err
 		}
@@ -430,7 +432,7 @@ func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, 
 	if err != nil {
 		return 0, err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(c.Kafka), Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
+	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(c.Kafka), Topic: c.topics.Schemas, Registry: registry, Log: c.cfg.Log})
 	if err != nil {
 		return 0, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -40,7 +40,7 @@ type history struct {
 	truth    *truth
 	asks     asker
 	producer *kgo.Client
-	schemas  *kafka.SchemaLog
+	schemas  *schemalog.Log
 	sends    *rand.Rand // what comes in
 	ids      int
 	versions int64
@@ -112,7 +112,7 @@ func (h *history) begin() {
 	h.w.closed = append(h.w.closed, h.producer.Close)
 	registry, err := schemas.NewRegistry(nil, nil)
 	h.w.must(err)
-	h.schemas, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: h.w.brokers(h.w.judge), Topic: h.w.topics.WithDefaults().Schemas, Registry: registry, Log: h.w.log})
+	h.schemas, err = schemalog.Open(schemalog.Config{Brokers: h.w.brokers(h.w.judge), Topic: h.w.topics.WithDefaults().Schemas, Registry: registry, Log: h.w.log})
 	h.w.must(err)
 	h.w.closed = append(h.w.closed, func() { h.schemas.Close() })
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -116,7 +117,7 @@ func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backu
 	if len(suspects) == 0 || len(f.kafka.Brokers) == 0 {
 		return old, nil
 	}
-	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Brokers: f.kafka.At(ctx), Topics: f.kafka.Topics()})
+	c, err := streams.NewConsumer(streams.Config{Brokers: f.kafka.At(ctx), Topics: f.kafka.Topics()})
 	if err != nil {
 		return old, err
 	}

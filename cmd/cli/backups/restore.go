@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 )
 
 // restoring is what backup restore is told.
@@ -229,7 +230,7 @@ func (r *restoring) groupOffsets(ctx context.Context) error {
 	r.progress.Say("waiting for the groups to be without members")
 	limited, cancel := context.WithTimeout(ctx, groupWait)
 	defer cancel()
-	if err := kafka.SetGroupOffsets(limited, r.kafka.At(ctx), cut.Groups); err != nil {
+	if err := groups.SetOffsets(limited, r.kafka.At(ctx), cut.Groups); err != nil {
 		return err
 	}
 	for name, topics := range cut.Groups {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 )
 
 // Patience is how long a test waits for what takes seconds on an idle machine,
@@ -146,7 +147,7 @@ func ShownAt(id, viewer string, at time.Time, ids ...string) *exposure.Record {
 // WriteExposures writes them to the topic exposures, and waits until they are there.
 func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*exposure.Record) {
 	t.Helper()
-	log, stop, err := kafka.OpenExposures(kafka.At(addr), "exposures", nil)
+	log, stop, err := exposures.Open(kafka.At(addr), "exposures", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*
 	}
 	WaitFor(ctx, t, "the exposures to be written", func() bool {
 		n := 0
-		if _, err := kafka.ReadExposures(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
+		if _, err := exposures.Read(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
 			return false
 		}
 		return n >= len(records)

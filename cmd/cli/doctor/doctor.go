@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/topics"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/secure"
 )
@@ -347,7 +348,7 @@ func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	if look.Progress.Partitions == 0 {
 		return "", errNoPartitioner
 	}
-	log, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: reach.Kafka(ctx, d.brokers), Topic: topics.Progress})
+	log, err := progress.Open(progress.Config{Brokers: reach.Kafka(ctx, d.brokers), Topic: topics.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -381,7 +382,7 @@ func behind(faults []string) error {
 const noTopic = " does not exist"
 
 // groupFaults says what is wrong with a group of partitioners.
-func groupFaults(g kafka.Progress, now time.Time) (faults []string) {
+func groupFaults(g progress.Progress, now time.Time) (faults []string) {
 	if silent := topics.Silence(g, now); silent != "" {
 		return []string{silent}
 	}

@@ -11,20 +11,20 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
 func TestDoctorTellsOfPartitioners(t *testing.T) {
 	now := time.Now()
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
-	for want, g := range map[string]kafka.Progress{
+	for want, g := range map[string]progress.Progress{
 		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
 		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
 		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
 		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
 		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
 		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
-		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []kafka.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
+		"stuck at offset 7":              {AtMillis: ago(0), ThroughMillis: ago(0), Stuck: []progress.Stuck{{Topic: "likes", Offset: 7, Next: 9}}},
 	} {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {

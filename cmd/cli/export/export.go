@@ -18,6 +18,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
 )
@@ -191,7 +193,7 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	var known *schemas.Snapshot
 	bound, cancel := e.log.Bound(ctx)
 	defer cancel()
-	if err := e.log.WithSchemas(bound, func(_ *kafka.SchemaLog, s *schemas.Snapshot) error {
+	if err := e.log.WithSchemas(bound, func(_ *schemalog.Log, s *schemas.Snapshot) error {
 		known = s
 		return nil
 	}); err != nil {
@@ -222,7 +224,7 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 			return nil, nil, err
 		}
 	}
-	if _, err := span.Exposures(ctx, func(r *exposure.Record) {
+	if _, err := exposures.ReadSpan(ctx, span, func(r *exposure.Record) {
 		e.saying("exposures, for outcomes", span)
 		ledger.Offer(r)
 	}); err != nil {
@@ -242,7 +244,7 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 	defer stop()
 	var row []Item
 	var fault error
-	others, err := span.Exposures(ctx, func(r *exposure.Record) {
+	others, err := exposures.ReadSpan(ctx, span, func(r *exposure.Record) {
 		if fault != nil || !e.wanted(r) {
 			return
 		}

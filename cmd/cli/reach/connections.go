@@ -14,14 +14,15 @@ import (
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/confluent"
 	"github.com/millrace/millrace/internal/secure"
 )
 
 // Connections is how a role or a command reaches what is not Millrace's.
 type Connections struct {
-	Kafka          kafka.Access         `yaml:"kafka,omitempty"`
-	Etcd           cluster.Access       `yaml:"etcd,omitempty"`
-	SchemaRegistry kafka.RegistryAccess `yaml:"schema_registry,omitempty"`
+	Kafka          kafka.Access     `yaml:"kafka,omitempty"`
+	Etcd           cluster.Access   `yaml:"etcd,omitempty"`
+	SchemaRegistry confluent.Access `yaml:"schema_registry,omitempty"`
 }
 
 // SettingsOf are all of them, in the order in which help shows them.

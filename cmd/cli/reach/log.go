@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -42,12 +43,12 @@ func (l *LogFlags) Bound(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // WithSchemas reads the schemas topic to its end for use.
-func (l *LogFlags) WithSchemas(ctx context.Context, use func(*kafka.SchemaLog, *schemas.Snapshot) error) error {
+func (l *LogFlags) WithSchemas(ctx context.Context, use func(*schemalog.Log, *schemas.Snapshot) error) error {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: l.At(ctx), Topic: l.Topics().Schemas, Registry: registry})
+	log, err := schemalog.Open(schemalog.Config{Brokers: l.At(ctx), Topic: l.Topics().Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}

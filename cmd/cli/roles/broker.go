@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 )
 
 // FinishFor is how long requests that are under way have to end when a broker
@@ -134,7 +135,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 		return nil, func() {}, nil
 	}
 	brokers := c.kafka()
-	records, closes, err := kafka.OpenExposures(brokers, c.Exposures, slog.Default())
+	records, closes, err := exposures.Open(brokers, c.Exposures, slog.Default())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -82,7 +83,7 @@ func (c *coordinatorConfig) exposures() (coordinator.Exposures, error) {
 	if err := at.Validate(); err != nil {
 		return nil, err
 	}
-	return kafka.NewExposureLog(at, c.Exposures, slog.Default()), nil
+	return exposures.NewLog(at, c.Exposures, slog.Default()), nil
 }
 
 // outcomes returns how outcomes are read; nil if exposures are not.
@@ -91,7 +92,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 		return nil
 	}
 	return func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
-		return rollouts.Acts(&of, kafka.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		return rollouts.Acts(&of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/filter"
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
@@ -341,7 +341,7 @@ It changes nothing.`,
 		}
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		return l.WithSchemas(ctx, func(_ *kafka.SchemaLog, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(_ *schemalog.Log, known *schemas.Snapshot) error {
 			w := c.OutOrStdout()
 			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
 			if output.JSON() {

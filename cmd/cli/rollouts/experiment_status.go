@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -128,7 +129,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()
-	others, unread := kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	others, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
 		}
@@ -149,7 +150,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	strange := outcome.Faults{}
 	if o := of.Experiment.Outcomes; o != nil {
-		acts := Acts(o, kafka.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
+		acts := Acts(o, exposures.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 	}
@@ -506,7 +507,7 @@ func number(x float64) string {
 
 // Acts reads what an experiment's outcomes say, where the configuration has
 // all that its definition does not.
-func Acts(o *experiment.Outcomes, cfg kafka.ActsConfig) *kafka.Acts {
+func Acts(o *experiment.Outcomes, cfg exposures.ActsConfig) *exposures.Acts {
 	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
-	return kafka.NewActs(cfg)
+	return exposures.NewActs(cfg)
 }

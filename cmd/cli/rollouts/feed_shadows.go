@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/exposure"
-	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
@@ -71,7 +71,7 @@ func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error 
 	}
 	var tally shadow.Tally
 	feeds, answers := map[string]bool{}, 0
-	if _, err = kafka.ReadExposures(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	if _, err = exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		feeds[r.Feed] = true
 		if r.Feed == feed {
 			answers++

@@ -20,6 +20,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
 // Command shows the topics and what reads them.
@@ -63,19 +65,19 @@ type topicShown struct {
 }
 
 type groupShown struct {
-	Group    string                     `json:"group"`
-	Instance string                     `json:"instance"` // which partitioner was heard last
-	At       time.Time                  `json:"heard_at"`
-	Through  *time.Time                 `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
-	Silent   string                     `json:"silent,omitempty"`              // that it has not been heard for long
-	Carries  map[string]kafka.TopicKind `json:"carries"`                       // by topic
-	OtherLog string                     `json:"other_log,omitempty"`           // why it writes nothing
-	Stuck    []stuckShown               `json:"stuck"`
-	of       kafka.Progress
+	Group    string                        `json:"group"`
+	Instance string                        `json:"instance"` // which partitioner was heard last
+	At       time.Time                     `json:"heard_at"`
+	Through  *time.Time                    `json:"partitioned_through,omitempty"` // left out: nothing is proven yet
+	Silent   string                        `json:"silent,omitempty"`              // that it has not been heard for long
+	Carries  map[string]progress.TopicKind `json:"carries"`                       // by topic
+	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing
+	Stuck    []stuckShown                  `json:"stuck"`
+	of       progress.Progress
 }
 
 type stuckShown struct {
-	kafka.Stuck
+	progress.Stuck
 	Says string `json:"says"` // all of it, with the way out
 }
 
@@ -102,15 +104,15 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	if log.Progress.Partitions == 0 {
 		return shown, nil
 	}
-	return shown, withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
-		for _, p := range progress.Groups() {
+	return shown, withProgress(ctx, l, func(said *progress.Log) error {
+		for _, p := range said.Groups() {
 			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, of: p}
 			if p.ThroughMillis != 0 {
 				through := p.Through().UTC()
 				g.Through = &through
 			}
 			if g.Carries == nil {
-				g.Carries = map[string]kafka.TopicKind{}
+				g.Carries = map[string]progress.TopicKind{}
 			}
 			for _, s := range p.Stuck {
 				g.Stuck = append(g.Stuck, stuckShown{s, s.String()})
@@ -155,16 +157,16 @@ func (s *topicsShown) write(w io.Writer) error {
 }
 
 // withProgress reads the topic progress to its end for use.
-func withProgress(ctx context.Context, l *reach.LogFlags, use func(*kafka.ProgressLog) error) error {
-	progress, err := kafka.OpenProgressLog(kafka.ProgressLogConfig{Brokers: l.At(ctx), Topic: l.Topics().Progress})
+func withProgress(ctx context.Context, l *reach.LogFlags, use func(*progress.Log) error) error {
+	said, err := progress.Open(progress.Config{Brokers: l.At(ctx), Topic: l.Topics().Progress})
 	if err != nil {
 		return err
 	}
-	defer progress.Close()
-	if err := progress.Refresh(ctx); err != nil {
+	defer said.Close()
+	if err := said.Refresh(ctx); err != nil {
 		return err
 	}
-	return use(progress)
+	return use(said)
 }
 
 func topicsHistory(l *reach.LogFlags) *cobra.Command {
@@ -176,8 +178,8 @@ func topicsHistory(l *reach.LogFlags) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
-				all := progress.History()
+			return withProgress(ctx, l, func(said *progress.Log) error {
+				all := said.History()
 				return output.Write(c.OutOrStdout(), display.List(all), func(w io.Writer) error { return display.WriteActs(w, all) })
 			})
 		},
@@ -188,7 +190,7 @@ func topicsHistory(l *reach.LogFlags) *cobra.Command {
 
 // noteOf writes down, in the topic progress, what is done to a group.
 func noteOf(ctx context.Context, l *reach.LogFlags) func(audit.Entry) error {
-	return func(e audit.Entry) error { return kafka.NoteAct(ctx, l.At(ctx), l.Topics().Progress, e) }
+	return func(e audit.Entry) error { return progress.NoteAct(ctx, l.At(ctx), l.Topics().Progress, e) }
 }
 
 // skipFlags name what is to be skipped.
@@ -216,7 +218,7 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error { return skipPlaces(c, l, progress, s) })
+			return withProgress(ctx, l, func(said *progress.Log) error { return skipPlaces(c, l, said, s) })
 		},
 	}
 	f := c.Flags()
@@ -233,8 +235,8 @@ to be read next is gone: there is nothing to keep. It says what is lost.`,
 }
 
 // skipPlaces asks for skips and waits until they were carried out.
-func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog, f skipFlags) error {
-	w, places := c.OutOrStdout(), f.places(progress)
+func skipPlaces(c *cobra.Command, l *reach.LogFlags, said *progress.Log, f skipFlags) error {
+	w, places := c.OutOrStdout(), f.places(said)
 	if len(places) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic",
 			Detail: fmt.Sprintf("group %s does not say that it is stuck %s", f.group, f.where()),
@@ -245,8 +247,8 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog
 		fmt.Fprintf(w, "%s/%d: %s\n", at.Topic, at.Partition, at.What())
 		lost += at.Lost()
 	}
-	group, _ := progress.Group(f.group)
-	if places[0].Kind == kafka.Recreated {
+	group, _ := said.Group(f.group)
+	if places[0].Kind == progress.Recreated {
 		fmt.Fprintf(w, "when the former %s was seen last, %d of its records had not been read\n", f.topic, group.Topics[f.topic].Waiting)
 	}
 	if lost > 0 {
@@ -257,19 +259,19 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog
 	}
 	ctx, cancel := l.Bound(c.Context()) // the question has taken its time
 	defer cancel()
-	var asked []kafka.Skip
+	var asked []progress.Skip
 	for _, at := range places {
 		s := at.Skip(f.group)
 		e := audit.Entry{Act: "skip", On: "group " + f.group, Before: fmt.Sprintf("stuck at %s/%d, offset %d", at.Topic, at.Partition, at.Offset), After: fmt.Sprintf("goes on at %d", at.Next)}
-		if err := command.Noted(noteOf(ctx, l), e, func() error { return kafka.RequestSkip(ctx, l.At(ctx), l.Topics().Progress, s) }); err != nil {
+		if err := command.Noted(noteOf(ctx, l), e, func() error { return progress.RequestSkip(ctx, l.At(ctx), l.Topics().Progress, s) }); err != nil {
 			return err
 		}
 		asked = append(asked, s)
 	}
-	if err := progress.Refresh(ctx); err != nil {
+	if err := said.Refresh(ctx); err != nil {
 		return err
 	}
-	if err := awaitSkips(ctx, progress, f.group, asked); err != nil {
+	if err := awaitSkips(ctx, said, f.group, asked); err != nil {
 		return err
 	}
 	for _, at := range places {
@@ -279,11 +281,11 @@ func skipPlaces(c *cobra.Command, l *reach.LogFlags, progress *kafka.ProgressLog
 }
 
 // awaitSkips waits until what was asked is carried out.
-func awaitSkips(ctx context.Context, progress *kafka.ProgressLog, group string, asked []kafka.Skip) error {
+func awaitSkips(ctx context.Context, said *progress.Log, group string, asked []progress.Skip) error {
 	for {
-		moved := progress.Moved()
-		left := progress.Skips(group)
-		if !slices.ContainsFunc(asked, func(s kafka.Skip) bool { return slices.Contains(left, s) }) {
+		moved := said.Moved()
+		left := said.Skips(group)
+		if !slices.ContainsFunc(asked, func(s progress.Skip) bool { return slices.Contains(left, s) }) {
 			return nil
 		}
 		select {
@@ -295,11 +297,11 @@ func awaitSkips(ctx context.Context, progress *kafka.ProgressLog, group string, 
 }
 
 // places returns where the group says that it is stuck, of what the flags name.
-func (f skipFlags) places(progress *kafka.ProgressLog) (all []kafka.Stuck) {
-	p, _ := progress.Group(f.group)
+func (f skipFlags) places(said *progress.Log) (all []progress.Stuck) {
+	p, _ := said.Group(f.group)
 	for _, at := range p.Stuck {
 		one := at.Partition == f.partition && int64(at.Offset) == f.offset
-		if at.Topic == f.topic && (one || f.partition < 0 && at.Kind != kafka.Closed) {
+		if at.Topic == f.topic && (one || f.partition < 0 && at.Kind != progress.Closed) {
 			all = append(all, at)
 		}
 	}
@@ -347,12 +349,8 @@ func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fr
 	ctx, cancel := l.Bound(c.Context())
 	defer cancel()
 	w := c.OutOrStdout()
-	look, err := kafka.NewInspector(l.At(ctx))
-	if err != nil {
-		return err
-	}
-	defer look.Close()
-	plan, err := look.PlanAdoption(ctx, group, l.Topics().Logs())
+	brokers := l.At(ctx)
+	plan, err := groups.PlanAdoption(ctx, brokers, group, l.Topics().Logs())
 	if err != nil {
 		return err
 	}
@@ -377,7 +375,7 @@ func adopt(c *cobra.Command, a *command.Act, l *reach.LogFlags, group string, fr
 		from = "from the beginning"
 	}
 	e := audit.Entry{Act: "adopt", On: "group " + group, Before: strings.Join(plan.Other.Changes, "; "), After: "writes to the topics that are there, and reads " + from}
-	if err := command.Noted(noteOf(ctx, l), e, func() error { return look.Adopt(ctx, plan, fromBeginning) }); err != nil {
+	if err := command.Noted(noteOf(ctx, l), e, func() error { return groups.Adopt(ctx, brokers, plan, fromBeginning) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "group %s goes on; index nodes that are quarantined by other_log need empty data directories\n", group)
@@ -396,8 +394,8 @@ heartbeat. One of which a partitioner still runs comes back with the next.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, cancel := l.Bound(c.Context())
 			defer cancel()
-			return withProgress(ctx, l, func(progress *kafka.ProgressLog) error {
-				p, ok := progress.Group(group)
+			return withProgress(ctx, l, func(said *progress.Log) error {
+				p, ok := said.Group(group)
 				if !ok {
 					return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "group", Detail: fmt.Sprintf("no partitioner of the group %q ever wrote", group),
 						WayOut: "millrace topics show names the groups"}
@@ -410,7 +408,7 @@ heartbeat. One of which a partitioner still runs comes back with the next.`,
 				ctx, again := l.Bound(c.Context()) // the question has taken its time
 				defer again()
 				return command.Noted(noteOf(ctx, l), audit.Entry{Act: "forget", On: "group " + group, Before: last, After: "forgotten"}, func() error {
-					return kafka.ForgetGroup(ctx, l.At(ctx), l.Topics().Progress, group)
+					return progress.ForgetGroup(ctx, l.At(ctx), l.Topics().Progress, group)
 				})
 			})
 		},
@@ -429,7 +427,7 @@ const HeartbeatLimit = 10 * time.Second
 
 // Silence says that a group of partitioners has not been heard, and what that
 // does; "" if it has.
-func Silence(g kafka.Progress, now time.Time) string {
+func Silence(g progress.Progress, now time.Time) string {
 	silent := now.Sub(g.At())
 	if silent <= HeartbeatLimit {
 		return ""

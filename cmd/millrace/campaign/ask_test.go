@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -364,7 +365,7 @@ const logWithin = 3 * time.Minute
 
 // applied returns what a receipt says of each partition, once the log's reader
 // is there.
-func (a *asker) applied(ctx context.Context, resp *feedv1.GetFeedResponse) (map[millrace.Partition][streams]int64, error) {
+func (a *asker) applied(ctx context.Context, resp *feedv1.GetFeedResponse) (map[millrace.Partition][kafka.Streams]int64, error) {
 	bound := logWithin
 	if a.lost { // the next ones will not come either
 		bound = time.Second
@@ -375,9 +376,9 @@ func (a *asker) applied(ctx context.Context, resp *feedv1.GetFeedResponse) (map[
 	if err != nil {
 		return nil, err
 	}
-	at := make(map[millrace.Partition][streams]int64, len(told))
+	at := make(map[millrace.Partition][kafka.Streams]int64, len(told))
 	for p, next := range told {
-		at[p] = [streams]int64{next.Content, next.Features}
+		at[p] = [kafka.Streams]int64{next.Content, next.Features}
 		for stream, offset := range at[p] {
 			if err := a.truth.reached(ctx, stream, p, offset); err != nil {
 				a.lost = true

@@ -22,6 +22,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -120,7 +122,7 @@ type reference struct {
 	t        *testing.T
 	store    *store.Store
 	schemas  *schemas.Registry
-	log      *kafka.SchemaLog
+	log      *schemalog.Log
 	replicas *replica.Replicas
 }
 
@@ -147,7 +149,7 @@ func newReference(t *testing.T, w *world) *reference {
 	if r.schemas, err = schemas.NewRegistry(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if r.log, err = kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(w.kafka.addr()), Topic: w.prefix + "schemas", Registry: r.schemas}); err != nil {
+	if r.log, err = schemalog.Open(schemalog.Config{Brokers: kafka.At(w.kafka.addr()), Topic: w.prefix + "schemas", Registry: r.schemas}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -170,17 +172,17 @@ func (r *reference) compare(w *world, bucket *backup.Bucket, cut *backup.Cut) (e
 	if err := r.log.Refresh(w.ctx); err != nil {
 		r.t.Fatal(err)
 	}
-	spans := map[kafka.TopicPartition]kafka.Span{}
+	spans := map[kafka.TopicPartition]streams.Span{}
 	for p := range partition.All() {
 		at := applied(r.store, p)
 		for s, end := range []millrace.Offset{cut.Content[p], cut.Features[p]} {
 			if from := millrace.Offset(at[s]); from < end {
-				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = kafka.Span{From: kafka.Position{Next: from, Epoch: -1}, To: end}
+				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] = streams.Span{From: kafka.Position{Next: from, Epoch: -1}, To: end}
 			}
 		}
 	}
 	topics := kafka.Prefixed(w.prefix)
-	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: topics}, spans, func(f kafka.Fetched) error {
+	if err := streams.ReadTails(w.ctx, streams.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: topics}, spans, func(f streams.Fetched) error {
 		return r.replicas.Bring(w.ctx, f)
 	}); err != nil {
 		r.t.Fatal(err)
@@ -189,7 +191,7 @@ func (r *reference) compare(w *world, bucket *backup.Bucket, cut *backup.Cut) (e
 	defer restored.Close()
 	var differ []string
 	for p := range partition.All() {
-		got, want := applied(restored, p), [streams]int64{int64(cut.Content[p]), int64(cut.Features[p])}
+		got, want := applied(restored, p), [kafka.Streams]int64{int64(cut.Content[p]), int64(cut.Features[p])}
 		if got == want && got == applied(r.store, p) && restored.Digest(p) == r.store.Digest(p) {
 			equal++
 			continue
@@ -270,22 +272,22 @@ func (r *reference) times(w *world, bucket *backup.Bucket, first, last time.Time
 }
 
 // whole reads all that the log has.
-func (r *reference) whole(w *world) map[kafka.TopicPartition][]kafka.Record {
+func (r *reference) whole(w *world) map[kafka.TopicPartition][]streams.Record {
 	r.t.Helper()
 	ends, err := w.ends(w.ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	spans := map[kafka.TopicPartition]kafka.Span{}
+	spans := map[kafka.TopicPartition]streams.Span{}
 	for s := range ends {
 		for p, end := range ends[s] {
 			if end > 0 {
-				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = kafka.Span{From: kafka.Position{Epoch: -1}, To: millrace.Offset(end)}
+				spans[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}] = streams.Span{From: kafka.Position{Epoch: -1}, To: millrace.Offset(end)}
 			}
 		}
 	}
-	log := map[kafka.TopicPartition][]kafka.Record{}
-	if err := kafka.ReadTails(w.ctx, kafka.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix)}, spans, func(f kafka.Fetched) error {
+	log := map[kafka.TopicPartition][]streams.Record{}
+	if err := streams.ReadTails(w.ctx, streams.TailsConfig{Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix)}, spans, func(f streams.Fetched) error {
 		log[f.TopicPartition] = append(log[f.TopicPartition], f.Records...)
 		return f.Err
 	}); err != nil {
@@ -296,10 +298,10 @@ func (r *reference) whole(w *world) map[kafka.TopicPartition][]kafka.Record {
 
 // bring applies the records after a time up to another. Their offsets may be
 // before some that are applied: transactions overlap.
-func (r *reference) bring(w *world, log map[kafka.TopicPartition][]kafka.Record, after, until millrace.Time) {
+func (r *reference) bring(w *world, log map[kafka.TopicPartition][]streams.Record, after, until millrace.Time) {
 	r.t.Helper()
 	for tp, all := range log {
-		var of []kafka.Record
+		var of []streams.Record
 		for _, rec := range all {
 			if after < rec.Time && rec.Time <= until {
 				of = append(of, rec)
@@ -314,14 +316,14 @@ func (r *reference) bring(w *world, log map[kafka.TopicPartition][]kafka.Record,
 			r.t.Fatal(err)
 		}
 		r.replicas.Serve(tp.Partition, time.Now())
-		if err := r.replicas.Bring(w.ctx, kafka.Fetched{TopicPartition: tp, Records: of, Next: of[len(of)-1].Offset + 1}); err != nil {
+		if err := r.replicas.Bring(w.ctx, streams.Fetched{TopicPartition: tp, Records: of, Next: of[len(of)-1].Offset + 1}); err != nil {
 			r.t.Fatal(err)
 		}
 	}
 }
 
 // lacking is where the first record of each stream after a time is.
-func lacking(log map[kafka.TopicPartition][]kafka.Record, p millrace.Partition, after millrace.Time) (first [streams]int64) {
+func lacking(log map[kafka.TopicPartition][]streams.Record, p millrace.Partition, after millrace.Time) (first [kafka.Streams]int64) {
 	for s := range first {
 		first[s] = math.MaxInt64
 		for _, rec := range log[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: p}] {

@@ -20,6 +20,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
 )
 
 // whole waits until the cluster is as it should be: every acknowledged input
@@ -35,7 +36,7 @@ func (w *world) whole(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	var ends [streams]offsets
+	var ends [kafka.Streams]offsets
 	if err := eventually(ctx, patience, func(ctx context.Context) (err error) {
 		ends, err = w.ends(ctx)
 		return err
@@ -82,7 +83,7 @@ func (w *world) whole(ctx context.Context) error {
 
 // quiet ends the partitioners, and returns where the logs end once every node
 // has applied all of them: nothing comes after that.
-func (w *world) quiet() (ends [streams]offsets, err error) {
+func (w *world) quiet() (ends [kafka.Streams]offsets, err error) {
 	for _, p := range w.partitioners {
 		p.kill(syscall.SIGTERM)
 	}
@@ -101,7 +102,7 @@ func (w *world) quiet() (ends [streams]offsets, err error) {
 
 // ends returns where the streams' committed records end now, once the reader is
 // there too.
-func (w *world) ends(ctx context.Context) (ends [streams]offsets, err error) {
+func (w *world) ends(ctx context.Context) (ends [kafka.Streams]offsets, err error) {
 	for stream, topic := range w.truth.topics {
 		listed, err := w.adm.ListCommittedOffsets(ctx, topic)
 		if err == nil {
@@ -122,7 +123,7 @@ func (w *world) ends(ctx context.Context) (ends [streams]offsets, err error) {
 
 // caughtUp says what a node lacks of the partitions that it hosts. One that is
 // fresh does not call itself behind either.
-func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClient, ends *[streams]offsets, fresh bool) error {
+func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClient, ends *[kafka.Streams]offsets, fresh bool) error {
 	id := millrace.NodeID(fmt.Sprintf("node-%d", i+1))
 	hosted := 0
 	for _, owners := range w.owners {
@@ -142,7 +143,7 @@ func (w *world) caughtUp(ctx context.Context, i int, node nodev1.NodeServiceClie
 		return fmt.Errorf("%d partitions answered of %d", len(got.Answered), hosted)
 	}
 	for i, p := range got.Answered {
-		for stream, at := range [streams]int64{got.AppliedContent[i], got.AppliedFeatures[i]} {
+		for stream, at := range [kafka.Streams]int64{got.AppliedContent[i], got.AppliedFeatures[i]} {
 			if at < ends[stream][p] {
 				return fmt.Errorf("%s/%d is applied to %d of %d", w.truth.topics[stream], p, at, ends[stream][p])
 			}
@@ -222,7 +223,7 @@ func (w *world) digests() (compared int) {
 
 // applied is where a store would go on reading; one that has nothing of a
 // stream begins where the stream does.
-func applied(s *store.Store, p millrace.Partition) [streams]int64 {
+func applied(s *store.Store, p millrace.Partition) [kafka.Streams]int64 {
 	at := s.Applied(p)
-	return [streams]int64{max(0, int64(at.Content)), max(0, int64(at.Features))}
+	return [kafka.Streams]int64{max(0, int64(at.Content)), max(0, int64(at.Features))}
 }

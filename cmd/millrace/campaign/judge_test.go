@@ -79,7 +79,7 @@ func newPlanted(t *testing.T) *planted {
 	p := &planted{t: t}
 	told := func(kind, _ string) { p.found = append(p.found, kind) }
 	var err error
-	if p.truth, err = newTruth([streams]string{"timeline", "features"}, told); err != nil {
+	if p.truth, err = newTruth([kafka.Streams]string{"timeline", "features"}, told); err != nil {
 		t.Fatal(err)
 	}
 	p.asker = newAsker(t, p.truth, 1, nil, told)
@@ -92,7 +92,7 @@ func newPlanted(t *testing.T) *planted {
 	p.age(time.Minute)
 	p.q = oracle.Question{From: millrace.MinTime, To: millrace.MaxTime, Model: "recency", Limit: 10, Entities: []millrace.Entity{planter}}
 	feed := oracle.New()
-	before := [streams]int64{p.offset, 0}
+	before := [kafka.Streams]int64{p.offset, 0}
 	p.truth.fold(feed, planter, before)
 	query, err := p.asker.eval.Load().Query(p.q)
 	if err != nil {

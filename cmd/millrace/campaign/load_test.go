@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -33,7 +34,7 @@ type load struct {
 	t     *testing.T
 	truth *truth
 	cl    *kgo.Client
-	topic [streams]string
+	topic [kafka.Streams]string
 
 	mu struct {
 		sync.Mutex
@@ -52,7 +53,7 @@ type post struct {
 	version                        int64
 }
 
-func newLoad(t *testing.T, l *truth, cl *kgo.Client, seed uint64, topic [streams]string) *load {
+func newLoad(t *testing.T, l *truth, cl *kgo.Client, seed uint64, topic [kafka.Streams]string) *load {
 	g := &load{t: t, truth: l, cl: cl, topic: topic}
 	g.mu.r = rand.New(rand.NewPCG(seed, 2))
 	return g

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -20,7 +21,6 @@ import (
 const (
 	content = iota
 	features
-	streams
 )
 
 // logged is a record of a stream, as far as the fold needs it.
@@ -48,14 +48,14 @@ type postingKey struct {
 // truth is what was sent and what the log has of it: the timeline and features
 // topics as one independent reader of committed records finds them.
 type truth struct {
-	topics   [streams]string
+	topics   [kafka.Streams]string
 	registry *schemas.Registry
 	told     func(kind, detail string)
 
 	mu struct {
 		sync.Mutex
-		next     [streams]offsets
-		logs     [streams]map[millrace.Entity][]logged
+		next     [kafka.Streams]offsets
+		logs     [kafka.Streams]map[millrace.Entity][]logged
 		sent     map[postingKey]*posting
 		of       map[millrace.Entity][]*posting // in the order they were sent
 		sources  map[string]bool                // of the log: the key and the header src
@@ -66,7 +66,7 @@ type truth struct {
 	}
 }
 
-func newTruth(topics [streams]string, told func(kind, detail string)) (*truth, error) {
+func newTruth(topics [kafka.Streams]string, told func(kind, detail string)) (*truth, error) {
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func newTruth(topics [streams]string, told func(kind, detail string)) (*truth, e
 		}
 	}
 	l := &truth{topics: topics, registry: registry, told: told}
-	l.mu.logs = [streams]map[millrace.Entity][]logged{{}, {}}
+	l.mu.logs = [kafka.Streams]map[millrace.Entity][]logged{{}, {}}
 	l.mu.sent = map[postingKey]*posting{}
 	l.mu.of = map[millrace.Entity][]*posting{}
 	l.mu.waiting = map[*posting]bool{}
@@ -250,14 +250,14 @@ func (l *truth) reached(ctx context.Context, stream int, p millrace.Partition, o
 }
 
 // positions is where the reader is.
-func (l *truth) positions() [streams]offsets {
+func (l *truth) positions() [kafka.Streams]offsets {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.next
 }
 
 // fold applies to a feed what the log has of an entity before two offsets.
-func (l *truth) fold(f *oracle.Feed, e millrace.Entity, before [streams]int64) {
+func (l *truth) fold(f *oracle.Feed, e millrace.Entity, before [kafka.Streams]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range l.mu.logs[content][e] {
@@ -274,7 +274,7 @@ func (l *truth) fold(f *oracle.Feed, e millrace.Entity, before [streams]int64) {
 
 // age is how long before a moment the oldest input was acknowledged that the
 // log's part before two offsets lacks.
-func (l *truth) age(e millrace.Entity, before [streams]int64, at time.Time) (age time.Duration, lacks postingKey) {
+func (l *truth) age(e millrace.Entity, before [kafka.Streams]int64, at time.Time) (age time.Duration, lacks postingKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range l.mu.of[e] {

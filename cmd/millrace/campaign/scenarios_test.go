@@ -19,6 +19,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -221,19 +222,15 @@ func settledReasons(missing map[int32]string) bool {
 
 // adopt has the partitioners go on with the topics that are there.
 func (w *world) adopt() error {
-	look, err := kafka.NewInspector(kafka.At(w.kafka.addr()))
-	if err != nil {
-		return err
-	}
-	defer look.Close()
-	plan, err := look.PlanAdoption(w.ctx, w.prefix+"group", kafka.Prefixed(w.prefix).Logs())
+	brokers := kafka.At(w.kafka.addr())
+	plan, err := groups.PlanAdoption(w.ctx, brokers, w.prefix+"group", kafka.Prefixed(w.prefix).Logs())
 	if err == nil && plan.Other == nil {
 		err = errors.New("the partitioners would go on with other topics")
 	}
 	if err != nil {
 		return err
 	}
-	return look.Adopt(w.ctx, plan, false)
+	return groups.Adopt(w.ctx, brokers, plan, false)
 }
 
 // recreate deletes a topic and creates it again as it was.
@@ -279,7 +276,7 @@ func TestAnUnknownSchemaHoldsOnePartitionAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.load.burst(w.ctx, members)
-	var ends [streams]offsets
+	var ends [kafka.Streams]offsets
 	if err := eventually(w.ctx, patience, func(ctx context.Context) (err error) {
 		if err := w.truth.missing(time.Now()); err != nil {
 			return err

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -88,7 +89,7 @@ type offsets [partition.Count]int64
 // wholeness is where the logs ended when every replica had applied all of them.
 type wholeness struct {
 	at   time.Time
-	ends [streams]offsets
+	ends [kafka.Streams]offsets
 }
 
 // startWorld starts everything on a Kafka that has no topics of Millrace's yet,
@@ -288,7 +289,7 @@ func (w *world) begin(seed uint64) {
 		}
 	}
 	var err error
-	if w.truth, err = newTruth([streams]string{w.prefix + "timeline", w.prefix + "features"}, w.told); err != nil {
+	if w.truth, err = newTruth([kafka.Streams]string{w.prefix + "timeline", w.prefix + "features"}, w.told); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitTopics()
@@ -303,7 +304,7 @@ func (w *world) begin(seed uint64) {
 	}
 	w.asker = newAsker(t, w.truth, seed, addrs, w.told)
 	w.asker.refused = func(err error) { w.history.note("refused", err.Error()) }
-	w.load = newLoad(t, w.truth, w.kafka.client(t, kgo.MaxBufferedRecords(20_000)), seed, [streams]string{w.prefix + "activity", w.prefix + "entity-features"})
+	w.load = newLoad(t, w.truth, w.kafka.client(t, kgo.MaxBufferedRecords(20_000)), seed, [kafka.Streams]string{w.prefix + "activity", w.prefix + "entity-features"})
 	w.asker.known = w.load.population
 	reader := w.kafka.client(t, w.truth.readOptions()...)
 	var wg sync.WaitGroup

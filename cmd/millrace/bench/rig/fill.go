@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -58,7 +59,7 @@ func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.S
 	if err != nil {
 		return err
 	}
-	log, err := kafka.OpenSchemaLog(kafka.SchemaLogConfig{Brokers: kafka.At(b.Kafka), Topic: topics.Schemas, Registry: registry})
+	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(b.Kafka), Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}

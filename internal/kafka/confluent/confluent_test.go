@@ -1,0 +1,87 @@
+package confluent
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
+	"github.com/millrace/millrace/internal/secure"
+	"github.com/millrace/millrace/internal/secure/authority"
+	"github.com/millrace/millrace/schemas"
+)
+
+// A registry with TLS, client certificates and users answers whom it should, also
+// after the password has changed; others are told by the key that is wrong.
+func TestSecuredRegistry(t *testing.T) {
+	a, other := authority.New(t), authority.New(t)
+	password := "one"
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, got, _ := r.BasicAuth(); user != "me" || got != password {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		json.NewEncoder(w).Encode(map[string]string{"schema": schemas.Note().JSON()})
+	}))
+	s.TLS = a.Server(a.Issue("registry", "127.0.0.1"), true)
+	s.StartTLS()
+	defer s.Close()
+	passwordFile := func(password string) string {
+		file := filepath.Join(t.TempDir(), "password")
+		kafkatest.Must(t, os.WriteFile(file, []byte(password+"\n"), 0o600))
+		return file
+	}
+	file := passwordFile("one")
+	good := Access{TLS: a.Issue("me"), Login: secure.Login{Username: "me", PasswordFile: file}}
+	look := func(as Access) error {
+		lookup, err := as.Registry(s.URL, nil)
+		if err == nil {
+			_, err = lookup(t.Context(), 7)
+		}
+		return err
+	}
+	lookup, err := good.Registry(s.URL, nil)
+	kafkatest.Must(t, err)
+	for id, next := range []string{"two", "three"} {
+		if _, err := lookup(t.Context(), uint32(id)); err != nil {
+			t.Error(err)
+		}
+		password = next
+		kafkatest.Must(t, os.WriteFile(file, []byte(next), 0o600))
+	}
+	with := func(change func(*Access)) Access { x := good; change(&x); return x }
+	for what, c := range map[string]struct {
+		as   Access
+		want string
+	}{
+		"another password":         {with(func(x *Access) { x.PasswordFile = passwordFile("other") }), "connect.schema_registry.username"},
+		"no user":                  {with(func(x *Access) { x.Login = secure.Login{} }), "connect.schema_registry.username"},
+		"no certificate":           {with(func(x *Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.schema_registry.tls"},
+		"another authority's":      {with(func(x *Access) { x.TLS.CA = other.CA }), "connect.schema_registry.tls"},
+		"whom the machine trusts":  {with(func(x *Access) { x.TLS = secure.TLS{} }), "connect.schema_registry.tls"},
+		"a user without password":  {with(func(x *Access) { x.PasswordFile = "" }), "connect.schema_registry.password_file"},
+		"another name than it has": {with(func(x *Access) { x.TLS.ServerName = "registry.example" }), "connect.schema_registry.tls"},
+	} {
+		err := look(c.as)
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != c.want || e.WayOut == "" {
+			t.Errorf("%s: %v; want a fault of %s", what, err, c.want)
+		}
+	}
+	for url, want := range map[string]string{"http://registry:8081": "insecure", "http://registry": "insecure", "registry:8081": "https://registry:8081", "ftp://x": "https://", "https://me:geheim@registry:8081": "password_file"} {
+		if _, err := (Access{}).Registry(url, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "geheim") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if _, err := good.Registry("http://127.0.0.1:1", nil); err == nil {
+		t.Error("TLS at a URL of plain text")
+	}
+	if _, err := (Access{Insecure: true}).Registry("http://registry:8081", nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,13 @@
+package kafka
+
+import (
+	"github.com/twmb/franz-go/pkg/sasl"
+
+	"github.com/millrace/millrace/internal/secure"
+)
+
+const MaxDeadLetterBytes = maxDeadLetterBytes
+
+func OpenSASL(s SASL) (sasl.Mechanism, error) { return s.open(nil) }
+
+func Plain(b Brokers) secure.Plain { return b.plain() }

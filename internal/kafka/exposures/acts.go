@@ -1,0 +1,144 @@
+package exposures
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/internal/outcome"
+)
+
+// ActsConfig says where outcomes and answers are.
+type ActsConfig struct {
+	Brokers                      kafka.Brokers
+	Exposures, Outcomes, Schemas string        // topics
+	AnswerField                  string        // of outcomes
+	Actions                      []string      // that are counted
+	Named                        bool          // AnswerField is one that somebody has named, and has to be there
+	Window                       time.Duration // after an answer
+	From                         millrace.Time // of answers
+	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nobody
+}
+
+// Acts reads what viewers did with what they were shown, again and again: each
+// [Acts.Read] goes on where the one before ended.
+//
+// Every outcome is looked at by two readings, the second for the answer that
+// was not written yet at the first; so who takes acts counts each once. Answers
+// are read anew as far back as the window reaches: that bounds the memory, by
+// the outcomes of one reading.
+type Acts struct {
+	cfg          ActsConfig
+	before, next map[int32]int64 // where the last two readings ended
+	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
+	seen         outcome.Seen    // schemas of all readings
+	newest       millrace.Time
+}
+
+// NewActs begins where answers of that time may have outcomes.
+func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}} }
+
+// Newest returns when the newest outcome was that has been read, whatever it belongs
+// to; 0: none was. One that is said to come later counts as of when it was read.
+func (a *Acts) Newest() millrace.Time { return a.newest }
+
+// maxActs is how many outcomes are looked for in one passage over the answers.
+const maxActs = 200_000
+
+// Read takes the acts that are found up to where the topics end now, in the
+// order of their times within at most 200,000. When it fails, the next reading
+// begins where this one did. Once all are taken it fails, too, where no entry can be
+// one of the actions or has the field: see [outcome.Seen.Lacks].
+func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
+	did, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
+	if err != nil {
+		if e := (*millrace.Error)(nil); errors.As(err, &e) {
+			e.Field, e.WayOut = "outcomes.topic", "name the topic that outcomes are written to"
+		}
+		return err
+	}
+	did.After(a.before)
+	next := maps.Clone(a.next)
+	if next == nil {
+		next = map[int32]int64{}
+	}
+	ends := did.Ends()
+	maps.Copy(next, ends)
+	if len(ends) > 0 {
+		if err := a.read(ctx, did, take); err != nil {
+			return err
+		}
+	}
+	a.before, a.next = a.next, next
+	field := ""
+	if a.cfg.Named {
+		field = a.cfg.AnswerField
+	}
+	return a.seen.Lacks(a.cfg.Outcomes, a.cfg.Actions, field)
+}
+
+func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) error {
+	known, err := schemalog.Known(ctx, a.cfg.Brokers, a.cfg.Schemas)
+	if err != nil {
+		return err
+	}
+	ledger := outcome.NewLedger(a.cfg.Window)
+	now := millrace.TimeOf(time.Now())
+	sound := a.Faults.N == 0
+	defer func() {
+		if sound && a.Faults.N > 0 && a.cfg.Log != nil {
+			a.cfg.Log.Warn("entries that are no outcomes are not counted", "topic", a.cfg.Outcomes, "entries", a.Faults.N, "first", a.Faults.First)
+		}
+	}()
+	if err := did.Read(ctx, func(value []byte) error {
+		a.seen.Add(known, value)
+		o, err := outcome.Decode(known, value, a.cfg.AnswerField)
+		if err != nil {
+			a.Faults.Add(err)
+			return nil
+		}
+		a.newest = max(a.newest, min(o.At, now))
+		if err := ledger.Add(o); err != nil || ledger.Len() < maxActs {
+			return err
+		}
+		full := ledger
+		ledger = outcome.NewLedger(a.cfg.Window)
+		return a.settle(ctx, full, take)
+	}); err != nil {
+		return err
+	}
+	if ledger.Len() == 0 {
+		return nil
+	}
+	return a.settle(ctx, ledger, take)
+}
+
+// settle finds the answers that outcomes belong to.
+func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, take func(*outcome.Act)) error {
+	from := max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
+	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, from)
+	if err != nil {
+		return err
+	}
+	acts, err := ledger.Acts(func(offer func(*exposure.Record)) error {
+		_, err := ReadSpan(ctx, shown, func(r *exposure.Record) {
+			if r.Time >= a.cfg.From {
+				offer(r)
+			}
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range acts {
+		take(&acts[i])
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+// Package exposures is the topic of what answers showed: brokers write it, guards
+// and people read it, alone or with what viewers did after.
+package exposures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/schemas"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/patience"
+)
+
+// Producer writes exposures to a topic: idempotently, in order within a
+// partition. The partition is that of the key, as every client of Kafka reckons
+// it; entries without a key go anywhere. It is an [exposure.Producer].
+type Producer struct {
+	brokers   kafka.Brokers
+	cl        *kgo.Client
+	topic     string
+	lookEvery time.Duration // while a call waits
+	id        kadm.TopicID  // of the topic that the client writes to; zero: not known yet
+}
+
+// NewProducer connects. The topic must exist once something is written.
+func NewProducer(brokers kafka.Brokers, topic string, log *slog.Logger) (*Producer, error) {
+	if topic == "" {
+		return nil, errors.New("kafka: topic of exposures: empty; name one")
+	}
+	cl, err := kafka.NewClient(brokers, log,
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ProducerBatchMaxBytes(kafka.MaxTimelineBatchBytes),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &Producer{brokers: brokers, cl: cl, topic: topic, lookEvery: 5 * time.Second}, nil
+}
+
+// exposurePartitions are those of a topic that is made here. Who wants others
+// makes it before.
+const exposurePartitions = 12
+
+// Open returns a log of exposures that is written to a topic, which is
+// made if it is missing, and what closes both. It waits for nothing: while Kafka
+// is away exposures wait in memory.
+func Open(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.Log, func(), error) {
+	producer, err := NewProducer(brokers, topic, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	records, err := exposure.Open(exposure.Config{Producer: producer, Log: log})
+	if err != nil {
+		producer.Close()
+		return nil, nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		tell := func(err error) { log.Warn("waiting for the topic of exposures", "topic", topic, "err", err) }
+		if err := kafka.EnsureContentTopic(ctx, brokers, topic, exposurePartitions, tell); err != nil && ctx.Err() == nil {
+			log.Error("the topic of exposures is not there; make it, and exposures that wait are written", "topic", topic, "err", err)
+		}
+	}()
+	return records, func() {
+		records.Close()
+		stop()
+		<-made
+		producer.Close()
+	}, nil
+}
+
+// Read takes the exposures of a topic from a time on, partition by
+// partition in their order, up to where the topic ends when it is called. It
+// returns how many entries are no exposures.
+func Read(ctx context.Context, brokers kafka.Brokers, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
+	s, err := kafka.OpenTopic(ctx, brokers, topic, from)
+	if err != nil {
+		return 0, err
+	}
+	return ReadSpan(ctx, s, take)
+}
+
+// ReadSpan takes the exposures of a span, and returns how many entries are
+// none.
+func ReadSpan(ctx context.Context, s *kafka.TopicSpan, take func(*exposure.Record)) (others int, err error) {
+	err = s.Read(ctx, func(value []byte) error {
+		if record, err := decodeExposure(value, time.Now()); err == nil {
+			take(record)
+		} else {
+			others++
+		}
+		return nil
+	})
+	return others, err
+}
+
+// Log is a topic of exposures that is followed, and how far it has been
+// read.
+type Log struct {
+	brokers kafka.Brokers
+	topic   string
+	log     *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		cl    *kgo.Client // nil: it is not followed
+		from  millrace.Time
+		next  map[int32]int64 // what is read next, of the partitions that had something
+		id    kadm.TopicID    // zero: not known yet
+		again func()          // follows the topic that is now there
+		fault error           // why less than all was read at last; nil: none
+	}
+}
+
+// NewLog connects to nothing yet.
+func NewLog(brokers kafka.Brokers, topic string, log *slog.Logger) *Log {
+	return &Log{brokers: brokers, topic: topic, log: log}
+}
+
+// Follow takes the exposures from a time on, as they come, until ctx ends; that
+// there are entries which are none is logged once. No
+// outage of Kafka ends it, nor a topic that is not there yet, or is made anew.
+func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	for ctx.Err() == nil {
+		if err := l.follow(ctx, from, take); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// follow is Follow until the topic is made anew.
+func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	ctx, again := context.WithCancel(ctx)
+	defer again()
+	cl, err := kafka.NewClient(l.brokers, l.log, kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	l.begin(cl, from, again)
+	defer l.begin(nil, from, func() {})
+	told, sound := "", true
+	for ctx.Err() == nil {
+		fetches := cl.PollFetches(ctx)
+		err := fetches.Err()
+		if err != nil && ctx.Err() == nil {
+			if err.Error() != told {
+				told = err.Error()
+				l.log.Warn("exposures are not read; trying again", "topic", l.topic, "err", err)
+			}
+			patience.Sleep(ctx, time.Second)
+		}
+		for r := range fetches.RecordsAll() {
+			record, err := decodeExposure(r.Value, time.Now())
+			switch {
+			case err == nil:
+				take(record)
+			case sound:
+				sound = false
+				l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", err)
+			}
+		}
+		l.passed(fetches, err)
+	}
+	return nil
+}
+
+func (l *Log) begin(cl *kgo.Client, from millrace.Time, again func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, again, nil
+}
+
+func (l *Log) passed(fetches kgo.Fetches, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.fault = fault
+	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
+}
+
+// Whole asks where the topic ends, and waits until all before it has been taken.
+// The error says why it cannot be, or is not when ctx ends.
+func (l *Log) Whole(ctx context.Context) error {
+	l.mu.Lock()
+	cl, from, id, again := l.mu.cl, l.mu.from, l.mu.id, l.mu.again
+	l.mu.Unlock()
+	if cl == nil {
+		return errors.New("kafka: exposures are not followed")
+	}
+	adm := kadm.NewClient(cl)
+	all, err := adm.ListTopics(ctx, l.topic)
+	if err == nil {
+		err = all.Error()
+	}
+	switch now := all[l.topic].ID; {
+	case err != nil:
+		return l.unknown(err)
+	case id != (kadm.TopicID{}) && id != now:
+		again()
+		return fmt.Errorf("kafka: %s is another topic than it was, and is read from its beginning", l.topic)
+	case id == (kadm.TopicID{}):
+		l.mu.Lock()
+		if l.mu.cl == cl {
+			l.mu.id = now
+		}
+		l.mu.Unlock()
+	}
+	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), l.topic)
+	if err == nil {
+		err = starts.Error()
+	}
+	var ends kadm.ListedOffsets
+	if err == nil {
+		ends, err = adm.ListCommittedOffsets(ctx, l.topic)
+	}
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return l.unknown(err)
+	}
+	for {
+		left, fault := l.left(starts, ends)
+		if left == 0 {
+			return nil
+		}
+		if patience.Sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
+		}
+	}
+}
+
+func (l *Log) unknown(err error) error {
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return fmt.Errorf("kafka: there is no topic %s; brokers that write to it make it anew: %w", l.topic, err)
+	}
+	return fmt.Errorf("kafka: where %s ends is not known: %w", l.topic, err)
+}
+
+// left returns how many entries before the ends have not been taken, and why the
+// last reading failed, if it did.
+func (l *Log) left(starts, ends kadm.ListedOffsets) (n int64, fault error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ends.Each(func(end kadm.ListedOffset) {
+		next, met := l.mu.next[end.Partition]
+		if start, ok := starts.Lookup(l.topic, end.Partition); ok && !met {
+			next = start.Offset
+		}
+		n += max(0, end.Offset-next)
+	})
+	return n, l.mu.fault
+}
+
+// maxAhead is how far the clock of a broker may be ahead of a reader's. Nobody was
+// shown anything later than that: an entry that says so would be the newest answer
+// for good.
+const maxAhead = 5 * time.Minute
+
+// decodeExposure returns the exposure that an entry is, if it was by now.
+func decodeExposure(value []byte, now time.Time) (*exposure.Record, error) {
+	framed, err := schemas.Unframe(value)
+	if err != nil {
+		return nil, err
+	}
+	r, err := exposure.Decode(framed.Fingerprint, framed.Body)
+	if err == nil && r.Time > millrace.TimeOf(now.Add(maxAhead)) {
+		return nil, fmt.Errorf("kafka: exposure %.100q is of a time that cannot be: %d milliseconds from 1970", r.ID, int64(r.Time))
+	}
+	return r, err
+}
+
+// Close drops what has not been written.
+func (e *Producer) Close() { e.cl.Close() }
+
+// Produce implements [exposure.Producer]. While Kafka is away it waits: what has
+// been sent is sent again until its fate is known, so that none is written twice.
+// What waits for a topic that was deleted fails once there is another of its
+// name. When ctx ends before, the fates that are not known are ctx's error; then
+// only Close is left to do.
+func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []error {
+	if e.id == (kadm.TopicID{}) {
+		e.look(ctx)
+	}
+	type fate struct {
+		i   int
+		err error
+	}
+	told := make(chan fate, len(entries)) // so that nobody waits for who waits no longer
+	for i, entry := range entries {
+		r := &kgo.Record{Topic: e.topic, Value: entry.Value}
+		if len(entry.Key) > 0 {
+			r.Key = entry.Key
+		}
+		e.cl.Produce(ctx, r, func(_ *kgo.Record, err error) { told <- fate{i, err} })
+	}
+	fates := make([]error, len(entries))
+	known := make([]bool, len(entries))
+	failed := false
+	late := time.NewTicker(e.lookEvery)
+	defer late.Stop()
+	for n := 0; n < len(entries); {
+		select {
+		case f := <-told:
+			n++
+			fates[f.i], known[f.i] = e.failed(f.err), true
+			failed = failed || f.err != nil
+		case <-late.C:
+			e.look(ctx)
+		case <-ctx.Done():
+			for i := range fates {
+				if !known[i] {
+					fates[i] = e.failed(ctx.Err())
+				}
+			}
+			return fates
+		}
+	}
+	if failed {
+		e.look(ctx)
+	}
+	return fates
+}
+
+// lookWithin bounds a look at the topic.
+const lookWithin = 5 * time.Second
+
+// look lets go of a topic that is no longer there under its name: the client
+// would wait for it for ever. One that was deleted is made again: what is written
+// goes on to be evidence for whoever guards.
+func (e *Producer) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	all, err := kadm.NewClient(e.cl).ListTopics(ctx, e.topic)
+	d, ok := all[e.topic]
+	if err == nil && ok && errors.Is(d.Err, kerr.UnknownTopicOrPartition) && e.id != (kadm.TopicID{}) {
+		_ = kafka.EnsureContentTopic(ctx, e.brokers, e.topic, exposurePartitions, nil) // or the next look does
+		return
+	}
+	if err != nil || !ok || d.Err != nil || d.ID == e.id {
+		return
+	}
+	if e.id != (kadm.TopicID{}) {
+		e.cl.PurgeTopicsFromProducing(e.topic)
+	}
+	e.id = d.ID
+}
+
+// failed names an error, and says whether trying again could help.
+func (e *Producer) failed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidRecord):
+		return fmt.Errorf("kafka: produce to %s: %w: %w", e.topic, exposure.ErrRefused, err)
+	}
+	return fmt.Errorf("kafka: produce to %s: %w", e.topic, err)
+}

@@ -1,0 +1,383 @@
+// Package follow reads a topic of one partition, of small records, from its
+// beginning and for as long as somebody wants to know what it says.
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/internal/kafka/patience"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// confirmEvery is how often a Follower asks Kafka whether it has read all.
+const confirmEvery = 2 * time.Second
+
+// Config says what is followed, and who learns it.
+type Config struct {
+	Brokers kafka.Brokers
+	Topic   string
+	Log     *slog.Logger // nil = silent
+	// Begin is called before the topic is read from its beginning, and Take for
+	// every record. An error of Take means "not now": the same record is
+	// offered again after a pause, and none behind it.
+	Begin func()
+	Take  func(*kgo.Record) error
+}
+
+// Follower reads a topic of one partition from its beginning, for as long as
+// it is open. Nothing ends it but Close: an absent Kafka, a missing topic and
+// one that was created again are waited for and told.
+//
+// One goroutine reads. Another asks Kafka for the topic's id and end, and
+// compares: only so a log that stopped talking is told from one without news.
+type Follower struct {
+	cfg Config
+
+	cl   *kgo.Client // asks; readers have clients of their own
+	adm  *kadm.Client
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	done sync.WaitGroup
+	mu   struct {
+		sync.Mutex
+		id    kadm.TopicID
+		next  int64              // offset of the topic id to read next
+		moved chan struct{}      // closed and replaced when next changes
+		again context.CancelFunc // ends the present reader, for another to begin
+		read  bool               // the end was reached once
+		fault error              // what is waited for
+		held  error              // why a record is not taken yet
+		told  time.Time          // when the fault was logged
+	}
+}
+
+// errUnread is the fault of a Follower that has just begun.
+var errUnread = errors.New("it has not been read to its end yet")
+
+// Open has f, which is what somebody embeds, begin to follow. It needs no Kafka.
+func Open(f *Follower, cfg Config) error {
+	f.cfg = cfg
+	var err error
+	if f.cl, err = kafka.NewClient(f.cfg.Brokers, nil); err != nil {
+		return err
+	}
+	f.adm = kadm.NewClient(f.cl)
+	f.ctx, f.stop = context.WithCancel(context.Background())
+	f.mu.moved = make(chan struct{})
+	f.mu.again = func() {}
+	f.mu.fault = fmt.Errorf("kafka: topic %s: %w", f.cfg.Topic, errUnread)
+	f.done.Go(f.follow)
+	f.done.Go(f.confirm)
+	return nil
+}
+
+// Close stops following.
+func (f *Follower) Close() {
+	f.stop()
+	f.done.Wait()
+	f.cl.Close()
+}
+
+// Read reports whether the topic has been read to its end once since it was
+// opened.
+func (f *Follower) Read() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.read
+}
+
+// Fault says what following waits for, or nil when Kafka confirmed within
+// seconds that everything has been read.
+func (f *Follower) Fault() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.fault
+}
+
+// Held says why a record that has been read cannot be taken yet, so that it and
+// what comes behind it is not known here; nil while there is none.
+func (f *Follower) Held() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.held
+}
+
+// Moved returns a channel that is closed once more of the topic has been read
+// than now.
+func (f *Follower) Moved() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.moved
+}
+
+// Refresh returns when everything has been read that was in the topic when it
+// was called. It waits for that until ctx ends or the log is closed (ErrClosed).
+func (f *Follower) Refresh(ctx context.Context) error {
+	var id kadm.TopicID
+	var end int64
+	asked := false
+	for pause := patience.First; ; pause = min(2*pause, patience.Max) {
+		now, e, err := f.ask(ctx)
+		if err == nil && (!asked || now != id) {
+			id, end, asked = now, e, true
+		}
+		if asked && f.reached(ctx, id, end) {
+			return nil
+		}
+		if !asked {
+			patience.Sleep(ctx, pause)
+		}
+		switch next, fault := f.position(); {
+		case f.ctx.Err() != nil:
+			return kafka.ErrClosed
+		case ctx.Err() != nil && !asked:
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		case ctx.Err() != nil:
+			return fmt.Errorf("kafka: read %s at %d of %d: %w", f.cfg.Topic, next, end, errors.Join(ctx.Err(), fault))
+		}
+	}
+}
+
+func (f *Follower) position() (next int64, fault error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.next, f.mu.fault
+}
+
+// reached waits, for a bounded time, until the topic id has been read up to end.
+func (f *Follower) reached(ctx context.Context, id kadm.TopicID, end int64) bool {
+	enough := time.NewTimer(confirmEvery)
+	defer enough.Stop()
+	for {
+		f.mu.Lock()
+		reached, moved := f.mu.id == id && f.mu.next >= end, f.mu.moved
+		if f.mu.id != id {
+			f.mu.again()
+		}
+		f.mu.Unlock()
+		if reached {
+			return true
+		}
+		select {
+		case <-moved:
+		case <-enough.C:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-f.ctx.Done():
+			return false
+		}
+	}
+}
+
+// ask returns the topic's id and the offset after its last committed record.
+func (f *Follower) ask(ctx context.Context) (kadm.TopicID, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience.TryTimeout)
+	defer cancel()
+	id, err := topicID(ctx, f.cl, f.cfg.Topic)
+	if err != nil {
+		return id, 0, err
+	}
+	ends, err := f.adm.ListCommittedOffsets(ctx, f.cfg.Topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	end, ok := ends.Lookup(f.cfg.Topic, 0)
+	if err == nil && !ok {
+		err = kerr.UnknownTopicOrPartition
+	}
+	if err != nil {
+		return id, 0, fmt.Errorf("kafka: end of topic %s: %w", f.cfg.Topic, err)
+	}
+	return id, end.Offset, nil
+}
+
+// topicID asks Kafka for the id that a topic has now. kadm would answer from
+// what the client knew a moment ago.
+func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &topic
+	req.Topics = append(req.Topics, asked)
+	resp, err := req.RequestWith(ctx, cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		return kadm.TopicID{}, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
+	}
+	return resp.Topics[0].TopicID, nil
+}
+
+// confirm asks Kafka again and again whether everything has been read.
+func (f *Follower) confirm() {
+	for f.ctx.Err() == nil {
+		id, end, err := f.ask(f.ctx)
+		if err != nil {
+			f.failed(err)
+			patience.Sleep(f.ctx, min(confirmEvery, patience.Max))
+			continue
+		}
+		if f.reached(f.ctx, id, end) {
+			f.mu.Lock()
+			f.mu.read, f.mu.fault, f.mu.told = true, nil, time.Time{}
+			f.mu.Unlock()
+			patience.Sleep(f.ctx, confirmEvery)
+		}
+	}
+}
+
+// failed notes what is waited for, and logs it now and then.
+func (f *Follower) failed(err error) {
+	if f.ctx.Err() != nil {
+		return
+	}
+	f.mu.Lock()
+	f.mu.fault = err
+	tell := time.Since(f.mu.told) > patience.TellEvery
+	if tell {
+		f.mu.told = time.Now()
+	}
+	f.mu.Unlock()
+	if tell {
+		f.warn("cannot follow a topic; trying again", "topic", f.cfg.Topic, "error", err)
+	}
+}
+
+// follow reads, with ever new clients where one fails.
+func (f *Follower) follow() {
+	lostPlace := false
+	for pause := patience.First; f.ctx.Err() == nil; pause = min(2*pause, patience.Max) {
+		ctx, again := context.WithCancel(f.ctx)
+		began := time.Now()
+		err := f.reader(ctx, again, lostPlace)
+		again()
+		if lostPlace = kafka.Lost(err); err != nil {
+			f.failed(err)
+		}
+		if time.Since(began) > patience.TellEvery {
+			pause = patience.First
+		}
+		patience.Sleep(f.ctx, pause)
+	}
+}
+
+// reader reads until something fails or ctx ends.
+func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromStart bool) error {
+	limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
+	id, err := topicID(limited, f.cl, f.cfg.Topic)
+	cancel()
+	if err != nil {
+		return err
+	}
+	at := kgo.NewOffset().AtStart()
+	if next, ok := f.start(id, again, fromStart); ok {
+		at = kgo.NewOffset().At(next)
+	}
+	cl, err := kafka.NewClient(f.cfg.Brokers, f.cfg.Log, kgo.KeepControlRecords(),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{f.cfg.Topic: {0: at}}))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for {
+		fetches := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		for _, e := range fetches.Errors() {
+			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, e.Err)
+		}
+		for r := range fetches.RecordsAll() {
+			if !f.deliver(ctx, r) {
+				return nil
+			}
+		}
+	}
+}
+
+// start begins a reader of the topic id: where the last one ended (ok), or from
+// the beginning.
+func (f *Follower) start(id kadm.TopicID, again context.CancelFunc, fromStart bool) (next int64, ok bool) {
+	f.mu.Lock()
+	f.mu.again = again
+	next, ok = f.mu.next, id == f.mu.id && f.mu.next > 0 && !fromStart
+	f.mu.Unlock()
+	if !ok {
+		f.cfg.Begin()
+		f.advance(id, 0)
+	}
+	return next, ok
+}
+
+// deliver has a record taken, however long that takes.
+func (f *Follower) deliver(ctx context.Context, r *kgo.Record) bool {
+	if !r.Attrs.IsControl() {
+		for pause := patience.First; ; pause = min(2*pause, patience.Max) {
+			err := f.cfg.Take(r)
+			f.hold(err)
+			if err == nil {
+				break
+			}
+			f.failed(fmt.Errorf("kafka: topic %s at %d: %w", f.cfg.Topic, r.Offset, err))
+			if patience.Sleep(ctx, pause); ctx.Err() != nil {
+				f.hold(nil) // the next reader finds it again, unless it is gone
+				return false
+			}
+		}
+	}
+	f.mu.Lock()
+	id := f.mu.id
+	f.mu.Unlock()
+	f.advance(id, r.Offset+1)
+	return true
+}
+
+func (f *Follower) hold(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.held = why
+}
+
+func (f *Follower) advance(id kadm.TopicID, next int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.id, f.mu.next = id, next
+	close(f.mu.moved)
+	f.mu.moved = make(chan struct{})
+}
+
+func (f *Follower) warn(msg string, args ...any) {
+	if f.cfg.Log != nil {
+		f.cfg.Log.Warn("kafka: "+msg, args...)
+	}
+}
+
+// Admin returns an administrator of the Kafka that is followed.
+func Admin(f *Follower) *kadm.Client { return f.adm }
+
+// Put writes one record with a client of its own, which knows the topic as it
+// is now, and returns once the record is in the log.
+func Put(ctx context.Context, brokers kafka.Brokers, topic, key string, value []byte) error {
+	cl, err := kafka.NewClient(brokers, nil, kgo.ProducerBatchMaxBytes(kafka.MaxTimelineBatchBytes))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	r := &kgo.Record{Topic: topic, Key: []byte(key), Value: value}
+	if err := cl.ProduceSync(ctx, r).FirstErr(); err != nil {
+		return fmt.Errorf("kafka: write to topic %s: %w", topic, err)
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package groups
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/progress"
+)
+
+// Unreadable is a fault that a partition does not get past by itself: a batch
+// that cannot be opened, or a position that the log does not have. It is an
+// ErrLostPosition.
+type Unreadable struct {
+	Topic     string
+	Partition int32
+	// The batch begins at Offset and ends before Next. Next 0 = neither is
+	// known; Locate finds them.
+	Offset, Next millrace.Offset
+	Kind         progress.Kind // Recreated, or what Locate finds
+	Err          error
+
+	from millrace.Offset // where the session goes on reading; 0 = where the group has committed
+}
+
+func (u *Unreadable) Error() string {
+	return fmt.Sprintf("kafka: read %s/%d: position lost: %s", u.Topic, u.Partition, u.Err)
+}
+
+// Unwrap returns ErrLostPosition and the cause.
+func (u *Unreadable) Unwrap() []error { return []error{kafka.ErrLostPosition, u.Err} }
+
+// unreadable returns a partition's fault as an Unreadable, unless reading goes
+// on around it: what a broker answers may pass, what a batch holds does not.
+func unreadable(topic string, partition int32, err error) *Unreadable {
+	u := &Unreadable{Topic: topic, Partition: partition, Err: err}
+	var bomb *kgo.ErrDecompressTooLarge
+	var session *kgo.ErrGroupSession
+	var answer *kerr.Error
+	switch {
+	case errors.As(err, &bomb):
+		u.Offset, u.Next = millrace.Offset(bomb.Offset), millrace.Offset(bomb.NextOffset)
+		u.Err = fmt.Errorf("a batch of more than %d bytes once it is decompressed", kafka.MaxBatchBytes)
+	case kafka.Lost(err):
+	case topic == "", errors.As(err, &session), errors.As(err, &answer), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return nil
+	}
+	return u
+}
+
+// errRecreated is the cause where a topic is another than the group has read.
+var errRecreated = errors.New("the topic was deleted and created again")
+
+// Locate finds where a group is stuck, why, and where it could go on.
+func Locate(ctx context.Context, brokers kafka.Brokers, group string, u *Unreadable) (progress.Stuck, error) {
+	s := progress.Stuck{Topic: u.Topic, Partition: u.Partition, Offset: u.Offset, Next: u.Next, Kind: u.Kind, Reason: u.Err.Error()}
+	if u.Next > 0 {
+		return s, nil
+	}
+	cl, err := kafka.NewClient(brokers, nil)
+	if err != nil {
+		return s, err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	committed, err := adm.FetchOffsets(ctx, group)
+	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+		return s, fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	s.Offset = u.from
+	if c, ok := committed.Lookup(u.Topic, u.Partition); ok {
+		s.Offset = max(s.Offset, millrace.Offset(c.At))
+	}
+	starts, err := adm.ListStartOffsets(ctx, u.Topic)
+	if err != nil {
+		return s, fmt.Errorf("kafka: beginning of %s: %w", u.Topic, err)
+	}
+	start, _ := starts.Lookup(u.Topic, u.Partition)
+	if start.Err != nil || s.Kind == progress.Recreated {
+		s.Next = millrace.Offset(start.Offset)
+		return s, start.Err
+	}
+	b, err := fetchBatch(ctx, cl, u.Topic, u.Partition, s.Offset)
+	if errors.Is(err, kafka.ErrLostPosition) { // it lies before the log's beginning, or after its end
+		s.Kind, s.Next = progress.CutShort, millrace.Offset(start.Offset)
+		if s.Offset < s.Next {
+			s.Kind = progress.Trimmed
+		}
+		return s, nil
+	}
+	s.Offset, s.Next = max(s.Offset, b.First), b.Next
+	return s, err
+}
+
+// Batch is a batch of records as it is in the log, not opened.
+type Batch struct {
+	First, Next millrace.Offset // of its records; Next is behind the last
+	Bytes       []byte
+}
+
+// batchHeaderBytes is the part of a batch that is never compressed.
+const batchHeaderBytes = 61
+
+// FetchBatch fetches the batch that holds an offset, without opening it. An
+// offset that the log does not have is an ErrLostPosition.
+func FetchBatch(ctx context.Context, brokers kafka.Brokers, topic string, partition int32, at millrace.Offset) (Batch, error) {
+	cl, err := kafka.NewClient(brokers, nil)
+	if err != nil {
+		return Batch{}, err
+	}
+	defer cl.Close()
+	return fetchBatch(ctx, cl, topic, partition, at)
+}
+
+func fetchBatch(ctx context.Context, cl *kgo.Client, topic string, partition int32, at millrace.Offset) (Batch, error) {
+	raw, err := fetchRaw(ctx, cl, topic, partition, at)
+	if err != nil {
+		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w", topic, partition, at, err)
+	}
+	if len(raw) < batchHeaderBytes {
+		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w: there is none", topic, partition, at, kafka.ErrLostPosition)
+	}
+	b := Batch{First: millrace.Offset(binary.BigEndian.Uint64(raw)), Bytes: raw}
+	if n := 12 + int64(binary.BigEndian.Uint32(raw[8:])); n < int64(len(raw)) {
+		b.Bytes = raw[:n]
+	}
+	b.Next = b.First + millrace.Offset(binary.BigEndian.Uint32(raw[23:])) + 1
+	if b.Next <= at { // its header is damaged, too
+		b.Next = at + 1
+	}
+	return b, nil
+}
+
+// fetchRaw asks the leader for what is at an offset: at least one whole batch.
+func fetchRaw(ctx context.Context, cl *kgo.Client, topic string, partition int32, at millrace.Offset) ([]byte, error) {
+	meta := kmsg.NewPtrMetadataRequest()
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &topic
+	meta.Topics = append(meta.Topics, asked)
+	known, err := meta.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	leader := int32(-1)
+	for _, p := range known.Topics[0].Partitions {
+		if p.Partition == partition {
+			leader = p.Leader
+		}
+	}
+	if leader < 0 {
+		return nil, errors.Join(kerr.LeaderNotAvailable, kerr.ErrorForCode(known.Topics[0].ErrorCode))
+	}
+	p := kmsg.NewFetchRequestTopicPartition()
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes = partition, int64(at), batchHeaderBytes
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic, t.TopicID, t.Partitions = topic, known.Topics[0].TopicID, []kmsg.FetchRequestTopicPartition{p}
+	req := kmsg.NewPtrFetchRequest()
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.SessionEpoch = int32(kafka.FetchWait.Milliseconds()), 1, batchHeaderBytes, -1
+	req.Topics = append(req.Topics, t)
+	answer, err := cl.Broker(int(leader)).Request(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	resp := answer.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return nil, err
+	}
+	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
+		return nil, errors.New("the broker's answer is of another partition")
+	}
+	got := resp.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(got.ErrorCode); err != nil {
+		if kafka.Lost(err) {
+			err = fmt.Errorf("%w: %w", kafka.ErrLostPosition, err)
+		}
+		return nil, err
+	}
+	return got.RecordBatches, nil
+}

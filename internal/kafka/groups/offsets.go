@@ -1,0 +1,69 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/patience"
+)
+
+// Offsets are how far groups have consumed, by group, topic and partition.
+type Offsets = map[string]map[string]map[int32]millrace.Offset
+
+// SetOffsets has groups go on at these offsets. It waits until none of them
+// has a member: Kafka knows one for a while after its process has ended. The
+// offsets of other topics stay.
+func SetOffsets(ctx context.Context, brokers kafka.Brokers, all Offsets) error {
+	cl, err := kafka.NewClient(brokers, nil)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	names := slices.Sorted(maps.Keys(all))
+	if err := awaitIdle(ctx, adm, names); err != nil {
+		return err
+	}
+	for _, name := range names {
+		var to kadm.Offsets
+		for topic, partitions := range all[name] {
+			for p, at := range partitions {
+				to.AddOffset(topic, p, int64(at), -1)
+			}
+		}
+		if err := adm.CommitAllOffsets(ctx, name, to); err != nil {
+			return fmt.Errorf("kafka: set the offsets of the group %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// awaitIdle waits until nobody is a member of groups.
+func awaitIdle(ctx context.Context, adm *kadm.Client, names []string) error {
+	for {
+		described, err := adm.DescribeGroups(ctx, names...)
+		busy := slices.IndexFunc(names, func(name string) bool { return len(described[name].Members) > 0 })
+		if err == nil && busy < 0 {
+			return nil
+		}
+		patience.Sleep(ctx, time.Second)
+		switch {
+		case ctx.Err() == nil:
+		case err != nil:
+			return fmt.Errorf("kafka: describe the groups %v: %w", names, err)
+		default:
+			return &millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "group-offsets", Detail: fmt.Sprintf("the group %s still has %d members", names[busy], len(described[names[busy]].Members)),
+				WayOut: "stop its partitioners, and do it again a minute later",
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package groups
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
+)
+
+// A group goes on where it is set to, and is not set while somebody is a member
+// of it.
+func TestSetGroupOffsets(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "posts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	brokers := kafka.At(c.ListenAddrs()...)
+	member, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("posts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Close()
+	for p := range int32(2) {
+		r := &kgo.Record{Topic: "posts", Value: []byte{byte(p)}}
+		if err := member.ProduceSync(ctx, r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fetched := member.PollFetches(ctx); fetched.Err() != nil { // it is a member by now
+		t.Fatal(fetched.Err())
+	}
+	want := Offsets{"g": {"posts": {0: 1, 1: 5}}}
+	soon, over := context.WithTimeout(ctx, 100*time.Millisecond)
+	err = SetOffsets(soon, brokers, want)
+	if over(); err == nil {
+		t.Error("it is set while the group is at work")
+	}
+	member.Close()
+	if err := SetOffsets(ctx, brokers, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := kafkatest.Admin(t, brokers).FetchOffsets(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p, at := range want["g"]["posts"] {
+		if o, ok := got.Lookup("posts", p); !ok || millrace.Offset(o.At) != at {
+			t.Errorf("posts/%d: %+v, want %d", p, o, at)
+		}
+	}
+}

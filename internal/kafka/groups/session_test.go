@@ -1,0 +1,176 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
+	"github.com/millrace/millrace/internal/kafka/streams"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// TestOnRealKafka runs what depends on the broker against a real one.
+func TestOnRealKafka(t *testing.T) {
+	kafkatest.OnReal(t, map[string]func(*testing.T, kafkatest.Cluster){
+		"succeeds":    testSucceeds,
+		"heartbeat":   testHeartbeat,
+		"markers":     testHeartbeatMarkers,
+		"cut":         testCut,
+		"cut-frozen":  testCutFrozen,
+		"cut-foreign": testCutForeign,
+	})
+}
+
+// A session whose Kafka was away ends, so that a new one looks for what that
+// Kafka left hanging of its transactions.
+func TestASessionThatLosesItsPlaceEnds(t *testing.T) {
+	c, k := kafkatest.Controlled(t)
+	s, err := OpenSession(kafkatest.Deadline(t), SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}})
+	kafkatest.Must(t, err)
+	defer s.Close()
+	var away atomic.Bool
+	away.Store(true)
+	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		return nil, errors.New("away"), away.Load()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for err == nil {
+		_, _, err = s.Poll(ctx, 10)
+	}
+	away.Store(false)
+	if ctx.Err() != nil {
+		t.Fatal("it goes on in its old place")
+	}
+}
+
+// What a transaction produces to a partition is one batch, however slowly it comes.
+func TestATransactionIsOneBatch(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}})
+	kafkatest.Must(t, err)
+	defer s.Close()
+	kafkatest.Must(t, s.Begin())
+	const n = 10
+	for range n {
+		s.Produce(ctx, kafka.Outgoing{Topic: k.Topics.Timeline, Partition: 3, Value: []byte("x")})
+		for range 10 { // what was to be sent by now is
+			_, err := kafka.Partitions(ctx, k.Brokers, k.Content)
+			kafkatest.Must(t, err)
+		}
+	}
+	kafkatest.Must(t, s.Commit(ctx))
+	b, err := FetchBatch(ctx, k.Brokers, k.Topics.Timeline, 3, 0)
+	if kafkatest.Must(t, err); b.First != 0 || b.Next != n {
+		t.Errorf("the first batch is of the offsets from %d to %d, want all %d", b.First, b.Next, n)
+	}
+}
+
+// A session knows how much more has come in.
+func TestWaiting(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	p, err := kafka.NewBulkProducer(k.Brokers, nil)
+	kafkatest.Must(t, err)
+	defer p.Close()
+	const n = 30
+	all := make([]kafka.Outgoing, n)
+	for i := range all {
+		all[i] = kafka.Outgoing{Topic: k.Content, Partition: 1, Value: []byte("x")}
+	}
+	p.ProduceAll(ctx, all)
+	kafkatest.Must(t, p.Flush(ctx))
+	s, err := OpenSession(ctx, SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}})
+	kafkatest.Must(t, err)
+	defer s.Close()
+	for got := 0; got < n; {
+		in, faults, err := s.Poll(ctx, 10)
+		if kafkatest.Must(t, errors.Join(append(faults, err)...)); len(in) == 0 {
+			continue
+		}
+		if got += len(in); s.Waiting() != int64(n-got) {
+			t.Errorf("%d of %d are polled, and %d wait", got, n, s.Waiting())
+		}
+	}
+}
+
+func TestSessionSucceedsItself(t *testing.T) { testSucceeds(t, kafkatest.Fake(t)) }
+
+// A successor under the same instance name must get past the transaction its
+// predecessor left open, take its input again, and not wait for timeouts.
+func testSucceeds(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	p, err := kafka.NewProducer(k.Brokers, "", nil)
+	kafkatest.Must(t, err)
+	defer p.Close()
+	for i := range 4 {
+		p.Produce(ctx, kafka.Outgoing{Topic: k.Content, Partition: int32(i % 2), Value: fmt.Append(nil, i)})
+	}
+	kafkatest.Must(t, p.Flush(ctx))
+
+	open := func() *Session {
+		t.Helper()
+		s, err := OpenSession(ctx, SessionConfig{Brokers: k.Brokers, Group: k.Content, Instance: "one", Topics: []string{k.Content}, DeadLetters: k.Topics.DeadLetters})
+		kafkatest.Must(t, err)
+		return s
+	}
+	poll := func(s *Session, want int) {
+		t.Helper()
+		for got := 0; got < want; {
+			in, faults, err := s.Poll(ctx, want-got)
+			kafkatest.Must(t, err)
+			if len(faults) > 0 {
+				t.Fatal(faults)
+			}
+			got += len(in)
+			for _, r := range in {
+				s.Produce(ctx, kafka.ToStream(k.Topics.Timeline, millrace.Entity(k.Entity("member:1")), r.Value, r.Source))
+			}
+		}
+	}
+	first := open()
+	kafkatest.Must(t, first.Begin())
+	poll(first, 3)
+	kafkatest.Must(t, first.s.Client().Flush(ctx)) // and dies with the transaction open
+	second := open()
+	defer second.Close()
+	first.Close()
+	kafkatest.Must(t, second.Begin())
+	poll(second, 4)
+	kafkatest.Must(t, second.Commit(ctx))
+
+	c, err := streams.NewConsumer(streams.Config{Brokers: k.Brokers, Topics: k.Topics})
+	kafkatest.Must(t, err)
+	defer c.Close()
+	tp := kafka.TopicPartition{Stream: kafka.Timeline, Partition: partition.Of(millrace.Entity(k.Entity("member:1")))}
+	ends, err := c.EndOffsets(ctx, tp)
+	kafkatest.Must(t, err)
+	c.Add(map[kafka.TopicPartition]kafka.Position{tp: {Next: 0, Epoch: -1}})
+	var got []string
+	for next := millrace.Offset(0); next < ends[tp]; {
+		polled, err := c.Poll(ctx, 100)
+		kafkatest.Must(t, err)
+		for _, f := range polled {
+			kafkatest.Must(t, f.Err)
+			next = f.Next
+			for _, r := range f.Records {
+				if string(r.Key) == k.Entity("member:1") { // other tests may write into the partition
+					got = append(got, string(r.Value))
+				}
+			}
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("committed %v, want %v", got, want)
+	}
+}

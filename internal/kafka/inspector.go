@@ -1,0 +1,154 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+)
+
+// Inspector looks at topics and groups from outside.
+type Inspector struct {
+	cl  *kgo.Client
+	adm *kadm.Client
+}
+
+// NewInspector connects.
+func NewInspector(brokers Brokers) (*Inspector, error) {
+	cl, err := NewClient(brokers, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Inspector{cl, kadm.NewClient(cl)}, nil
+}
+
+// Close disconnects.
+func (i *Inspector) Close() { i.cl.Close() }
+
+// Ends returns the offset after the last committed record of each partition of
+// a topic.
+func (i *Inspector) Ends(ctx context.Context, topic string) ([]millrace.Offset, error) {
+	listed, err := i.adm.ListCommittedOffsets(ctx, topic)
+	if err == nil {
+		err = listed.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: ends of %s: %w", topic, err)
+	}
+	ends := make([]millrace.Offset, len(listed[topic]))
+	listed.Each(func(o kadm.ListedOffset) { ends[o.Partition] = millrace.Offset(o.Offset) })
+	return ends, nil
+}
+
+// Starts returns the oldest offset that each partition of a topic still has.
+func (i *Inspector) Starts(ctx context.Context, topic string) ([]millrace.Offset, error) {
+	listed, err := i.adm.ListStartOffsets(ctx, topic)
+	if err == nil {
+		err = listed.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafka: beginnings of %s: %w", topic, err)
+	}
+	starts := make([]millrace.Offset, len(listed[topic]))
+	listed.Each(func(o kadm.ListedOffset) { starts[o.Partition] = millrace.Offset(o.Offset) })
+	return starts, nil
+}
+
+// Lag returns how many records of a topic a group has yet to consume.
+func (i *Inspector) Lag(ctx context.Context, group, topic string) (int64, error) {
+	ends, err := i.Ends(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	committed, err := i.adm.FetchOffsetsForTopics(ctx, group, topic)
+	if err == nil {
+		err = committed.Error()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("kafka: offsets of group %s: %w", group, err)
+	}
+	var lag int64
+	for p, end := range ends {
+		at := int64(0)
+		if o, ok := committed.Lookup(topic, int32(p)); ok {
+			at = max(0, o.At)
+		}
+		lag += max(0, int64(end)-at)
+	}
+	return lag, nil
+}
+
+// Consumption says who consumes a topic.
+type Consumption struct {
+	// Group consumes the topic; empty: no group does.
+	Group string
+	// Running says that a partitioner is at work in Group or another group. A
+	// group that has only committed offsets may start again.
+	Running bool
+	// Topics are what running partitioners consume, sorted.
+	Topics []string
+}
+
+// Consumption tells which partitioners consume a topic. Running ones decide;
+// where there are none, a group that committed offsets of the topic counts.
+func (i *Inspector) Consumption(ctx context.Context, topic string) (Consumption, error) {
+	groups, err := i.groups(ctx)
+	if err != nil {
+		return Consumption{}, fmt.Errorf("kafka: who consumes %s: %w", topic, err)
+	}
+	var c Consumption
+	for _, g := range groups.Sorted() {
+		for _, m := range g.Members {
+			joined, ok := m.Join.AsConsumer()
+			if !ok || m.ClientID != clientID {
+				continue
+			}
+			c.Running = true
+			c.Topics = append(c.Topics, joined.Topics...)
+			if slices.Contains(joined.Topics, topic) {
+				c.Group = g.Group
+			}
+		}
+	}
+	slices.Sort(c.Topics)
+	c.Topics = slices.Compact(c.Topics)
+	if !c.Running {
+		c.Group = i.committed(ctx, groups, topic)
+	}
+	return c, nil
+}
+
+func (i *Inspector) groups(ctx context.Context) (kadm.DescribedGroups, error) {
+	listed, err := i.adm.ListGroups(ctx)
+	if err != nil || len(listed) == 0 {
+		return nil, err
+	}
+	return i.adm.DescribeGroups(ctx, listed.Groups()...)
+}
+
+// committed returns a group that has committed offsets of a topic; empty if
+// none has.
+func (i *Inspector) committed(ctx context.Context, groups kadm.DescribedGroups, topic string) string {
+	all := i.adm.FetchManyOffsets(ctx, groups.Names()...)
+	for _, g := range groups.Names() {
+		for _, o := range all[g].Fetched[topic] {
+			if o.At >= 0 {
+				return g
+			}
+		}
+	}
+	return ""
+}
+
+// Exists reports whether a topic exists.
+func (i *Inspector) Exists(ctx context.Context, topic string) (bool, error) {
+	all, err := i.adm.ListTopics(ctx, topic)
+	if err != nil {
+		return false, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
+	}
+	return all.Has(topic), nil
+}

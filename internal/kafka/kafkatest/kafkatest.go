@@ -1,0 +1,131 @@
+// Package kafkatest is a Kafka for the tests of what speaks to one: in the
+// process of the test, or, where MILLRACE_KAFKA names it, a real one.
+package kafkatest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Cluster is a Kafka with topics for a test, of which Content and the topics of
+// schemas and of progress are its own alone, as are entities that begin with Name.
+type Cluster struct {
+	Brokers kafka.Brokers
+	Topics  kafka.Topics
+	Name    string
+	Content string
+}
+
+// Entity returns an entity of the test's own.
+func (k Cluster) Entity(s string) string { return k.Name + s }
+
+// Fake starts a Kafka that ends with the test.
+func Fake(t *testing.T) Cluster {
+	t.Helper()
+	_, k := start(t)
+	return k
+}
+
+// Controlled is Fake, and the Kafka for a test to meddle with.
+func Controlled(t *testing.T) (*kfake.Cluster, Cluster) {
+	t.Helper()
+	return start(t, kfake.SleepOutOfOrder())
+}
+
+func start(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, Cluster) {
+	t.Helper()
+	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1))...)
+	Must(t, err)
+	t.Cleanup(c.Close)
+	return c, setUp(t, kafka.At(c.ListenAddrs()...), "", "")
+}
+
+// setUp creates what is missing of the topics behind a prefix, and those of a
+// test's name.
+func setUp(t *testing.T, brokers kafka.Brokers, prefix, name string) Cluster {
+	t.Helper()
+	ctx := Deadline(t)
+	k := Cluster{brokers, kafka.Prefixed(prefix), name, prefix + name + "posts"}
+	k.Topics.Schemas, k.Topics.Progress = prefix+name+"schemas", prefix+name+"progress"
+	Must(t, kafka.EnsureTopics(ctx, brokers, k.Topics, nil))
+	Must(t, kafka.EnsureContentTopic(ctx, brokers, k.Content, 3, nil))
+	return k
+}
+
+// OnReal runs tests against a real Kafka, and is passed over where there is none.
+func OnReal(t *testing.T, tests map[string]func(*testing.T, Cluster)) {
+	addr := os.Getenv("MILLRACE_KAFKA")
+	if addr == "" {
+		t.Skip("MILLRACE_KAFKA is not set; make kafka starts one on 127.0.0.1:19092")
+	}
+	prefix := fmt.Sprintf("kafka-%d-", time.Now().UnixNano())
+	var created []string
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			k := setUp(t, kafka.At(addr), prefix, name)
+			created = append(created, append(k.Topics.All(), k.Content)...)
+			test(t, k)
+		})
+	}
+	slices.Sort(created)
+	if _, err := Admin(t, kafka.At(addr)).DeleteTopics(Deadline(t), slices.Compact(created)...); err != nil {
+		t.Logf("topics stay behind: %v", err)
+	}
+}
+
+// Deadline returns a context that bounds what a test waits for.
+func Deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Must ends a test that an error makes pointless.
+func Must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Admin returns an administrator of a Kafka.
+func Admin(t *testing.T, brokers kafka.Brokers) *kadm.Client {
+	t.Helper()
+	cl, err := kafka.NewClient(brokers, nil)
+	Must(t, err)
+	t.Cleanup(cl.Close)
+	return kadm.NewClient(cl)
+}
+
+// StartOn starts a Kafka on a port, with what it kept in dir.
+func StartOn(t *testing.T, port int, dir string) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir))
+	Must(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// FreePort returns a port of loopback that nobody listens on.
+func FreePort(t *testing.T) (port int, addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	Must(t, err)
+	defer l.Close()
+	_, text, _ := net.SplitHostPort(l.Addr().String())
+	port, err = strconv.Atoi(text)
+	Must(t, err)
+	return port, l.Addr().String()
+}

@@ -1,0 +1,91 @@
+package progress
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/follow"
+)
+
+// HoldKey begins the keys of Holds in the topic progress, which no group's name
+// does.
+const HoldKey = "hold:"
+
+// Hold asks all partitioners to wait between two transactions, for a moment in
+// which somebody looks at the whole log (groups.TakeCut). It is a wish: what they make
+// of it is seen in the log. It is over when its record is deleted.
+type Hold struct {
+	Key   string `json:"-"`
+	Round int    `json:"round"` // another one is another wish
+}
+
+// Holds returns what is asked now, in the order of keys.
+func (l *Log) Holds() []Hold {
+	l.known.Lock()
+	defer l.known.Unlock()
+	return slices.SortedFunc(maps.Values(l.known.holds), func(a, b Hold) int { return strings.Compare(a.Key, b.Key) })
+}
+
+// Introduce makes a group and its topics known in the topic progress, unless
+// they are, and returns once they are. Whoever produces as a group does this
+// before its first transaction: a cut of the log holds the offsets of the
+// groups that are known. It tries until ctx ends; complain hears why, now and
+// then.
+func (l *Log) Introduce(ctx context.Context, group, instance string, topics []string, complain func(error)) error {
+	return kafka.Persist(ctx, complain, func(ctx context.Context) error {
+		if err := l.Refresh(ctx); err != nil {
+			return err
+		}
+		p, known := l.Group(group)
+		added, err := p.add(ctx, follow.Admin(&l.Follower), topics)
+		if err != nil || known && added == 0 {
+			return err
+		}
+		if p.Instance == "" {
+			p.Instance = instance
+		}
+		p.AtMillis = time.Now().UnixMilli()
+		value, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		return follow.Put(ctx, l.cfg.Brokers, l.cfg.Topic, group, value)
+	})
+}
+
+// add adds topics that the Progress does not have, and says how many they are.
+func (p *Progress) add(ctx context.Context, adm *kadm.Client, topics []string) (n int, err error) {
+	var added []string
+	for _, topic := range topics {
+		if _, known := p.Topics[topic]; !known && !slices.Contains(p.Missing, topic) {
+			added = append(added, topic)
+		}
+	}
+	if len(added) == 0 {
+		return 0, nil
+	}
+	there, err := adm.ListTopics(ctx, added...)
+	if err != nil {
+		return 0, fmt.Errorf("kafka: describe topics %q: %w", added, err)
+	}
+	all := map[string]TopicProgress{}
+	maps.Copy(all, p.Topics) // the log's own stay as they are
+	missing := slices.Clone(p.Missing)
+	for _, topic := range added {
+		if there.Has(topic) {
+			all[topic] = TopicProgress{}
+		} else {
+			missing = append(missing, topic)
+		}
+	}
+	p.Topics, p.Missing = all, missing
+	return len(added), nil
+}

@@ -1,0 +1,289 @@
+// Package progress is the topic progress: what partitioners tell of their groups,
+// and what operators, and whoever takes a cut of the log, ask of them.
+package progress
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/follow"
+)
+
+// Progress is what a partitioner tells of its group, again and again, in the
+// topic progress: a heartbeat through the log. Its key is the group.
+type Progress struct {
+	Group    string `json:"-"`
+	Instance string `json:"instance"` // which process wrote it
+	AtMillis int64  `json:"at_ms"`    // when, by its clock
+	// ThroughMillis is a time up to which everything that came into the group's
+	// topics has been committed by the group: the end of each topic was asked
+	// for then, and the group has reached it. 0 = nothing is proven yet.
+	ThroughMillis int64                    `json:"through_ms"`
+	Topics        map[string]TopicProgress `json:"topics"`
+	// Kinds is what each of the group's topics carries, those that do not exist
+	// among them.
+	Kinds map[string]TopicKind `json:"kinds,omitempty"`
+	// FutureMillis is how far a record's time may be after its arrival: others
+	// become dead letters. 0 = not told.
+	FutureMillis int64    `json:"future_ms,omitempty"`
+	Missing      []string `json:"missing,omitempty"` // topics that do not exist
+	Stuck        []Stuck  `json:"stuck,omitempty"`
+	// OtherLog says why the group writes nothing: its outputs are not those that
+	// it has written to.
+	OtherLog string `json:"other_log,omitempty"`
+}
+
+// TopicKind is what a group takes the records of a topic for. Others become
+// dead letters.
+type TopicKind string
+
+// The kinds of a topic.
+const (
+	ContentTopic TopicKind = "content"
+	FeatureTopic TopicKind = "features"
+)
+
+// At returns when the heartbeat was written.
+func (p Progress) At() time.Time { return time.UnixMilli(p.AtMillis) }
+
+// Through returns ThroughMillis as a time.
+func (p Progress) Through() time.Time { return time.UnixMilli(p.ThroughMillis) }
+
+// Future returns FutureMillis as a duration.
+func (p Progress) Future() time.Duration { return kafka.Milliseconds(p.FutureMillis) }
+
+// TopicProgress is a group's progress in one topic.
+type TopicProgress struct {
+	Waiting      int64 `json:"waiting"`   // records, or offsets, not yet committed
+	Open         int64 `json:"open"`      // of them in or behind transactions that have not ended
+	WaitedMillis int64 `json:"waited_ms"` // how long the oldest of them has been seen to wait
+	// ID is of the topic that the group reads. Where it is not that of the topic
+	// which is there now, Waiting is what waited when the former was seen last.
+	ID kafka.TopicID `json:"id"`
+}
+
+// Kind is why a group is stuck at a place.
+type Kind string
+
+// The kinds.
+const (
+	Closed    Kind = ""          // a batch that is there, and cannot be opened
+	Trimmed   Kind = "trimmed"   // the log begins later: what was there is deleted
+	CutShort  Kind = "cut_short" // the log ends earlier: what was there is lost
+	Recreated Kind = "recreated" // the topic is another than the group has read
+)
+
+// Stuck is a place that a group cannot read past by itself. Reading would go on
+// at Next.
+type Stuck struct {
+	Topic     string          `json:"topic"`
+	Partition int32           `json:"partition"`
+	Offset    millrace.Offset `json:"offset"` // where the batch begins, or what was to be read next
+	Next      millrace.Offset `json:"next"`
+	Kind      Kind            `json:"kind,omitempty"`
+	Reason    string          `json:"reason"`
+}
+
+// Lost returns how many records are gone that the group has not read, at most.
+// It is not known of a topic that was created again.
+func (s Stuck) Lost() int64 {
+	if s.Kind == Trimmed {
+		return int64(s.Next - s.Offset)
+	}
+	return 0
+}
+
+// What says what is wrong at the place, and what going on there means.
+func (s Stuck) What() string {
+	switch s.Kind {
+	case Trimmed:
+		return fmt.Sprintf("the log was trimmed: %d records from offset %d on, at most, were deleted before they were read, and are gone; what is left begins at %d", s.Lost(), s.Offset, s.Next)
+	case CutShort:
+		return fmt.Sprintf("the log ends before offset %d, up to which it was read: Kafka lost the end of it; it is read again from %d, and what was read before takes effect once", s.Offset, s.Next)
+	case Recreated:
+		return fmt.Sprintf("the topic was deleted and created again: what had not been read of the former one is gone; the new one is read from %d", s.Next)
+	}
+	return fmt.Sprintf("%s; it is kept aside in the dead letters, byte for byte, and reading goes on at %d", s.Reason, s.Next)
+}
+
+// Stuck places print with their way out: the command that has the group go on.
+func (s Stuck) String() string {
+	way := fmt.Sprintf("millrace topics skip --topic %s", s.Topic)
+	if s.Kind == Closed {
+		way += fmt.Sprintf(" --partition %d --offset %d", s.Partition, s.Offset)
+	}
+	return fmt.Sprintf("%s/%d is stuck at offset %d: %s; way out: %s --apply", s.Topic, s.Partition, s.Offset, s.What(), way)
+}
+
+// Skip returns the operator's word to go on behind the place.
+func (s Stuck) Skip(group string) Skip {
+	return Skip{Group: group, Topic: s.Topic, Partition: s.Partition, Offset: s.Offset, Kind: s.Kind}
+}
+
+// Skip is an operator's word that a group go on behind the batch that it is
+// stuck at.
+type Skip struct {
+	Group     string          `json:"group"`
+	Topic     string          `json:"topic"`
+	Partition int32           `json:"partition"`
+	Offset    millrace.Offset `json:"offset"`
+	Kind      Kind            `json:"kind,omitempty"` // of the place
+}
+
+// SkipKey begins the keys of Skips in the topic progress, which no group's name
+// does.
+const SkipKey = "skip:"
+
+func (s Skip) key() string { return fmt.Sprintf("%s%s:%s/%d", SkipKey, s.Group, s.Topic, s.Partition) }
+
+// RequestSkip writes an operator's word. The group acts on it while it runs.
+func RequestSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Skip) error {
+	value, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return follow.Put(ctx, brokers, topic, s.key(), value)
+}
+
+// EndSkip takes an operator's word back, or off, once it has been acted on.
+func EndSkip(ctx context.Context, brokers kafka.Brokers, topic string, s Skip) error {
+	return follow.Put(ctx, brokers, topic, s.key(), nil)
+}
+
+// ForgetGroup removes a group that an operator has retired from the topic
+// progress: nobody waits for its heartbeat any more. One that still runs comes
+// back with its next.
+func ForgetGroup(ctx context.Context, brokers kafka.Brokers, topic, group string) error {
+	return follow.Put(ctx, brokers, topic, group, nil)
+}
+
+// Config says where heartbeats are read.
+type Config struct {
+	Brokers kafka.Brokers
+	Topic   string       // the compacted progress topic
+	Log     *slog.Logger // nil = silent
+}
+
+// Log follows the topic progress: how far each group of partitioners
+// has come, and what operators ask of them.
+type Log struct {
+	follow.Follower
+	cfg   Config
+	known struct {
+		sync.Mutex
+		groups  map[string]Progress
+		skips   map[string]Skip          // by key
+		holds   map[string]Hold          // by key
+		history map[string][]audit.Entry // by key
+	}
+}
+
+// Open begins to follow the topic, and returns at once: neither
+// Kafka nor the topic need be there yet.
+func Open(cfg Config) (*Log, error) {
+	l := &Log{cfg: cfg}
+	l.known.groups, l.known.skips, l.known.holds, l.known.history = map[string]Progress{}, map[string]Skip{}, map[string]Hold{}, map[string][]audit.Entry{}
+	// What was known stays known when the topic is read anew: a group does not
+	// vanish for a moment, and its age only grows.
+	if err := follow.Open(&l.Follower, follow.Config{Brokers: cfg.Brokers, Topic: cfg.Topic, Log: cfg.Log, Begin: func() {}, Take: l.take}); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Topic returns the name of the topic.
+func (l *Log) Topic() string { return l.cfg.Topic }
+
+// Through returns a time up to which everything that came into any group's
+// topics is in the timeline and features topics: the earliest of the groups. ok
+// is false when no partitioner ever wrote.
+func (l *Log) Through() (t time.Time, ok bool) {
+	for i, p := range l.Groups() {
+		if through := p.Through(); i == 0 || through.Before(t) {
+			t, ok = through, true
+		}
+	}
+	return t, ok
+}
+
+// Groups returns the newest heartbeat of every group, by name.
+func (l *Log) Groups() []Progress {
+	l.known.Lock()
+	defer l.known.Unlock()
+	all := make([]Progress, 0, len(l.known.groups))
+	for _, p := range l.known.groups {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b Progress) int { return cmp.Compare(a.Group, b.Group) })
+	return all
+}
+
+// Group returns the newest heartbeat of one group.
+func (l *Log) Group(name string) (Progress, bool) {
+	l.known.Lock()
+	defer l.known.Unlock()
+	p, ok := l.known.groups[name]
+	return p, ok
+}
+
+// Skips returns what operators ask of a group.
+func (l *Log) Skips(group string) []Skip {
+	l.known.Lock()
+	defer l.known.Unlock()
+	var all []Skip
+	for _, s := range l.known.skips {
+		if s.Group == group {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (l *Log) take(r *kgo.Record) error {
+	l.known.Lock()
+	defer l.known.Unlock()
+	key := string(r.Key)
+	var err error
+	switch {
+	case r.Value == nil:
+		delete(l.known.groups, key)
+		delete(l.known.skips, key)
+		delete(l.known.holds, key)
+	case strings.HasPrefix(key, HoldKey):
+		h := Hold{Key: key}
+		if err = json.Unmarshal(r.Value, &h); err == nil {
+			l.known.holds[key] = h
+		}
+	case strings.HasPrefix(key, HistoryKey):
+		var acts []audit.Entry
+		if err = json.Unmarshal(r.Value, &acts); err == nil {
+			l.known.history[key] = acts
+		}
+	case strings.HasPrefix(key, SkipKey):
+		var s Skip
+		if err = json.Unmarshal(r.Value, &s); err == nil {
+			l.known.skips[key] = s
+		}
+	default:
+		p := Progress{Group: key}
+		if err = json.Unmarshal(r.Value, &p); err == nil {
+			l.known.groups[key] = p
+		}
+	}
+	if err != nil && l.cfg.Log != nil {
+		l.cfg.Log.Warn("kafka: heartbeat refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", key), "error", err)
+	}
+	return nil
+}

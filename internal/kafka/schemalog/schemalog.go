@@ -1,0 +1,330 @@
+// Package schemalog is the topic of schemas: a registry is fed from it, and
+// operators give their word on what is in it.
+package schemalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/follow"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config says where schemas travel and who learns them.
+type Config struct {
+	Brokers  kafka.Brokers
+	Topic    string // the compacted schemas topic
+	Registry *schemas.Registry
+	Log      *slog.Logger // nil = silent
+}
+
+// Log feeds a registry from the schemas topic, from its beginning and
+// for as long as it is open. A record there that is no schema, or one that the
+// registry refuses (schemas.RefusedError), changes nothing and is logged. One
+// that the registry cannot keep now, because its disk is full, say, is offered
+// to it again until it can: nothing is passed over for a reason of this place.
+type Log struct {
+	follow.Follower
+	cfg   Config
+	topic struct {
+		sync.Mutex
+		has     map[millrace.Fingerprint]bool // schemas
+		refused map[millrace.Fingerprint]bool // by an operator
+		words   map[millrace.Fingerprint]Word // on schemas that are retired, and fingerprints that are refused
+	}
+}
+
+// Word is an operator's word on a fingerprint: who gave it, and when.
+type Word struct {
+	By string    `json:"by,omitempty"` // empty: nothing says it, as of words that are older than this
+	At time.Time `json:"at,omitzero"`
+}
+
+// refusedKey begins the key of a record that refuses a fingerprint for good.
+const refusedKey = "refused:"
+
+// retiredKey begins the key of a record that retires a schema.
+const retiredKey = "retired:"
+
+// Open begins to follow the topic, and returns at once: neither Kafka
+// nor the topic need be there yet. Refresh waits until it is read, Read and
+// Fault tell.
+func Open(cfg Config) (*Log, error) {
+	l := &Log{cfg: cfg}
+	l.begin()
+	if err := follow.Open(&l.Follower, follow.Config{Brokers: cfg.Brokers, Topic: cfg.Topic, Log: cfg.Log, Begin: l.begin, Take: l.take}); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Refused reports whether an operator has given up a fingerprint (see
+// Refuse) before a schema of it was in the topic. Then no schema of it
+// is admitted any more, and every reader of the topic says the same.
+func (l *Log) Refused(fp millrace.Fingerprint) bool {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.refused[fp]
+}
+
+// AllRefused returns every refused fingerprint, in order.
+func (l *Log) AllRefused() []millrace.Fingerprint {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	var all []millrace.Fingerprint
+	for fp := range l.topic.refused {
+		all = append(all, fp)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Word returns who retired a schema, or refused a fingerprint.
+func (l *Log) Word(fp millrace.Fingerprint) Word {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.words[fp]
+}
+
+// Has reports whether the topic has a schema.
+func (l *Log) Has(fp millrace.Fingerprint) bool {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	return l.topic.has[fp]
+}
+
+// Publish makes a schema known to everyone, unless the topic has it already,
+// and returns when it has been read back. A schema that the registry refuses,
+// also because another one came before it, is a *schemas.RefusedError.
+func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
+	fp := s.Fingerprint()
+	if l.Has(fp) {
+		return l.cfg.Registry.Check(s)
+	}
+	publish := func() error {
+		if err := l.Refresh(ctx); err != nil || l.Has(fp) {
+			return err
+		}
+		if err := l.admissible(s); err != nil {
+			return err
+		}
+		if err := follow.Put(ctx, l.cfg.Brokers, l.cfg.Topic, fp.String(), []byte(s.JSON())); err != nil {
+			return err
+		}
+		return l.Refresh(ctx)
+	}
+	if err := publish(); err != nil {
+		return fmt.Errorf("publish schema %s: %w", s.Name(), err)
+	}
+	return l.admissible(s)
+}
+
+// admissible tells why a schema cannot be admitted.
+func (l *Log) admissible(s *schemas.Schema) error {
+	if l.Refused(s.Fingerprint()) {
+		return &schemas.RefusedError{Schema: s.Name(), Fingerprint: s.Fingerprint(), Err: errors.New("an operator gave its fingerprint up; change the schema")}
+	}
+	return l.cfg.Registry.Check(s)
+}
+
+// begin forgets what the topic had. The registry keeps what it knows.
+func (l *Log) begin() {
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	l.topic.has = map[millrace.Fingerprint]bool{}
+	l.topic.refused = map[millrace.Fingerprint]bool{}
+	l.topic.words = map[millrace.Fingerprint]Word{}
+}
+
+// take learns what a record says. An error means that it cannot be learned now.
+func (l *Log) take(r *kgo.Record) error {
+	if r.Value == nil {
+		return nil // compaction's own
+	}
+	err := l.learn(string(r.Key), r.Value)
+	var failed *schemas.StoreError
+	if errors.As(err, &failed) {
+		return err
+	}
+	if err != nil && l.cfg.Log != nil {
+		l.cfg.Log.Warn("kafka: schema refused", "topic", r.Topic, "offset", r.Offset, "key", fmt.Sprintf("%.64q", r.Key), "error", err)
+	}
+	return nil
+}
+
+func (l *Log) learn(key string, value []byte) error {
+	if hex, ok := strings.CutPrefix(key, refusedKey); ok {
+		return l.refuse(hex, value)
+	}
+	if hex, ok := strings.CutPrefix(key, retiredKey); ok {
+		fp, err := ParseFingerprint(hex)
+		if err != nil {
+			return err
+		}
+		if err := l.cfg.Registry.Retire(fp); err != nil {
+			return err
+		}
+		l.topic.Lock()
+		defer l.topic.Unlock()
+		l.heard(fp, value)
+		return nil
+	}
+	s, err := schemas.Parse(value)
+	if err != nil {
+		return err
+	}
+	fp := s.Fingerprint()
+	if key != fp.String() {
+		return errors.New("its key is not its fingerprint, " + fp.String())
+	}
+	if l.Refused(fp) {
+		return errors.New("an operator gave its fingerprint up before it came")
+	}
+	if _, err := l.cfg.Registry.Admit(s); err != nil {
+		return err
+	}
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	l.topic.has[fp] = true
+	return nil
+}
+
+// refuse takes an operator's word, unless the schema came before it: records
+// of it may have been read.
+func (l *Log) refuse(hex string, value []byte) error {
+	fp, err := ParseFingerprint(hex)
+	if err != nil {
+		return err
+	}
+	l.topic.Lock()
+	defer l.topic.Unlock()
+	if l.topic.has[fp] {
+		return errors.New("its schema came before it was given up")
+	}
+	l.topic.refused[fp] = true
+	l.heard(fp, value)
+	return nil
+}
+
+// heard notes who gave a word. One that does not say it counts all the same.
+func (l *Log) heard(fp millrace.Fingerprint, value []byte) {
+	var w Word
+	if json.Unmarshal(value, &w) == nil {
+		l.topic.words[fp] = w
+	}
+}
+
+// ParseFingerprint reads the 16 hexadecimal digits that a fingerprint prints as.
+func ParseFingerprint(s string) (millrace.Fingerprint, error) {
+	n, err := strconv.ParseUint(s, 16, 64)
+	if fp := millrace.Fingerprint(n); err == nil && fp.String() == strings.ToLower(s) {
+		return fp, nil
+	}
+	return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("%.64q is not a schema's fingerprint", s),
+		WayOut: "give 16 hexadecimal digits, as logs and dead letters name it"}
+}
+
+// read opens the topic with a registry of its own, and reads it to its
+// end. A topic that is not there is an error; Refresh would wait for it.
+func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error) {
+	if _, err := kafka.OpenTopic(ctx, brokers, topic, 0); err != nil {
+		if e, ok := errors.AsType[*millrace.Error](err); ok {
+			e.Field, e.WayOut = "topic_prefix", "name what Millrace's own topics begin with, as roles have it in their configuration"
+		}
+		return nil, err
+	}
+	registry, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := Open(Config{Brokers: brokers, Topic: topic, Registry: registry})
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Refresh(ctx); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Known returns what a topic has now, which must be there.
+func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*schemas.Snapshot, error) {
+	l, err := read(ctx, brokers, topic)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return l.cfg.Registry.Snapshot(), nil
+}
+
+// MayRefuse says why a fingerprint is not given up: a schema that the topic has.
+func (l *Log) MayRefuse(fp millrace.Fingerprint) error {
+	if l.Has(fp) {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
+			WayOut: "millrace schema list names the schemas and what is refused"}
+	}
+	return nil
+}
+
+// MayRetire says why a schema is not retired: the last of its name, and one that
+// the topic does not have.
+func (l *Log) MayRetire(fp millrace.Fingerprint) error {
+	known := l.cfg.Registry.Snapshot()
+	if known.Retired(fp) {
+		return nil
+	}
+	if _, err := known.Without(fp); err != nil { // as every reader of the topic will
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: err.Error(), WayOut: "millrace schema list names the schemas"}
+	}
+	return nil
+}
+
+// Refuse gives a fingerprint up for good, for everyone: index nodes pass
+// over records of it instead of waiting for a schema that will never come. See
+// [Log.MayRefuse].
+func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
+	l, err := read(ctx, brokers, topic)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.MayRefuse(fp); err != nil || l.Refused(fp) {
+		return err
+	}
+	return giveWord(ctx, brokers, topic, refusedKey+fp.String(), by)
+}
+
+// Retire takes a schema out of what shapes the records of its name, for
+// everyone: see [schemas.Registry.Retire] and [Log.MayRetire].
+func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
+	l, err := read(ctx, brokers, topic)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.MayRetire(fp); err != nil || l.cfg.Registry.Snapshot().Retired(fp) {
+		return err
+	}
+	return giveWord(ctx, brokers, topic, retiredKey+fp.String(), by)
+}
+
+func giveWord(ctx context.Context, brokers kafka.Brokers, topic, key, by string) error {
+	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
+	if err != nil {
+		return err
+	}
+	return follow.Put(ctx, brokers, topic, key, value)
+}

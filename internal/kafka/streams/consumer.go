@@ -1,0 +1,361 @@
+// Package streams reads the timeline and features topics, which are the log of
+// record: partitions from offsets for as long as somebody wants (Consumer), and
+// pieces of them (ReadTails).
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace"
+
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/patience"
+)
+
+// Record is a record of a stream. Its bytes stay valid as long as they are
+// referred to.
+type Record struct {
+	Offset millrace.Offset
+	Key    []byte        // the entity of the timeline
+	Value  []byte        // single-object Avro
+	Source []byte        // header src, for ParseSource; nil if missing
+	CRC    []byte        // header crc, for CheckCRC; nil if missing
+	Time   millrace.Time // when it was logged, or its transaction began: the same for all who read it
+
+	appendTime bool // Time is the broker's, and says nothing of a transaction
+}
+
+// Fetched is what one poll brought of one partition.
+type Fetched struct {
+	kafka.TopicPartition
+	Records []Record
+	// From is where the fetch began: what comes before was fetched earlier.
+	From millrace.Offset
+	// Next is the offset to read after this: past the records, and past
+	// transaction markers and aborted records that are not delivered.
+	Next millrace.Offset
+	// Epoch is that of the leader which wrote the newest record; -1 unknown.
+	Epoch int32
+	// Err is a fault of this partition alone. With ErrLostPosition the
+	// partition is no longer read; otherwise reading goes on by itself.
+	Err error
+}
+
+// Config says where to read.
+type Config struct {
+	Brokers kafka.Brokers
+	Topics  kafka.Topics
+	Log     *slog.Logger // nil = silent
+}
+
+// Consumer reads given partitions of the timeline and features topics from
+// given offsets, without a group. Poll is for one goroutine; the rest may be
+// called at any time.
+type Consumer struct {
+	cl     *kgo.Client
+	adm    *kadm.Client
+	topics [kafka.Streams]string
+	next   time.Time // of Poll: when it looks again
+	mu     struct {
+		sync.Mutex
+		next map[kafka.TopicPartition]kafka.Position // what is read, and where to go on
+		// A poll may hold records of a partition that is removed and added again
+		// elsewhere before the poll returns; removed tells during which poll.
+		poll    uint64
+		removed map[kafka.TopicPartition]uint64
+		joining time.Time // until then fetches are cut short: see join
+	}
+}
+
+// NewConsumer connects. Nothing is read before Assign or Add.
+func NewConsumer(cfg Config) (*Consumer, error) {
+	// Control records move Next past what is not delivered.
+	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietWait))
+	if err != nil {
+		return nil, err
+	}
+	t := cfg.Topics.WithDefaults()
+	c := &Consumer{cl: cl, adm: kadm.NewClient(cl), topics: [kafka.Streams]string{t.Timeline, t.Features}}
+	c.mu.next = map[kafka.TopicPartition]kafka.Position{}
+	c.mu.removed = map[kafka.TopicPartition]uint64{}
+	return c, nil
+}
+
+// Close ends reading; a Poll under way returns ErrClosed.
+func (c *Consumer) Close() {
+	// franz-go assigns what was added lately while it closes, and then fetches
+	// in a session that it is ending: a data race. Without partitions it does
+	// not.
+	c.Assign(nil)
+	c.cl.Close()
+}
+
+// Assign reads exactly these partitions from these offsets.
+func (c *Consumer) Assign(at map[kafka.TopicPartition]kafka.Position) {
+	c.mu.Lock()
+	gone := make([]kafka.TopicPartition, 0, len(c.mu.next))
+	for tp := range c.mu.next {
+		gone = append(gone, tp)
+	}
+	c.mu.Unlock()
+	c.Remove(gone...)
+	c.Add(at)
+}
+
+// Add reads further partitions; one that is read already moves to its new
+// offset.
+func (c *Consumer) Add(at map[kafka.TopicPartition]kafka.Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	byTopic := map[string]map[int32]kgo.Offset{}
+	var again []kafka.TopicPartition
+	for tp, next := range at {
+		if _, ok := c.mu.next[tp]; ok {
+			again = append(again, tp)
+			c.mu.removed[tp] = c.mu.poll
+		}
+		c.mu.next[tp] = next
+		topic := c.topics[tp.Stream]
+		if byTopic[topic] == nil {
+			byTopic[topic] = map[int32]kgo.Offset{}
+		}
+		byTopic[topic][int32(tp.Partition)] = kgo.NewOffset().At(int64(next.Next)).WithEpoch(next.Epoch)
+	}
+	c.cl.RemoveConsumePartitions(c.byTopic(again))
+	c.cl.AddConsumePartitions(byTopic)
+	c.mu.joining = time.Now().Add(quietWait)
+}
+
+// Remove stops reading partitions.
+func (c *Consumer) Remove(tps ...kafka.TopicPartition) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, tp := range tps {
+		delete(c.mu.next, tp)
+		c.mu.removed[tp] = c.mu.poll
+	}
+	c.cl.RemoveConsumePartitions(c.byTopic(tps))
+}
+
+// Pause stops fetching partitions that are read, until Resume. A poll that is
+// under way may still bring some of them.
+func (c *Consumer) Pause(tps ...kafka.TopicPartition) { c.cl.PauseFetchPartitions(c.byTopic(tps)) }
+
+// Resume fetches them again.
+func (c *Consumer) Resume(tps ...kafka.TopicPartition) {
+	c.cl.ResumeFetchPartitions(c.byTopic(tps))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.joining = time.Now().Add(quietWait)
+}
+
+// quietWait is how long a broker may hold a fetch of a Consumer without data. For
+// each it looks at every partition, of which there are 1,440, so a short wait is
+// what an idle cluster does most. A record that comes ends the wait. Tests change
+// it.
+var quietWait = 2 * time.Second
+
+// join ends the fetch under way if partitions were added or resumed lately, which
+// it does not have, and reports whether there may be others to end.
+func (c *Consumer) join() (again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().After(c.mu.joining) {
+		return false
+	}
+	// To remove a partition, also one that nobody reads, ends franz-go's session.
+	c.cl.RemoveConsumePartitions(map[string][]int32{c.topics[kafka.Timeline]: {-1}})
+	return true
+}
+
+func (c *Consumer) byTopic(tps []kafka.TopicPartition) map[string][]int32 {
+	m := map[string][]int32{}
+	for _, tp := range tps {
+		m[c.topics[tp.Stream]] = append(m[c.topics[tp.Stream]], int32(tp.Partition))
+	}
+	return m
+}
+
+const (
+	// gatherFor is the least time from one Poll that brought little to the next.
+	// A broker looks at each partition of a reader for each of its fetches: with
+	// a fetch for each record that comes in, fetches are most of its work.
+	gatherFor = 250 * time.Millisecond
+	// little is how many records are less than what a reader should wait for.
+	little = 1000
+)
+
+// Poll waits for records, faults or progress, at most max records together.
+// It fails only with ctx's end or ErrClosed.
+func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
+	patience.Sleep(ctx, time.Until(c.next))
+	for longest := kafka.FetchWait; ; {
+		c.mu.Lock()
+		c.mu.poll++
+		c.mu.Unlock()
+		wait, cancel := context.WithTimeout(ctx, longest)
+		fetches := c.cl.PollRecords(wait, max)
+		cancel()
+		if fetches.IsClientClosed() {
+			return nil, kafka.ErrClosed
+		}
+		if c.next = time.Now(); fetches.NumRecords() < min(little, max) {
+			c.next = c.next.Add(gatherFor)
+		}
+		var out []Fetched
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			if f, ok := c.take(p); ok {
+				out = append(out, f)
+			}
+		})
+		if len(out) > 0 {
+			return out, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if longest = kafka.NudgeAfter; c.join() {
+			longest = kafka.FetchWait
+		}
+		c.cl.ResumeFetchPartitions(nil)
+	}
+}
+
+// take turns what franz-go fetched of one partition into a Fetched. It reports
+// false when there is nothing to tell.
+func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
+	tp, ok := c.name(p.Topic, p.Partition)
+	if !ok {
+		return Fetched{}, false // a client-wide notice, such as ctx's end
+	}
+	c.mu.Lock()
+	next, ok := c.mu.next[tp]
+	stale := c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
+	c.mu.Unlock()
+	if !ok {
+		return Fetched{}, false // removed while under way
+	}
+	if stale {
+		c.Add(map[kafka.TopicPartition]kafka.Position{tp: next}) // perhaps of the former place: fetch again
+		return Fetched{}, false
+	}
+	f := Fetched{TopicPartition: tp, From: next.Next, Next: next.Next, Epoch: next.Epoch, Err: p.Err}
+	if f.Err == nil && len(p.Records) > 0 && millrace.Offset(p.Records[0].Offset) > next.Next && millrace.Offset(p.LogStartOffset) > next.Next {
+		// Retention overtook the reader.
+		f.Err, p.Records = fmt.Errorf("%w: the log now begins at %d", kafka.ErrLostPosition, p.LogStartOffset), nil
+	} else if kind := kafka.LostPosition(f.Err); kind != nil {
+		f.Err = fmt.Errorf("%w: %w", kind, f.Err)
+	}
+	if f.Err != nil {
+		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next.Next, f.Err)
+	}
+	if len(p.Records) > 1 {
+		f.Records = make([]Record, 0, len(p.Records))
+	}
+	for _, r := range p.Records {
+		if millrace.Offset(r.Offset) < f.Next {
+			continue
+		}
+		f.Next, f.Epoch = millrace.Offset(r.Offset)+1, r.LeaderEpoch
+		if !r.Attrs.IsControl() {
+			f.Records = append(f.Records, record(r))
+		}
+	}
+	if errors.Is(f.Err, kafka.ErrLostPosition) {
+		c.Remove(tp)
+		return f, true
+	}
+	c.mu.Lock()
+	if _, ok := c.mu.next[tp]; ok {
+		c.mu.next[tp] = kafka.Position{Next: f.Next, Epoch: f.Epoch}
+	}
+	c.mu.Unlock()
+	return f, f.Err != nil || f.Next > next.Next
+}
+
+func (c *Consumer) name(topic string, p int32) (kafka.TopicPartition, bool) {
+	for s, t := range c.topics {
+		if t == topic && p >= 0 {
+			return kafka.TopicPartition{Stream: kafka.Stream(s), Partition: millrace.Partition(p)}, true
+		}
+	}
+	return kafka.TopicPartition{}, false
+}
+
+func record(r *kgo.Record) Record {
+	out := Record{Offset: millrace.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: millrace.Time(r.Timestamp.UnixMilli()),
+		appendTime: r.Attrs.TimestampType() == 1}
+	for _, h := range r.Headers {
+		switch h.Key {
+		case kafka.HeaderSource:
+			out.Source = h.Value
+		case kafka.HeaderCRC:
+			out.CRC = h.Value
+		}
+	}
+	return out
+}
+
+// EndOffsets returns, for each partition, the offset after its last committed
+// record: a reader whose Next has reached it has caught up with the moment of
+// the call.
+func (c *Consumer) EndOffsets(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListCommittedOffsets, tps)
+}
+
+// HighWatermarks returns, for each partition, the offset after its last
+// record, committed or not.
+func (c *Consumer) HighWatermarks(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListEndOffsets, tps)
+}
+
+// StartOffsets returns, for each partition, the oldest offset that the log
+// still has.
+func (c *Consumer) StartOffsets(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, c.adm.ListStartOffsets, tps)
+}
+
+// OffsetsSince returns, for each partition, the offset of the first record that
+// was logged at a time or later; the end where there is none.
+func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	return c.list(ctx, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
+		return c.adm.ListOffsetsAfterMilli(ctx, int64(t), topics...)
+	}, tps)
+}
+
+func (c *Consumer) list(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error),
+	tps []kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	var topics []string
+	for topic := range c.byTopic(tps) {
+		topics = append(topics, topic)
+	}
+	if len(topics) == 0 {
+		return map[kafka.TopicPartition]millrace.Offset{}, nil
+	}
+	listed, err := list(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: list offsets: %w", err)
+	}
+	out := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
+	for _, tp := range tps {
+		o, ok := listed.Lookup(c.topics[tp.Stream], int32(tp.Partition))
+		if !ok || o.Err != nil {
+			return nil, fmt.Errorf("kafka: list offsets: %s: %w", tp, errors.Join(o.Err, kafka.Missing(ok)))
+		}
+		out[tp] = millrace.Offset(o.Offset)
+	}
+	return out, nil
+}
+
+// LogID returns which log is there now.
+func (c *Consumer) LogID(ctx context.Context) (kafka.LogID, error) {
+	return kafka.LogNow(ctx, c.adm, c.topics)
+}

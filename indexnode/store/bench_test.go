@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/disk"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -160,8 +161,9 @@ func ingestKeys(b *testing.B, n int) (us, amplification float64) {
 }
 
 func benchPebble() *pebble.Options {
-	s := &Store{opts: Options{MinFreeBytes: -1}.withDefaults(), ballast: new(ballast)}
+	s := &Store{opts: Options{MinFreeBytes: -1}.withDefaults()}
 	s.log = s.opts.Log
+	s.disk = disk.New(disk.Config{FS: s.opts.FS, MinFree: -1, Log: s.log, Stalls: func(error) {}})
 	o := s.pebbleOptions()
 	o.Experimental.SpanPolicyFunc = nil
 	return o

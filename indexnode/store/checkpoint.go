@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/disk"
 )
 
 // Checkpoint is a partition as it was at one moment, in files outside of the
@@ -169,15 +169,7 @@ func (s *Store) keepOnly(dir string, of []Checkpoint) error {
 			err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
 		}
 	}
-	return errors.Join(err, syncDir(fs, dir))
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(err, disk.SyncDir(fs, dir))
 }
 
 // opened is a checkpoint that is open as a store of Pebble's.

@@ -2,14 +2,10 @@ package store
 
 import (
 	"errors"
-	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
 )
@@ -28,7 +24,7 @@ func (s *Store) Admit() error {
 // while too much is unflushed. Ingest stops while there is room to flush what is
 // in memory, and resumes as soon as there is space again.
 func (s *Store) admit() error {
-	if err := s.stuck(); err != nil {
+	if err := s.disk.Stuck(); err != nil {
 		return here(err)
 	}
 	err := s.room(s.opts.MinFreeBytes)
@@ -52,13 +48,7 @@ func (s *Store) tellFull(err error) {
 		}
 	case err == nil && s.full.over():
 		s.log.Info("store: there is space on the disk again: ingest goes on")
-		s.holdBallast()
-	}
-}
-
-func (s *Store) holdBallast() {
-	if err := s.ballast.hold(); err != nil {
-		s.log.Warn("store: the ballast for a full disk is not whole", "bytes", s.ballast.size(), "err", err)
+		s.disk.Hold()
 	}
 }
 
@@ -110,32 +100,11 @@ func (r *repeated) over() bool {
 }
 
 // room reports whether the disk has at least as much free space.
-func (s *Store) room(least int64) error {
-	if s.opts.MinFreeBytes < 0 {
-		return nil
-	}
-	u, err := s.opts.FS.GetDiskUsage(s.dir)
-	if errors.Is(err, vfs.ErrUnsupported) {
-		return nil
-	}
-	if err != nil {
-		return here(fmt.Errorf("store: free space of %s: %w", s.dir, err))
-	}
-	if u.AvailBytes < uint64(least) {
-		return fmt.Errorf("%w: %d bytes free in %s, %d needed", ErrDiskFull, u.AvailBytes, s.dir, least)
-	}
-	return nil
-}
+func (s *Store) room(least int64) error { return here(s.disk.Room(least)) }
 
 // Disk returns the size of the store's file system, and what of it is free, in
 // bytes; zeros where that is not known.
-func (s *Store) Disk() (size, free int64) {
-	u, err := s.opts.FS.GetDiskUsage(s.dir)
-	if err != nil {
-		return 0, 0
-	}
-	return int64(min(u.TotalBytes, math.MaxInt64)), int64(min(u.AvailBytes, math.MaxInt64))
-}
+func (s *Store) Disk() (size, free int64) { return s.disk.Usage() }
 
 // Bytes returns what the files of a partition take on disk, which is known
 // without reading any. What was applied since the last flush is not in it.

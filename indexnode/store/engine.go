@@ -21,7 +21,7 @@ type Engine struct {
 // Engine tells how the storage engine does. ok is false while that cannot be
 // told: the store is closed, has ended, or waits for the disk with locks held.
 func (s *Store) Engine() (e Engine, ok bool) {
-	if s.closed.Load() || s.stuck() != nil {
+	if s.closed.Load() || s.disk.Stuck() != nil {
 		return e, false
 	}
 	m := s.db.Metrics()

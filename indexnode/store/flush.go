@@ -23,7 +23,7 @@ func (s *Store) Flush() error {
 func (s *Store) flush(stop <-chan struct{}) error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
-	if err := s.stuck(); err != nil {
+	if err := s.disk.Stuck(); err != nil {
 		return err
 	}
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
@@ -97,10 +97,10 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 			return nil
 		case <-stop:
 			return ErrClosed
-		case <-s.ended:
-			return s.endedBy
+		case <-s.disk.Ended():
+			return s.disk.Why()
 		case <-f.stop:
-			if f.any || s.stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
+			if f.any || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
 			f = s.watchFailures() // there is space by now

@@ -17,7 +17,7 @@ import (
 // and in order, so that what survives a crash is a prefix of the batches.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
-		FS:                          pebbleFS{s.opts.FS, s},
+		FS:                          s.disk.FS(),
 		CacheSize:                   s.opts.CacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -71,8 +71,14 @@ func (s *Store) backgroundError(err error) {
 	if isCorrupt(err) {
 		return // no flush reads what is stored
 	}
-	f := s.failing.Load()
-	if f != nil && (f.any || errors.Is(err, ErrDiskFull)) && s.failing.CompareAndSwap(f, nil) {
+	if f := s.failing.Load(); f != nil && (f.any || errors.Is(err, ErrDiskFull)) {
+		s.giveUp(f, err)
+	}
+}
+
+// giveUp ends the wait of a flush for Pebble.
+func (s *Store) giveUp(f *failure, err error) {
+	if s.failing.CompareAndSwap(f, nil) {
 		f.err = err
 		close(f.stop)
 	}
@@ -98,54 +104,14 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 
 // Fatalf ends the store, and not the process: Pebble calls it when it cannot go
 // on, and does not expect it to return. What a disk does is not among that
-// (patient.go). The log replays what was not on disk.
+// (disk/patient.go). The log replays what was not on disk.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if l.s.opts.fatal != nil {
 		l.s.opts.fatal(msg)
 	}
-	l.s.end(fmt.Errorf("%w: %s", errEnded, msg))
+	l.s.disk.End(fmt.Errorf("%w: %s", errEnded, msg))
 }
 
 // errEnded is what Pebble cannot go on from.
 var errEnded = errors.New("the storage engine cannot go on; open the store again")
-
-// end takes the store out of use for good, and never returns: Pebble's call
-// that met err may hold its locks, and must not go on. Its goroutine and the
-// store's memory stay until the process ends. Reads go on as far as they need
-// none of these locks; who waits for Pebble gets err, see orEnd.
-func (s *Store) end(err error) {
-	s.ending.Do(func() {
-		s.log.Error("store: it cannot go on: writes fail, reads may go on", "err", err)
-		s.endedBy = err
-		close(s.ended)
-	})
-	select {}
-}
-
-// orEnd does what waits for Pebble's manifest, and returns when the store ends
-// meanwhile.
-func (s *Store) orEnd(do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	select {
-	case err := <-done:
-		return err
-	case <-s.ended:
-		return s.endedBy
-	}
-}
-
-// stuck says why Pebble cannot write: the store has ended, or the disk is
-// waited for.
-func (s *Store) stuck() error {
-	select {
-	case <-s.ended:
-		return s.endedBy
-	default:
-	}
-	if why := s.stalled.Load(); why != nil {
-		return *why
-	}
-	return nil
-}

@@ -135,6 +135,7 @@ var only = []struct {
 }{
 	{In: "coordinator/plan", Imports: []string{module, module + "/internal/partition", "cmp", "fmt", "maps", "math", "slices"}, Why: "a plan is a pure function: no I/O, no clock, no goroutine, nothing of ours but the vocabulary"},
 	{In: "broker/limits", Imports: []string{module, module + "/api/millrace/feed/v1", "errors", "fmt", "google.golang.org/protobuf/types/known/structpb", "math", "regexp", "strings", "unicode/utf8"}, Why: "what a request may hold is known before anything else of it"},
+	{In: "indexnode/store/blob", Imports: []string{module, "encoding/binary", "errors", "fmt", "github.com/cespare/xxhash/v2", "math/bits", "slices", "unsafe"}, Why: "what a timeline is on disk is bytes: no engine, no state"},
 	{In: "compute", Imports: []string{module, module + "/internal/column", "encoding/binary", "fmt", "math", "math/bits", "slices", "strconv", "sync", "unicode/utf8", "unsafe"}, Why: "the runtime of generated code, in repositories of its own too, knows neither models nor schemas"},
 	{In: "relevance/models", Imports: []string{module + "/compute", "math", "slices", "strings"}, Why: "generated code is made of the one public runtime"},
 	{In: "schemas/decoders", Imports: []string{module + "/compute"}, Why: "generated code is made of the one public runtime"},

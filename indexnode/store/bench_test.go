@@ -9,10 +9,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 	"github.com/millrace/millrace/indexnode/store/disk"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
@@ -171,7 +173,7 @@ func benchPebble() *pebble.Options {
 
 func recordKey(dst []byte, p millrace.Partition, t millrace.Timeline, r millrace.Record) []byte {
 	dst = append(dst, byte(p>>8), byte(p))
-	dst = appendString(appendString(dst, t.Entity), t.Type)
+	dst = blob.AppendString(blob.AppendString(dst, t.Entity), t.Type)
 	dst = binary.BigEndian.AppendUint64(dst, ^uint64(r.Time))
 	return append(dst, r.ID...)
 }
@@ -317,7 +319,7 @@ type keyRows struct {
 }
 
 func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline, n int) error {
-	prefix := appendString(appendString([]byte{byte(p >> 8), byte(p)}, t.Entity), t.Type)
+	prefix := blob.AppendString(blob.AppendString([]byte{byte(p >> 8), byte(p)}, t.Entity), t.Type)
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 	if err != nil {
 		return err
@@ -331,7 +333,7 @@ func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline,
 		k := it.Key()[len(prefix):]
 		at := len(r.buf)
 		r.buf = append(append(r.buf, k[8:]...), v...)
-		id, value := alias(r.buf[at:at+len(k)-8]), r.buf[at+len(k)-8:]
+		id, value := unsafe.String(&r.buf[at], len(k)-8), r.buf[at+len(k)-8:]
 		version, w := binary.Varint(value[1:])
 		if w <= 0 || len(value) < 9+w {
 			return errors.Join(errRow, it.Close())

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // TestChains runs the scripts of testdata. Every timeline is of partition 0.
@@ -215,26 +216,26 @@ func drawTimeline(s *Store, n millrace.Partition, name millrace.Timeline) string
 	var b strings.Builder
 	drawBlob(&b, "head", t.head)
 	for _, l := range slices.Backward(t.links()) {
-		blob, err := t.blobAt(&l)
+		older, err := t.blobAt(&l)
 		if err != nil {
 			return err.Error() + "\n"
 		}
-		if got := linkOf(l.suffix, blob); got != l {
+		if got := blob.LinkOf(l.Suffix, older); got != l {
 			fmt.Fprintf(&b, " METADATA %+v SHOULD BE %+v", l, got)
 		}
-		drawBlob(&b, fmt.Sprintf(" → m_%d", l.suffix), blob)
+		drawBlob(&b, fmt.Sprintf(" → m_%d", l.Suffix), older)
 	}
 	if t.chain != nil {
-		fmt.Fprintf(&b, "  next m_%d", t.chain.next)
-		if f := t.chain.floor; f != nil {
-			fmt.Fprintf(&b, "  floor %s@%d", f.id, f.time)
+		fmt.Fprintf(&b, "  next m_%d", t.chain.Next)
+		if f := t.chain.Floor; f != nil {
+			fmt.Fprintf(&b, "  floor %s@%d", f.ID, f.Time)
 		}
 	}
 	return b.String() + "\n"
 }
 
-func drawBlob(b *strings.Builder, name string, blob *blob) {
-	recs, err := blob.decodeAll(nil)
+func drawBlob(b *strings.Builder, name string, blob *blob.Blob) {
+	recs, err := blob.DecodeAll(nil)
 	if err != nil {
 		b.WriteString(err.Error())
 		return

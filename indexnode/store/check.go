@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Report counts what Check saw.
@@ -58,9 +59,9 @@ type checker struct {
 	name   millrace.Timeline
 	hash   uint64
 	head   *head
-	chain  *chain
+	chain  *blob.Chain
 	blobs  map[uint32]span // of the older blobs seen
-	filter *filter
+	filter *blob.Filter
 	ids    map[millrace.RecordID]millrace.Time // outside the head
 	inHead map[millrace.RecordID]bool          // where there are others
 	rows   int                                 // id rows that are right
@@ -79,7 +80,7 @@ type head struct {
 
 // span is what an older blob was found to hold.
 type span struct {
-	link             link
+	link             blob.Link
 	oldestID, newest millrace.RecordID
 }
 
@@ -181,7 +182,7 @@ func (c *checker) countsOf(t millrace.ContentType) *Counts {
 
 // scan counts a record that is there.
 func (c *Counts) scan(r *millrace.Record) {
-	c.Bytes += int64(recordSize(r, 0))
+	c.Bytes += int64(blob.RecordSize(r, 0))
 	if r.Deleted {
 		c.Deleted++
 		return
@@ -192,7 +193,7 @@ func (c *Counts) scan(r *millrace.Record) {
 
 // begin goes on to another timeline, in the room and the maps of the last.
 func (c *checker) begin(prefix []byte, name millrace.Timeline) {
-	c.prefix, c.name, c.hash = append(c.prefix[:0], prefix...), name, timelineDigest(name)
+	c.prefix, c.name, c.hash = append(c.prefix[:0], prefix...), name, blob.TimelineDigest(name)
 	c.head, c.chain, c.filter, c.rows, c.room = nil, nil, nil, 0, c.room[:0]
 	c.blobs, c.ids, c.inHead = emptied(c.blobs), emptied(c.ids), emptied(c.inHead)
 }
@@ -221,7 +222,8 @@ func (c *checker) keep(b []byte) []byte {
 
 // keepID keeps an id.
 func (c *checker) keepID(id millrace.RecordID) millrace.RecordID {
-	return millrace.RecordID(alias(c.keep(unsafe.Slice(unsafe.StringData(string(id)), len(id)))))
+	kept := c.keep(unsafe.Slice(unsafe.StringData(string(id)), len(id)))
+	return millrace.RecordID(unsafe.String(unsafe.SliceData(kept), len(kept)))
 }
 
 func (c *checker) part(rest, v []byte) (err error) {
@@ -234,9 +236,9 @@ func (c *checker) part(rest, v []byte) (err error) {
 		if err != nil {
 			return fmt.Errorf("head: %w", err)
 		}
-		c.head = &head{count: b.count(), hasChain: b.hasChain()}
+		c.head = &head{count: b.Count(), hasChain: b.HasChain()}
 		if c.head.count > 0 {
-			at, id := b.oldest()
+			at, id := b.Oldest()
 			c.head.oldest, c.head.oldestID = at, c.keepID(id)
 		}
 		if c.head.hasChain {
@@ -246,7 +248,7 @@ func (c *checker) part(rest, v []byte) (err error) {
 		}
 		return nil
 	case partChain:
-		c.chain, err = decodeChain(v)
+		c.chain, err = blob.DecodeChain(v)
 		return err
 	case partOlder:
 		suffix := uint32(rest[1])<<24 | uint32(rest[2])<<16 | uint32(rest[3])<<8 | uint32(rest[4])
@@ -254,7 +256,7 @@ func (c *checker) part(rest, v []byte) (err error) {
 			return fmt.Errorf("m_%d: %w", suffix, err)
 		}
 	case partFilter:
-		c.filter, err = decodeFilter(c.keep(v))
+		c.filter, err = blob.DecodeFilter(c.keep(v))
 		return err
 	case partID:
 		row, err := decodeIDRow(v)
@@ -274,23 +276,23 @@ func (c *checker) part(rest, v []byte) (err error) {
 
 // blob checks a blob by itself, its digest too, and leaves its records in recs.
 // Both are read from v, and are gone with it.
-func (c *checker) blob(v []byte) (*blob, error) {
-	b, err := openBlob(v)
+func (c *checker) blob(v []byte) (*blob.Blob, error) {
+	b, err := blob.Open(v)
 	if err != nil {
 		return nil, err
 	}
-	if c.recs, err = b.decodeAll(c.recs[:0]); err != nil {
+	if c.recs, err = b.DecodeAll(c.recs[:0]); err != nil {
 		return nil, err
 	}
 	sum := uint64(0)
 	for i := range c.recs {
-		sum += recordDigest(c.hash, &c.recs[i])
+		sum += blob.RecordDigest(c.hash, &c.recs[i])
 		if !c.recs[i].Deleted {
 			c.report.Live++
 		}
 		c.here.scan(&c.recs[i])
 	}
-	if sum != b.digest() {
+	if sum != b.Digest() {
 		return nil, fmt.Errorf("%w: blob", errDigest)
 	}
 	c.report.Blobs++
@@ -304,7 +306,7 @@ func (c *checker) older(suffix uint32, v []byte) error {
 	if err != nil {
 		return err
 	}
-	if b.count() == 0 || b.hasChain() {
+	if b.Count() == 0 || b.HasChain() {
 		return errChainState
 	}
 	for i := range c.recs {
@@ -314,9 +316,9 @@ func (c *checker) older(suffix uint32, v []byte) error {
 		}
 		c.ids[c.keepID(r.ID)] = r.Time
 	}
-	_, oldest := b.oldest()
-	_, newest := b.newest()
-	c.blobs[suffix] = span{linkOf(suffix, b), c.keepID(oldest), c.keepID(newest)}
+	_, oldest := b.Oldest()
+	_, newest := b.Newest()
+	c.blobs[suffix] = span{blob.LinkOf(suffix, b), c.keepID(oldest), c.keepID(newest)}
 	return nil
 }
 
@@ -345,28 +347,28 @@ func (c *checker) whole() error {
 		}
 		return nil
 	}
-	if len(c.blobs) != len(c.chain.links) {
-		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.links))
+	if len(c.blobs) != len(c.chain.Links) {
+		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.Links))
 	}
 	if c.head.count == 0 && len(c.blobs) > 0 {
 		return fmt.Errorf("%w: empty head before others", errChainState)
 	}
-	for i, l := range c.chain.links {
-		b, ok := c.blobs[l.suffix]
+	for i, l := range c.chain.Links {
+		b, ok := c.blobs[l.Suffix]
 		if !ok || b.link != l {
-			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.suffix)
+			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.Suffix)
 		}
 		nextTime, nextID := c.next(i)
-		if !newer(nextTime, nextID, l.newest, b.newest) {
-			return fmt.Errorf("%w: m_%d is not older than the next", errChainState, l.suffix)
+		if !blob.Newer(nextTime, nextID, l.Newest, b.newest) {
+			return fmt.Errorf("%w: m_%d is not older than the next", errChainState, l.Suffix)
 		}
 	}
 	if c.rows != len(c.ids) {
 		return fmt.Errorf("%w: %d records outside the head, %d of them have an id row", errChainState, len(c.ids), c.rows)
 	}
 	for id := range c.ids {
-		if c.filter == nil || !c.filter.mayHave(id) {
-			return fmt.Errorf("%w: %q is not in it", errFilter, id)
+		if c.filter == nil || !c.filter.MayHave(id) {
+			return fmt.Errorf("%w: %q is not in it", blob.ErrFilter, id)
 		}
 	}
 	return nil
@@ -374,12 +376,12 @@ func (c *checker) whole() error {
 
 // next is the oldest position of the blob before the i-th link's.
 func (c *checker) next(i int) (millrace.Time, millrace.RecordID) {
-	if i+1 == len(c.chain.links) {
+	if i+1 == len(c.chain.Links) {
 		return c.head.oldest, c.head.oldestID
 	}
-	b, ok := c.blobs[c.chain.links[i+1].suffix]
+	b, ok := c.blobs[c.chain.Links[i+1].Suffix]
 	if !ok {
-		return -maxTime, ""
+		return -blob.MaxTime, ""
 	}
-	return b.link.oldest, b.oldestID
+	return b.link.Oldest, b.oldestID
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Contents is all that a partition holds, as it was when [Store.Contents]
@@ -124,26 +125,26 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 	if err != nil {
 		return err
 	}
-	var older chain
-	if b.hasChain() {
+	var older blob.Chain
+	if b.HasChain() {
 		if older, err = c.chain(prefix); err != nil {
 			return err
 		}
 	}
-	k, hash := c.snap.s.keeper(name.Type, c.row.clock), timelineDigest(name)
-	for i, n := len(older.links), 0; ; {
-		recs, err := b.decodeAll(nil) // the oldest first
+	k, hash := c.snap.s.keeper(name.Type, c.row.clock), blob.TimelineDigest(name)
+	for i, n := len(older.Links), 0; ; {
+		recs, err := b.DecodeAll(nil) // the oldest first
 		if err != nil {
 			return err
 		}
 		for j := range slices.Backward(recs) {
 			r := &recs[j]
-			if n++; k.count > 0 && n > k.count || r.Time < k.horizon || older.floor.under(r.Time, r.ID) {
+			if n++; k.count > 0 && n > k.count || r.Time < k.horizon || older.Floor.Under(r.Time, r.ID) {
 				return nil // nor is anything behind it kept
 			}
 			if err := give(Row{
 				Key: prefix[2:], Timeline: name, ID: r.ID, Time: r.Time, Version: r.Version,
-				Deleted: r.Deleted, Schema: r.Schema, Sum: recordDigest(hash, r),
+				Deleted: r.Deleted, Schema: r.Schema, Sum: blob.RecordDigest(hash, r),
 			}); err != nil {
 				return err
 			}
@@ -151,28 +152,28 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 		if i--; i < 0 {
 			return nil
 		}
-		if b, err = c.blob(olderKey(prefix, older.links[i].suffix)); err != nil {
+		if b, err = c.blob(olderKey(prefix, older.Links[i].Suffix)); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Contents) chain(prefix []byte) (chain, error) {
+func (c *Contents) chain(prefix []byte) (blob.Chain, error) {
 	b, err := get(c.snap, chainKey(prefix))
 	if err != nil || b == nil {
-		return chain{}, cmp.Or(err, errChainState)
+		return blob.Chain{}, cmp.Or(err, errChainState)
 	}
-	all, err := decodeChain(b)
+	all, err := blob.DecodeChain(b)
 	if err != nil {
-		return chain{}, err
+		return blob.Chain{}, err
 	}
 	return *all, nil
 }
 
-func (c *Contents) blob(key []byte) (*blob, error) {
+func (c *Contents) blob(key []byte) (*blob.Blob, error) {
 	b, err := get(c.snap, key)
 	if err != nil || b == nil {
 		return nil, cmp.Or(err, errChainState)
 	}
-	return openBlob(b)
+	return blob.Open(b)
 }

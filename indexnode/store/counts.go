@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Counts is how much a partition has of a content type. See DESIGN.md.
@@ -123,8 +124,8 @@ func (n *typeTally) expire(r *millrace.Record) {
 }
 
 // expireBlob counts that retention drops all records of a blob.
-func (n *typeTally) expireBlob(b *blob) error {
-	recs, err := b.decodeAll(nil)
+func (n *typeTally) expireBlob(b *blob.Blob) error {
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (n *typeTally) expireBlob(b *blob) error {
 }
 
 func (n *typeTally) there(r *millrace.Record, sign int64) {
-	n.Bytes += sign * int64(recordSize(r, 0))
+	n.Bytes += sign * int64(blob.RecordSize(r, 0))
 	if r.Deleted {
 		n.Deleted += sign
 	} else {
@@ -171,7 +172,7 @@ func (c *tally) encode(of countsOf) []byte {
 	b = binary.LittleEndian.AppendUint64(b, of.dropped)
 	b = binary.AppendUvarint(b, uint64(len(c.types)))
 	for _, name := range slices.Sorted(maps.Keys(c.types)) {
-		b = appendString(b, name)
+		b = blob.AppendString(b, name)
 		for _, f := range c.types[name].fields() {
 			b = binary.AppendVarint(b, *f)
 		}

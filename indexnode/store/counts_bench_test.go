@@ -6,6 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -87,7 +88,7 @@ func BenchmarkCounts(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			blob, err := openBlob(v)
+			blob, err := blob.Open(v)
 			if err == nil {
 				err = c.expireBlob(blob)
 			}
@@ -131,7 +132,7 @@ func tailBlob(b *testing.B, s *Store) (key []byte, records int) {
 				b.Fatal(err)
 			}
 			if links := t.links(); len(links) > 0 {
-				return olderKey(t.prefix, links[0].suffix), int(links[0].count)
+				return olderKey(t.prefix, links[0].Suffix), int(links[0].Count)
 			}
 		}
 	}

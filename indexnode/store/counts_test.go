@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // scanCounts counts what is there of a partition, record by record: what
@@ -30,7 +31,7 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 		if err != nil {
 			return nil, err
 		}
-		blobs := []*blob{t.head}
+		blobs := []*blob.Blob{t.head}
 		for _, l := range t.links() {
 			b, err := t.blobAt(&l)
 			if err != nil {
@@ -43,11 +44,11 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 			c = new(Counts)
 			all[name.Type] = c
 		}
-		if t.head.count() > 0 {
+		if t.head.Count() > 0 {
 			c.Timelines++
 		}
 		for _, b := range blobs {
-			recs, err := b.decodeAll(nil)
+			recs, err := b.DecodeAll(nil)
 			if err != nil {
 				return nil, err
 			}
@@ -55,7 +56,7 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 				if !r.Deleted {
 					c.Newest = max(c.Newest, r.Time)
 				}
-				c.Bytes += int64(len(appendRecord(nil, &r, 0)))
+				c.Bytes += int64(len(blob.Encode([]millrace.Record{r}, 0).Buf) - len(blob.Encode(nil, 0).Buf) - 8)
 				if r.Deleted {
 					c.Deleted++
 				} else {

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // isCorrupt reports whether an error says that what is stored cannot be right,
@@ -17,7 +18,7 @@ func isCorrupt(err error) bool {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
-	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, errLost, pebble.ErrCorruption} {
+	for _, e := range []error{blob.Err, blob.ErrChain, errChainState, errRow, errKey, blob.ErrFilter, errDigest, errLost, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}

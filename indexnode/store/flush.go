@@ -197,19 +197,19 @@ func (t *timeline) write(b *pebble.Batch) error {
 	}
 	switch {
 	case !t.headDirty:
-	case t.head.count() == 0 && !t.head.hasChain():
+	case t.head.Count() == 0 && !t.head.HasChain():
 		drop(headKey(t.prefix))
 	default:
-		set(headKey(t.prefix), t.head.buf)
+		set(headKey(t.prefix), t.head.Buf)
 	}
 	if t.chainDirty {
-		set(chainKey(t.prefix), t.chain.encode(nil))
+		set(chainKey(t.prefix), t.chain.Encode(nil))
 	}
 	if t.seenDirty {
-		set(filterKey(t.prefix), t.seen.encode())
+		set(filterKey(t.prefix), t.seen.Encode())
 	}
 	for suffix, blob := range t.older {
-		set(olderKey(t.prefix, suffix), blob.buf)
+		set(olderKey(t.prefix, suffix), blob.Buf)
 	}
 	for _, suffix := range t.dead {
 		drop(olderKey(t.prefix, suffix))

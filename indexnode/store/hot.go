@@ -49,7 +49,7 @@ func (h *hotHeads) keep(s *Store, written map[millrace.Timeline]*timeline) {
 		h.timelines = make(map[millrace.Timeline]*timeline, len(written))
 	}
 	for name, t := range written {
-		if t.gone || t.head == nil || t.head.count() == 0 {
+		if t.gone || t.head == nil || t.head.Count() == 0 {
 			continue // little is left of it
 		}
 		t.written()

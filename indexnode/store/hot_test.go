@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -46,16 +47,16 @@ func sameOnDisk(s *Store, n millrace.Partition, kept *timeline) error {
 	if err != nil {
 		return err
 	}
-	if disk.head == nil || !bytes.Equal(disk.head.buf, kept.head.buf) || disk.head.last != kept.head.last {
+	if disk.head == nil || !bytes.Equal(disk.head.Buf, kept.head.Buf) || newestOf(disk.head) != newestOf(kept.head) {
 		return fmt.Errorf("another head is on disk")
 	}
 	if kept.chain != nil {
-		if err := disk.loadChain(); err != nil || disk.chain == nil || !bytes.Equal(disk.chain.encode(nil), kept.chain.encode(nil)) {
+		if err := disk.loadChain(); err != nil || disk.chain == nil || !bytes.Equal(disk.chain.Encode(nil), kept.chain.Encode(nil)) {
 			return fmt.Errorf("another chain is on disk: %v", err)
 		}
 	}
-	if kept.seen != nil && kept.head.hasChain() {
-		if err := disk.loadFilter(); err != nil || !bytes.Equal(disk.seen.encode(), kept.seen.encode()) {
+	if kept.seen != nil && kept.head.HasChain() {
+		if err := disk.loadFilter(); err != nil || !bytes.Equal(disk.seen.Encode(), kept.seen.Encode()) {
 			return fmt.Errorf("another filter is on disk: %v", err)
 		}
 	}
@@ -130,4 +131,9 @@ func TestHotHeads(t *testing.T) {
 	if checkHot(t, s); s.hot.Load() != 0 {
 		t.Errorf("%d bytes are kept of partitions that are not there", s.hot.Load())
 	}
+}
+
+func newestOf(b *blob.Blob) millrace.RecordID {
+	_, id := b.Newest()
+	return id
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Every key begins with its partition, two bytes, so that a partition is one
@@ -68,10 +69,6 @@ func partitionSpan(p millrace.Partition) (start, end []byte) {
 	return []byte{byte(p >> 8), byte(p)}, []byte{byte((p + 1) >> 8), byte(p + 1)}
 }
 
-func appendString[S ~string](dst []byte, s S) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
-}
-
 // timelinePrefix is what all keys of a timeline begin with.
 func timelinePrefix(p millrace.Partition, t millrace.Timeline) []byte {
 	return appendTimelinePrefix(make([]byte, 0, 3+2+len(t.Entity)+len(t.Type)+2+16), p, t)
@@ -79,7 +76,7 @@ func timelinePrefix(p millrace.Partition, t millrace.Timeline) []byte {
 
 func appendTimelinePrefix(dst []byte, p millrace.Partition, t millrace.Timeline) []byte {
 	dst = append(dst, byte(p>>8), byte(p), kindTimeline)
-	return appendString(appendString(dst, t.Entity), t.Type)
+	return blob.AppendString(blob.AppendString(dst, t.Entity), t.Type)
 }
 
 // The prefix has spare room for short rests, which are built in place: one
@@ -95,7 +92,7 @@ func idKey(prefix []byte, id millrace.RecordID) []byte {
 }
 
 func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
-	return appendString(partitionKey(p, kindFeatures), e)
+	return blob.AppendString(partitionKey(p, kindFeatures), e)
 }
 
 // cutString takes a string behind its length off b. Lengths are minimal.

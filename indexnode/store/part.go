@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // part is a partition: its row, what was applied since its last flush, and what is
@@ -109,7 +110,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		}
 		if gone { // retention has dropped it: it is as if it were not there
 			ok = false
-			p.row.dropped += recordDigest(t.hash, &at.rec)
+			p.row.dropped += blob.RecordDigest(t.hash, &at.rec)
 			n.expire(&at.rec)
 			if err := t.remove(at); err != nil {
 				return c, err
@@ -130,7 +131,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 			return c, nil
 		}
 		c.Kind = Replaced
-		p.row.digest.Content -= recordDigest(t.hash, &at.rec)
+		p.row.digest.Content -= blob.RecordDigest(t.hash, &at.rec)
 		n.replace(&at.rec, r)
 		c.Newest, err = p.move(t, at, r, keep)
 	}
@@ -140,7 +141,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	if r.Deleted {
 		c.Kind = Deleted
 	}
-	p.row.digest.Content += recordDigest(t.hash, r)
+	p.row.digest.Content += blob.RecordDigest(t.hash, r)
 	dropped, err := keep.trim(t, n)
 	p.row.dropped += dropped
 	return c, err

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // keeper is retention as it stands at one point of the log. Of a timeline it
@@ -39,10 +40,10 @@ func (k keeper) dropped(t *timeline, at place) (bool, error) {
 	if err := t.loadChain(); err != nil {
 		return false, err
 	}
-	if t.chain != nil && t.chain.floor.under(at.rec.Time, at.rec.ID) {
+	if t.chain != nil && t.chain.Floor.Under(at.rec.Time, at.rec.ID) {
 		return true, nil
 	}
-	return t.newerThan(at.link, at.blob.count()-1-at.index) >= k.count, nil
+	return t.newerThan(at.link, at.blob.Count()-1-at.index) >= k.count, nil
 }
 
 // excludes reports whether a record that is not there has no place.
@@ -56,7 +57,7 @@ func (k keeper) excludes(t *timeline, r *millrace.Record) (bool, error) {
 	if err := t.loadChain(); err != nil {
 		return false, err
 	}
-	if t.chain != nil && t.chain.floor.under(r.Time, r.ID) {
+	if t.chain != nil && t.chain.Floor.Under(r.Time, r.ID) {
 		return true, nil
 	}
 	if t.records() < k.count {
@@ -70,12 +71,12 @@ func (k keeper) excludes(t *timeline, r *millrace.Record) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	recs, err := b.decodeAll(nil)
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return false, err
 	}
 	n := 0
-	for n < len(recs) && newer(recs[len(recs)-1-n].Time, recs[len(recs)-1-n].ID, r.Time, r.ID) {
+	for n < len(recs) && blob.Newer(recs[len(recs)-1-n].Time, recs[len(recs)-1-n].ID, r.Time, r.ID) {
 		n++
 	}
 	return t.newerThan(i, n) >= k.count, nil
@@ -88,14 +89,14 @@ func (t *timeline) countOf(i int) int {
 	if i < 0 || len(t.links()) == 0 {
 		return t.headCount()
 	}
-	return int(t.chain.links[i].count)
+	return int(t.chain.Links[i].Count)
 }
 
 func (t *timeline) headCount() int {
 	if t.head == nil {
 		return 0
 	}
-	return t.head.count()
+	return t.head.Count()
 }
 
 // newerThan counts the records in front of the n-th newest of a blob.
@@ -106,7 +107,7 @@ func (t *timeline) newerThan(i, n int) int {
 	}
 	n += t.headCount()
 	for _, l := range links[i+1:] {
-		n += int(l.count)
+		n += int(l.Count)
 	}
 	return n
 }
@@ -125,30 +126,30 @@ func (k keeper) setFloor(t *timeline) error {
 		return nil
 	}
 	b, skip := t.head, k.count-1
-	for i := len(t.links()); skip >= b.count(); {
-		skip -= b.count()
+	for i := len(t.links()); skip >= b.Count(); {
+		skip -= b.Count()
 		i--
 		var err error
 		if b, err = t.blobOf(i); err != nil {
 			return err
 		}
 	}
-	recs, err := b.decodeAll(nil)
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
 	last := &recs[len(recs)-1-skip]
-	if last.Time < k.horizon || t.chain != nil && t.chain.floor.under(last.Time, last.ID) {
+	if last.Time < k.horizon || t.chain != nil && t.chain.Floor.Under(last.Time, last.ID) {
 		return nil
 	}
 	if err := t.makeChain(); err != nil {
 		return err
 	}
-	if !t.head.hasChain() {
-		t.head.setHasChain(true)
+	if !t.head.HasChain() {
+		t.head.SetHasChain(true)
 		t.headDirty = true
 	}
-	t.chain.floor = &floor{last.Time, millrace.RecordID(append([]byte(nil), last.ID...))}
+	t.chain.Floor = &blob.Floor{Time: last.Time, ID: millrace.RecordID(append([]byte(nil), last.ID...))}
 	t.chainDirty = true
 	return nil
 }
@@ -161,9 +162,9 @@ func (k keeper) trim(t *timeline, n *typeTally) (dropped uint64, err error) {
 		return 0, nil
 	}
 	for len(t.links()) > 0 {
-		l := t.chain.links[0]
-		under := t.chain.floor != nil && l.newest < t.chain.floor.time
-		if l.newest >= k.horizon && !under && (k.count == 0 || t.newerThan(0, 0) < k.count) {
+		l := t.chain.Links[0]
+		under := t.chain.Floor != nil && l.Newest < t.chain.Floor.Time
+		if l.Newest >= k.horizon && !under && (k.count == 0 || t.newerThan(0, 0) < k.count) {
 			break
 		}
 		b, err := t.blobAt(&l)
@@ -173,8 +174,8 @@ func (k keeper) trim(t *timeline, n *typeTally) (dropped uint64, err error) {
 		if err != nil {
 			return dropped, err
 		}
-		dropped += l.digest
-		t.chain.stale += l.count
+		dropped += l.Digest
+		t.chain.Stale += l.Count
 		t.unlink(0)
 	}
 	return dropped, nil

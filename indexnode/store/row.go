@@ -3,11 +3,11 @@ package store
 import (
 	"encoding/binary"
 	"errors"
-	"math/bits"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Digest is the digest of a partition's two streams: the sum, modulo 2^64, of
@@ -89,35 +89,8 @@ func decodeFeatures(subject string, b []byte) (f Features, err error) {
 		Schema: millrace.Fingerprint(binary.LittleEndian.Uint64(b)), Body: b[8:len(b):len(b)]}, nil
 }
 
-// digestOf folds words into a digest.
-func digestOf(words ...uint64) uint64 {
-	var b [8 * 8]byte
-	for i, w := range words {
-		binary.LittleEndian.PutUint64(b[8*i:], w)
-	}
-	return xxhash.Sum64(b[:8*len(words)])
-}
-
-func timelineDigest(t millrace.Timeline) uint64 {
-	return xxhash.Sum64String(string(t.Entity)) ^ bits.RotateLeft64(xxhash.Sum64String(string(t.Type)), 1)
-}
-
-// recordDigest is what a record adds to the digest of its partition.
-func recordDigest(timeline uint64, r *millrace.Record) uint64 {
-	object := uint64(0)
-	if !ownObject(r) {
-		object = xxhash.Sum64String(string(r.Object))
-	}
-	deleted := uint64(0)
-	if r.Deleted {
-		deleted = 1
-	}
-	return digestOf(timeline, xxhash.Sum64String(string(r.ID)), uint64(r.Time), uint64(r.Version),
-		object, deleted, uint64(r.Schema), xxhash.Sum64(r.Body))
-}
-
 func featuresDigest(e millrace.Entity, f *Features) uint64 {
-	return digestOf(xxhash.Sum64String(string(e)), xxhash.Sum64String(f.Subject), uint64(f.Version),
+	return blob.DigestOf(xxhash.Sum64String(string(e)), xxhash.Sum64String(f.Subject), uint64(f.Version),
 		uint64(f.Time), uint64(f.Schema), xxhash.Sum64(f.Body))
 }
 

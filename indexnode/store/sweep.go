@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // sweepStep is how many timelines a sweep looks at before it lets go of the
@@ -105,29 +106,29 @@ func (k keeper) sweep(t *timeline, n *typeTally) (dropped uint64, err error) {
 	if err := t.sweepIDs(); err != nil || len(t.links()) > 0 {
 		return dropped, err
 	}
-	f := (*floor)(nil)
+	f := (*blob.Floor)(nil)
 	if t.chain != nil {
-		f = t.chain.floor
+		f = t.chain.Floor
 	}
-	if f != nil && f.time >= k.horizon {
+	if f != nil && f.Time >= k.horizon {
 		return dropped, nil // it still has something to say
 	}
-	if t.head.count() > 0 {
-		if newest, _ := t.head.newest(); newest >= k.horizon {
+	if t.head.Count() > 0 {
+		if newest, _ := t.head.Newest(); newest >= k.horizon {
 			return dropped, nil
 		}
 	}
 	if err := n.expireBlob(t.head); err != nil {
 		return dropped, err
 	}
-	dropped += t.head.digest()
+	dropped += t.head.Digest()
 	t.erase()
 	return dropped, nil
 }
 
 // sweepIDs removes the id rows of the blobs that trimming dropped.
 func (t *timeline) sweepIDs() error {
-	if t.chain == nil || t.chain.stale == 0 {
+	if t.chain == nil || t.chain.Stale == 0 {
 		return nil
 	}
 	rows, err := t.src.idRows(t.prefix)
@@ -137,11 +138,11 @@ func (t *timeline) sweepIDs() error {
 	maps.Copy(rows, t.ids)
 	links := t.links()
 	for id, row := range rows {
-		if row.present && (len(links) == 0 || row.at < links[0].oldest) {
+		if row.present && (len(links) == 0 || row.at < links[0].Oldest) {
 			t.setID(id, idRow{})
 		}
 	}
-	t.chain.stale, t.chainDirty = 0, true
+	t.chain.Stale, t.chainDirty = 0, true
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // timeline is a timeline with what changed since the last flush. The rest is
@@ -18,12 +19,12 @@ type timeline struct {
 	src    source
 	max    int // bytes of a blob
 
-	head  *blob  // nil while there is no record and no chain
-	chain *chain // nil until loaded, or while there is none
-	older map[uint32]*blob
+	head  *blob.Blob  // nil while there is no record and no chain
+	chain *blob.Chain // nil until loaded, or while there is none
+	older map[uint32]*blob.Blob
 	dead  []uint32 // suffixes whose blobs are gone
 	ids   map[millrace.RecordID]idRow
-	seen  *filter // of the ids outside the head; nil until loaded
+	seen  *blob.Filter // of the ids outside the head; nil until loaded
 
 	headDirty, chainDirty, seenDirty bool
 	gone                             bool // first delete every row
@@ -53,7 +54,7 @@ func openTimeline(src source, p millrace.Partition, name millrace.Timeline, max 
 	t := &timeline{
 		name:   millrace.Timeline{Entity: millrace.Entity(strings.Clone(string(name.Entity))), Type: millrace.ContentType(strings.Clone(string(name.Type)))},
 		prefix: timelinePrefix(p, name),
-		hash:   timelineDigest(name),
+		hash:   blob.TimelineDigest(name),
 		src:    src,
 		max:    max,
 	}
@@ -61,7 +62,7 @@ func openTimeline(src source, p millrace.Partition, name millrace.Timeline, max 
 	if err != nil || v == nil {
 		return t, err
 	}
-	t.head, err = openBlob(v)
+	t.head, err = blob.Open(v)
 	return t, err
 }
 
@@ -69,20 +70,20 @@ func openTimeline(src source, p millrace.Partition, name millrace.Timeline, max 
 func (t *timeline) memory() int {
 	n := 300 + len(t.name.Entity) + cap(t.prefix) + t.olderBytes + 100*len(t.ids)
 	if t.head != nil {
-		n += cap(t.head.buf)
+		n += cap(t.head.Buf)
 	}
 	if t.chain != nil {
-		n += linkBytes * cap(t.chain.links)
+		n += blob.LinkBytes * cap(t.chain.Links)
 	}
 	if t.seen != nil {
-		n += cap(t.seen.bits)
+		n += cap(t.seen.Bits)
 	}
 	return n
 }
 
 // loadChain makes t.chain current; it stays nil when there is none.
 func (t *timeline) loadChain() error {
-	if t.chain != nil || t.head == nil || !t.head.hasChain() {
+	if t.chain != nil || t.head == nil || !t.head.HasChain() {
 		return nil
 	}
 	v, err := t.src.get(chainKey(t.prefix))
@@ -92,16 +93,16 @@ func (t *timeline) loadChain() error {
 	if v == nil {
 		return errChainState
 	}
-	t.chain, err = decodeChain(v)
+	t.chain, err = blob.DecodeChain(v)
 	return err
 }
 
 // links returns the loaded chain's links, oldest first.
-func (t *timeline) links() []link {
+func (t *timeline) links() []blob.Link {
 	if t.chain == nil {
 		return nil
 	}
-	return t.chain.links
+	return t.chain.Links
 }
 
 // makeChain loads the chain, or begins one.
@@ -109,41 +110,41 @@ func (t *timeline) makeChain() error {
 	if err := t.loadChain(); err != nil || t.chain != nil {
 		return err
 	}
-	t.chain = new(chain)
+	t.chain = new(blob.Chain)
 	return nil
 }
 
 // blobAt returns an older blob.
-func (t *timeline) blobAt(l *link) (*blob, error) {
-	if b := t.older[l.suffix]; b != nil {
+func (t *timeline) blobAt(l *blob.Link) (*blob.Blob, error) {
+	if b := t.older[l.Suffix]; b != nil {
 		return b, nil
 	}
-	v, err := t.src.get(olderKey(t.prefix, l.suffix))
+	v, err := t.src.get(olderKey(t.prefix, l.Suffix))
 	if err != nil {
 		return nil, err
 	}
 	if v == nil {
 		return nil, errChainState
 	}
-	b, err := openBlob(v)
-	if err == nil && b.count() != int(l.count) {
+	b, err := blob.Open(v)
+	if err == nil && b.Count() != int(l.Count) {
 		err = errChainState
 	}
 	return b, err
 }
 
-func (t *timeline) setOlder(suffix uint32, b *blob) {
+func (t *timeline) setOlder(suffix uint32, b *blob.Blob) {
 	if t.older == nil {
-		t.older = make(map[uint32]*blob)
+		t.older = make(map[uint32]*blob.Blob)
 	}
 	t.dropOlder(suffix)
 	t.older[suffix] = b
-	t.olderBytes += cap(b.buf)
+	t.olderBytes += cap(b.Buf)
 }
 
 func (t *timeline) dropOlder(suffix uint32) {
 	if b := t.older[suffix]; b != nil {
-		t.olderBytes -= cap(b.buf)
+		t.olderBytes -= cap(b.Buf)
 		delete(t.older, suffix)
 	}
 }
@@ -161,8 +162,8 @@ func (t *timeline) placeID(id millrace.RecordID, at millrace.Time) error {
 		return err
 	}
 	t.setID(id, idRow{at, true})
-	if !t.seen.mayHave(id) {
-		t.seen.add(id)
+	if !t.seen.MayHave(id) {
+		t.seen.Add(id)
 		t.seenDirty = true
 	}
 	return nil
@@ -177,17 +178,17 @@ func (t *timeline) loadFilter() error {
 		return err
 	}
 	if v == nil {
-		t.seen = new(filter)
+		t.seen = new(blob.Filter)
 		return nil
 	}
-	t.seen, err = decodeFilter(v)
+	t.seen, err = blob.DecodeFilter(v)
 	return err
 }
 
 // place is where a record is: in the head, or in the blob of a link.
 type place struct {
 	link  int // index in the chain's links, or inHead
-	blob  *blob
+	blob  *blob.Blob
 	index int // from the oldest of the blob
 	rec   millrace.Record
 }
@@ -199,11 +200,11 @@ func (t *timeline) find(id millrace.RecordID) (at place, ok bool, err error) {
 	if t.head == nil {
 		return at, false, nil
 	}
-	if i, off, ok := t.head.find(id); ok {
-		r, err := t.head.at(off)
+	if i, off, ok := t.head.Find(id); ok {
+		r, err := t.head.At(off)
 		return place{inHead, t.head, i, r}, true, err
 	}
-	if !t.head.hasChain() {
+	if !t.head.HasChain() {
 		return at, false, nil
 	}
 	row, err := t.idRow(id)
@@ -217,15 +218,15 @@ func (t *timeline) find(id millrace.RecordID) (at place, ok bool, err error) {
 	if err != nil || i == inHead {
 		return at, false, err
 	}
-	b, err := t.blobAt(&t.chain.links[i])
+	b, err := t.blobAt(&t.chain.Links[i])
 	if err != nil {
 		return at, false, err
 	}
-	n, off, ok := b.find(id)
+	n, off, ok := b.Find(id)
 	if !ok {
 		return at, false, nil
 	}
-	r, err := b.at(off)
+	r, err := b.At(off)
 	if err != nil || r.Time != row.at {
 		return at, false, errors.Join(err, errChainState)
 	}
@@ -236,7 +237,7 @@ func (t *timeline) idRow(id millrace.RecordID) (idRow, error) {
 	if row, ok := t.ids[id]; ok {
 		return row, nil
 	}
-	if err := t.loadFilter(); err != nil || !t.seen.mayHave(id) {
+	if err := t.loadFilter(); err != nil || !t.seen.MayHave(id) {
 		return idRow{}, err
 	}
 	v, err := t.src.get(idKey(t.prefix, id))
@@ -255,16 +256,16 @@ func (t *timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
 	// The first link, from the oldest, whose newest record is not older.
 	i := sort.Search(len(links), func(i int) bool {
 		l := &links[i]
-		if at != l.newest || failed != nil {
-			return l.newest > at
+		if at != l.Newest || failed != nil {
+			return l.Newest > at
 		}
 		b, err := t.blobAt(l)
 		if err != nil {
 			failed = err
 			return false
 		}
-		bt, bid := b.newest()
-		return !newer(at, id, bt, bid)
+		bt, bid := b.Newest()
+		return !blob.Newer(at, id, bt, bid)
 	})
 	switch {
 	case failed != nil:
@@ -278,18 +279,18 @@ func (t *timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
 // insert puts a record that is not there at its position, and reports whether
 // it is now the newest of all.
 func (t *timeline) insert(r *millrace.Record) (newest bool, err error) {
-	d := recordDigest(t.hash, r)
+	d := blob.RecordDigest(t.hash, r)
 	if t.head == nil {
-		t.head, t.headDirty = encodeBlob([]millrace.Record{*r}, d), true
+		t.head, t.headDirty = blob.Encode([]millrace.Record{*r}, d), true
 		return true, nil
 	}
-	if t.head.count() > 0 {
-		ht, hid := t.head.newest()
-		if newer(r.Time, r.ID, ht, hid) {
+	if t.head.Count() > 0 {
+		ht, hid := t.head.Newest()
+		if blob.Newer(r.Time, r.ID, ht, hid) {
 			return true, t.append(r, d)
 		}
-		ot, oid := t.head.oldest()
-		if newer(r.Time, r.ID, ot, oid) || !t.head.hasChain() {
+		ot, oid := t.head.Oldest()
+		if blob.Newer(r.Time, r.ID, ot, oid) || !t.head.HasChain() {
 			return false, t.insertInto(inHead, r, d)
 		}
 	}
@@ -300,15 +301,15 @@ func (t *timeline) insert(r *millrace.Record) (newest bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return i == inHead && t.head.count() == 0, t.insertInto(i, r, d)
+	return i == inHead && t.head.Count() == 0, t.insertInto(i, r, d)
 }
 
 // append puts the newest record at the end of the head. A head that would
 // exceed its size becomes an older blob, and a new one begins.
 func (t *timeline) append(r *millrace.Record, d uint64) error {
 	t.headDirty = true
-	if len(t.head.buf)+recordSize(r, 0) <= t.max {
-		if t.head.append(r, d) {
+	if len(t.head.Buf)+blob.RecordSize(r, 0) <= t.max {
+		if t.head.Append(r, d) {
 			return nil
 		}
 		return t.insertInto(inHead, r, d)
@@ -319,15 +320,15 @@ func (t *timeline) append(r *millrace.Record, d uint64) error {
 	if err := t.retire(t.head); err != nil {
 		return err
 	}
-	t.head = encodeBlob([]millrace.Record{*r}, d)
-	t.head.setHasChain(true)
+	t.head = blob.Encode([]millrace.Record{*r}, d)
+	t.head.SetHasChain(true)
 	return nil
 }
 
 // retire makes a blob of the head's the newest of the older ones, under a new
 // suffix, with id rows for its records. The chain is loaded.
-func (t *timeline) retire(b *blob) error {
-	recs, err := b.decodeAll(nil)
+func (t *timeline) retire(b *blob.Blob) error {
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
@@ -336,26 +337,20 @@ func (t *timeline) retire(b *blob) error {
 			return err
 		}
 	}
-	t.chain.links = append(t.chain.links, t.writeOlder(t.newSuffix(), b))
+	t.chain.Links = append(t.chain.Links, t.writeOlder(t.newSuffix(), b))
 	return nil
 }
 
 func (t *timeline) newSuffix() uint32 {
-	t.chain.next++
-	return t.chain.next - 1
+	t.chain.Next++
+	return t.chain.Next - 1
 }
 
-func (t *timeline) writeOlder(suffix uint32, b *blob) link {
-	b.setHasChain(false)
+func (t *timeline) writeOlder(suffix uint32, b *blob.Blob) blob.Link {
+	b.SetHasChain(false)
 	t.setOlder(suffix, b)
 	t.chainDirty = true
-	return linkOf(suffix, b)
-}
-
-func linkOf(suffix uint32, b *blob) link {
-	oldest, _ := b.oldest()
-	newest, _ := b.newest()
-	return link{suffix: suffix, count: uint32(b.count()), oldest: oldest, newest: newest, digest: b.digest()}
+	return blob.LinkOf(suffix, b)
 }
 
 // insertInto puts a record into a blob, which splits if it becomes too large.
@@ -364,7 +359,7 @@ func (t *timeline) insertInto(i int, r *millrace.Record, d uint64) error {
 	if err != nil {
 		return err
 	}
-	recs, err := b.decodeAll(make([]millrace.Record, 0, b.count()+1))
+	recs, err := b.DecodeAll(make([]millrace.Record, 0, b.Count()+1))
 	if err != nil {
 		return err
 	}
@@ -373,50 +368,50 @@ func (t *timeline) insertInto(i int, r *millrace.Record, d uint64) error {
 			return err
 		}
 	}
-	n := sort.Search(len(recs), func(n int) bool { return newer(recs[n].Time, recs[n].ID, r.Time, r.ID) })
-	return t.rewrite(i, slices.Insert(recs, n, *r), b.digest()+d)
+	n := sort.Search(len(recs), func(n int) bool { return blob.Newer(recs[n].Time, recs[n].ID, r.Time, r.ID) })
+	return t.rewrite(i, slices.Insert(recs, n, *r), b.Digest()+d)
 }
 
-func (t *timeline) blobOf(i int) (*blob, error) {
+func (t *timeline) blobOf(i int) (*blob.Blob, error) {
 	if i == inHead {
 		return t.head, nil
 	}
-	return t.blobAt(&t.chain.links[i])
+	return t.blobAt(&t.chain.Links[i])
 }
 
 // rewrite replaces a blob by records, oldest first, splitting them when they
 // exceed the size. The newest part of a head stays the head; the oldest part
 // of an older blob keeps its suffix; every other part gets a new one.
 func (t *timeline) rewrite(i int, recs []millrace.Record, digest uint64) error {
-	parts := split(recs, t.max)
-	blobs := make([]*blob, len(parts))
+	parts := blob.Split(recs, t.max)
+	blobs := make([]*blob.Blob, len(parts))
 	for k, part := range parts {
 		d := digest
 		if len(parts) > 1 {
 			d = 0
 			for j := range part {
-				d += recordDigest(t.hash, &part[j])
+				d += blob.RecordDigest(t.hash, &part[j])
 			}
 		}
-		blobs[k] = encodeBlob(part, d)
+		blobs[k] = blob.Encode(part, d)
 	}
 	if i == inHead {
 		return t.rewriteHead(blobs)
 	}
-	links := make([]link, len(blobs))
+	links := make([]blob.Link, len(blobs))
 	for k, b := range blobs {
-		suffix := t.chain.links[i].suffix
+		suffix := t.chain.Links[i].Suffix
 		if k > 0 {
 			suffix = t.newSuffix()
 		}
 		links[k] = t.writeOlder(suffix, b)
 	}
-	t.chain.links = slices.Replace(t.chain.links, i, i+1, links...)
+	t.chain.Links = slices.Replace(t.chain.Links, i, i+1, links...)
 	return nil
 }
 
-func (t *timeline) rewriteHead(blobs []*blob) error {
-	chained := t.head.hasChain() || len(blobs) > 1
+func (t *timeline) rewriteHead(blobs []*blob.Blob) error {
+	chained := t.head.HasChain() || len(blobs) > 1
 	if len(blobs) > 1 {
 		if err := t.makeChain(); err != nil {
 			return err
@@ -428,35 +423,17 @@ func (t *timeline) rewriteHead(blobs []*blob) error {
 		}
 	}
 	t.head, t.headDirty = blobs[len(blobs)-1], true
-	t.head.setHasChain(chained)
+	t.head.SetHasChain(chained)
 	return nil
-}
-
-// split cuts records into runs of at most max bytes each, or of one record, by
-// halves.
-func split(recs []millrace.Record, max int) [][]millrace.Record {
-	size := blobHeader + 8
-	for i := range recs {
-		size += recordSize(&recs[i], 0)
-	}
-	if size <= max || len(recs) < 2 {
-		return [][]millrace.Record{recs}
-	}
-	n, half := 1, blobHeader+8+recordSize(&recs[0], 0)
-	for n < len(recs)-1 && half < size/2 {
-		half += recordSize(&recs[n], 0)
-		n++
-	}
-	return append(split(recs[:n:n], max), split(recs[n:], max)...)
 }
 
 // replace puts a newer version where the older one is.
 func (t *timeline) replace(at place, r *millrace.Record) error {
-	recs, err := at.blob.decodeAll(nil)
+	recs, err := at.blob.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
-	d := at.blob.digest() - recordDigest(t.hash, &recs[at.index]) + recordDigest(t.hash, r)
+	d := at.blob.Digest() - blob.RecordDigest(t.hash, &recs[at.index]) + blob.RecordDigest(t.hash, r)
 	recs[at.index] = *r
 	return t.rewrite(at.link, recs, d)
 }
@@ -464,11 +441,11 @@ func (t *timeline) replace(at place, r *millrace.Record) error {
 // remove takes a record out. An older blob left empty leaves the chain; a head
 // left empty takes over the next blob.
 func (t *timeline) remove(at place) error {
-	recs, err := at.blob.decodeAll(nil)
+	recs, err := at.blob.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
-	d := at.blob.digest() - recordDigest(t.hash, &recs[at.index])
+	d := at.blob.Digest() - blob.RecordDigest(t.hash, &recs[at.index])
 	recs = slices.Delete(recs, at.index, at.index+1)
 	if at.link != inHead {
 		t.setID(at.rec.ID, idRow{})
@@ -489,21 +466,21 @@ func (t *timeline) remove(at place) error {
 
 // unlink drops an older blob.
 func (t *timeline) unlink(i int) {
-	suffix := t.chain.links[i].suffix
+	suffix := t.chain.Links[i].Suffix
 	t.dropOlder(suffix)
 	t.dead = append(t.dead, suffix)
-	t.chain.links = slices.Delete(t.chain.links, i, i+1)
+	t.chain.Links = slices.Delete(t.chain.Links, i, i+1)
 	t.chainDirty = true
 }
 
 // promote makes the newest older blob the head.
 func (t *timeline) promote() error {
-	i := len(t.chain.links) - 1
-	b, err := t.blobAt(&t.chain.links[i])
+	i := len(t.chain.Links) - 1
+	b, err := t.blobAt(&t.chain.Links[i])
 	if err != nil {
 		return err
 	}
-	recs, err := b.decodeAll(nil)
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
@@ -512,6 +489,6 @@ func (t *timeline) promote() error {
 	}
 	t.unlink(i)
 	t.head, t.headDirty = b, true
-	t.head.setHasChain(true)
+	t.head.SetHasChain(true)
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
 )
@@ -176,4 +178,149 @@ func (c *Contents) blob(key []byte) (*blob.Blob, error) {
 		return nil, cmp.Or(err, errChainState)
 	}
 	return blob.Open(b)
+}
+
+// Timelines ranges over the timelines of a partition as they are when the
+// range begins.
+func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		snap, err := s.snapshot(n)
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer snap.Close()
+		for t, err := range heads(snap, n) {
+			if !yield(t, snap.failed(err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Routes ranges over the entities of a partition that route features, as they
+// are when the range begins.
+func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		snap, err := s.snapshot(n)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer snap.Close()
+		for e, err := range routes(snap, n) {
+			if !yield(e, snap.failed(err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// snapshot is a partition as it was at one time.
+type snapshot struct {
+	*pebble.Snapshot
+	s       *Store
+	p       *part
+	epoch   int
+	counted counted
+}
+
+// failed is [Store.failed] for what was read from the snapshot.
+func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
+
+// snapshot fixes a partition, with everything applied in it.
+func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.ready(s); err != nil {
+		return nil, err
+	}
+	if p.changed {
+		if err := p.write(s); err != nil {
+			return nil, s.rewind(p, err)
+		}
+	}
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
+}
+
+// heads ranges over the timelines that have a head.
+func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		prefix := partitionKey(n, kindTimeline)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			t, n, rest, err := cutTimeline(it.Key())
+			if err != nil || rest[0] == partHead {
+				if !yield(t, err) || err != nil {
+					return
+				}
+			}
+			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), partID+1))
+		}
+		if err := it.Error(); err != nil {
+			yield(millrace.Timeline{}, err)
+		}
+	}
+}
+
+// routes ranges over the entities that have rows of features.
+func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		prefix := partitionKey(n, kindFeatures)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			e, _, err := cutString(it.Key()[len(prefix):])
+			if !yield(millrace.Entity(e), err) || err != nil {
+				return
+			}
+			ok = it.SeekGE(after(featuresPrefix(n, millrace.Entity(e))))
+		}
+		if err := it.Error(); err != nil {
+			yield("", err)
+		}
+	}
+}
+
+// scan visits the rows whose key begins with prefix, in key order.
+func scan(r pebble.Reader, prefix []byte, visit func(k, v []byte) error) (err error) {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err == nil {
+			err = visit(it.Key(), v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// after is the first key behind those that begin with prefix.
+func after(prefix []byte) []byte {
+	end := slices.Clone(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
 }

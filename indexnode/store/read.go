@@ -1,12 +1,9 @@
 package store
 
 import (
-	"iter"
 	"slices"
 	"sort"
 	"strings"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
@@ -262,117 +259,54 @@ func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
 	return out, err
 }
 
-// Timelines ranges over the timelines of a partition as they are when the
-// range begins.
-func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
-	return func(yield func(millrace.Timeline, error) bool) {
-		snap, err := s.snapshot(n)
-		if err != nil {
-			yield(millrace.Timeline{}, err)
-			return
-		}
-		defer snap.Close()
-		for t, err := range heads(snap, n) {
-			if !yield(t, snap.failed(err)) || err != nil {
-				return
-			}
-		}
-	}
+// Found is the latest version of a record in a timeline, a tombstone perhaps.
+type Found struct {
+	millrace.Record
+	// Expired says that retention has dropped it, though its blob is still
+	// there.
+	Expired bool
 }
 
-// Routes ranges over the entities of a partition that route features, as they
-// are when the range begins.
-func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
-	return func(yield func(millrace.Entity, error) bool) {
-		snap, err := s.snapshot(n)
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer snap.Close()
-		for e, err := range routes(snap, n) {
-			if !yield(e, snap.failed(err)) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-// snapshot is a partition as it was at one time.
-type snapshot struct {
-	*pebble.Snapshot
-	s       *Store
-	p       *part
-	epoch   int
-	counted counted
-}
-
-// failed is [Store.failed] for what was read from the snapshot.
-func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
-
-// snapshot fixes a partition, with everything applied in it.
-func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
-	p, err := s.part(n)
+// Find looks a record up by its id, at any time and deleted or not. ok is
+// false when the timeline never had it, or when retention has dropped it and
+// its blob is gone. The record has memory of its own.
+func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.RecordID) (f Found, ok bool, err error) {
+	err = s.reading(n, func(p *part) (err error) {
+		f, ok, err = p.find(s, name, id)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return Found{}, false, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.ready(s); err != nil {
-		return nil, err
-	}
-	if p.changed {
-		if err := p.write(s); err != nil {
-			return nil, s.rewind(p, err)
-		}
-	}
-	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
+	return f, ok, nil
 }
 
-// heads ranges over the timelines that have a head.
-func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
-	return func(yield func(millrace.Timeline, error) bool) {
-		prefix := partitionKey(n, kindTimeline)
-		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-		if err != nil {
-			yield(millrace.Timeline{}, err)
-			return
-		}
-		defer it.Close()
-		for ok := it.First(); ok; {
-			t, n, rest, err := cutTimeline(it.Key())
-			if err != nil || rest[0] == partHead {
-				if !yield(t, err) || err != nil {
-					return
-				}
-			}
-			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), partID+1))
-		}
-		if err := it.Error(); err != nil {
-			yield(millrace.Timeline{}, err)
-		}
+// find is under the partition's lock for reading.
+func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Found, bool, error) {
+	if err := p.usable(); err != nil {
+		return Found{}, false, err
 	}
+	t, err := p.copyOf(s, name)
+	if err != nil {
+		return Found{}, false, err
+	}
+	at, ok, err := t.find(id)
+	if err != nil || !ok {
+		return Found{}, false, err
+	}
+	f := Found{Record: at.rec}
+	f.ID, f.Object = id, millrace.Object(strings.Clone(string(f.Object)))
+	f.Body = append([]byte(nil), f.Body...)
+	f.Expired, err = s.keeper(name.Type, p.row.clock).dropped(t, at)
+	return f, true, err
 }
 
-// routes ranges over the entities that have rows of features.
-func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, error] {
-	return func(yield func(millrace.Entity, error) bool) {
-		prefix := partitionKey(n, kindFeatures)
-		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer it.Close()
-		for ok := it.First(); ok; {
-			e, _, err := cutString(it.Key()[len(prefix):])
-			if !yield(millrace.Entity(e), err) || err != nil {
-				return
-			}
-			ok = it.SeekGE(after(featuresPrefix(n, millrace.Entity(e))))
-		}
-		if err := it.Error(); err != nil {
-			yield("", err)
-		}
+// copyOf returns a timeline for a reader: what the reader loads into it stays
+// its own. What it shares with the writer's only a writer changes.
+func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline, error) {
+	if t := p.known(name); t != nil {
+		own := *t
+		return &own, nil
 	}
+	return openTimeline(s, p.p, name, s.opts.MaxBlobBytes)
 }

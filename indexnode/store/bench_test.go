@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
 	"github.com/millrace/millrace/indexnode/store/disk"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -242,7 +243,7 @@ func BenchmarkRead(b *testing.B) {
 				return len(rows.recs)
 			}))
 			get = append(get, perTimeline(b, names, func(p millrace.Partition, t millrace.Timeline) int {
-				v, closer, err := s.db.Get(headKey(timelinePrefix(p, t)))
+				v, closer, err := s.db.Get(timeline.HeadKey(timeline.Prefix(p, t)))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -336,7 +337,7 @@ func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline,
 		id, value := unsafe.String(&r.buf[at], len(k)-8), r.buf[at+len(k)-8:]
 		version, w := binary.Varint(value[1:])
 		if w <= 0 || len(value) < 9+w {
-			return errors.Join(errRow, it.Close())
+			return errors.Join(blob.ErrRow, it.Close())
 		}
 		r.recs = append(r.recs, millrace.Record{ID: millrace.RecordID(id), Object: millrace.Object(id), Deleted: value[0] != 0,
 			Time: millrace.Time(^binary.BigEndian.Uint64(k)), Version: version,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // TestChains runs the scripts of testdata. Every timeline is of partition 0.
@@ -200,23 +201,23 @@ func (w *chainScript) draw(name millrace.Timeline) string {
 }
 
 func drawTimeline(s *Store, n millrace.Partition, name millrace.Timeline) string {
-	t, err := openTimeline(s, n, name, s.opts.MaxBlobBytes)
+	t, err := timeline.Open((*source)(s), n, name, s.opts.MaxBlobBytes)
 	if dirty := s.parts[n].timelines[name]; dirty != nil {
 		t = dirty
 	}
 	if err == nil {
-		err = t.loadChain()
+		err = t.LoadChain()
 	}
 	if err != nil {
 		return err.Error() + "\n"
 	}
-	if t.head == nil {
+	if t.Head == nil {
 		return "nothing\n"
 	}
 	var b strings.Builder
-	drawBlob(&b, "head", t.head)
-	for _, l := range slices.Backward(t.links()) {
-		older, err := t.blobAt(&l)
+	drawBlob(&b, "head", t.Head)
+	for _, l := range slices.Backward(t.Links()) {
+		older, err := t.BlobAt(&l)
 		if err != nil {
 			return err.Error() + "\n"
 		}
@@ -225,9 +226,9 @@ func drawTimeline(s *Store, n millrace.Partition, name millrace.Timeline) string
 		}
 		drawBlob(&b, fmt.Sprintf(" → m_%d", l.Suffix), older)
 	}
-	if t.chain != nil {
-		fmt.Fprintf(&b, "  next m_%d", t.chain.Next)
-		if f := t.chain.Floor; f != nil {
+	if t.Chain != nil {
+		fmt.Fprintf(&b, "  next m_%d", t.Chain.Next)
+		if f := t.Chain.Floor; f != nil {
 			fmt.Fprintf(&b, "  floor %s@%d", f.ID, f.Time)
 		}
 	}

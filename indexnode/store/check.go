@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Report counts what Check saw.
@@ -101,23 +102,23 @@ func (c *checker) add(k, v []byte) error {
 	switch k[2] {
 	case kindPart:
 		if len(k) != 3 {
-			return errKey
+			return blob.ErrKey
 		}
 		var err error
 		c.row, err = decodePartRow(v)
 		return err
 	case kindOrigin:
 		if len(k) != 3 || len(v) > MaxOriginBytes {
-			return fmt.Errorf("%w: origin", errRow)
+			return fmt.Errorf("%w: origin", blob.ErrRow)
 		}
 		c.origin = bytes.Clone(v)
 		return nil
 	case kindFeatures:
 		return c.features(k, v)
-	case kindTimeline:
+	case timeline.Kind:
 		return c.timelineRow(k, v)
 	}
-	return fmt.Errorf("%w: of kind %#x", errKey, k[2])
+	return fmt.Errorf("%w: of kind %#x", blob.ErrKey, k[2])
 }
 
 // end checks what holds of all rows together.
@@ -133,7 +134,7 @@ func (c *checker) end() error {
 }
 
 func (c *checker) features(k, v []byte) error {
-	entity, subject, err := cutString(k[3:])
+	entity, subject, err := blob.CutString(k[3:])
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (c *checker) timelineRow(k, v []byte) error {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		name, n, _, err := cutTimeline(k)
+		name, n, _, err := timeline.CutKey(k)
 		if err != nil {
 			return err
 		}
@@ -227,11 +228,11 @@ func (c *checker) keepID(id millrace.RecordID) millrace.RecordID {
 }
 
 func (c *checker) part(rest, v []byte) (err error) {
-	if !isPart(rest) {
-		return errKey
+	if !timeline.IsPart(rest) {
+		return blob.ErrKey
 	}
 	switch rest[0] {
-	case partHead:
+	case timeline.PartHead:
 		b, err := c.blob(v)
 		if err != nil {
 			return fmt.Errorf("head: %w", err)
@@ -247,26 +248,26 @@ func (c *checker) part(rest, v []byte) (err error) {
 			}
 		}
 		return nil
-	case partChain:
+	case timeline.PartChain:
 		c.chain, err = blob.DecodeChain(v)
 		return err
-	case partOlder:
+	case timeline.PartOlder:
 		suffix := uint32(rest[1])<<24 | uint32(rest[2])<<16 | uint32(rest[3])<<8 | uint32(rest[4])
 		if err := c.older(suffix, v); err != nil {
 			return fmt.Errorf("m_%d: %w", suffix, err)
 		}
-	case partFilter:
+	case timeline.PartFilter:
 		c.filter, err = blob.DecodeFilter(c.keep(v))
 		return err
-	case partID:
-		row, err := decodeIDRow(v)
+	case timeline.PartID:
+		row, err := timeline.DecodeIDRow(v)
 		if err != nil {
 			return err
 		}
 		if at, ok := c.ids[millrace.RecordID(rest[1:])]; !ok {
 			c.report.StaleRows++
-		} else if at != row.at {
-			return fmt.Errorf("%w: id row of %q says %d, it is at %d", errRow, rest[1:], row.at, at)
+		} else if at != row.At {
+			return fmt.Errorf("%w: id row of %q says %d, it is at %d", blob.ErrRow, rest[1:], row.At, at)
 		} else {
 			c.rows++
 		}
@@ -307,12 +308,12 @@ func (c *checker) older(suffix uint32, v []byte) error {
 		return err
 	}
 	if b.Count() == 0 || b.HasChain() {
-		return errChainState
+		return timeline.ErrState
 	}
 	for i := range c.recs {
 		r := &c.recs[i]
 		if _, twice := c.ids[r.ID]; twice || c.inHead[r.ID] {
-			return fmt.Errorf("%w: %q twice", errChainState, r.ID)
+			return fmt.Errorf("%w: %q twice", timeline.ErrState, r.ID)
 		}
 		c.ids[c.keepID(r.ID)] = r.Time
 	}
@@ -339,32 +340,32 @@ func (c *checker) endTimeline() error {
 
 func (c *checker) whole() error {
 	if c.head == nil || c.head.hasChain != (c.chain != nil) {
-		return fmt.Errorf("%w: head and chain", errChainState)
+		return fmt.Errorf("%w: head and chain", timeline.ErrState)
 	}
 	if c.chain == nil {
 		if len(c.blobs) > 0 || c.filter != nil || c.head.count == 0 {
-			return fmt.Errorf("%w: orphans without a chain", errChainState)
+			return fmt.Errorf("%w: orphans without a chain", timeline.ErrState)
 		}
 		return nil
 	}
 	if len(c.blobs) != len(c.chain.Links) {
-		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.Links))
+		return fmt.Errorf("%w: %d older blobs, %d in the chain", timeline.ErrState, len(c.blobs), len(c.chain.Links))
 	}
 	if c.head.count == 0 && len(c.blobs) > 0 {
-		return fmt.Errorf("%w: empty head before others", errChainState)
+		return fmt.Errorf("%w: empty head before others", timeline.ErrState)
 	}
 	for i, l := range c.chain.Links {
 		b, ok := c.blobs[l.Suffix]
 		if !ok || b.link != l {
-			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.Suffix)
+			return fmt.Errorf("%w: metadata of m_%d", timeline.ErrState, l.Suffix)
 		}
 		nextTime, nextID := c.next(i)
 		if !blob.Newer(nextTime, nextID, l.Newest, b.newest) {
-			return fmt.Errorf("%w: m_%d is not older than the next", errChainState, l.Suffix)
+			return fmt.Errorf("%w: m_%d is not older than the next", timeline.ErrState, l.Suffix)
 		}
 	}
 	if c.rows != len(c.ids) {
-		return fmt.Errorf("%w: %d records outside the head, %d of them have an id row", errChainState, len(c.ids), c.rows)
+		return fmt.Errorf("%w: %d records outside the head, %d of them have an id row", timeline.ErrState, len(c.ids), c.rows)
 	}
 	for id := range c.ids {
 		if c.filter == nil || !c.filter.MayHave(id) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Contents is all that a partition holds, as it was when [Store.Contents]
@@ -90,7 +91,7 @@ var errEnough = errors.New("enough")
 
 func (c *Contents) features(give func(Row) error) error {
 	return scan(c.snap, partitionKey(c.snap.p.p, kindFeatures), func(k, v []byte) error {
-		entity, subject, err := cutString(k[3:])
+		entity, subject, err := blob.CutString(k[3:])
 		if err != nil {
 			return err
 		}
@@ -122,8 +123,8 @@ func (c *Contents) timelines(give func(Row) error) error {
 
 // timeline gives the records of one timeline that retention keeps.
 func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error {
-	prefix := timelinePrefix(c.snap.p.p, name)
-	b, err := c.blob(headKey(prefix))
+	prefix := timeline.Prefix(c.snap.p.p, name)
+	b, err := c.blob(timeline.HeadKey(prefix))
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 		}
 		for j := range slices.Backward(recs) {
 			r := &recs[j]
-			if n++; k.count > 0 && n > k.count || r.Time < k.horizon || older.Floor.Under(r.Time, r.ID) {
+			if n++; k.Count > 0 && n > k.Count || r.Time < k.Horizon || older.Floor.Under(r.Time, r.ID) {
 				return nil // nor is anything behind it kept
 			}
 			if err := give(Row{
@@ -154,16 +155,16 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 		if i--; i < 0 {
 			return nil
 		}
-		if b, err = c.blob(olderKey(prefix, older.Links[i].Suffix)); err != nil {
+		if b, err = c.blob(timeline.OlderKey(prefix, older.Links[i].Suffix)); err != nil {
 			return err
 		}
 	}
 }
 
 func (c *Contents) chain(prefix []byte) (blob.Chain, error) {
-	b, err := get(c.snap, chainKey(prefix))
+	b, err := get(c.snap, timeline.ChainKey(prefix))
 	if err != nil || b == nil {
-		return blob.Chain{}, cmp.Or(err, errChainState)
+		return blob.Chain{}, cmp.Or(err, timeline.ErrState)
 	}
 	all, err := blob.DecodeChain(b)
 	if err != nil {
@@ -175,7 +176,7 @@ func (c *Contents) chain(prefix []byte) (blob.Chain, error) {
 func (c *Contents) blob(key []byte) (*blob.Blob, error) {
 	b, err := get(c.snap, key)
 	if err != nil || b == nil {
-		return nil, cmp.Or(err, errChainState)
+		return nil, cmp.Or(err, timeline.ErrState)
 	}
 	return blob.Open(b)
 }
@@ -250,7 +251,7 @@ func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 // heads ranges over the timelines that have a head.
 func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
 	return func(yield func(millrace.Timeline, error) bool) {
-		prefix := partitionKey(n, kindTimeline)
+		prefix := partitionKey(n, timeline.Kind)
 		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 		if err != nil {
 			yield(millrace.Timeline{}, err)
@@ -258,13 +259,13 @@ func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, e
 		}
 		defer it.Close()
 		for ok := it.First(); ok; {
-			t, n, rest, err := cutTimeline(it.Key())
-			if err != nil || rest[0] == partHead {
+			t, n, rest, err := timeline.CutKey(it.Key())
+			if err != nil || rest[0] == timeline.PartHead {
 				if !yield(t, err) || err != nil {
 					return
 				}
 			}
-			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), partID+1))
+			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), timeline.PartID+1))
 		}
 		if err := it.Error(); err != nil {
 			yield(millrace.Timeline{}, err)
@@ -283,7 +284,7 @@ func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, er
 		}
 		defer it.Close()
 		for ok := it.First(); ok; {
-			e, _, err := cutString(it.Key()[len(prefix):])
+			e, _, err := blob.CutString(it.Key()[len(prefix):])
 			if !yield(millrace.Entity(e), err) || err != nil {
 				return
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -90,7 +91,7 @@ func BenchmarkCounts(b *testing.B) {
 			}
 			blob, err := blob.Open(v)
 			if err == nil {
-				err = c.expireBlob(blob)
+				err = c.ExpireBlob(blob)
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -124,15 +125,15 @@ func tailBlob(b *testing.B, s *Store) (key []byte, records int) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			t, err := openTimeline(s, p, name, s.opts.MaxBlobBytes)
+			t, err := timeline.Open((*source)(s), p, name, s.opts.MaxBlobBytes)
 			if err == nil {
-				err = t.loadChain()
+				err = t.LoadChain()
 			}
 			if err != nil {
 				b.Fatal(err)
 			}
-			if links := t.links(); len(links) > 0 {
-				return olderKey(t.prefix, links[0].Suffix), int(links[0].Count)
+			if links := t.Links(); len(links) > 0 {
+				return timeline.OlderKey(t.Prefix, links[0].Suffix), int(links[0].Count)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // scanCounts counts what is there of a partition, record by record: what
@@ -24,16 +25,16 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 		if err != nil {
 			return nil, err
 		}
-		t, err := openTimeline(s, n, name, s.opts.MaxBlobBytes)
+		t, err := timeline.Open((*source)(s), n, name, s.opts.MaxBlobBytes)
 		if err == nil {
-			err = t.loadChain()
+			err = t.LoadChain()
 		}
 		if err != nil {
 			return nil, err
 		}
-		blobs := []*blob.Blob{t.head}
-		for _, l := range t.links() {
-			b, err := t.blobAt(&l)
+		blobs := []*blob.Blob{t.Head}
+		for _, l := range t.Links() {
+			b, err := t.BlobAt(&l)
 			if err != nil {
 				return nil, err
 			}
@@ -44,7 +45,7 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 			c = new(Counts)
 			all[name.Type] = c
 		}
-		if t.head.Count() > 0 {
+		if t.Head.Count() > 0 {
 			c.Timelines++
 		}
 		for _, b := range blobs {

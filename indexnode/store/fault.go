@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // isCorrupt reports whether an error says that what is stored cannot be right,
@@ -18,7 +19,7 @@ func isCorrupt(err error) bool {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
-	for _, e := range []error{blob.Err, blob.ErrChain, errChainState, errRow, errKey, blob.ErrFilter, errDigest, errLost, pebble.ErrCorruption} {
+	for _, e := range []error{blob.Err, blob.ErrChain, timeline.ErrState, blob.ErrRow, blob.ErrKey, blob.ErrFilter, errDigest, errLost, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -104,7 +105,7 @@ func (s *Store) loadQuarantine(node map[string][]byte) error {
 			continue
 		}
 		if len(row) != 3 || int(row[1])<<8|int(row[2]) >= len(s.parts) {
-			return errKey
+			return blob.ErrKey
 		}
 		s.parts[int(row[1])<<8|int(row[2])].bad = errors.New(string(v))
 	}

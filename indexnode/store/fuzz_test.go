@@ -14,7 +14,6 @@ import (
 func FuzzRows(f *testing.F) {
 	f.Add((&partRow{applied: Offsets{4, -1}, digest: Digest{1, 2}, dropped: 3, clock: 4}).encode())
 	f.Add((&Features{Version: 3, Time: 4, Schema: 5, Body: []byte("b")}).encode(nil))
-	f.Add(idRow{at: 77}.encode())
 	f.Add((&tally{types: map[millrace.ContentType]*typeTally{"post": {Counts: Counts{1, 2, 3, 4, -5, 6, 7, 8}}, "": {}}}).encode(countsOf{7, 8}))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if r, err := decodePartRow(in); err == nil && !bytes.Equal(r.encode(), in) {
@@ -31,29 +30,6 @@ func FuzzRows(f *testing.F) {
 			if y, err := decodeFeatures("s", x.encode(nil)); err != nil || !equalFeatures([]Features{x}, []Features{y}) {
 				t.Fatalf("features %v became %v, %v", x, y, err)
 			}
-		}
-		if x, err := decodeIDRow(in); err == nil {
-			if y, err := decodeIDRow(x.encode()); err != nil || x != y {
-				t.Fatalf("id row %v became %v, %v", x, y, err)
-			}
-		}
-	})
-}
-
-// FuzzKey cuts any bytes as a key: they are refused, or build the same key.
-func FuzzKey(f *testing.F) {
-	prefix := timelinePrefix(7, millrace.Timeline{Entity: "member:1", Type: "post"})
-	for _, k := range [][]byte{headKey(prefix), chainKey(prefix), olderKey(prefix, 9), filterKey(prefix), idKey(prefix, "id")} {
-		f.Add(bytes.Clone(k))
-	}
-	f.Fuzz(func(t *testing.T, in []byte) {
-		name, n, rest, err := cutTimeline(in)
-		if err != nil {
-			return
-		}
-		p := millrace.Partition(in[0])<<8 | millrace.Partition(in[1])
-		if got := append(timelinePrefix(p, name), rest...); !bytes.Equal(got, in) || n+len(rest) != len(in) {
-			t.Fatalf("%x became %x", in, got)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // merge reads the tables of a checkpoint row by row, the newest of each key
@@ -200,9 +201,9 @@ func (m *merge) compare(c *Checkpoint) error {
 	row, origin := m.rows.row, m.rows.origin
 	switch {
 	case row.applied != c.Applied, row.digest != c.Digest:
-		return fmt.Errorf("%w: the files are at %v with digest %x, the checkpoint says %v with %x", errRow, row.applied, row.digest, c.Applied, c.Digest)
+		return fmt.Errorf("%w: the files are at %v with digest %x, the checkpoint says %v with %x", blob.ErrRow, row.applied, row.digest, c.Applied, c.Digest)
 	case row.clock != c.Clock, !bytes.Equal(origin, c.Origin):
-		return fmt.Errorf("%w: the files have clock %d and origin %q, the checkpoint says %d, %q", errRow, row.clock, origin, c.Clock, c.Origin)
+		return fmt.Errorf("%w: the files have clock %d and origin %q, the checkpoint says %d, %q", blob.ErrRow, row.clock, origin, c.Clock, c.Origin)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // registry is what the node knows apart from partitions: schemas and content
@@ -147,7 +148,7 @@ func (s *Store) loadTypes(node map[string][]byte) error {
 			s.types.add(millrace.ContentType(rest))
 		case nodeSchema:
 			if len(rest) != 8 {
-				return errKey
+				return blob.ErrKey
 			}
 			s.types.schemas[millrace.Fingerprint(binary.BigEndian.Uint64([]byte(rest)))] = v
 		}

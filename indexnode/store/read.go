@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Read appends to dst the live records of a timeline with from <= Time < to,
@@ -54,7 +55,7 @@ func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w b
 	if err := p.view(s, &v, name); err != nil || v.head == nil {
 		return dst, err
 	}
-	w.From, w.Most = max(w.From, v.keep.horizon), v.keep.count
+	w.From, w.Most = max(w.From, v.keep.Horizon), v.keep.Count
 	oldest, err := v.head.FirstTime()
 	if err != nil {
 		return dst, err
@@ -117,7 +118,7 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 	if err != nil || v.head == nil {
 		return err
 	}
-	w := blob.Window{From: v.keep.horizon, To: blob.MaxTime, Most: v.keep.count, Grant: n.Grant}
+	w := blob.Window{From: v.keep.Horizon, To: blob.MaxTime, Most: v.keep.Count, Grant: n.Grant}
 	if w.Most > 0 && v.head.HasChain() {
 		if err := v.loadChain(); err != nil {
 			return err
@@ -156,13 +157,13 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 // shares: it changes nothing that others see.
 type view struct {
 	s      *Store
-	t      *timeline // what is in memory; nil if nothing is
+	t      *timeline.Timeline // what is in memory; nil if nothing is
 	prefix []byte
 	buf    []byte // memory for the head
 	key    []byte // memory for the prefix
 	head   *blob.Blob
 	chain  *blob.Chain
-	keep   keeper
+	keep   timeline.Keeper
 }
 
 func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
@@ -171,14 +172,14 @@ func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	}
 	v.s, v.t, v.keep = s, p.known(name), s.keeper(name.Type, p.row.clock)
 	if v.t != nil {
-		v.head, v.chain = v.t.head, v.t.chain
-		v.prefix = slices.Clip(v.t.prefix)
+		v.head, v.chain = v.t.Head, v.t.Chain
+		v.prefix = slices.Clip(v.t.Prefix)
 		return nil
 	}
-	v.key = appendTimelinePrefix(v.key[:0], p.p, name)
+	v.key = timeline.AppendPrefix(v.key[:0], p.p, name)
 	v.prefix = v.key
 	var err error
-	v.buf, err = s.appendRow(v.buf[:0], headKey(v.prefix))
+	v.buf, err = s.appendRow(v.buf[:0], timeline.HeadKey(v.prefix))
 	if err == nil && len(v.buf) > 0 {
 		v.head, err = blob.View(v.buf)
 	}
@@ -199,12 +200,12 @@ func (v *view) loadChain() error {
 	if v.chain != nil {
 		return nil
 	}
-	b, err := v.s.get(chainKey(v.prefix))
+	b, err := v.s.get(timeline.ChainKey(v.prefix))
 	if err != nil {
 		return err
 	}
 	if b == nil {
-		return errChainState
+		return timeline.ErrState
 	}
 	v.chain, err = blob.DecodeChain(b)
 	return err
@@ -212,13 +213,13 @@ func (v *view) loadChain() error {
 
 func (v *view) blob(l *blob.Link) (*blob.Blob, error) {
 	if v.t != nil {
-		if b := v.t.older[l.Suffix]; b != nil {
+		if b := v.t.Loaded(l.Suffix); b != nil {
 			return b, nil
 		}
 	}
-	b, err := v.get(olderKey(v.prefix, l.Suffix))
+	b, err := v.get(timeline.OlderKey(v.prefix, l.Suffix))
 	if err == nil && b == nil {
-		err = errChainState
+		err = timeline.ErrState
 	}
 	return b, err
 }
@@ -290,23 +291,23 @@ func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Fou
 	if err != nil {
 		return Found{}, false, err
 	}
-	at, ok, err := t.find(id)
+	at, ok, err := t.Find(id)
 	if err != nil || !ok {
 		return Found{}, false, err
 	}
-	f := Found{Record: at.rec}
+	f := Found{Record: at.Rec}
 	f.ID, f.Object = id, millrace.Object(strings.Clone(string(f.Object)))
 	f.Body = append([]byte(nil), f.Body...)
-	f.Expired, err = s.keeper(name.Type, p.row.clock).dropped(t, at)
+	f.Expired, err = s.keeper(name.Type, p.row.clock).Dropped(t, at)
 	return f, true, err
 }
 
 // copyOf returns a timeline for a reader: what the reader loads into it stays
 // its own. What it shares with the writer's only a writer changes.
-func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline, error) {
+func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline.Timeline, error) {
 	if t := p.known(name); t != nil {
 		own := *t
 		return &own, nil
 	}
-	return openTimeline(s, p.p, name, s.opts.MaxBlobBytes)
+	return timeline.Open((*source)(s), p.p, name, s.opts.MaxBlobBytes)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -32,14 +31,7 @@ import (
 const (
 	kindPart     = 0x00
 	kindOrigin   = 0x01
-	kindFeatures = 'f'
-	kindTimeline = 't'
-
-	partHead   = 0x00
-	partChain  = 0x01
-	partOlder  = 0x02
-	partFilter = 0x03
-	partID     = 0x04
+	kindFeatures = 'f' // and timeline.Kind
 
 	nodePartition = 0xffff
 	nodeCounts    = 'c'
@@ -48,8 +40,6 @@ const (
 	nodeType      = 't'
 	nodeBad       = 'q' // quarantined partitions
 )
-
-var errKey = errors.New("key")
 
 func partitionKey(p millrace.Partition, kind byte) []byte {
 	return []byte{byte(p >> 8), byte(p), kind}
@@ -71,72 +61,8 @@ func partitionSpan(p millrace.Partition) (start, end []byte) {
 	return []byte{byte(p >> 8), byte(p)}, []byte{byte((p + 1) >> 8), byte(p + 1)}
 }
 
-// timelinePrefix is what all keys of a timeline begin with.
-func timelinePrefix(p millrace.Partition, t millrace.Timeline) []byte {
-	return appendTimelinePrefix(make([]byte, 0, 3+2+len(t.Entity)+len(t.Type)+2+16), p, t)
-}
-
-func appendTimelinePrefix(dst []byte, p millrace.Partition, t millrace.Timeline) []byte {
-	dst = append(dst, byte(p>>8), byte(p), kindTimeline)
-	return blob.AppendString(blob.AppendString(dst, t.Entity), t.Type)
-}
-
-// The prefix has spare room for short rests, which are built in place: one
-// goroutine at a time may use a prefix.
-func headKey(prefix []byte) []byte  { return append(prefix, partHead) }
-func chainKey(prefix []byte) []byte { return append(prefix, partChain) }
-func olderKey(prefix []byte, suffix uint32) []byte {
-	return binary.BigEndian.AppendUint32(append(prefix, partOlder), suffix)
-}
-func filterKey(prefix []byte) []byte { return append(prefix, partFilter) }
-func idKey(prefix []byte, id millrace.RecordID) []byte {
-	return append(append(prefix, partID), id...)
-}
-
 func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
 	return blob.AppendString(partitionKey(p, kindFeatures), e)
-}
-
-// cutString takes a string behind its length off b. Lengths are minimal.
-func cutString(b []byte) (s string, rest []byte, err error) {
-	n, w := binary.Uvarint(b)
-	if w <= 0 || n > uint64(len(b)-w) || w > 1 && b[w-1] == 0 {
-		return "", nil, errKey
-	}
-	return string(b[w : w+int(n)]), b[w+int(n):], nil
-}
-
-// cutTimeline splits a key of kindTimeline: whose it is, the length of the
-// prefix, and the rest, which begins with the part.
-func cutTimeline(key []byte) (t millrace.Timeline, prefix int, rest []byte, err error) {
-	if len(key) < 3 || key[2] != kindTimeline {
-		return t, 0, nil, errKey
-	}
-	entity, rest, err := cutString(key[3:])
-	if err != nil {
-		return t, 0, nil, err
-	}
-	typ, rest, err := cutString(rest)
-	if err != nil || !isPart(rest) {
-		return t, 0, nil, errKey
-	}
-	return millrace.Timeline{Entity: millrace.Entity(entity), Type: millrace.ContentType(typ)}, len(key) - len(rest), rest, nil
-}
-
-// isPart reports whether a key behind its timeline says which row of it it is.
-func isPart(rest []byte) bool {
-	if len(rest) == 0 {
-		return false
-	}
-	switch rest[0] {
-	case partHead, partChain, partFilter:
-		return len(rest) == 1
-	case partOlder:
-		return len(rest) == 5
-	case partID:
-		return true
-	}
-	return false
 }
 
 // Digest is the digest of a partition's two streams: the sum, modulo 2^64, of
@@ -162,8 +88,6 @@ const (
 	partRowBytes = 1 + 6*8
 )
 
-var errRow = errors.New("row")
-
 func (r *partRow) encode() []byte {
 	b := append(make([]byte, 0, partRowBytes), partFormat)
 	for _, x := range [...]uint64{uint64(r.applied.Content), uint64(r.applied.Features),
@@ -175,7 +99,7 @@ func (r *partRow) encode() []byte {
 
 func decodePartRow(b []byte) (r partRow, err error) {
 	if len(b) != partRowBytes || b[0] != partFormat {
-		return r, errRow
+		return r, blob.ErrRow
 	}
 	x := func(i int) uint64 { return binary.LittleEndian.Uint64(b[1+8*i:]) }
 	r.applied = Offsets{millrace.Offset(x(0)), millrace.Offset(x(1))}
@@ -183,7 +107,7 @@ func decodePartRow(b []byte) (r partRow, err error) {
 	r.dropped = x(4)
 	r.clock = millrace.Time(x(5))
 	if r.applied.Content < -1 || r.applied.Features < -1 {
-		return r, errRow
+		return r, blob.ErrRow
 	}
 	return r, nil
 }
@@ -201,17 +125,17 @@ func (f *Features) encode(dst []byte) []byte {
 // decodeFeatures reads a row; it shares b's memory.
 func decodeFeatures(subject string, b []byte) (f Features, err error) {
 	if len(b) == 0 || b[0] != featuresFormat {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[1:]
 	version, w := binary.Varint(b)
 	if w <= 0 {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[w:]
 	at, w := binary.Varint(b)
 	if w <= 0 || len(b)-w < 8 {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[w:]
 	return Features{Subject: subject, Version: version, Time: millrace.Time(at),
@@ -221,15 +145,4 @@ func decodeFeatures(subject string, b []byte) (f Features, err error) {
 func featuresDigest(e millrace.Entity, f *Features) uint64 {
 	return blob.DigestOf(xxhash.Sum64String(string(e)), xxhash.Sum64String(f.Subject), uint64(f.Version),
 		uint64(f.Time), uint64(f.Schema), xxhash.Sum64(f.Body))
-}
-
-// An id row: the time of the record, varint.
-func (r idRow) encode() []byte { return binary.AppendVarint(nil, int64(r.at)) }
-
-func decodeIDRow(b []byte) (idRow, error) {
-	at, w := binary.Varint(b)
-	if w <= 0 || w != len(b) {
-		return idRow{}, errRow
-	}
-	return idRow{millrace.Time(at), true}, nil
 }

@@ -166,11 +166,6 @@ func RecordSize(r *millrace.Record, schema int) int {
 	return uvarintLen(uint64(n)) + n
 }
 
-// AppendString appends a string behind its length.
-func AppendString[S ~string](dst []byte, s S) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
-}
-
 func appendRecord(dst []byte, r *millrace.Record, schema int) []byte {
 	dst = binary.AppendUvarint(dst, uint64(recordBody(r, schema)))
 	var flags byte

@@ -236,17 +236,17 @@ func TestCheckpointsHaveNoCounts(t *testing.T) {
 	}
 	kinds := map[byte]int{}
 	for _, f := range all[0].Files {
-		table, err := s.openTable("d/" + f.Name)
+		table, err := s.maker().Open("d/" + f.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for err = table.next(); err == nil && table.more; err = table.next() {
-			if !bytes.HasPrefix(table.key, []byte{0, 0}) {
-				t.Errorf("it has the key %x", table.key)
+		for err = table.Next(); err == nil && table.More; err = table.Next() {
+			if !bytes.HasPrefix(table.Key, []byte{0, 0}) {
+				t.Errorf("it has the key %x", table.Key)
 			}
-			kinds[table.key[2]]++
+			kinds[table.Key[2]]++
 		}
-		if err := errors.Join(err, table.close()); err != nil {
+		if err := errors.Join(err, table.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

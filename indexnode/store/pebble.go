@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tables"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -217,4 +218,9 @@ func (s *Store) Bytes(n millrace.Partition) (int64, error) {
 	start, end := partitionSpan(n)
 	bytes, err := s.db.EstimateDiskUsage(start, end)
 	return int64(bytes), here(err)
+}
+
+// maker makes and reads tables beside Pebble.
+func (s *Store) maker() tables.Maker {
+	return tables.Maker{FS: s.opts.FS, Options: s.dbo, Format: s.db.TableFormat()}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tables"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
@@ -578,21 +579,21 @@ func passing(now millrace.Time, step int) *Batch {
 
 // above counts the tombstones and the ranges in a table.
 func above(s *Store, path string, data []byte) (tombstones, ranges int, err error) {
-	var f *table
+	var f *tables.Table
 	if data != nil {
-		f, err = s.openBytes(data)
+		f, err = s.maker().OpenBytes(data)
 	} else {
-		f, err = s.openTable(path)
+		f, err = s.maker().Open(path)
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	for err = f.next(); err == nil && f.more; err = f.next() {
-		if f.kind == pebble.InternalKeyKindDelete {
+	for err = f.Next(); err == nil && f.More; err = f.Next() {
+		if f.Kind == pebble.InternalKeyKindDelete {
 			tombstones++
 		}
 	}
-	return tombstones, len(f.ranges), errors.Join(err, f.close())
+	return tombstones, len(f.Ranges), errors.Join(err, f.Close())
 }
 
 // sameRows compares the rows of a partition in two stores.

@@ -19,16 +19,13 @@ func isCorrupt(err error) bool {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
-	for _, e := range []error{blob.Err, blob.ErrChain, timeline.ErrState, blob.ErrRow, blob.ErrKey, blob.ErrFilter, errDigest, errLost, pebble.ErrCorruption} {
+	for _, e := range []error{blob.Err, blob.ErrChain, timeline.ErrState, blob.ErrRow, blob.ErrKey, blob.ErrFilter, timeline.ErrDigest, errLost, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
 	return pebble.IsCorruptionError(err)
 }
-
-// errDigest is a digest that does not follow from the records.
-var errDigest = errors.New("digest")
 
 // here marks an error that is neither corruption nor the caller's affair: the
 // call may be tried again.

@@ -56,14 +56,14 @@ func CutKey(key []byte) (t millrace.Timeline, prefix int, rest []byte, err error
 		return t, 0, nil, err
 	}
 	typ, rest, err := blob.CutString(rest)
-	if err != nil || !IsPart(rest) {
+	if err != nil || !isPart(rest) {
 		return t, 0, nil, blob.ErrKey
 	}
 	return millrace.Timeline{Entity: millrace.Entity(entity), Type: millrace.ContentType(typ)}, len(key) - len(rest), rest, nil
 }
 
-// IsPart reports whether a key behind its timeline says which row of it it is.
-func IsPart(rest []byte) bool {
+// isPart reports whether a key behind its timeline says which row of it it is.
+func isPart(rest []byte) bool {
 	if len(rest) == 0 {
 		return false
 	}

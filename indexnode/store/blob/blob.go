@@ -386,7 +386,7 @@ func (b *Blob) Newest() (millrace.Time, millrace.RecordID) { return b.ends(b.las
 func (b *Blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	rec, _, err := b.cut(off)
 	if err != nil {
-		panic(err) // openBlob has checked it
+		panic(err) // Open has checked it
 	}
 	_, id, t, _, err := position(rec)
 	if err != nil {

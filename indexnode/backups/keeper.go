@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/backup/objects"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -63,7 +64,7 @@ func (c Config) Validate() error {
 	need(c.Every >= 0, "every", fmt.Sprintf("%s is negative", c.Every), "leave it out for 15m")
 	need(c.Keep >= 0, "keep", fmt.Sprintf("%d backups cannot be kept", c.Keep), "leave it out for 24")
 	if c.To != "" {
-		errs = append(errs, backup.CheckURL(c.To))
+		errs = append(errs, objects.CheckURL(c.To))
 	}
 	return errors.Join(errs...)
 }

@@ -9,10 +9,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/disk"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -160,8 +164,9 @@ func ingestKeys(b *testing.B, n int) (us, amplification float64) {
 }
 
 func benchPebble() *pebble.Options {
-	s := &Store{opts: Options{MinFreeBytes: -1}.withDefaults(), ballast: new(ballast)}
+	s := &Store{opts: Options{MinFreeBytes: -1}.withDefaults()}
 	s.log = s.opts.Log
+	s.disk = disk.New(disk.Config{FS: s.opts.FS, MinFree: -1, Log: s.log, Stalls: func(error) {}})
 	o := s.pebbleOptions()
 	o.Experimental.SpanPolicyFunc = nil
 	return o
@@ -169,7 +174,7 @@ func benchPebble() *pebble.Options {
 
 func recordKey(dst []byte, p millrace.Partition, t millrace.Timeline, r millrace.Record) []byte {
 	dst = append(dst, byte(p>>8), byte(p))
-	dst = appendString(appendString(dst, t.Entity), t.Type)
+	dst = blob.AppendString(blob.AppendString(dst, t.Entity), t.Type)
 	dst = binary.BigEndian.AppendUint64(dst, ^uint64(r.Time))
 	return append(dst, r.ID...)
 }
@@ -238,7 +243,7 @@ func BenchmarkRead(b *testing.B) {
 				return len(rows.recs)
 			}))
 			get = append(get, perTimeline(b, names, func(p millrace.Partition, t millrace.Timeline) int {
-				v, closer, err := s.db.Get(headKey(timelinePrefix(p, t)))
+				v, closer, err := s.db.Get(timeline.HeadKey(timeline.Prefix(p, t)))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -315,7 +320,7 @@ type keyRows struct {
 }
 
 func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline, n int) error {
-	prefix := appendString(appendString([]byte{byte(p >> 8), byte(p)}, t.Entity), t.Type)
+	prefix := blob.AppendString(blob.AppendString([]byte{byte(p >> 8), byte(p)}, t.Entity), t.Type)
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 	if err != nil {
 		return err
@@ -329,10 +334,10 @@ func (r *keyRows) read(db *pebble.DB, p millrace.Partition, t millrace.Timeline,
 		k := it.Key()[len(prefix):]
 		at := len(r.buf)
 		r.buf = append(append(r.buf, k[8:]...), v...)
-		id, value := alias(r.buf[at:at+len(k)-8]), r.buf[at+len(k)-8:]
+		id, value := unsafe.String(&r.buf[at], len(k)-8), r.buf[at+len(k)-8:]
 		version, w := binary.Varint(value[1:])
 		if w <= 0 || len(value) < 9+w {
-			return errors.Join(errRow, it.Close())
+			return errors.Join(blob.ErrRow, it.Close())
 		}
 		r.recs = append(r.recs, millrace.Record{ID: millrace.RecordID(id), Object: millrace.Object(id), Deleted: value[0] != 0,
 			Time: millrace.Time(^binary.BigEndian.Uint64(k)), Version: version,

@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // TestChains runs the scripts of testdata. Every timeline is of partition 0.
@@ -199,42 +201,42 @@ func (w *chainScript) draw(name millrace.Timeline) string {
 }
 
 func drawTimeline(s *Store, n millrace.Partition, name millrace.Timeline) string {
-	t, err := openTimeline(s, n, name, s.opts.MaxBlobBytes)
+	t, err := timeline.Open((*source)(s), n, name, s.opts.MaxBlobBytes)
 	if dirty := s.parts[n].timelines[name]; dirty != nil {
 		t = dirty
 	}
 	if err == nil {
-		err = t.loadChain()
+		err = t.LoadChain()
 	}
 	if err != nil {
 		return err.Error() + "\n"
 	}
-	if t.head == nil {
+	if t.Head == nil {
 		return "nothing\n"
 	}
 	var b strings.Builder
-	drawBlob(&b, "head", t.head)
-	for _, l := range slices.Backward(t.links()) {
-		blob, err := t.blobAt(&l)
+	drawBlob(&b, "head", t.Head)
+	for _, l := range slices.Backward(t.Links()) {
+		older, err := t.BlobAt(&l)
 		if err != nil {
 			return err.Error() + "\n"
 		}
-		if got := linkOf(l.suffix, blob); got != l {
+		if got := blob.LinkOf(l.Suffix, older); got != l {
 			fmt.Fprintf(&b, " METADATA %+v SHOULD BE %+v", l, got)
 		}
-		drawBlob(&b, fmt.Sprintf(" → m_%d", l.suffix), blob)
+		drawBlob(&b, fmt.Sprintf(" → m_%d", l.Suffix), older)
 	}
-	if t.chain != nil {
-		fmt.Fprintf(&b, "  next m_%d", t.chain.next)
-		if f := t.chain.floor; f != nil {
-			fmt.Fprintf(&b, "  floor %s@%d", f.id, f.time)
+	if t.Chain != nil {
+		fmt.Fprintf(&b, "  next m_%d", t.Chain.Next)
+		if f := t.Chain.Floor; f != nil {
+			fmt.Fprintf(&b, "  floor %s@%d", f.ID, f.Time)
 		}
 	}
 	return b.String() + "\n"
 }
 
-func drawBlob(b *strings.Builder, name string, blob *blob) {
-	recs, err := blob.decodeAll(nil)
+func drawBlob(b *strings.Builder, name string, blob *blob.Blob) {
+	recs, err := blob.DecodeAll(nil)
 	if err != nil {
 		b.WriteString(err.Error())
 		return

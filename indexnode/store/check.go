@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Report counts what Check saw.
@@ -53,38 +54,13 @@ type checker struct {
 	counts map[millrace.ContentType]*Counts // of what is there
 	here   *Counts                          // of the type of the timeline at hand
 
-	// The timeline at hand:
-	prefix []byte
-	name   millrace.Timeline
-	hash   uint64
-	head   *head
-	chain  *chain
-	blobs  map[uint32]span // of the older blobs seen
-	filter *filter
-	ids    map[millrace.RecordID]millrace.Time // outside the head
-	inHead map[millrace.RecordID]bool          // where there are others
-	rows   int                                 // id rows that are right
-
-	recs []millrace.Record // of the blob at hand, while it is there
-	room []byte            // with what is kept of the timeline at hand
-}
-
-// head is what a timeline's newest blob was found to hold.
-type head struct {
-	count    int
-	hasChain bool
-	oldest   millrace.Time
-	oldestID millrace.RecordID
-}
-
-// span is what an older blob was found to hold.
-type span struct {
-	link             link
-	oldestID, newest millrace.RecordID
+	timelines timeline.Checker
 }
 
 func newChecker(ctx context.Context, n millrace.Partition) *checker {
-	return &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}, counts: map[millrace.ContentType]*Counts{}}
+	c := &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}, counts: map[millrace.ContentType]*Counts{}}
+	c.timelines.Found = c
+	return c
 }
 
 func (c *checker) run(r pebble.Reader) error {
@@ -100,39 +76,39 @@ func (c *checker) add(k, v []byte) error {
 	switch k[2] {
 	case kindPart:
 		if len(k) != 3 {
-			return errKey
+			return blob.ErrKey
 		}
 		var err error
 		c.row, err = decodePartRow(v)
 		return err
 	case kindOrigin:
 		if len(k) != 3 || len(v) > MaxOriginBytes {
-			return fmt.Errorf("%w: origin", errRow)
+			return fmt.Errorf("%w: origin", blob.ErrRow)
 		}
 		c.origin = bytes.Clone(v)
 		return nil
 	case kindFeatures:
 		return c.features(k, v)
-	case kindTimeline:
-		return c.timelineRow(k, v)
+	case timeline.Kind:
+		return c.timelines.Add(k, v)
 	}
-	return fmt.Errorf("%w: of kind %#x", errKey, k[2])
+	return fmt.Errorf("%w: of kind %#x", blob.ErrKey, k[2])
 }
 
 // end checks what holds of all rows together.
 func (c *checker) end() error {
-	if err := c.endTimeline(); err != nil {
+	if err := c.timelines.End(); err != nil {
 		return err
 	}
 	c.sum.Content += c.row.dropped
 	if c.sum != c.row.digest {
-		return fmt.Errorf("%w: %x is there, %x was applied", errDigest, c.sum, c.row.digest)
+		return fmt.Errorf("%w: %x is there, %x was applied", timeline.ErrDigest, c.sum, c.row.digest)
 	}
 	return nil
 }
 
 func (c *checker) features(k, v []byte) error {
-	entity, subject, err := cutString(k[3:])
+	entity, subject, err := blob.CutString(k[3:])
 	if err != nil {
 		return err
 	}
@@ -142,29 +118,6 @@ func (c *checker) features(k, v []byte) error {
 	}
 	c.report.Features++
 	c.sum.Features += featuresDigest(millrace.Entity(entity), &f)
-	return nil
-}
-
-func (c *checker) timelineRow(k, v []byte) error {
-	rest, same := bytes.CutPrefix(k, c.prefix)
-	if !same || c.prefix == nil {
-		if err := c.endTimeline(); err != nil {
-			return err
-		}
-		if err := c.ctx.Err(); err != nil {
-			return err
-		}
-		name, n, _, err := cutTimeline(k)
-		if err != nil {
-			return err
-		}
-		c.begin(k[:n], name)
-		c.here = c.countsOf(name.Type)
-		rest = k[n:]
-	}
-	if err := c.part(rest, v); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
 	return nil
 }
 
@@ -181,7 +134,7 @@ func (c *checker) countsOf(t millrace.ContentType) *Counts {
 
 // scan counts a record that is there.
 func (c *Counts) scan(r *millrace.Record) {
-	c.Bytes += int64(recordSize(r, 0))
+	c.Bytes += int64(blob.RecordSize(r, 0))
 	if r.Deleted {
 		c.Deleted++
 		return
@@ -190,196 +143,32 @@ func (c *Counts) scan(r *millrace.Record) {
 	c.Newest = max(c.Newest, r.Time)
 }
 
-// begin goes on to another timeline, in the room and the maps of the last.
-func (c *checker) begin(prefix []byte, name millrace.Timeline) {
-	c.prefix, c.name, c.hash = append(c.prefix[:0], prefix...), name, timelineDigest(name)
-	c.head, c.chain, c.filter, c.rows, c.room = nil, nil, nil, 0, c.room[:0]
-	c.blobs, c.ids, c.inHead = emptied(c.blobs), emptied(c.ids), emptied(c.inHead)
+// Timeline implements [timeline.Found].
+func (c *checker) Timeline(name millrace.Timeline) error {
+	c.here = c.countsOf(name.Type)
+	return c.ctx.Err()
 }
 
-// emptied returns an empty map: m, unless that costs more than a new one.
-func emptied[K comparable, V any](m map[K]V) map[K]V {
-	if m == nil || len(m) > 1024 {
-		return map[K]V{}
-	}
-	clear(m)
-	return m
-}
-
-// roomBytes is how much room a checker makes at a time.
-const roomBytes = 256 << 10
-
-// keep returns a copy of bytes that lasts as long as their timeline is at hand.
-func (c *checker) keep(b []byte) []byte {
-	if len(b) > cap(c.room)-len(c.room) {
-		c.room = make([]byte, 0, max(roomBytes, len(b))) // what was kept stays in the old
-	}
-	n := len(c.room)
-	c.room = append(c.room, b...)
-	return c.room[n:len(c.room):len(c.room)]
-}
-
-// keepID keeps an id.
-func (c *checker) keepID(id millrace.RecordID) millrace.RecordID {
-	return millrace.RecordID(alias(c.keep(unsafe.Slice(unsafe.StringData(string(id)), len(id)))))
-}
-
-func (c *checker) part(rest, v []byte) (err error) {
-	if !isPart(rest) {
-		return errKey
-	}
-	switch rest[0] {
-	case partHead:
-		b, err := c.blob(v)
-		if err != nil {
-			return fmt.Errorf("head: %w", err)
-		}
-		c.head = &head{count: b.count(), hasChain: b.hasChain()}
-		if c.head.count > 0 {
-			at, id := b.oldest()
-			c.head.oldest, c.head.oldestID = at, c.keepID(id)
-		}
-		if c.head.hasChain {
-			for i := range c.recs {
-				c.inHead[c.keepID(c.recs[i].ID)] = true
-			}
-		}
-		return nil
-	case partChain:
-		c.chain, err = decodeChain(v)
-		return err
-	case partOlder:
-		suffix := uint32(rest[1])<<24 | uint32(rest[2])<<16 | uint32(rest[3])<<8 | uint32(rest[4])
-		if err := c.older(suffix, v); err != nil {
-			return fmt.Errorf("m_%d: %w", suffix, err)
-		}
-	case partFilter:
-		c.filter, err = decodeFilter(c.keep(v))
-		return err
-	case partID:
-		row, err := decodeIDRow(v)
-		if err != nil {
-			return err
-		}
-		if at, ok := c.ids[millrace.RecordID(rest[1:])]; !ok {
-			c.report.StaleRows++
-		} else if at != row.at {
-			return fmt.Errorf("%w: id row of %q says %d, it is at %d", errRow, rest[1:], row.at, at)
-		} else {
-			c.rows++
-		}
-	}
-	return nil
-}
-
-// blob checks a blob by itself, its digest too, and leaves its records in recs.
-// Both are read from v, and are gone with it.
-func (c *checker) blob(v []byte) (*blob, error) {
-	b, err := openBlob(v)
-	if err != nil {
-		return nil, err
-	}
-	if c.recs, err = b.decodeAll(c.recs[:0]); err != nil {
-		return nil, err
-	}
-	sum := uint64(0)
-	for i := range c.recs {
-		sum += recordDigest(c.hash, &c.recs[i])
-		if !c.recs[i].Deleted {
+// Blob implements [timeline.Found].
+func (c *checker) Blob(recs []millrace.Record, digest uint64) {
+	for i := range recs {
+		if !recs[i].Deleted {
 			c.report.Live++
 		}
-		c.here.scan(&c.recs[i])
-	}
-	if sum != b.digest() {
-		return nil, fmt.Errorf("%w: blob", errDigest)
+		c.here.scan(&recs[i])
 	}
 	c.report.Blobs++
-	c.report.Records += len(c.recs)
-	c.sum.Content += sum
-	return b, nil
+	c.report.Records += len(recs)
+	c.sum.Content += digest
 }
 
-func (c *checker) older(suffix uint32, v []byte) error {
-	b, err := c.blob(v)
-	if err != nil {
-		return err
-	}
-	if b.count() == 0 || b.hasChain() {
-		return errChainState
-	}
-	for i := range c.recs {
-		r := &c.recs[i]
-		if _, twice := c.ids[r.ID]; twice || c.inHead[r.ID] {
-			return fmt.Errorf("%w: %q twice", errChainState, r.ID)
-		}
-		c.ids[c.keepID(r.ID)] = r.Time
-	}
-	_, oldest := b.oldest()
-	_, newest := b.newest()
-	c.blobs[suffix] = span{linkOf(suffix, b), c.keepID(oldest), c.keepID(newest)}
-	return nil
-}
+// StaleRow implements [timeline.Found].
+func (c *checker) StaleRow() { c.report.StaleRows++ }
 
-// endTimeline checks what holds between the rows of the timeline at hand.
-func (c *checker) endTimeline() error {
-	if c.prefix == nil {
-		return nil
-	}
-	if err := c.whole(); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
+// End implements [timeline.Found].
+func (c *checker) End(records bool) {
 	c.report.Timelines++
-	if c.head.count > 0 {
+	if records {
 		c.here.Timelines++
 	}
-	return nil
-}
-
-func (c *checker) whole() error {
-	if c.head == nil || c.head.hasChain != (c.chain != nil) {
-		return fmt.Errorf("%w: head and chain", errChainState)
-	}
-	if c.chain == nil {
-		if len(c.blobs) > 0 || c.filter != nil || c.head.count == 0 {
-			return fmt.Errorf("%w: orphans without a chain", errChainState)
-		}
-		return nil
-	}
-	if len(c.blobs) != len(c.chain.links) {
-		return fmt.Errorf("%w: %d older blobs, %d in the chain", errChainState, len(c.blobs), len(c.chain.links))
-	}
-	if c.head.count == 0 && len(c.blobs) > 0 {
-		return fmt.Errorf("%w: empty head before others", errChainState)
-	}
-	for i, l := range c.chain.links {
-		b, ok := c.blobs[l.suffix]
-		if !ok || b.link != l {
-			return fmt.Errorf("%w: metadata of m_%d", errChainState, l.suffix)
-		}
-		nextTime, nextID := c.next(i)
-		if !newer(nextTime, nextID, l.newest, b.newest) {
-			return fmt.Errorf("%w: m_%d is not older than the next", errChainState, l.suffix)
-		}
-	}
-	if c.rows != len(c.ids) {
-		return fmt.Errorf("%w: %d records outside the head, %d of them have an id row", errChainState, len(c.ids), c.rows)
-	}
-	for id := range c.ids {
-		if c.filter == nil || !c.filter.mayHave(id) {
-			return fmt.Errorf("%w: %q is not in it", errFilter, id)
-		}
-	}
-	return nil
-}
-
-// next is the oldest position of the blob before the i-th link's.
-func (c *checker) next(i int) (millrace.Time, millrace.RecordID) {
-	if i+1 == len(c.chain.links) {
-		return c.head.oldest, c.head.oldestID
-	}
-	b, ok := c.blobs[c.chain.links[i+1].suffix]
-	if !ok {
-		return -maxTime, ""
-	}
-	return b.link.oldest, b.oldestID
 }

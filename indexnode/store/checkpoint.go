@@ -9,9 +9,10 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/disk"
+	"github.com/millrace/millrace/indexnode/store/tables"
 )
 
 // Checkpoint is a partition as it was at one moment, in files outside of the
@@ -169,15 +170,7 @@ func (s *Store) keepOnly(dir string, of []Checkpoint) error {
 			err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
 		}
 	}
-	return errors.Join(err, syncDir(fs, dir))
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(err, disk.SyncDir(fs, dir))
 }
 
 // opened is a checkpoint that is open as a store of Pebble's.
@@ -248,13 +241,13 @@ func (v *opened) tables() (own map[millrace.Partition][]levelTable, mixed map[mi
 	}
 	slices.Reverse(levels[0]) // Pebble has the oldest of this level first
 	own, mixed = make(map[millrace.Partition][]levelTable), make(map[millrace.Partition]bool)
-	for level, tables := range levels {
-		for _, t := range tables {
+	for level, all := range levels {
+		for _, t := range all {
 			parts, copies := holders(t.Smallest.UserKey, t.Largest.UserKey)
 			alone := len(parts) == 1 && len(copies) == 0 && !t.Virtual
 			for _, n := range parts {
 				if alone {
-					own[n] = append(own[n], levelTable{t, level == lowestLevel})
+					own[n] = append(own[n], levelTable{t, level == tables.LowestLevel})
 				} else {
 					mixed[n] = true
 				}
@@ -293,19 +286,24 @@ func (v *opened) takenAsItIs(name string, smallest, largest pebble.SeqNum) (bool
 	if smallest != largest {
 		return false, nil
 	}
-	t, err := v.s.openTable(v.s.opts.FS.PathJoin(v.dir, name))
+	t, err := v.s.maker().Open(v.s.opts.FS.PathJoin(v.dir, name))
 	if err != nil {
 		return false, err
 	}
-	defer t.close()
-	err = t.next()
-	return t.more && t.seq == 0 && len(t.ranges) == 0, err
+	defer t.Close()
+	err = t.Next()
+	return t.More && t.Seq == 0 && len(t.Ranges) == 0, err
 }
 
 // copy writes a partition's rows into tables of its own.
 func (v *opened) copy(n millrace.Partition) ([]File, error) {
-	w := &tables{s: v.s, dir: v.dir, prefix: fmt.Sprintf("partition-%03d-", n), level: lowestLevel}
+	w := &tables.Writer{Maker: v.s.maker(), Dir: v.dir, Prefix: fmt.Sprintf("partition-%03d-", n), Level: tables.LowestLevel}
 	start, _ := partitionSpan(n)
-	err := scan(v.db, start, func(k, value []byte) error { return w.add(pebble.InternalKeyKindSet, k, value) })
-	return w.files, errors.Join(err, w.finish())
+	err := scan(v.db, start, func(k, value []byte) error { return w.Add(pebble.InternalKeyKindSet, k, value) })
+	err = errors.Join(err, w.Finish())
+	files := make([]File, len(w.Files))
+	for i, f := range w.Files {
+		files[i] = File{Name: f.Name, Size: f.Size, Bottom: true}
+	}
+	return files, err
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // TestConcurrent has a writer a partition, readers, flushes, sweeps, checks and
@@ -79,7 +80,7 @@ func TestConcurrent(t *testing.T) {
 				if i == 0 || recs[i].Version == 0 {
 					old = recs[i].Version
 				}
-				if recs[i].Version != old || i > 0 && !newer(recs[i-1].Time, recs[i-1].ID, recs[i].Time, recs[i].ID) {
+				if recs[i].Version != old || i > 0 && !blob.Newer(recs[i-1].Time, recs[i-1].ID, recs[i].Time, recs[i].ID) {
 					return fmt.Errorf("record %d of %d: %+v", i, len(recs), recs[i])
 				}
 			}

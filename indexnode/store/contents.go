@@ -8,7 +8,11 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Contents is all that a partition holds, as it was when [Store.Contents]
@@ -87,7 +91,7 @@ var errEnough = errors.New("enough")
 
 func (c *Contents) features(give func(Row) error) error {
 	return scan(c.snap, partitionKey(c.snap.p.p, kindFeatures), func(k, v []byte) error {
-		entity, subject, err := cutString(k[3:])
+		entity, subject, err := blob.CutString(k[3:])
 		if err != nil {
 			return err
 		}
@@ -119,31 +123,31 @@ func (c *Contents) timelines(give func(Row) error) error {
 
 // timeline gives the records of one timeline that retention keeps.
 func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error {
-	prefix := timelinePrefix(c.snap.p.p, name)
-	b, err := c.blob(headKey(prefix))
+	prefix := timeline.Prefix(c.snap.p.p, name)
+	b, err := c.blob(timeline.HeadKey(prefix))
 	if err != nil {
 		return err
 	}
-	var older chain
-	if b.hasChain() {
+	var older blob.Chain
+	if b.HasChain() {
 		if older, err = c.chain(prefix); err != nil {
 			return err
 		}
 	}
-	k, hash := c.snap.s.keeper(name.Type, c.row.clock), timelineDigest(name)
-	for i, n := len(older.links), 0; ; {
-		recs, err := b.decodeAll(nil) // the oldest first
+	k, hash := c.snap.s.keeper(name.Type, c.row.clock), blob.TimelineDigest(name)
+	for i, n := len(older.Links), 0; ; {
+		recs, err := b.DecodeAll(nil) // the oldest first
 		if err != nil {
 			return err
 		}
 		for j := range slices.Backward(recs) {
 			r := &recs[j]
-			if n++; k.count > 0 && n > k.count || r.Time < k.horizon || older.floor.under(r.Time, r.ID) {
+			if n++; k.Count > 0 && n > k.Count || r.Time < k.Horizon || older.Floor.Under(r.Time, r.ID) {
 				return nil // nor is anything behind it kept
 			}
 			if err := give(Row{
 				Key: prefix[2:], Timeline: name, ID: r.ID, Time: r.Time, Version: r.Version,
-				Deleted: r.Deleted, Schema: r.Schema, Sum: recordDigest(hash, r),
+				Deleted: r.Deleted, Schema: r.Schema, Sum: blob.RecordDigest(hash, r),
 			}); err != nil {
 				return err
 			}
@@ -151,28 +155,173 @@ func (c *Contents) timeline(name millrace.Timeline, give func(Row) error) error 
 		if i--; i < 0 {
 			return nil
 		}
-		if b, err = c.blob(olderKey(prefix, older.links[i].suffix)); err != nil {
+		if b, err = c.blob(timeline.OlderKey(prefix, older.Links[i].Suffix)); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Contents) chain(prefix []byte) (chain, error) {
-	b, err := get(c.snap, chainKey(prefix))
+func (c *Contents) chain(prefix []byte) (blob.Chain, error) {
+	b, err := get(c.snap, timeline.ChainKey(prefix))
 	if err != nil || b == nil {
-		return chain{}, cmp.Or(err, errChainState)
+		return blob.Chain{}, cmp.Or(err, timeline.ErrState)
 	}
-	all, err := decodeChain(b)
+	all, err := blob.DecodeChain(b)
 	if err != nil {
-		return chain{}, err
+		return blob.Chain{}, err
 	}
 	return *all, nil
 }
 
-func (c *Contents) blob(key []byte) (*blob, error) {
+func (c *Contents) blob(key []byte) (*blob.Blob, error) {
 	b, err := get(c.snap, key)
 	if err != nil || b == nil {
-		return nil, cmp.Or(err, errChainState)
+		return nil, cmp.Or(err, timeline.ErrState)
 	}
-	return openBlob(b)
+	return blob.Open(b)
+}
+
+// Timelines ranges over the timelines of a partition as they are when the
+// range begins.
+func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		snap, err := s.snapshot(n)
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer snap.Close()
+		for t, err := range heads(snap, n) {
+			if !yield(t, snap.failed(err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Routes ranges over the entities of a partition that route features, as they
+// are when the range begins.
+func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		snap, err := s.snapshot(n)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer snap.Close()
+		for e, err := range routes(snap, n) {
+			if !yield(e, snap.failed(err)) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// snapshot is a partition as it was at one time.
+type snapshot struct {
+	*pebble.Snapshot
+	s       *Store
+	p       *part
+	epoch   int
+	counted counted
+}
+
+// failed is [Store.failed] for what was read from the snapshot.
+func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
+
+// snapshot fixes a partition, with everything applied in it.
+func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.ready(s); err != nil {
+		return nil, err
+	}
+	if p.changed {
+		if err := p.write(s); err != nil {
+			return nil, s.rewind(p, err)
+		}
+	}
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
+}
+
+// heads ranges over the timelines that have a head.
+func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
+	return func(yield func(millrace.Timeline, error) bool) {
+		prefix := partitionKey(n, timeline.Kind)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield(millrace.Timeline{}, err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			t, n, rest, err := timeline.CutKey(it.Key())
+			if err != nil || rest[0] == timeline.PartHead {
+				if !yield(t, err) || err != nil {
+					return
+				}
+			}
+			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), timeline.PartID+1))
+		}
+		if err := it.Error(); err != nil {
+			yield(millrace.Timeline{}, err)
+		}
+	}
+}
+
+// routes ranges over the entities that have rows of features.
+func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, error] {
+	return func(yield func(millrace.Entity, error) bool) {
+		prefix := partitionKey(n, kindFeatures)
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer it.Close()
+		for ok := it.First(); ok; {
+			e, _, err := blob.CutString(it.Key()[len(prefix):])
+			if !yield(millrace.Entity(e), err) || err != nil {
+				return
+			}
+			ok = it.SeekGE(after(featuresPrefix(n, millrace.Entity(e))))
+		}
+		if err := it.Error(); err != nil {
+			yield("", err)
+		}
+	}
+}
+
+// scan visits the rows whose key begins with prefix, in key order.
+func scan(r pebble.Reader, prefix []byte, visit func(k, v []byte) error) (err error) {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err == nil {
+			err = visit(it.Key(), v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// after is the first key behind those that begin with prefix.
+func after(prefix []byte) []byte {
+	end := slices.Clone(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
 }

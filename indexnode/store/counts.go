@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // Counts is how much a partition has of a content type. See DESIGN.md.
@@ -122,9 +123,9 @@ func (n *typeTally) expire(r *millrace.Record) {
 	}
 }
 
-// expireBlob counts that retention drops all records of a blob.
-func (n *typeTally) expireBlob(b *blob) error {
-	recs, err := b.decodeAll(nil)
+// ExpireBlob counts that retention drops all records of a blob.
+func (n *typeTally) ExpireBlob(b *blob.Blob) error {
+	recs, err := b.DecodeAll(nil)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (n *typeTally) expireBlob(b *blob) error {
 }
 
 func (n *typeTally) there(r *millrace.Record, sign int64) {
-	n.Bytes += sign * int64(recordSize(r, 0))
+	n.Bytes += sign * int64(blob.RecordSize(r, 0))
 	if r.Deleted {
 		n.Deleted += sign
 	} else {
@@ -171,7 +172,7 @@ func (c *tally) encode(of countsOf) []byte {
 	b = binary.LittleEndian.AppendUint64(b, of.dropped)
 	b = binary.AppendUvarint(b, uint64(len(c.types)))
 	for _, name := range slices.Sorted(maps.Keys(c.types)) {
-		b = appendString(b, name)
+		b = blob.AppendString(b, name)
 		for _, f := range c.types[name].fields() {
 			b = binary.AppendVarint(b, *f)
 		}
@@ -183,16 +184,16 @@ func (c *tally) encode(of countsOf) []byte {
 func decodeCounts(b []byte, of countsOf) (map[millrace.ContentType]Counts, error) {
 	const header = 1 + 8 + 8
 	if len(b) < header || b[0] != countsFormat || of != (countsOf{binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:])}) {
-		return nil, errRow
+		return nil, blob.ErrRow
 	}
 	n, w := binary.Uvarint(b[header:])
 	if w <= 0 || n > MaxTypes+1 {
-		return nil, errRow
+		return nil, blob.ErrRow
 	}
 	b = b[header+w:]
 	all := make(map[millrace.ContentType]Counts, n)
 	for range n {
-		name, rest, err := cutString(b)
+		name, rest, err := blob.CutString(b)
 		if err != nil {
 			return nil, err
 		}
@@ -200,14 +201,14 @@ func decodeCounts(b []byte, of countsOf) (map[millrace.ContentType]Counts, error
 		for _, f := range c.fields() {
 			v, w := binary.Varint(rest)
 			if w <= 0 {
-				return nil, errRow
+				return nil, blob.ErrRow
 			}
 			*f, rest = v, rest[w:]
 		}
 		all[millrace.ContentType(name)], b = c, rest
 	}
 	if len(b) > 0 || uint64(len(all)) != n {
-		return nil, errRow
+		return nil, blob.ErrRow
 	}
 	return all, nil
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -87,9 +89,9 @@ func BenchmarkCounts(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			blob, err := openBlob(v)
+			blob, err := blob.Open(v)
 			if err == nil {
-				err = c.expireBlob(blob)
+				err = c.ExpireBlob(blob)
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -123,15 +125,15 @@ func tailBlob(b *testing.B, s *Store) (key []byte, records int) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			t, err := openTimeline(s, p, name, s.opts.MaxBlobBytes)
+			t, err := timeline.Open((*source)(s), p, name, s.opts.MaxBlobBytes)
 			if err == nil {
-				err = t.loadChain()
+				err = t.LoadChain()
 			}
 			if err != nil {
 				b.Fatal(err)
 			}
-			if links := t.links(); len(links) > 0 {
-				return olderKey(t.prefix, links[0].suffix), int(links[0].count)
+			if links := t.Links(); len(links) > 0 {
+				return timeline.OlderKey(t.Prefix, links[0].Suffix), int(links[0].Count)
 			}
 		}
 	}

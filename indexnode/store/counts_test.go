@@ -13,6 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // scanCounts counts what is there of a partition, record by record: what
@@ -23,16 +25,16 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 		if err != nil {
 			return nil, err
 		}
-		t, err := openTimeline(s, n, name, s.opts.MaxBlobBytes)
+		t, err := timeline.Open((*source)(s), n, name, s.opts.MaxBlobBytes)
 		if err == nil {
-			err = t.loadChain()
+			err = t.LoadChain()
 		}
 		if err != nil {
 			return nil, err
 		}
-		blobs := []*blob{t.head}
-		for _, l := range t.links() {
-			b, err := t.blobAt(&l)
+		blobs := []*blob.Blob{t.Head}
+		for _, l := range t.Links() {
+			b, err := t.BlobAt(&l)
 			if err != nil {
 				return nil, err
 			}
@@ -43,11 +45,11 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 			c = new(Counts)
 			all[name.Type] = c
 		}
-		if t.head.count() > 0 {
+		if t.Head.Count() > 0 {
 			c.Timelines++
 		}
 		for _, b := range blobs {
-			recs, err := b.decodeAll(nil)
+			recs, err := b.DecodeAll(nil)
 			if err != nil {
 				return nil, err
 			}
@@ -55,7 +57,7 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 				if !r.Deleted {
 					c.Newest = max(c.Newest, r.Time)
 				}
-				c.Bytes += int64(len(appendRecord(nil, &r, 0)))
+				c.Bytes += int64(len(blob.Encode([]millrace.Record{r}, 0).Buf) - len(blob.Encode(nil, 0).Buf) - 8)
 				if r.Deleted {
 					c.Deleted++
 				} else {
@@ -234,17 +236,17 @@ func TestCheckpointsHaveNoCounts(t *testing.T) {
 	}
 	kinds := map[byte]int{}
 	for _, f := range all[0].Files {
-		table, err := s.openTable("d/" + f.Name)
+		table, err := s.maker().Open("d/" + f.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for err = table.next(); err == nil && table.more; err = table.next() {
-			if !bytes.HasPrefix(table.key, []byte{0, 0}) {
-				t.Errorf("it has the key %x", table.key)
+		for err = table.Next(); err == nil && table.More; err = table.Next() {
+			if !bytes.HasPrefix(table.Key, []byte{0, 0}) {
+				t.Errorf("it has the key %x", table.Key)
 			}
-			kinds[table.key[2]]++
+			kinds[table.Key[2]]++
 		}
-		if err := errors.Join(err, table.close()); err != nil {
+		if err := errors.Join(err, table.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -113,7 +113,7 @@ func (s *Store) mend(cause error) error {
 
 // attempt opens Pebble and reads what is kept in memory.
 func (s *Store) attempt() (err error) {
-	if err := s.roomToOpen(); err != nil {
+	if err := s.disk.RoomToOpen(); err != nil {
 		return err
 	}
 	if err := s.checkManifest(); err != nil {
@@ -132,7 +132,7 @@ func (s *Store) attempt() (err error) {
 
 func (s *Store) openPebble(o *pebble.Options) (*pebble.DB, error) {
 	var db *pebble.DB
-	err := s.orEnd(func() (err error) {
+	err := s.disk.OrEnd(func() (err error) {
 		db, err = pebble.Open(s.dir, o)
 		return err
 	})
@@ -328,7 +328,7 @@ func holders(first, last []byte) (parts, copies []millrace.Partition) {
 
 // excise removes all keys from start up to end, without reading them.
 func (s *Store) excise(start, end []byte) error {
-	return s.orEnd(func() error { return s.db.Excise(context.Background(), pebble.KeyRange{Start: start, End: end}) })
+	return s.disk.OrEnd(func() error { return s.db.Excise(context.Background(), pebble.KeyRange{Start: start, End: end}) })
 }
 
 // setAside moves a store that does not open out of the way.

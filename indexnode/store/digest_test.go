@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 // What digests are, said a second time and with nothing of the store's: XXH64,
@@ -112,7 +113,7 @@ func TestDigestsAreWhatTheyWere(t *testing.T) {
 		if got := recordByDefinition(c.name, &c.r); got != c.want {
 			t.Errorf("record %d: %#x by definition, want %#x", i, got, c.want)
 		}
-		if got := recordDigest(timelineDigest(c.name), &c.r); got != c.want {
+		if got := blob.RecordDigest(blob.TimelineDigest(c.name), &c.r); got != c.want {
 			t.Errorf("record %d: %#x, want %#x", i, got, c.want)
 		}
 		var b Batch

@@ -9,6 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // isCorrupt reports whether an error says that what is stored cannot be right,
@@ -17,16 +19,13 @@ func isCorrupt(err error) bool {
 	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
 		return false // Pebble takes a failing read of a footer for a bad file
 	}
-	for _, e := range []error{errBlob, errChain, errChainState, errRow, errKey, errFilter, errDigest, errLost, pebble.ErrCorruption} {
+	for _, e := range []error{blob.Err, blob.ErrChain, timeline.ErrState, blob.ErrRow, blob.ErrKey, blob.ErrFilter, timeline.ErrDigest, errLost, pebble.ErrCorruption} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
 	return pebble.IsCorruptionError(err)
 }
-
-// errDigest is a digest that does not follow from the records.
-var errDigest = errors.New("digest")
 
 // here marks an error that is neither corruption nor the caller's affair: the
 // call may be tried again.
@@ -103,7 +102,7 @@ func (s *Store) loadQuarantine(node map[string][]byte) error {
 			continue
 		}
 		if len(row) != 3 || int(row[1])<<8|int(row[2]) >= len(s.parts) {
-			return errKey
+			return blob.ErrKey
 		}
 		s.parts[int(row[1])<<8|int(row[2])].bad = errors.New(string(v))
 	}

@@ -23,7 +23,7 @@ func (s *Store) Flush() error {
 func (s *Store) flush(stop <-chan struct{}) error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
-	if err := s.stuck(); err != nil {
+	if err := s.disk.Stuck(); err != nil {
 		return err
 	}
 	if err := s.room(s.opts.MinFreeBytes / 4); err != nil {
@@ -97,10 +97,10 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 			return nil
 		case <-stop:
 			return ErrClosed
-		case <-s.ended:
-			return s.endedBy
+		case <-s.disk.Ended():
+			return s.disk.Why()
 		case <-f.stop:
-			if f.any || s.stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
+			if f.any || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
 			f = s.watchFailures() // there is space by now
@@ -154,7 +154,7 @@ func (p *part) write(s *Store) error {
 // it is applied: torn apart they would lose records or apply them twice.
 func (p *part) fill(b *pebble.Batch) error {
 	for _, t := range p.timelines {
-		if err := t.write(b); err != nil {
+		if err := t.Write(b); err != nil {
 			return err
 		}
 	}
@@ -177,51 +177,6 @@ func (p *part) fill(b *pebble.Batch) error {
 		}
 	}
 	return b.Set(partitionKey(p.p, kindPart), p.row.encode(), nil)
-}
-
-// write puts the timeline's changed rows into a batch.
-func (t *timeline) write(b *pebble.Batch) error {
-	var err error
-	set := func(key, value []byte) {
-		if err == nil {
-			err = b.Set(key, value, nil)
-		}
-	}
-	drop := func(key []byte) {
-		if err == nil {
-			err = b.Delete(key, nil)
-		}
-	}
-	if t.gone {
-		err = b.DeleteRange(append(slices.Clone(t.prefix), partHead), append(slices.Clone(t.prefix), partID+1), nil)
-	}
-	switch {
-	case !t.headDirty:
-	case t.head.count() == 0 && !t.head.hasChain():
-		drop(headKey(t.prefix))
-	default:
-		set(headKey(t.prefix), t.head.buf)
-	}
-	if t.chainDirty {
-		set(chainKey(t.prefix), t.chain.encode(nil))
-	}
-	if t.seenDirty {
-		set(filterKey(t.prefix), t.seen.encode())
-	}
-	for suffix, blob := range t.older {
-		set(olderKey(t.prefix, suffix), blob.buf)
-	}
-	for _, suffix := range t.dead {
-		drop(olderKey(t.prefix, suffix))
-	}
-	for id, row := range t.ids {
-		if row.present {
-			set(idKey(t.prefix, id), row.encode())
-		} else {
-			drop(idKey(t.prefix, id))
-		}
-	}
-	return err
 }
 
 // flushLoop flushes when enough has gathered, or when it is old enough.

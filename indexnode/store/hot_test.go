@@ -8,6 +8,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -22,8 +24,8 @@ func checkHot(t *testing.T, s *Store) {
 		p, held := &s.parts[i], int64(0)
 		p.mu.RLock()
 		for name, kept := range p.hot.timelines {
-			held += int64(kept.memory())
-			if p.timelines[name] != nil || !kept.clean() {
+			held += int64(kept.Memory())
+			if p.timelines[name] != nil || !kept.Clean() {
 				t.Errorf("%v is kept and not flushed", name)
 			}
 			if err := sameOnDisk(s, p.p, kept); err != nil {
@@ -41,21 +43,21 @@ func checkHot(t *testing.T, s *Store) {
 	}
 }
 
-func sameOnDisk(s *Store, n millrace.Partition, kept *timeline) error {
-	disk, err := openTimeline(s, n, kept.name, kept.max)
+func sameOnDisk(s *Store, n millrace.Partition, kept *timeline.Timeline) error {
+	disk, err := timeline.Open((*source)(s), n, kept.Name, s.opts.MaxBlobBytes)
 	if err != nil {
 		return err
 	}
-	if disk.head == nil || !bytes.Equal(disk.head.buf, kept.head.buf) || disk.head.last != kept.head.last {
+	if disk.Head == nil || !bytes.Equal(disk.Head.Buf, kept.Head.Buf) || newestOf(disk.Head) != newestOf(kept.Head) {
 		return fmt.Errorf("another head is on disk")
 	}
-	if kept.chain != nil {
-		if err := disk.loadChain(); err != nil || disk.chain == nil || !bytes.Equal(disk.chain.encode(nil), kept.chain.encode(nil)) {
+	if kept.Chain != nil {
+		if err := disk.LoadChain(); err != nil || disk.Chain == nil || !bytes.Equal(disk.Chain.Encode(nil), kept.Chain.Encode(nil)) {
 			return fmt.Errorf("another chain is on disk: %v", err)
 		}
 	}
-	if kept.seen != nil && kept.head.hasChain() {
-		if err := disk.loadFilter(); err != nil || !bytes.Equal(disk.seen.encode(), kept.seen.encode()) {
+	if kept.Seen != nil && kept.Head.HasChain() {
+		if err := disk.LoadFilter(); err != nil || !bytes.Equal(disk.Seen.Encode(), kept.Seen.Encode()) {
 			return fmt.Errorf("another filter is on disk: %v", err)
 		}
 	}
@@ -130,4 +132,9 @@ func TestHotHeads(t *testing.T) {
 	if checkHot(t, s); s.hot.Load() != 0 {
 		t.Errorf("%d bytes are kept of partitions that are not there", s.hot.Load())
 	}
+}
+
+func newestOf(b *blob.Blob) millrace.RecordID {
+	_, id := b.Newest()
+	return id
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/disk"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -39,20 +40,14 @@ type Store struct {
 	wake      chan struct{}
 	replacing replacements
 	damage    damage
-	ballast   *ballast
+	disk      *disk.Disk
 	full      repeated        // the disk is
 	failures  repeated        // of Pebble's background work
 	ctx       context.Context // until Close
 	cancel    context.CancelFunc
 	closed    atomic.Bool
 	failing   atomic.Pointer[failure] // set while a flush waits for Pebble
-	stalled   atomic.Pointer[error]   // why Pebble waits for the disk; see patiently
 	flusher   sync.WaitGroup
-
-	ending  sync.Once
-	ended   chan struct{} // closed when the store has ended; see end
-	endedBy error         // set before
-	opened  atomic.Bool   // Pebble is open
 }
 
 // format is the version of everything this package writes.
@@ -63,7 +58,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1)}
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
@@ -73,14 +68,21 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := s.removeScratch(); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, here(err))
 	}
-	s.ballast = s.newBallast()
+	s.disk = disk.New(disk.Config{
+		FS: s.opts.FS, Dir: dir, MinFree: s.opts.MinFreeBytes, Full: ErrDiskFull, Offline: s.opts.Offline, Log: s.log, Done: s.ctx.Done(),
+		Stalls: func(err error) {
+			if f := s.failing.Load(); f != nil {
+				s.giveUp(f, err)
+			}
+		},
+	})
 	s.dbo = s.pebbleOptions()
 	s.dbo.EnsureDefaults()
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, whole(err))
 	}
-	s.opened.Store(true)
-	s.holdBallast()
+	s.disk.Opened()
+	s.disk.Hold()
 	s.flusher.Add(1)
 	go s.flushLoop()
 	return s, nil
@@ -248,10 +250,10 @@ func (s *Store) Close() error {
 	s.cancel()
 	s.flusher.Wait()
 	err := s.lastFlush()
-	if s.stuck() != nil { // Pebble would wait for the disk
+	if s.disk.Stuck() != nil { // Pebble would wait for the disk
 		return err
 	}
-	return errors.Join(err, here(s.orEnd(s.db.Close)))
+	return errors.Join(err, here(s.disk.OrEnd(s.db.Close)))
 }
 
 // part returns a partition that may be used.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
 
 type featuresKey struct {
@@ -28,7 +29,7 @@ type oracle struct {
 
 type oracleTimeline struct {
 	recs  []millrace.Record // kept, newest first, tombstones included
-	floor *floor
+	floor *blob.Floor
 }
 
 func newOracle(r map[millrace.ContentType]Retention) *oracle {
@@ -59,7 +60,7 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 	i := slices.IndexFunc(t.recs, func(x millrace.Record) bool { return x.ID == r.ID })
 	if i < 0 {
 		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
-		if r.Time < horizon || t.floor.under(r.Time, r.ID) || keep.MaxCount > 0 && at >= keep.MaxCount {
+		if r.Time < horizon || t.floor.Under(r.Time, r.ID) || keep.MaxCount > 0 && at >= keep.MaxCount {
 			return
 		}
 		t.recs = slices.Insert(t.recs, at, r)
@@ -78,10 +79,10 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 	o.count(name.Type, &old, &r)
 	if old.Time != r.Time && keep.MaxCount > 0 && len(t.recs) == keep.MaxCount {
 		last := t.recs[len(t.recs)-1]
-		t.floor = &floor{last.Time, last.ID}
+		t.floor = &blob.Floor{Time: last.Time, ID: last.ID}
 	}
 	t.recs = slices.Delete(t.recs, i, i+1)
-	if old.Time == r.Time || r.Time >= horizon && !t.floor.under(r.Time, r.ID) {
+	if old.Time == r.Time || r.Time >= horizon && !t.floor.Under(r.Time, r.ID) {
 		at, _ := slices.BinarySearchFunc(t.recs, r, comparePositions)
 		t.recs = slices.Insert(t.recs, at, r)
 	}

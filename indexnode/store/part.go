@@ -1,11 +1,15 @@
 package store
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // part is a partition: its row, what was applied since its last flush, and what is
@@ -18,7 +22,7 @@ type part struct {
 	// Guarded by mu:
 	row       partRow
 	tally     *tally
-	timelines map[millrace.Timeline]*timeline // not flushed
+	timelines map[millrace.Timeline]*timeline.Timeline // not flushed
 	hot       hotHeads
 	features  map[millrace.Entity]map[string]Features // by entity and subject
 	origin    []byte                                  // replaced whole
@@ -32,22 +36,22 @@ type part struct {
 }
 
 // timeline returns a timeline, loaded.
-func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline, error) {
+func (p *part) timeline(s *Store, name millrace.Timeline) (*timeline.Timeline, error) {
 	if t := p.timelines[name]; t != nil {
 		return t, nil
 	}
 	t := p.hot.take(s, name)
 	if t == nil {
 		var err error
-		if t, err = openTimeline(s, p.p, name, s.opts.MaxBlobBytes); err != nil {
+		if t, err = timeline.Open((*source)(s), p.p, name, s.opts.MaxBlobBytes); err != nil {
 			return nil, err
 		}
 	}
 	if p.timelines == nil {
-		p.timelines = make(map[millrace.Timeline]*timeline)
+		p.timelines = make(map[millrace.Timeline]*timeline.Timeline)
 	}
-	p.timelines[t.name] = t
-	p.bytes += int64(t.memory())
+	p.timelines[t.Name] = t
+	p.bytes += int64(t.Memory())
 	return t, nil
 }
 
@@ -92,46 +96,46 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	if err != nil {
 		return c, err
 	}
-	before := t.memory()
-	defer func() { p.bytes += int64(t.memory() - before) }()
-	n, had := p.tally.of(s, name.Type), t.headCount() > 0
-	defer func() { n.timeline(had, t.headCount() > 0) }()
+	before := t.Memory()
+	defer func() { p.bytes += int64(t.Memory() - before) }()
+	n, had := p.tally.of(s, name.Type), t.Count() > 0
+	defer func() { n.timeline(had, t.Count() > 0) }()
 
 	keep := s.keeper(name.Type, p.row.clock)
-	at, ok, err := t.find(r.ID)
+	at, ok, err := t.Find(r.ID)
 	if err != nil {
 		return c, err
 	}
 	if ok {
-		gone, err := keep.dropped(t, at)
+		gone, err := keep.Dropped(t, at)
 		if err != nil {
 			return c, err
 		}
 		if gone { // retention has dropped it: it is as if it were not there
 			ok = false
-			p.row.dropped += recordDigest(t.hash, &at.rec)
-			n.expire(&at.rec)
-			if err := t.remove(at); err != nil {
+			p.row.dropped += blob.RecordDigest(t.Hash, &at.Rec)
+			n.expire(&at.Rec)
+			if err := t.Remove(at); err != nil {
 				return c, err
 			}
 		}
 	}
 	if !ok {
-		if out, err := keep.excludes(t, r); err != nil || out {
+		if out, err := keep.Excludes(t, r); err != nil || out {
 			return c, err
 		}
 		c.Kind = Inserted
 		n.take(r)
-		c.Newest, err = t.insert(r)
+		c.Newest, err = t.Insert(r)
 	} else {
-		c.HadOld, c.Old = true, at.rec
+		c.HadOld, c.Old = true, at.Rec
 		c.Old.Body = nil
-		if !wins(r, &at.rec) {
+		if !wins(r, &at.Rec) {
 			return c, nil
 		}
 		c.Kind = Replaced
-		p.row.digest.Content -= recordDigest(t.hash, &at.rec)
-		n.replace(&at.rec, r)
+		p.row.digest.Content -= blob.RecordDigest(t.Hash, &at.Rec)
+		n.replace(&at.Rec, r)
 		c.Newest, err = p.move(t, at, r, keep)
 	}
 	if err != nil {
@@ -140,8 +144,8 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	if r.Deleted {
 		c.Kind = Deleted
 	}
-	p.row.digest.Content += recordDigest(t.hash, r)
-	dropped, err := keep.trim(t, n)
+	p.row.digest.Content += blob.RecordDigest(t.Hash, r)
+	dropped, err := keep.Trim(t, n)
 	p.row.dropped += dropped
 	return c, err
 }
@@ -155,17 +159,17 @@ func wins(r, old *millrace.Record) bool {
 
 // move replaces a record by a newer version, at another position when its time
 // changed.
-func (p *part) move(t *timeline, at place, r *millrace.Record, keep keeper) (newest bool, err error) {
-	if at.rec.Time == r.Time {
-		return false, t.replace(at, r)
+func (p *part) move(t *timeline.Timeline, at timeline.Place, r *millrace.Record, keep timeline.Keeper) (newest bool, err error) {
+	if at.Rec.Time == r.Time {
+		return false, t.Replace(at, r)
 	}
-	if err := keep.setFloor(t); err != nil {
+	if err := keep.SetFloor(t); err != nil {
 		return false, err
 	}
-	if err := t.remove(at); err != nil {
+	if err := t.Remove(at); err != nil {
 		return false, err
 	}
-	return t.insert(r)
+	return t.Insert(r)
 }
 
 // putFeatures applies features of a subject.
@@ -216,4 +220,113 @@ func (p *part) oldFeatures(s *Store, e millrace.Entity, subject string) (Feature
 	}
 	f, err := decodeFeatures(subject, v)
 	return f, err == nil, err
+}
+
+// hotHeads are timelines of a partition as they are on disk. A head that was
+// written lately is likely to get the next record soon, and to read it again from
+// the store costs more than all else that a record does. The partition's lock
+// guards them: readers share it, and change nothing.
+type hotHeads struct {
+	timelines map[millrace.Timeline]*timeline.Timeline
+	bytes     int64
+}
+
+// take takes a timeline out, to be changed, or returns nil.
+func (h *hotHeads) take(s *Store, name millrace.Timeline) *timeline.Timeline {
+	t := h.timelines[name]
+	if t != nil {
+		h.drop(s, t)
+	}
+	return t
+}
+
+// drop lets go of one.
+func (h *hotHeads) drop(s *Store, t *timeline.Timeline) {
+	delete(h.timelines, t.Name)
+	h.add(s, -int64(t.Memory()))
+}
+
+func (h *hotHeads) add(s *Store, bytes int64) {
+	h.bytes += bytes
+	s.hot.Add(bytes)
+}
+
+// shrink lets go of so many bytes, of any timelines: those that are written now are
+// more likely to be asked for than those that were not changed since.
+func (h *hotHeads) shrink(s *Store, bytes int64) {
+	for _, t := range h.timelines {
+		if bytes <= 0 {
+			return
+		}
+		bytes -= int64(t.Memory())
+		h.drop(s, t)
+	}
+}
+
+// keep keeps timelines that were written just now, as far as there is room.
+func (h *hotHeads) keep(s *Store, written map[millrace.Timeline]*timeline.Timeline) {
+	if h.timelines == nil && len(written) > 0 && s.opts.MaxHotBytes > 0 {
+		h.timelines = make(map[millrace.Timeline]*timeline.Timeline, len(written))
+	}
+	for name, t := range written {
+		if t.Little() {
+			continue
+		}
+		t.Written()
+		size := int64(t.Memory())
+		if s.hot.Load()+size > s.opts.MaxHotBytes {
+			return
+		}
+		h.timelines[name] = t
+		h.add(s, size)
+	}
+}
+
+// crowded returns the part of what is kept that has to go, so that there is room for
+// what is to be flushed.
+func (s *Store) crowded() float64 {
+	hot := s.hot.Load()
+	return min(1, float64(hot+s.dirty.Load()-s.opts.MaxHotBytes)/float64(max(1, hot)))
+}
+
+// clear lets go of all.
+func (h *hotHeads) clear(s *Store) {
+	h.add(s, -h.bytes)
+	h.timelines = nil
+}
+
+// known returns a timeline that is in memory, or nil.
+func (p *part) known(name millrace.Timeline) *timeline.Timeline {
+	if t := p.timelines[name]; t != nil {
+		return t
+	}
+	return p.hot.timelines[name]
+}
+
+// keeper is the retention of a type at a time of the log.
+func (s *Store) keeper(t millrace.ContentType, clock millrace.Time) timeline.Keeper {
+	r := s.opts.Retention[t]
+	k := timeline.Keeper{Horizon: math.MinInt64, Count: r.MaxCount}
+	if r.MaxAge > 0 {
+		k.Horizon = clock - millrace.Time(r.MaxAge.Milliseconds())
+	}
+	return k
+}
+
+// source is the store as timelines read it.
+type source Store
+
+// Get returns a row, or nil; the bytes are the caller's.
+func (r *source) Get(key []byte) ([]byte, error) { return get(r.db, key) }
+
+// IDRows reads the id rows of a timeline.
+func (r *source) IDRows(prefix []byte) (map[millrace.RecordID]timeline.IDRow, error) {
+	rows := make(map[millrace.RecordID]timeline.IDRow)
+	prefix = append(slices.Clone(prefix), timeline.PartID)
+	err := scan(r.db, prefix, func(k, v []byte) error {
+		row, err := timeline.DecodeIDRow(v)
+		rows[millrace.RecordID(k[len(prefix):])] = row
+		return err
+	})
+	return rows, err
 }

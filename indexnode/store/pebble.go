@@ -3,12 +3,15 @@ package store
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tables"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -17,7 +20,7 @@ import (
 // and in order, so that what survives a crash is a prefix of the batches.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
-		FS:                          pebbleFS{s.opts.FS, s},
+		FS:                          s.disk.FS(),
 		CacheSize:                   s.opts.CacheBytes,
 		DisableWAL:                  true,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -71,8 +74,14 @@ func (s *Store) backgroundError(err error) {
 	if isCorrupt(err) {
 		return // no flush reads what is stored
 	}
-	f := s.failing.Load()
-	if f != nil && (f.any || errors.Is(err, ErrDiskFull)) && s.failing.CompareAndSwap(f, nil) {
+	if f := s.failing.Load(); f != nil && (f.any || errors.Is(err, ErrDiskFull)) {
+		s.giveUp(f, err)
+	}
+}
+
+// giveUp ends the wait of a flush for Pebble.
+func (s *Store) giveUp(f *failure, err error) {
+	if s.failing.CompareAndSwap(f, nil) {
 		f.err = err
 		close(f.stop)
 	}
@@ -98,54 +107,120 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 
 // Fatalf ends the store, and not the process: Pebble calls it when it cannot go
 // on, and does not expect it to return. What a disk does is not among that
-// (patient.go). The log replays what was not on disk.
+// (disk/patient.go). The log replays what was not on disk.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if l.s.opts.fatal != nil {
 		l.s.opts.fatal(msg)
 	}
-	l.s.end(fmt.Errorf("%w: %s", errEnded, msg))
+	l.s.disk.End(fmt.Errorf("%w: %s", errEnded, msg))
 }
 
 // errEnded is what Pebble cannot go on from.
 var errEnded = errors.New("the storage engine cannot go on; open the store again")
 
-// end takes the store out of use for good, and never returns: Pebble's call
-// that met err may hold its locks, and must not go on. Its goroutine and the
-// store's memory stay until the process ends. Reads go on as far as they need
-// none of these locks; who waits for Pebble gets err, see orEnd.
-func (s *Store) end(err error) {
-	s.ending.Do(func() {
-		s.log.Error("store: it cannot go on: writes fail, reads may go on", "err", err)
-		s.endedBy = err
-		close(s.ended)
-	})
-	select {}
+// Engine is how the storage engine does.
+type Engine struct {
+	Compactions, Flushes   int64
+	CompactedBytes         int64 // written by compactions
+	FlushedBytes           int64
+	Debt                   int64 // bytes that compactions have yet to write, estimated
+	Running                int64 // compactions
+	Failed                 int64 // compactions
+	ReadAmplification      int   // tables and levels that a read of one row looks into, at most
+	Tables                 int64
+	DiskBytes              int64 // of all files, those that are to be removed too
+	Memtables              int64
+	MemtableBytes          int64
+	CacheBytes             int64 // of blocks
+	CacheHits, CacheMisses int64
+	Stalls                 int64 // times that writes waited for flushes or compactions
 }
 
-// orEnd does what waits for Pebble's manifest, and returns when the store ends
-// meanwhile.
-func (s *Store) orEnd(do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	select {
-	case err := <-done:
-		return err
-	case <-s.ended:
-		return s.endedBy
+// Engine tells how the storage engine does. ok is false while that cannot be
+// told: the store is closed, has ended, or waits for the disk with locks held.
+func (s *Store) Engine() (e Engine, ok bool) {
+	if s.closed.Load() || s.disk.Stuck() != nil {
+		return e, false
 	}
+	m := s.db.Metrics()
+	e = Engine{
+		Compactions: m.Compact.Count, Flushes: m.Flush.Count, Debt: int64(m.Compact.EstimatedDebt), Running: m.Compact.NumInProgress, Failed: m.Compact.FailedCount,
+		ReadAmplification: m.ReadAmp(), DiskBytes: int64(m.DiskSpaceUsage()), Memtables: m.MemTable.Count, MemtableBytes: int64(m.MemTable.Size),
+		CacheBytes: m.BlockCache.Size, Stalls: s.stalls.Load(),
+	}
+	e.CacheHits, e.CacheMisses = m.BlockCache.Hits, m.BlockCache.Misses
+	for i := range m.Levels {
+		e.CompactedBytes += int64(m.Levels[i].TableBytesCompacted)
+		e.FlushedBytes += int64(m.Levels[i].TableBytesFlushed)
+		e.Tables += m.Levels[i].TablesCount
+	}
+	return e, true
 }
 
-// stuck says why Pebble cannot write: the store has ended, or the disk is
-// waited for.
-func (s *Store) stuck() error {
-	select {
-	case <-s.ended:
-		return s.endedBy
-	default:
+// repeated is something that may happen often and is told once a minute.
+type repeated struct {
+	on  atomic.Bool
+	mu  sync.Mutex
+	was map[string]*telling
+}
+
+type telling struct {
+	at time.Time
+	n  int // times since
+}
+
+const tellEvery = time.Minute
+
+// again notes that it happened. It returns how many times that was since it was
+// told last, if it is to be told now, or 0.
+func (r *repeated) again(what string, now time.Time) (n int) {
+	r.on.Store(true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.was[what]
+	if t == nil {
+		if r.was == nil || len(r.was) > 100 {
+			r.was = make(map[string]*telling)
+		}
+		t = new(telling)
+		r.was[what] = t
 	}
-	if why := s.stalled.Load(); why != nil {
-		return *why
+	t.n++
+	if !t.at.IsZero() && now.Sub(t.at) < tellEvery {
+		return 0
 	}
-	return nil
+	n, t.at, t.n = t.n, now, 0
+	return n
+}
+
+// over ends it, and reports whether it was on.
+func (r *repeated) over() bool {
+	if !r.on.Load() || !r.on.Swap(false) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.was = nil
+	return true
+}
+
+// Disk returns the size of the store's file system, and what of it is free, in
+// bytes; zeros where that is not known.
+func (s *Store) Disk() (size, free int64) { return s.disk.Usage() }
+
+// Bytes returns what the files of a partition take on disk, which is known
+// without reading any. What was applied since the last flush is not in it.
+func (s *Store) Bytes(n millrace.Partition) (int64, error) {
+	if _, err := s.part(n); err != nil {
+		return 0, err
+	}
+	start, end := partitionSpan(n)
+	bytes, err := s.db.EstimateDiskUsage(start, end)
+	return int64(bytes), here(err)
+}
+
+// maker makes and reads tables beside Pebble.
+func (s *Store) maker() tables.Maker {
+	return tables.Maker{FS: s.opts.FS, Options: s.dbo, Format: s.db.TableFormat()}
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // quarantine quarantines a partition as a reader does that finds it corrupt.
 func quarantine(t *testing.T, s *Store, p millrace.Partition) {
 	t.Helper()
-	if err := s.failed(&s.parts[p], s.parts[p].epoch, errDigest); !errors.Is(err, ErrCorrupt) {
+	if err := s.failed(&s.parts[p], s.parts[p].epoch, timeline.ErrDigest); !errors.Is(err, ErrCorrupt) {
 		t.Fatal(err)
 	}
 	if err := s.Quarantined(p); !errors.Is(err, ErrCorrupt) {
@@ -103,7 +104,7 @@ func TestAnOldReaderDoesNotQuarantine(t *testing.T) {
 		if err := replace(); err != nil {
 			t.Fatal(err)
 		}
-		if err := snap.failed(errDigest); !errors.Is(err, ErrCorrupt) {
+		if err := snap.failed(timeline.ErrDigest); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: the reader hears %v", what, err)
 		}
 		if err := errors.Join(s.Quarantined(3), snap.Close()); err != nil {

@@ -1,14 +1,13 @@
 package store
 
 import (
-	"iter"
 	"slices"
 	"sort"
 	"strings"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // Read appends to dst the live records of a timeline with from <= Time < to,
@@ -19,21 +18,13 @@ func (s *Store) Read(dst []millrace.Record, n millrace.Partition, name millrace.
 }
 
 // Grant is told how many bytes a read takes next. Its error ends the read.
-type Grant func(bytes int) error
-
-// of asks for a blob.
-func (g Grant) of(b *blob) error {
-	if g == nil {
-		return nil
-	}
-	return g(len(b.buf))
-}
+type Grant = blob.Grant
 
 // ReadGranted is Read of no more than is granted.
 func (s *Store) ReadGranted(dst []millrace.Record, n millrace.Partition, name millrace.Timeline, from, to millrace.Time, grant Grant) ([]millrace.Record, error) {
 	out := dst
 	err := s.reading(n, func(p *part) (err error) {
-		out, err = p.read(s, dst, name, window{from: from, to: to, grant: grant})
+		out, err = p.read(s, dst, name, blob.Window{From: from, To: to, Grant: grant})
 		return err
 	})
 	if err != nil {
@@ -59,41 +50,41 @@ func (s *Store) reading(n millrace.Partition, read func(*part) error) error {
 	return s.failed(p, epoch, err)
 }
 
-func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w window) ([]millrace.Record, error) {
+func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w blob.Window) ([]millrace.Record, error) {
 	var v view
 	if err := p.view(s, &v, name); err != nil || v.head == nil {
 		return dst, err
 	}
-	w.from, w.keep = max(w.from, v.keep.horizon), v.keep
-	oldest, err := v.head.firstTime()
+	w.From, w.Most = max(w.From, v.keep.Horizon), v.keep.Count
+	oldest, err := v.head.FirstTime()
 	if err != nil {
 		return dst, err
 	}
-	older := v.head.hasChain() && oldest >= w.from
-	if older || v.head.hasChain() && w.keep.count > 0 {
+	older := v.head.HasChain() && oldest >= w.From
+	if older || v.head.HasChain() && w.Most > 0 {
 		if err := v.loadChain(); err != nil {
 			return dst, err
 		}
-		w.floor = v.chain.floor
+		w.Floor = v.chain.Floor
 	}
-	if dst, err = w.append(dst, v.head); err != nil || !older {
+	if dst, err = w.Append(dst, v.head); err != nil || !older {
 		return dst, err
 	}
-	links := v.chain.links
-	first := sort.Search(len(links), func(i int) bool { return links[i].newest >= w.from })
+	links := v.chain.Links
+	first := sort.Search(len(links), func(i int) bool { return links[i].Newest >= w.From })
 	for i := len(links) - 1; i >= first; i-- {
-		if links[i].oldest >= w.to {
-			w.skipped += int(links[i].count)
+		if links[i].Oldest >= w.To {
+			w.Skipped += int(links[i].Count)
 			continue
 		}
-		if w.keep.count > 0 && w.skipped >= w.keep.count {
+		if w.Most > 0 && w.Skipped >= w.Most {
 			break
 		}
 		b, err := v.blob(&links[i])
 		if err != nil {
 			return dst, err
 		}
-		if dst, err = w.append(dst, b); err != nil {
+		if dst, err = w.Append(dst, b); err != nil {
 			return dst, err
 		}
 	}
@@ -127,21 +118,21 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 	if err != nil || v.head == nil {
 		return err
 	}
-	w := window{from: v.keep.horizon, to: maxTime, keep: v.keep, grant: n.Grant}
-	if w.keep.count > 0 && v.head.hasChain() {
+	w := blob.Window{From: v.keep.Horizon, To: blob.MaxTime, Most: v.keep.Count, Grant: n.Grant}
+	if w.Most > 0 && v.head.HasChain() {
 		if err := v.loadChain(); err != nil {
 			return err
 		}
-		w.floor = v.chain.floor
+		w.Floor = v.chain.Floor
 	}
 	b, bytes := v.head, 0
 	for i := 0; ; i++ {
-		bytes += len(b.buf)
-		if n.Records, err = w.append(n.Records, b); err != nil || !v.head.hasChain() || w.done() {
+		bytes += len(b.Buf)
+		if n.Records, err = w.Append(n.Records, b); err != nil || !v.head.HasChain() || w.Done() {
 			return err
 		}
 		// The next blob may begin with records of the same time.
-		oldest, err := b.firstTime()
+		oldest, err := b.FirstTime()
 		if err != nil {
 			return err
 		}
@@ -153,28 +144,26 @@ func (p *part) readNewest(s *Store, n *Newest, name millrace.Timeline, atLeast i
 		if err := v.loadChain(); err != nil {
 			return err
 		}
-		if i == len(v.chain.links) {
+		if i == len(v.chain.Links) {
 			return nil
 		}
-		if b, err = v.blob(&v.chain.links[len(v.chain.links)-1-i]); err != nil {
+		if b, err = v.blob(&v.chain.Links[len(v.chain.Links)-1-i]); err != nil {
 			return err
 		}
 	}
 }
 
-const maxTime = millrace.Time(1<<63 - 1)
-
 // view is a timeline as a reader sees it, under the partition's lock, which it
 // shares: it changes nothing that others see.
 type view struct {
 	s      *Store
-	t      *timeline // what is in memory; nil if nothing is
+	t      *timeline.Timeline // what is in memory; nil if nothing is
 	prefix []byte
 	buf    []byte // memory for the head
 	key    []byte // memory for the prefix
-	head   *blob
-	chain  *chain
-	keep   keeper
+	head   *blob.Blob
+	chain  *blob.Chain
+	keep   timeline.Keeper
 }
 
 func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
@@ -183,116 +172,57 @@ func (p *part) view(s *Store, v *view, name millrace.Timeline) error {
 	}
 	v.s, v.t, v.keep = s, p.known(name), s.keeper(name.Type, p.row.clock)
 	if v.t != nil {
-		v.head, v.chain = v.t.head, v.t.chain
-		v.prefix = slices.Clip(v.t.prefix)
+		v.head, v.chain = v.t.Head, v.t.Chain
+		v.prefix = slices.Clip(v.t.Prefix)
 		return nil
 	}
-	v.key = appendTimelinePrefix(v.key[:0], p.p, name)
+	v.key = timeline.AppendPrefix(v.key[:0], p.p, name)
 	v.prefix = v.key
 	var err error
-	v.buf, err = s.appendRow(v.buf[:0], headKey(v.prefix))
+	v.buf, err = s.appendRow(v.buf[:0], timeline.HeadKey(v.prefix))
 	if err == nil && len(v.buf) > 0 {
-		v.head, err = viewBlob(v.buf)
+		v.head, err = blob.View(v.buf)
 	}
 	return err
 }
 
 // get reads a blob, checking only its header: its records are checked as they
 // are decoded.
-func (v *view) get(key []byte) (*blob, error) {
+func (v *view) get(key []byte) (*blob.Blob, error) {
 	b, err := v.s.appendRow(nil, key)
 	if err != nil || len(b) == 0 {
 		return nil, err
 	}
-	return viewBlob(b)
+	return blob.View(b)
 }
 
 func (v *view) loadChain() error {
 	if v.chain != nil {
 		return nil
 	}
-	b, err := v.s.get(chainKey(v.prefix))
+	b, err := v.s.get(timeline.ChainKey(v.prefix))
 	if err != nil {
 		return err
 	}
 	if b == nil {
-		return errChainState
+		return timeline.ErrState
 	}
-	v.chain, err = decodeChain(b)
+	v.chain, err = blob.DecodeChain(b)
 	return err
 }
 
-func (v *view) blob(l *link) (*blob, error) {
+func (v *view) blob(l *blob.Link) (*blob.Blob, error) {
 	if v.t != nil {
-		if b := v.t.older[l.suffix]; b != nil {
+		if b := v.t.Loaded(l.Suffix); b != nil {
 			return b, nil
 		}
 	}
-	b, err := v.get(olderKey(v.prefix, l.suffix))
+	b, err := v.get(timeline.OlderKey(v.prefix, l.Suffix))
 	if err == nil && b == nil {
-		err = errChainState
+		err = timeline.ErrState
 	}
 	return b, err
 }
-
-// window picks the live records of a span of time from blobs that come newest
-// first.
-type window struct {
-	from, to millrace.Time
-	keep     keeper
-	floor    *floor
-	grant    Grant
-	skipped  int // records, live or not, of the blobs before
-}
-
-// append appends a blob's records, newest first: it fills the room for all of
-// them from behind, then closes the gap that those left out leave.
-func (w *window) append(dst []millrace.Record, b *blob) ([]millrace.Record, error) {
-	start, count, schemas := len(dst), b.count(), b.schemas()
-	if count > len(b.buf)/4 {
-		return dst, blobError("%d records in %d bytes", count, len(b.buf))
-	}
-	if err := w.grant.of(b); err != nil {
-		return dst, err
-	}
-	dst = slices.Grow(dst, count)[:start+count]
-	first := len(dst)
-	for at, i := b.records(), 0; at < len(b.buf); i++ {
-		rec, next, err := b.cut(at)
-		if err != nil {
-			return dst[:start], err
-		}
-		at = next
-		flags, id, t, rest, err := position(rec)
-		if err != nil {
-			return dst[:start], err
-		}
-		if i == count {
-			return dst[:start], blobError("more than %d records", count)
-		}
-		if t >= w.to {
-			break
-		}
-		if t < w.from || flags&recDeleted != 0 || w.floor.under(t, id) ||
-			w.keep.count > 0 && w.skipped+count-1-i >= w.keep.count {
-			continue
-		}
-		first--
-		if err := decodeRest(flags, id, t, rest, schemas, &dst[first]); err != nil {
-			return dst[:start], err
-		}
-	}
-	w.skipped += count
-	if first > start {
-		n := copy(dst[start:], dst[first:])
-		clear(dst[start+n:])
-		dst = dst[:start+n]
-	}
-	return dst, nil
-}
-
-// done reports whether retention keeps nothing behind the blobs seen.
-func (w *window) done() bool { return w.keep.count > 0 && w.skipped >= w.keep.count }
 
 // Features returns the features routed by an entity, by subject ascending.
 func (s *Store) Features(n millrace.Partition, e millrace.Entity) ([]Features, error) {
@@ -330,117 +260,54 @@ func (p *part) readFeatures(s *Store, e millrace.Entity) ([]Features, error) {
 	return out, err
 }
 
-// Timelines ranges over the timelines of a partition as they are when the
-// range begins.
-func (s *Store) Timelines(n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
-	return func(yield func(millrace.Timeline, error) bool) {
-		snap, err := s.snapshot(n)
-		if err != nil {
-			yield(millrace.Timeline{}, err)
-			return
-		}
-		defer snap.Close()
-		for t, err := range heads(snap, n) {
-			if !yield(t, snap.failed(err)) || err != nil {
-				return
-			}
-		}
-	}
+// Found is the latest version of a record in a timeline, a tombstone perhaps.
+type Found struct {
+	millrace.Record
+	// Expired says that retention has dropped it, though its blob is still
+	// there.
+	Expired bool
 }
 
-// Routes ranges over the entities of a partition that route features, as they
-// are when the range begins.
-func (s *Store) Routes(n millrace.Partition) iter.Seq2[millrace.Entity, error] {
-	return func(yield func(millrace.Entity, error) bool) {
-		snap, err := s.snapshot(n)
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer snap.Close()
-		for e, err := range routes(snap, n) {
-			if !yield(e, snap.failed(err)) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-// snapshot is a partition as it was at one time.
-type snapshot struct {
-	*pebble.Snapshot
-	s       *Store
-	p       *part
-	epoch   int
-	counted counted
-}
-
-// failed is [Store.failed] for what was read from the snapshot.
-func (v *snapshot) failed(err error) error { return v.s.failed(v.p, v.epoch, err) }
-
-// snapshot fixes a partition, with everything applied in it.
-func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
-	p, err := s.part(n)
+// Find looks a record up by its id, at any time and deleted or not. ok is
+// false when the timeline never had it, or when retention has dropped it and
+// its blob is gone. The record has memory of its own.
+func (s *Store) Find(n millrace.Partition, name millrace.Timeline, id millrace.RecordID) (f Found, ok bool, err error) {
+	err = s.reading(n, func(p *part) (err error) {
+		f, ok, err = p.find(s, name, id)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return Found{}, false, err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.ready(s); err != nil {
-		return nil, err
-	}
-	if p.changed {
-		if err := p.write(s); err != nil {
-			return nil, s.rewind(p, err)
-		}
-	}
-	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
+	return f, ok, nil
 }
 
-// heads ranges over the timelines that have a head.
-func heads(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Timeline, error] {
-	return func(yield func(millrace.Timeline, error) bool) {
-		prefix := partitionKey(n, kindTimeline)
-		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-		if err != nil {
-			yield(millrace.Timeline{}, err)
-			return
-		}
-		defer it.Close()
-		for ok := it.First(); ok; {
-			t, n, rest, err := cutTimeline(it.Key())
-			if err != nil || rest[0] == partHead {
-				if !yield(t, err) || err != nil {
-					return
-				}
-			}
-			ok = it.SeekGE(append(slices.Clone(it.Key()[:n]), partID+1))
-		}
-		if err := it.Error(); err != nil {
-			yield(millrace.Timeline{}, err)
-		}
+// find is under the partition's lock for reading.
+func (p *part) find(s *Store, name millrace.Timeline, id millrace.RecordID) (Found, bool, error) {
+	if err := p.usable(); err != nil {
+		return Found{}, false, err
 	}
+	t, err := p.copyOf(s, name)
+	if err != nil {
+		return Found{}, false, err
+	}
+	at, ok, err := t.Find(id)
+	if err != nil || !ok {
+		return Found{}, false, err
+	}
+	f := Found{Record: at.Rec}
+	f.ID, f.Object = id, millrace.Object(strings.Clone(string(f.Object)))
+	f.Body = append([]byte(nil), f.Body...)
+	f.Expired, err = s.keeper(name.Type, p.row.clock).Dropped(t, at)
+	return f, true, err
 }
 
-// routes ranges over the entities that have rows of features.
-func routes(r pebble.Reader, n millrace.Partition) iter.Seq2[millrace.Entity, error] {
-	return func(yield func(millrace.Entity, error) bool) {
-		prefix := partitionKey(n, kindFeatures)
-		it, err := r.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer it.Close()
-		for ok := it.First(); ok; {
-			e, _, err := cutString(it.Key()[len(prefix):])
-			if !yield(millrace.Entity(e), err) || err != nil {
-				return
-			}
-			ok = it.SeekGE(after(featuresPrefix(n, millrace.Entity(e))))
-		}
-		if err := it.Error(); err != nil {
-			yield("", err)
-		}
+// copyOf returns a timeline for a reader: what the reader loads into it stays
+// its own. What it shares with the writer's only a writer changes.
+func (p *part) copyOf(s *Store, name millrace.Timeline) (*timeline.Timeline, error) {
+	if t := p.known(name); t != nil {
+		own := *t
+		return &own, nil
 	}
+	return timeline.Open((*source)(s), p.p, name, s.opts.MaxBlobBytes)
 }

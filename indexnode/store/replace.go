@@ -151,7 +151,7 @@ func (s *Store) exchange(some []*replacement) error {
 		if len(paths) == 0 {
 			continue
 		}
-		if err := s.orEnd(func() error { return s.db.Ingest(context.Background(), paths) }); err != nil {
+		if err := s.disk.OrEnd(func() error { return s.db.Ingest(context.Background(), paths) }); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tables"
 )
 
 // Restore replaces everything of a partition by a checkpoint, whose files are
@@ -91,7 +95,7 @@ func (r *restore) do() error {
 	}
 	// Restores beside each other share the disk's commits, but for what is done
 	// under the lock of replace.
-	if err := r.s.syncTables(slices.Concat(r.bottom, r.run)); err != nil {
+	if err := r.s.maker().Sync(slices.Concat(r.bottom, r.run)); err != nil {
 		return err
 	}
 	return r.s.replace(&replacement{p: r.p, scanned: r.rows, bottom: r.bottom, run: r.run})
@@ -113,18 +117,36 @@ func (r *restore) prepare() (err error) {
 		return err
 	}
 	r.rows = newChecker(r.ctx, r.p.p)
-	m := &merge{p: r.p.p, out: tables{s: r.s, dir: r.scratch, prefix: r.prefix + "run-", level: lowestLevel - 1}, rows: r.rows}
-	defer func() { err = errors.Join(err, m.close()) }()
+	start, end := partitionSpan(r.p.p)
+	out := &tables.Writer{Maker: r.s.maker(), Dir: r.scratch, Prefix: r.prefix + "run-", Level: tables.LowestLevel - 1}
+	m := tables.NewMerge(start, end, out, r.rows.add)
+	defer func() { err = errors.Join(err, m.Close()) }()
 	if err := r.open(m); err != nil {
 		return err
 	}
-	if err := m.run(); err != nil {
+	if err := m.Run(); err != nil {
 		return err
 	}
-	for _, f := range m.out.files {
+	for _, f := range out.Files {
 		r.run = append(r.run, fs.PathJoin(r.scratch, f.Name))
 	}
-	return m.compare(r.c)
+	return r.compare()
+}
+
+// compare compares what is there with what the checkpoint says.
+func (r *restore) compare() error {
+	c := r.c
+	if err := r.rows.end(); err != nil {
+		return err
+	}
+	row, origin := r.rows.row, r.rows.origin
+	switch {
+	case row.applied != c.Applied, row.digest != c.Digest:
+		return fmt.Errorf("%w: the files are at %v with digest %x, the checkpoint says %v with %x", blob.ErrRow, row.applied, row.digest, c.Applied, c.Digest)
+	case row.clock != c.Clock, !bytes.Equal(origin, c.Origin):
+		return fmt.Errorf("%w: the files have clock %d and origin %q, the checkpoint says %d, %q", blob.ErrRow, row.clock, origin, c.Clock, c.Origin)
+	}
+	return nil
 }
 
 // tidy removes what is there of its own files.
@@ -142,7 +164,7 @@ func (r *restore) tidy() error {
 }
 
 // open opens the files: those of the bottom by links.
-func (r *restore) open(m *merge) error {
+func (r *restore) open(m *tables.Merge) error {
 	seen := make(map[string]bool)
 	for _, f := range r.c.Files {
 		if !plainName(f.Name) || seen[f.Name] {
@@ -166,16 +188,16 @@ func (r *restore) open(m *merge) error {
 	return nil
 }
 
-func (r *restore) openFile(m *merge, f File) error {
+func (r *restore) openFile(m *tables.Merge, f File) error {
 	if f.Data != nil && !f.Bottom {
 		if n := int64(len(f.Data)); n != f.Size {
-			return fmt.Errorf("%w: it has %d bytes, %d were written", errTable, n, f.Size)
+			return fmt.Errorf("%w: it has %d bytes, %d were written", tables.ErrTable, n, f.Size)
 		}
-		t, err := r.s.openBytes(f.Data)
+		t, err := r.s.maker().OpenBytes(f.Data)
 		if err != nil {
 			return err
 		}
-		return m.add(t, f)
+		return m.Add(t, f.Name, f.Bottom)
 	}
 	fs := r.s.opts.FS
 	path := fs.PathJoin(r.dir, f.Name)
@@ -189,15 +211,15 @@ func (r *restore) openFile(m *merge, f File) error {
 		}
 		path = own
 		r.bottom = append(r.bottom, own)
-		if err := r.s.startSync(own, f.Size); err != nil { // while its rows are checked
+		if err := r.s.maker().StartSync(own, f.Size); err != nil { // while its rows are checked
 			return err
 		}
 	}
-	t, err := r.s.openTable(path)
+	t, err := r.s.maker().Open(path)
 	if err != nil {
 		return err
 	}
-	return m.add(t, f)
+	return m.Add(t, f.Name, f.Bottom)
 }
 
 // regular refuses what is not a file of the size, such as a link to one.
@@ -212,9 +234,9 @@ func (r *restore) regular(path string, size int64) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is not a regular file but %v", errTable, info.Mode().Type())
+		return fmt.Errorf("%w: it is not a regular file but %v", tables.ErrTable, info.Mode().Type())
 	case info.Size() != size:
-		return fmt.Errorf("%w: it has %d bytes, %d were written", errTable, info.Size(), size)
+		return fmt.Errorf("%w: it has %d bytes, %d were written", tables.ErrTable, info.Size(), size)
 	}
 	return nil
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tables"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // restoreLife is a store of two partitions with an older checkpoint and a newer,
@@ -276,8 +278,8 @@ func (l *restoreLife) craft(t *testing.T, i int, dir string, bottom bool, write 
 func TestACraftedTableIsRefused(t *testing.T) {
 	l := newRestoreLife(t, 7)
 	p, next := l.young[0].Partition, l.young[1].Partition
-	key := append(partitionKey(p, kindTimeline), "crafted"...)
-	other := append(partitionKey(next, kindTimeline), "crafted"...)
+	key := append(partitionKey(p, timeline.Kind), "crafted"...)
+	other := append(partitionKey(next, timeline.Kind), "crafted"...)
 	start, end := partitionSpan(p)
 	_, beyond := partitionSpan(next)
 	for what, write := range map[string]func(w *sstable.Writer) error{
@@ -289,7 +291,7 @@ func TestACraftedTableIsRefused(t *testing.T) {
 		"deletes its row":       func(w *sstable.Writer) error { return w.Delete(other) },
 		"row of the node":       func(w *sstable.Writer) error { return w.Set(append(partitionPrefix(nodePartition), 'v'), []byte("9")) },
 		"short key":             func(w *sstable.Writer) error { return w.Set(partitionPrefix(p), []byte("x")) },
-		"no timeline":           func(w *sstable.Writer) error { return w.Set(append(partitionKey(p, kindTimeline), 0xff), []byte("x")) },
+		"no timeline":           func(w *sstable.Writer) error { return w.Set(append(partitionKey(p, timeline.Kind), 0xff), []byte("x")) },
 		"unknown kind":          func(w *sstable.Writer) error { return w.Set(partitionKey(p, 0x7f), []byte("x")) },
 		"deletes all":           func(w *sstable.Writer) error { return w.DeleteRange(start, end) },
 		"deletes the row":       func(w *sstable.Writer) error { return w.Delete(partitionKey(p, kindPart)) },
@@ -577,21 +579,21 @@ func passing(now millrace.Time, step int) *Batch {
 
 // above counts the tombstones and the ranges in a table.
 func above(s *Store, path string, data []byte) (tombstones, ranges int, err error) {
-	var f *table
+	var f *tables.Table
 	if data != nil {
-		f, err = s.openBytes(data)
+		f, err = s.maker().OpenBytes(data)
 	} else {
-		f, err = s.openTable(path)
+		f, err = s.maker().Open(path)
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	for err = f.next(); err == nil && f.more; err = f.next() {
-		if f.kind == pebble.InternalKeyKindDelete {
+	for err = f.Next(); err == nil && f.More; err = f.Next() {
+		if f.Kind == pebble.InternalKeyKindDelete {
 			tombstones++
 		}
 	}
-	return tombstones, len(f.ranges), errors.Join(err, f.close())
+	return tombstones, len(f.Ranges), errors.Join(err, f.Close())
 }
 
 // sameRows compares the rows of a partition in two stores.

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 func openMem(t testing.TB, o Options) *Store {
@@ -121,10 +122,10 @@ func TestOneBatchHoldsEverything(t *testing.T) {
 		}
 		got[string(k)] = v
 	}
-	prefix := slices.Clip(timelinePrefix(5, name))
+	prefix := slices.Clip(timeline.Prefix(5, name))
 	for what, key := range map[string][]byte{
-		"head": headKey(prefix), "chain": chainKey(prefix), "older blob": olderKey(prefix, 0),
-		"filter": filterKey(prefix), "id row": idKey(prefix, "a"),
+		"head": timeline.HeadKey(prefix), "chain": timeline.ChainKey(prefix), "older blob": timeline.OlderKey(prefix, 0),
+		"filter": append(prefix, timeline.PartFilter), "id row": append(prefix, timeline.PartID, 'a'),
 		"features": append(featuresPrefix(5, name.Entity), 's'),
 	} {
 		if _, ok := got[string(key)]; !ok {

@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	"github.com/millrace/millrace"
 )
@@ -71,15 +69,15 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 		if err != nil {
 			return err
 		}
-		held := t.memory()
+		held := t.Memory()
 		// What it dropped before it failed is dropped.
-		n, had := p.tally.of(s, name.Type), t.headCount() > 0
-		dropped, err := s.keeper(name.Type, p.row.clock).sweep(t, n)
-		n.timeline(had, t.headCount() > 0)
+		n, had := p.tally.of(s, name.Type), t.Count() > 0
+		dropped, err := s.keeper(name.Type, p.row.clock).Sweep(t, n)
+		n.timeline(had, t.Count() > 0)
 		p.row.dropped += dropped
-		p.bytes += int64(t.memory() - held)
-		if t.clean() {
-			p.bytes -= int64(t.memory())
+		p.bytes += int64(t.Memory() - held)
+		if t.Clean() {
+			p.bytes -= int64(t.Memory())
 			delete(p.timelines, name)
 		} else {
 			p.changed = true
@@ -89,85 +87,4 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 		}
 	}
 	return nil
-}
-
-// sweep drops what is not kept, and returns the digest of its records.
-func (k keeper) sweep(t *timeline, n *typeTally) (dropped uint64, err error) {
-	if t.head == nil || k.keepsAll() {
-		return 0, nil
-	}
-	if err := t.loadChain(); err != nil {
-		return 0, err
-	}
-	if dropped, err = k.trim(t, n); err != nil {
-		return dropped, err
-	}
-	if err := t.sweepIDs(); err != nil || len(t.links()) > 0 {
-		return dropped, err
-	}
-	f := (*floor)(nil)
-	if t.chain != nil {
-		f = t.chain.floor
-	}
-	if f != nil && f.time >= k.horizon {
-		return dropped, nil // it still has something to say
-	}
-	if t.head.count() > 0 {
-		if newest, _ := t.head.newest(); newest >= k.horizon {
-			return dropped, nil
-		}
-	}
-	if err := n.expireBlob(t.head); err != nil {
-		return dropped, err
-	}
-	dropped += t.head.digest()
-	t.erase()
-	return dropped, nil
-}
-
-// sweepIDs removes the id rows of the blobs that trimming dropped.
-func (t *timeline) sweepIDs() error {
-	if t.chain == nil || t.chain.stale == 0 {
-		return nil
-	}
-	rows, err := t.src.idRows(t.prefix)
-	if err != nil {
-		return err
-	}
-	maps.Copy(rows, t.ids)
-	links := t.links()
-	for id, row := range rows {
-		if row.present && (len(links) == 0 || row.at < links[0].oldest) {
-			t.setID(id, idRow{})
-		}
-	}
-	t.chain.stale, t.chainDirty = 0, true
-	return nil
-}
-
-// erase removes the timeline with everything it knows.
-func (t *timeline) erase() {
-	*t = timeline{name: t.name, hash: t.hash, prefix: t.prefix, max: t.max, src: nothing{}, gone: true}
-}
-
-func (t *timeline) clean() bool {
-	return !t.gone && !t.headDirty && !t.chainDirty && !t.seenDirty && len(t.older) == 0 && len(t.dead) == 0 && len(t.ids) == 0
-}
-
-// nothing is the source of a timeline whose rows are all to be deleted.
-type nothing struct{}
-
-func (nothing) get([]byte) ([]byte, error)                         { return nil, nil }
-func (nothing) idRows([]byte) (map[millrace.RecordID]idRow, error) { return nil, nil }
-
-// idRows reads the id rows of a timeline.
-func (s *Store) idRows(prefix []byte) (map[millrace.RecordID]idRow, error) {
-	rows := make(map[millrace.RecordID]idRow)
-	prefix = append(slices.Clone(prefix), partID)
-	err := scan(s.db, prefix, func(k, v []byte) error {
-		row, err := decodeIDRow(v)
-		rows[millrace.RecordID(k[len(prefix):])] = row
-		return err
-	})
-	return rows, err
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // BenchmarkFiles moves a file of 64 MiB, beside copying and syncing it.
@@ -28,7 +30,7 @@ func BenchmarkFiles(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StopTimer()
-				if err := body.objects.remove(b.Context(), r.name()); err != nil {
+				if err := body.objects.Remove(b.Context(), r.name()); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()
@@ -50,11 +52,11 @@ func BenchmarkFiles(b *testing.B) {
 
 type namedObjects struct {
 	name    string
-	objects objects
+	objects objects.Store
 }
 
 func benched(b *testing.B) []namedObjects {
-	all := []namedObjects{{"file", must(openDir(b.TempDir()))}}
+	all := []namedObjects{{"file", directory(b, b.TempDir())}}
 	if os.Getenv("MILLRACE_S3") != "" {
 		all = append(all, namedObjects{"s3", must(openURL(b, s3URL(b)))})
 	}

@@ -1,7 +1,6 @@
 // Package backup keeps what a cluster was at some moment, in a directory or an
 // object store. It is the only package that knows the bucket: its layout, its
-// manifests, what may be expired, and the library that reaches S3, GCS and
-// Azure.
+// manifests, and what may be expired.
 package backup
 
 import (
@@ -9,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Options are what [Open] may be told.
@@ -28,7 +26,7 @@ type Options struct {
 	BytesPerSecond int64
 	// Pace is called after work that held a processor or a disk for so long,
 	// and returns when there may be more. Nil is no rest.
-	Pace Pace
+	Pace objects.Pace
 	// Log hears of what is tried again; nil hears nothing.
 	Log *slog.Logger
 }
@@ -36,10 +34,9 @@ type Options struct {
 // Bucket is a directory or a prefix of an object store. It is safe for
 // concurrent use.
 type Bucket struct {
-	objects  objects
-	body     objects // without Pace
-	local    bool    // a directory
-	pace     Pace
+	objects  objects.Store
+	body     objects.Store // without Pace
+	pace     objects.Pace
 	limit    *rate.Limiter // nil is no bound
 	gets     chan struct{} // one for each file that comes at the moment
 	progress *Progress     // nil is not counted
@@ -49,10 +46,6 @@ type Bucket struct {
 	term     time.Duration               // of a condemnation; see expire.go
 	poll     time.Duration               // between two looks at a condemnation
 }
-
-// openTimeout bounds the first look at a bucket: the search for credentials on
-// a machine that has none takes a while.
-const openTimeout = 30 * time.Second
 
 // Open opens the bucket at a URL:
 //
@@ -67,91 +60,36 @@ const openTimeout = 30 * time.Second
 // AZURE_STORAGE_KEY. Other parameters of the URL are those of gocloud.dev. It
 // looks at the bucket once, so that a wrong name is refused here.
 func Open(ctx context.Context, to string, o Options) (*Bucket, error) {
-	u, err := url.Parse(to)
-	if err != nil {
-		return nil, refuse(fmt.Sprintf("%.100q is no URL", to), wantURL)
-	}
-	if err := CheckURL(to); err != nil {
-		return nil, err
-	}
 	if o.BytesPerSecond < 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.bytes_per_second",
 			Detail: fmt.Sprintf("%d is negative", o.BytesPerSecond), WayOut: "leave it out for no bound"}
 	}
-	var body objects
-	switch u.Scheme {
-	case "file":
-		body, err = openURLDir(u)
-	case "s3", "gs", "azblob":
-		timed, cancel := context.WithTimeout(ctx, openTimeout)
-		defer cancel()
-		body, err = openCloud(timed, u)
-	default:
-		err = refuse(fmt.Sprintf("unknown scheme %.20q", u.Scheme), wantURL)
-	}
+	body, err := objects.Open(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	return newBucket(body, o), nil
 }
 
-// CheckURL refuses a URL that holds credentials: it is shown to whoever looks at a
-// configuration or a log.
-func CheckURL(to string) error {
-	u, err := url.Parse(to)
-	if err != nil {
-		return refuse("it is no URL", wantURL)
-	}
-	found := u.User != nil
-	for name := range u.Query() {
-		name = strings.ToLower(name)
-		found = found || strings.Contains(name, "secret") || strings.Contains(name, "password") || strings.Contains(name, "token") || strings.Contains(name, "access_key") || name == "sig"
-	}
-	if found {
-		return refuse("it holds credentials, which would be shown with it", "leave them to the environment of the process, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or to the machine's identity")
-	}
-	return nil
-}
-
-func newBucket(body objects, o Options) *Bucket {
+func newBucket(body objects.Store, o Options) *Bucket {
 	b := &Bucket{pace: o.Pace, log: o.Log, cluster: new(atomic.Pointer[Identity]), former: new(atomic.Pointer[[]Identity]), term: condemnedTerm, poll: time.Second}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	b.gets = make(chan struct{}, downloads)
-	_, b.local = body.(*dir)
-	b.body = &patient{objects: body, log: b.log, pause: firstPause}
+	b.body = &objects.Patient{Store: body, Log: b.log, TooMany: tooMany}
 	b.objects = b.body
-	if b.local && b.pace != nil {
-		b.objects = &patient{objects: yielding{body, b.pace}, log: b.log, pause: firstPause}
+	if b.pace != nil {
+		b.objects = &objects.Patient{Store: objects.Paced(body, b.pace), Log: b.log, TooMany: tooMany}
 	}
 	if o.BytesPerSecond > 0 {
-		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(chunk, min(o.BytesPerSecond/4, 16*chunk))))
+		b.limit = rate.NewLimiter(rate.Limit(o.BytesPerSecond), int(max(objects.Chunk, min(o.BytesPerSecond/4, 16*objects.Chunk))))
 	}
 	return b
 }
 
-const wantURL = "use file:///dir, s3://bucket/prefix, gs://bucket/prefix or azblob://container/prefix"
-
-// refuse is an error about the configured place of backups.
-func refuse(detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: detail, WayOut: wayOut}
-}
-
-func openURLDir(u *url.URL) (objects, error) {
-	switch {
-	case u.Host != "":
-		return nil, refuse(fmt.Sprintf("the file URL names the host %.100q", u.Host), "write three slashes and an absolute path: file:///dir")
-	case !filepath.IsAbs(u.Path):
-		return nil, refuse(fmt.Sprintf("the path %.100q is not absolute", u.Path+u.Opaque), "write three slashes and an absolute path: file:///dir")
-	case u.RawQuery != "":
-		return nil, refuse(fmt.Sprintf("a file URL takes no parameters, and this has %.100q", u.RawQuery), "leave out what follows the question mark")
-	}
-	return openDir(filepath.Clean(u.Path))
-}
-
 // Close releases the bucket.
-func (b *Bucket) Close() error { return b.objects.close() }
+func (b *Bucket) Close() error { return b.objects.Close() }
 
 // Unlimited returns the same bucket without the bound on bytes a second and
 // without rests, for a restore that somebody waits for. Only the original is
@@ -213,7 +151,7 @@ func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	var w whose
 	_, err := b.readObject(ctx, whoseName, &w)
 	switch {
-	case isMissing(err):
+	case objects.IsMissing(err):
 		return Identity{}, ErrUnclaimed
 	case err != nil:
 		return Identity{}, err
@@ -222,7 +160,7 @@ func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 		return Identity{}, &Damage{Object: whoseName, Kind: Torn, Detail: err.Error()}
 	}
 	if w.Partitions != partitions {
-		return Identity{}, refuse(fmt.Sprintf("the bucket is of a cluster of %d partitions, and this has %d", w.Partitions, partitions), "use another prefix")
+		return Identity{}, objects.Refuse(fmt.Sprintf("the bucket is of a cluster of %d partitions, and this has %d", w.Partitions, partitions), "use another prefix")
 	}
 	b.former.Store(&w.Former)
 	return w.Cluster, nil
@@ -270,7 +208,7 @@ func (b *Bucket) Claim(ctx context.Context, c Identity) error {
 		return fmt.Errorf("backup: claim the bucket: %w", err)
 	}
 	err := b.createObject(ctx, whoseName, &whose{Format: format, Cluster: c, Partitions: partitions})
-	if err != nil && !isThere(err) {
+	if err != nil && !objects.IsThere(err) {
 		return fmt.Errorf("backup: claim the bucket: %w", err)
 	}
 	owner, err := b.Identity(ctx)
@@ -279,7 +217,7 @@ func (b *Bucket) Claim(ctx context.Context, c Identity) error {
 	}
 	b.cluster.Store(&owner)
 	if owner != c {
-		return refuse(fmt.Sprintf("the bucket holds backups of the cluster %v, and this is %v", owner, c), "give each cluster a prefix of its own")
+		return objects.Refuse(fmt.Sprintf("the bucket holds backups of the cluster %v, and this is %v", owner, c), "give each cluster a prefix of its own")
 	}
 	return nil
 }

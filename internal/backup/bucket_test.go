@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"gocloud.dev/blob/memblob"
+	_ "gocloud.dev/blob/memblob" // mem://
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 var ours = Identity{Name: "test", ID: "11111111"}
@@ -24,22 +25,28 @@ var ours = Identity{Name: "test", ID: "11111111"}
 // that `make s3` started.
 type body struct {
 	name string
-	open func(t *testing.T) objects
+	open func(t *testing.T) objects.Store
 }
 
 func bodies() []body {
 	all := []body{
-		{"file", func(t *testing.T) objects { return must(openDir(t.TempDir())) }},
-		{"memory", func(*testing.T) objects { return &cloud{bucket: memblob.OpenBucket(nil)} }},
+		{"file", func(t *testing.T) objects.Store { return directory(t, t.TempDir()) }},
+		{"memory", func(t *testing.T) objects.Store { return memory(t) }},
 	}
 	if os.Getenv("MILLRACE_S3") != "" {
-		all = append(all, body{"s3", func(t *testing.T) objects { return must(openURL(t, s3URL(t))) }})
+		all = append(all, body{"s3", func(t *testing.T) objects.Store { return must(openURL(t, s3URL(t))) }})
 	}
 	return all
 }
 
-func openURL(t testing.TB, to string) (objects, error) {
-	return openCloud(t.Context(), must(url.Parse(to)))
+func directory(t testing.TB, name string) objects.Store {
+	return must(objects.Open(t.Context(), "file://"+name))
+}
+
+func memory(t testing.TB) objects.Store { return must(openURL(t, "mem://test")) }
+
+func openURL(t testing.TB, to string) (objects.Store, error) {
+	return objects.OpenCloud(t.Context(), must(url.Parse(to)))
 }
 
 // s3URL is a prefix of its own on the server of the tests.
@@ -55,11 +62,11 @@ func s3URL(t testing.TB) string {
 }
 
 // onEach runs a test on every body.
-func onEach(t *testing.T, test func(t *testing.T, o objects)) {
+func onEach(t *testing.T, test func(t *testing.T, o objects.Store)) {
 	for _, b := range bodies() {
 		t.Run(b.name, func(t *testing.T) {
 			o := b.open(t)
-			defer o.close()
+			defer o.Close()
 			test(t, o)
 		})
 	}
@@ -73,7 +80,7 @@ func must[T any](v T, err error) T {
 }
 
 // claimed is a bucket of the test's cluster, that waits for nothing long.
-func claimed(t testing.TB, o objects) *Bucket {
+func claimed(t testing.TB, o objects.Store) *Bucket {
 	t.Helper()
 	b := impatient(o)
 	if err := b.Claim(t.Context(), ours); err != nil {
@@ -82,9 +89,9 @@ func claimed(t testing.TB, o objects) *Bucket {
 	return b
 }
 
-func impatient(o objects) *Bucket {
+func impatient(o objects.Store) *Bucket {
 	b := newBucket(o, Options{})
-	b.objects.(*patient).pause = time.Millisecond
+	b.objects.(*objects.Patient).Pause = time.Millisecond
 	b.poll = time.Millisecond
 	return b
 }
@@ -200,7 +207,7 @@ func TestOpenS3(t *testing.T) {
 }
 
 func TestClaimRefusesAnotherCluster(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := impatient(o)
 		if _, err := b.Identity(t.Context()); !errors.Is(err, ErrUnclaimed) {
 			t.Errorf("a new bucket: %v", err)
@@ -223,9 +230,9 @@ func TestClaimRefusesAnotherCluster(t *testing.T) {
 }
 
 func TestFilesAreUploadedOnceAndComeBack(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
-		for _, size := range []int{0, 1, chunk, 20 << 20} {
+		for _, size := range []int{0, 1, objects.Chunk, 20 << 20} {
 			data := randomBytes(size)
 			from := writeFile(t, data)
 			p := NewProgress(0)
@@ -256,7 +263,7 @@ func TestFilesAreUploadedOnceAndComeBack(t *testing.T) {
 
 // A part of other bytes, of another file or of too many, is given up.
 func TestGetFileForgetsAWrongPart(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	data := randomBytes(1000)
 	r, _, err := b.Put(t.Context(), data, nil)
 	if err != nil {
@@ -276,9 +283,9 @@ func TestGetFileForgetsAWrongPart(t *testing.T) {
 }
 
 func TestBoundOnBytesHolds(t *testing.T) {
-	b := claimed(t, &cloud{bucket: memblob.OpenBucket(nil)})
+	b := claimed(t, memory(t))
 	const rate = 8 << 20
-	bound := newBucket(b.objects.(*patient).objects, Options{BytesPerSecond: rate})
+	bound := newBucket(b.objects.(*objects.Patient).Store, Options{BytesPerSecond: rate})
 	data := randomBytes(2 * rate)
 	began := time.Now()
 	r, _, err := bound.Put(t.Context(), data, nil)

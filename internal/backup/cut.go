@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Cut is one moment of the whole cluster. [Bucket.WriteCut] sets Format,
@@ -99,8 +100,8 @@ func (c *CutPart) validate() error {
 // Cuts returns the names of the cuts that count, sorted.
 func (b *Bucket) Cuts(ctx context.Context) ([]string, error) {
 	var all []string
-	err := b.objects.list(ctx, cutsPrefix, func(o object) error {
-		if at := parse(o.name); at.kind == isCut && !o.odd {
+	err := b.objects.List(ctx, cutsPrefix, func(o objects.Object) error {
+		if at := parse(o.Name); at.kind == isCut && !o.Odd {
 			all = append(all, at.id)
 		}
 		return nil
@@ -129,7 +130,7 @@ func (b *Bucket) Cut(ctx context.Context, name string) (*Cut, error) {
 		return nil, err
 	}
 	var c Cut
-	if _, err := b.readOurs(ctx, cutName(name), &c, &c.Cluster); isMissing(err) {
+	if _, err := b.readOurs(ctx, cutName(name), &c, &c.Cluster); objects.IsMissing(err) {
 		return nil, noCut(name)
 	} else if err != nil {
 		return nil, err
@@ -251,8 +252,8 @@ func (b *Bucket) writeCutPart(ctx context.Context, part *CutPart) error {
 
 // free refuses the name of a cut that is there.
 func (b *Bucket) free(ctx context.Context, name string) error {
-	_, err := b.objects.stat(ctx, cutName(name))
-	if isMissing(err) {
+	_, err := b.objects.Stat(ctx, cutName(name))
+	if objects.IsMissing(err) {
 		return nil
 	}
 	if err != nil {
@@ -302,7 +303,7 @@ func (b *Bucket) WriteCut(ctx context.Context, c *Cut) error {
 			return err
 		}
 		err = b.createObject(ctx, cutName(c.Name), c)
-		if isThere(err) {
+		if objects.IsThere(err) {
 			return b.free(ctx, c.Name)
 		}
 		return err
@@ -315,7 +316,7 @@ func (b *Bucket) RemoveCut(ctx context.Context, name string) error {
 	if err := CheckCutName(name); err != nil {
 		return err
 	}
-	return b.objects.remove(ctx, cutName(name))
+	return b.objects.Remove(ctx, cutName(name))
 }
 
 // OnlyOf returns what nothing but a cut names, while all backups stay: its tails
@@ -327,7 +328,7 @@ func (b *Bucket) OnlyOf(ctx context.Context, cut string) (a Amount, err error) {
 	}
 	others := s.reach()
 	for _, m := range s.manifests {
-		others.mark(m.name)
+		others.mark(m.Name)
 	}
 	for _, c := range s.cuts {
 		if c.place.id != cut {
@@ -336,17 +337,17 @@ func (b *Bucket) OnlyOf(ctx context.Context, cut string) (a Amount, err error) {
 	}
 	its := s.reach()
 	its.markCut(cut)
-	count := func(o object) {
-		if its.names[o.name] && !others.names[o.name] {
+	count := func(o objects.Object) {
+		if its.names[o.Name] && !others.names[o.Name] {
 			a.Files++
-			a.Bytes += o.size
+			a.Bytes += o.Size
 		}
 	}
 	for _, c := range s.cuts {
-		count(c.object)
+		count(c.Object)
 	}
 	for _, p := range s.parts {
-		count(p.object)
+		count(p.Object)
 	}
 	for _, f := range s.files {
 		count(f)

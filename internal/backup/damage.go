@@ -40,3 +40,8 @@ func (d *Damage) Is(target error) bool { return d.Kind == Missing && target == f
 func newer(name string, got int) *Damage {
 	return &Damage{Object: name, Kind: Newer, Detail: fmt.Sprintf("it was written by a newer Millrace, in format %d, and this one reads format %d; use that one", got, format)}
 }
+
+// tooMany is the damage of a bucket that lists more than it is read for.
+func tooMany(prefix string, most int) error {
+	return &Damage{Object: prefix, Kind: Extra, Detail: fmt.Sprintf("more than %d objects", most)}
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 func TestDiff(t *testing.T) {
@@ -56,7 +57,7 @@ func TestProgress(t *testing.T) {
 }
 
 func TestDrillsComeBackNewestFirst(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		for p := range millrace.Partition(5) {
 			d := &Drill{Time: millrace.TimeOf(time.Now()), Node: "node-1", Partition: p, Backup: "x", Fault: fmt.Sprint(p)}
@@ -74,7 +75,7 @@ func TestDrillsComeBackNewestFirst(t *testing.T) {
 // Records of damage come back, the newest first, and those beyond the newest go
 // with an expiry.
 func TestHealingsComeBackNewestFirst(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		for p := range millrace.Partition(3) {
 			h := &Healing{Time: millrace.TimeOf(time.Now()), Node: "node-1", Partition: p, Damage: fmt.Sprint(p), From: "x"}
@@ -95,7 +96,7 @@ func TestHealingsComeBackNewestFirst(t *testing.T) {
 // Acts come back, the newest first, whosever the bucket was by then, and those
 // beyond the newest go with an expiry.
 func TestActsComeBackNewestFirst(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		for _, on := range []string{"a", "b", "c"} {
 			if err := b.WriteAct(t.Context(), audit.Entry{Who: "somebody @here", Act: "expire", On: on}); err != nil {

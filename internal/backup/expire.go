@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // ExpireOptions say what goes.
@@ -67,12 +68,12 @@ func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err er
 	if err != nil {
 		return e, err
 	}
-	defer func() { err = errors.Join(err, b.objects.remove(context.WithoutCancel(ctx), clock)) }()
+	defer func() { err = errors.Join(err, b.objects.Remove(context.WithoutCancel(ctx), clock)) }()
 	x := &expiry{b: b, o: o, s: s, e: &e, now: at.now()}
 	x.keep()
 	doomed := x.doom()
 	for _, o := range doomed {
-		b.progress.Expect(o.size)
+		b.progress.Expect(o.Size)
 	}
 	for batch := range slices.Chunk(doomed, batchNames) {
 		if err := x.remove(ctx, batch); err != nil {
@@ -92,7 +93,7 @@ type expiry struct {
 	kept *reach
 }
 
-func (x *expiry) old(o object) bool { return x.now.Sub(o.modified) > x.o.Grace }
+func (x *expiry) old(o objects.Object) bool { return x.now.Sub(o.Modified) > x.o.Grace }
 
 // keep marks all that stays.
 func (x *expiry) keep() {
@@ -104,16 +105,16 @@ func (x *expiry) keep() {
 		x.kept.markCut(c.place.id)
 	}
 	for _, p := range x.s.parts {
-		if !x.old(p.object) {
-			x.kept.mark(p.name)
+		if !x.old(p.Object) {
+			x.kept.mark(p.Name)
 		}
-		if x.kept.names[p.name] {
+		if x.kept.names[p.Name] {
 			x.block(p.damage)
 		}
 	}
 	// Marked by cuts and holds too, by now.
 	for _, m := range x.s.manifests {
-		if x.kept.names[m.name] {
+		if x.kept.names[m.Name] {
 			x.block(m.damage)
 		}
 	}
@@ -121,7 +122,7 @@ func (x *expiry) keep() {
 
 func (x *expiry) keepHeld(s *survey) {
 	for _, h := range s.holds {
-		if x.now.Sub(h.modified) > holdTerm {
+		if x.now.Sub(h.Modified) > holdTerm {
 			continue
 		}
 		x.block(h.damage)
@@ -140,7 +141,7 @@ func (x *expiry) keepNewest() {
 	good := map[millrace.Partition]int{}
 	for _, m := range x.s.manifests {
 		if good[m.partition] < x.o.Keep || m.damage != nil && m.damage.Kind == Newer {
-			x.kept.mark(m.name)
+			x.kept.mark(m.Name)
 		}
 		if m.value != nil {
 			good[m.partition]++
@@ -156,22 +157,22 @@ func (x *expiry) block(d *Damage) {
 
 // doom returns what goes: parts, then backups, then files, so that what names
 // always goes before what it names.
-func (x *expiry) doom() (doomed []object) {
+func (x *expiry) doom() (doomed []objects.Object) {
 	for _, p := range x.s.parts {
-		if !x.kept.names[p.name] {
-			doomed = append(doomed, p.object)
+		if !x.kept.names[p.Name] {
+			doomed = append(doomed, p.Object)
 		}
 	}
 	for _, m := range x.s.manifests {
-		if !x.kept.names[m.name] {
-			doomed = append(doomed, m.object)
+		if !x.kept.names[m.Name] {
+			doomed = append(doomed, m.Object)
 		}
 	}
 	if len(x.e.Blocked) > 0 {
 		return doomed
 	}
 	for _, f := range x.s.files {
-		if !x.kept.names[f.name] && x.old(f) {
+		if !x.kept.names[f.Name] && x.old(f) {
 			doomed = append(doomed, f)
 		}
 	}
@@ -180,10 +181,10 @@ func (x *expiry) doom() (doomed []object) {
 
 // remove condemns a batch, spares what was named meanwhile, and removes the
 // rest, for as long as the condemnation lives.
-func (x *expiry) remove(ctx context.Context, batch []object) error {
+func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	all := make([]string, len(batch))
 	for i, o := range batch {
-		all[i] = o.name
+		all[i] = o.Name
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, x.b.term, errors.New("backup: the expiry took too long; it goes on next time"))
 	defer cancel()
@@ -191,18 +192,18 @@ func (x *expiry) remove(ctx context.Context, batch []object) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = x.b.objects.remove(context.WithoutCancel(ctx), mine) }() // an old one binds nobody
+	defer func() { _ = x.b.objects.Remove(context.WithoutCancel(ctx), mine) }() // an old one binds nobody
 	if err := x.spare(ctx); err != nil {
 		return err
 	}
 	for _, kinds := range [][]kind{{isCutPart}, {isManifest}, {isFile}} {
-		now := slices.DeleteFunc(slices.Clone(batch), func(o object) bool {
-			at := parse(o.name).kind
-			return !slices.Contains(kinds, at) || x.kept.names[o.name] || at == isFile && len(x.e.Blocked) > 0
+		now := slices.DeleteFunc(slices.Clone(batch), func(o objects.Object) bool {
+			at := parse(o.Name).kind
+			return !slices.Contains(kinds, at) || x.kept.names[o.Name] || at == isFile && len(x.e.Blocked) > 0
 		})
-		removed, err := parallel(ctx, now, func(ctx context.Context, o object) (bool, error) {
-			err := x.b.objects.remove(ctx, o.name)
-			x.b.progress.add(o.size)
+		removed, err := parallel(ctx, now, func(ctx context.Context, o objects.Object) (bool, error) {
+			err := x.b.objects.Remove(ctx, o.Name)
+			x.b.progress.add(o.Size)
 			return err == nil, err
 		})
 		for i, o := range now {
@@ -222,13 +223,13 @@ func (x *expiry) remove(ctx context.Context, batch []object) error {
 func (x *expiry) spare(ctx context.Context) error {
 	seen := map[string]bool{}
 	for _, m := range x.s.manifests {
-		seen[m.name] = true
+		seen[m.Name] = true
 	}
 	for _, c := range x.s.cuts {
-		seen[c.name] = true
+		seen[c.Name] = true
 	}
 	for _, p := range x.s.parts {
-		seen[p.name] = seen[cutName(p.place.id)]
+		seen[p.Name] = seen[cutName(p.place.id)]
 	}
 	late := &survey{}
 	if err := late.rewrite(ctx, x.b, func(name string) bool { return seen[name] }); err != nil {
@@ -237,12 +238,12 @@ func (x *expiry) spare(ctx context.Context) error {
 	x.kept.learn(late)
 	for _, m := range late.manifests {
 		x.block(m.damage)
-		x.kept.mark(m.name)
+		x.kept.mark(m.Name)
 	}
 	for _, p := range late.parts {
-		if !x.old(p.object) {
+		if !x.old(p.Object) {
 			x.block(p.damage)
-			x.kept.mark(p.name)
+			x.kept.mark(p.Name)
 		}
 	}
 	for _, c := range late.cuts {
@@ -253,38 +254,38 @@ func (x *expiry) spare(ctx context.Context) error {
 	return nil
 }
 
-func (x *expiry) count(o object) {
-	switch parse(o.name).kind {
+func (x *expiry) count(o objects.Object) {
+	switch parse(o.Name).kind {
 	case isManifest:
 		x.e.Backups++
 	case isFile:
 		x.e.Files++
-		x.e.Bytes += o.size
+		x.e.Bytes += o.Size
 	}
 	if x.o.Report != nil {
-		x.o.Report(o.name, o.size)
+		x.o.Report(o.Name, o.Size)
 	}
 }
 
 // tidy removes what those left that died: holds, condemnations, writes that
 // never ended; and the oldest results of drills, records of damage, and acts.
 func (x *expiry) tidy(ctx context.Context, mine string) error {
-	var dead []object
+	var dead []objects.Object
 	for _, h := range x.s.holds {
-		if x.now.Sub(h.modified) > holdTerm {
-			dead = append(dead, h.object)
+		if x.now.Sub(h.Modified) > holdTerm {
+			dead = append(dead, h.Object)
 		}
 	}
-	var drills, healings, acts []object
+	var drills, healings, acts []objects.Object
 	for _, o := range x.s.others {
-		age := x.now.Sub(o.modified)
-		switch parse(o.name).kind {
+		age := x.now.Sub(o.Modified)
+		switch parse(o.Name).kind {
 		case isCondemned:
-			if age > 2*x.b.term && o.name != mine {
+			if age > 2*x.b.term && o.Name != mine {
 				dead = append(dead, o)
 			}
 		case isScratch:
-			if age > x.o.Grace && !o.odd {
+			if age > x.o.Grace && !o.Odd {
 				dead = append(dead, o)
 			}
 		case isDrill:
@@ -295,12 +296,12 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 			acts = append(acts, o)
 		}
 	}
-	for _, all := range [][]object{drills, healings, acts} {
-		slices.SortFunc(all, func(a, b object) int { return strings.Compare(b.name, a.name) })
+	for _, all := range [][]objects.Object{drills, healings, acts} {
+		slices.SortFunc(all, func(a, b objects.Object) int { return strings.Compare(b.Name, a.Name) })
 		dead = append(dead, all[min(len(all), maxRecords):]...)
 	}
-	_, err := parallel(ctx, dead, func(ctx context.Context, o object) (struct{}, error) {
-		return struct{}{}, x.b.objects.remove(ctx, o.name)
+	_, err := parallel(ctx, dead, func(ctx context.Context, o objects.Object) (struct{}, error) {
+		return struct{}{}, x.b.objects.Remove(ctx, o.Name)
 	})
 	return err
 }

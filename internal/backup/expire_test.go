@@ -8,33 +8,32 @@ import (
 	"testing"
 	"time"
 
-	"gocloud.dev/blob/memblob"
-
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // aged are objects that were all written so much earlier, but for the
 // condemnations of this moment.
 type aged struct {
-	objects
+	objects.Store
 	by  time.Duration
 	all bool // the condemnations too: who wrote them is dead
 }
 
-func (a aged) list(ctx context.Context, prefix string, each func(object) error) error {
-	return a.objects.list(ctx, prefix, func(o object) error {
-		if a.all || parse(o.name).kind != isCondemned {
-			o.modified = o.modified.Add(-a.by)
+func (a aged) List(ctx context.Context, prefix string, each func(objects.Object) error) error {
+	return a.Store.List(ctx, prefix, func(o objects.Object) error {
+		if a.all || parse(o.Name).kind != isCondemned {
+			o.Modified = o.Modified.Add(-a.by)
 		}
 		return each(o)
 	})
 }
 
 // all lists a bucket.
-func all(t testing.TB, o objects) map[string]int64 {
+func all(t testing.TB, o objects.Store) map[string]int64 {
 	t.Helper()
 	names := map[string]int64{}
-	if err := o.list(t.Context(), "", func(o object) error { names[o.name] = o.size; return nil }); err != nil {
+	if err := o.List(t.Context(), "", func(o objects.Object) error { names[o.Name] = o.Size; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return names
@@ -62,7 +61,7 @@ func cut(ctx context.Context, b *Bucket, name string, tail []byte) (*Cut, error)
 }
 
 func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
-	o := &cloud{bucket: memblob.OpenBucket(nil)}
+	o := memory(t)
 	b := claimed(t, o)
 	for p := range millrace.Partition(partitions) {
 		if _, err := back(t.Context(), b, p, []byte("shared"), []byte(fmt.Sprint("cut ", p))); err != nil {
@@ -135,7 +134,7 @@ func TestExpireKeepsTheNewestAndWhatCutsName(t *testing.T) {
 // What can't be read may name anything, so that no file goes; it goes itself
 // when enough that is good is newer.
 func TestExpireSparesWhatDamageMayName(t *testing.T) {
-	o := &cloud{bucket: memblob.OpenBucket(nil)}
+	o := memory(t)
 	b := claimed(t, o)
 	m, err := back(t.Context(), b, 1, []byte("a"))
 	if err != nil {
@@ -143,7 +142,7 @@ func TestExpireSparesWhatDamageMayName(t *testing.T) {
 	}
 	data := must(b.readBytes(t.Context(), manifestName(1, m.ID)))
 	data[20] ^= 1
-	if err := b.objects.write(t.Context(), manifestName(1, m.ID), readerOf(data), false); err != nil {
+	if err := b.objects.Write(t.Context(), manifestName(1, m.ID), readerOf(data), false); err != nil {
 		t.Fatal(err)
 	}
 	later := impatient(aged{o, 2 * time.Hour, false})
@@ -161,7 +160,7 @@ func TestExpireSparesWhatDamageMayName(t *testing.T) {
 
 // A backup that finds its file condemned waits for the expiry, and then misses it.
 func TestBackupWaitsForExpiry(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		m, err := back(t.Context(), b, 1, []byte("old"))
 		if err != nil {
@@ -173,7 +172,7 @@ func TestBackupWaitsForExpiry(t *testing.T) {
 			t.Fatal(err)
 		}
 		looked := make(chan struct{})
-		w := impatient(&hooked{objects: o, before: func(op, name string) error {
+		w := impatient(&hooked{Store: o, before: func(op, name string) error {
 			if op == "open" && name == condemnation {
 				select {
 				case looked <- struct{}{}:
@@ -191,7 +190,7 @@ func TestBackupWaitsForExpiry(t *testing.T) {
 				t.Fatalf("it didn't wait: %v", err)
 			}
 		}
-		if err := errors.Join(o.remove(t.Context(), old.name()), o.remove(t.Context(), condemnation)); err != nil {
+		if err := errors.Join(o.Remove(t.Context(), old.name()), o.Remove(t.Context(), condemnation)); err != nil {
 			t.Fatal(err)
 		}
 		var missing MissingFiles

@@ -19,16 +19,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 var errKilled = fmt.Errorf("killed: %w", os.ErrPermission) // final, so that nothing is tried again
 
 // killed dies at an operation: before it has an effect or after. From then on
 // nothing works.
-func killed(o objects, at int64, early bool, wrote func(name string)) *hooked {
+func killed(o objects.Store, at int64, early bool, wrote func(name string)) *hooked {
 	var n atomic.Int64
 	return &hooked{
-		objects: o,
+		Store: o,
 		before: func(op, name string) error {
 			if i := n.Add(1); i > at || i == at && early {
 				return errKilled
@@ -61,7 +63,7 @@ func TestKilledAtEveryOperation(t *testing.T) {
 					uploads[name]++
 				}
 			}
-			run := func(o objects, dead bool) error {
+			run := func(o objects.Store, dead bool) error {
 				b := impatient(o)
 				if dead {
 					b = impatient(aged{o, time.Hour, true})
@@ -88,7 +90,7 @@ func TestKilledAtEveryOperation(t *testing.T) {
 				t.Fatal(err)
 			}
 			survived := all(t, o)
-			second := &hooked{objects: o, after: func(op, name string) error {
+			second := &hooked{Store: o, after: func(op, name string) error {
 				if op == "write" {
 					wrote(name)
 				}
@@ -129,7 +131,7 @@ func TestCutKilledAtAnyOperation(t *testing.T) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(*seed, 0))
-	whole := &hooked{objects: base.clone()}
+	whole := &hooked{Store: base.clone()}
 	var operations, at int64
 	whole.before = func(string, string) error { atomic.AddInt64(&operations, 1); return nil }
 	if _, err := cut(t.Context(), impatient(whole), "nightly", []byte("tail")); err != nil {
@@ -184,10 +186,10 @@ func TestCutKilledAtAnyOperation(t *testing.T) {
 // What a crash left in the directory's scratch goes with an expiry.
 func TestExpiryRemovesTornWrites(t *testing.T) {
 	root := t.TempDir()
-	o := must(openDir(root))
-	defer o.close()
+	o := directory(t, root)
+	defer o.Close()
 	b := claimed(t, o)
-	torn := filepath.Join(root, scratch, "torn")
+	torn := filepath.Join(root, objects.Scratch, "torn")
 	if err := os.WriteFile(torn, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +221,7 @@ func TestBusyBucketIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	}
-	b := claimed(t, &hooked{objects: o, before: busy, after: busy})
+	b := claimed(t, &hooked{Store: o, before: busy, after: busy})
 	for i := range 100 {
 		if _, err := back(t.Context(), b, 1, []byte("shared"), []byte(fmt.Sprint(i))); err != nil {
 			t.Fatalf("backup %d: %v", i, err)
@@ -236,8 +238,8 @@ func TestBusyBucketIsGivenUp(t *testing.T) {
 	n := 0
 	o := newMapped()
 	claimed(t, o)
-	b := impatient(&hooked{objects: o, before: func(string, string) error { n++; return errBusy }})
-	if _, err := b.AllIDs(t.Context()); !errors.Is(err, errBusy) || n != tries {
+	b := impatient(&hooked{Store: o, before: func(string, string) error { n++; return errBusy }})
+	if _, err := b.AllIDs(t.Context()); !errors.Is(err, errBusy) || n != objects.Tries {
 		t.Errorf("%v after %d tries", err, n)
 	}
 }
@@ -251,7 +253,7 @@ func TestFullBucketFailsLoudly(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := 0
-		b := impatient(&hooked{objects: o, before: func(op, name string) error {
+		b := impatient(&hooked{Store: o, before: func(op, name string) error {
 			if op == "write" {
 				n++
 				return full
@@ -277,7 +279,7 @@ func TestLyingBucketIsTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := impatient(&hooked{objects: o, size: func(name string, size int64) int64 {
+		b := impatient(&hooked{Store: o, size: func(name string, size int64) int64 {
 			if parse(name).kind == isFile {
 				size += by
 			}
@@ -321,7 +323,7 @@ func TestDownloadGoesOnWhereItBroke(t *testing.T) {
 	}
 	opened := 0
 	o.mu.read = 0
-	b := impatient(&hooked{objects: o, bytes: func(_ string, r io.Reader) io.Reader {
+	b := impatient(&hooked{Store: o, bytes: func(_ string, r io.Reader) io.Reader {
 		opened++
 		return &breaking{r, 300_000, io.ErrUnexpectedEOF}
 	}})
@@ -334,7 +336,7 @@ func TestDownloadGoesOnWhereItBroke(t *testing.T) {
 	}
 	// A broken run leaves what it has, and the next goes on there.
 	to = filepath.Join(t.TempDir(), "y")
-	b = impatient(&hooked{objects: o, bytes: func(_ string, r io.Reader) io.Reader { return &breaking{r, 300_000, errKilled} }})
+	b = impatient(&hooked{Store: o, bytes: func(_ string, r io.Reader) io.Reader { return &breaking{r, 300_000, errKilled} }})
 	if err := b.GetFile(t.Context(), r, to); !errors.Is(err, errKilled) {
 		t.Errorf("killed: %v", err)
 	}
@@ -343,7 +345,7 @@ func TestDownloadGoesOnWhereItBroke(t *testing.T) {
 		t.Errorf("%v, %d bytes were read again", err, o.mu.read)
 	}
 	// One that ends early and says it was whole is damage.
-	b = impatient(&hooked{objects: o, bytes: func(_ string, r io.Reader) io.Reader { return &breaking{r, 300_000, io.EOF} }})
+	b = impatient(&hooked{Store: o, bytes: func(_ string, r io.Reader) io.Reader { return &breaking{r, 300_000, io.EOF} }})
 	if err := b.GetFile(t.Context(), r, filepath.Join(t.TempDir(), "z")); !isKind(err, WrongSize) {
 		t.Errorf("cut short: %v", err)
 	}
@@ -360,7 +362,7 @@ func (s slow) Read(p []byte) (int, error) {
 
 func TestSlowBucketIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := claimed(t, &hooked{objects: newMapped(), bytes: func(_ string, r io.Reader) io.Reader { return slow{r} }})
+		b := claimed(t, &hooked{Store: newMapped(), bytes: func(_ string, r io.Reader) io.Reader { return slow{r} }})
 		p := NewProgress(0)
 		p.Expect(64 << 20)
 		done := make(chan error, 1)

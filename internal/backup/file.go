@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/time/rate"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Hash is the SHA-256 of a file's bytes, and its name in a bucket.
@@ -66,9 +68,6 @@ func fileOf(name string) (h Hash, ok bool) {
 // keeps names them.
 type Known map[Ref]bool
 
-// chunk is how much is read, counted and held back at a time.
-const chunk = 256 << 10
-
 // PutFile uploads a file, unless the bucket has it: known names it, or it is
 // found there. It tells whether it was uploaded. What hashes knows is not read
 // before; nil knows nothing.
@@ -93,7 +92,7 @@ func (b *Bucket) PutFile(ctx context.Context, path string, known Known, hashes *
 		hashes.set(id, r)
 	}
 	uploaded, err = b.upload(ctx, r, f, known)
-	if errors.Is(err, errChanged) {
+	if errors.Is(err, objects.ErrChanged) {
 		hashes.forget(id)
 	}
 	return r, uploaded, err
@@ -111,22 +110,22 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 		b.progress.add(r.Size)
 		return false, nil
 	}
-	o, err := b.objects.stat(ctx, r.name())
+	o, err := b.objects.Stat(ctx, r.name())
 	switch {
-	case err == nil && o.size == r.Size:
+	case err == nil && o.Size == r.Size:
 		b.progress.add(r.Size)
 		return false, nil
-	case err != nil && !isMissing(err):
+	case err != nil && !objects.IsMissing(err):
 		return false, err
 	}
 	// What is there with another size is damaged; it is replaced.
 	in := &reader{ctx: ctx, b: b, from: data, sum: sha256.New(), want: &r}
-	if err := b.objects.write(ctx, r.name(), in, false); err != nil {
+	if err := b.objects.Write(ctx, r.name(), in, false); err != nil {
 		return false, err
 	}
 	// Gone already is not damage: an expiry took what lay there before.
 	// WriteManifest looks again.
-	if err := b.look(ctx, r); err != nil && !isMissing(err) {
+	if err := b.look(ctx, r); err != nil && !objects.IsMissing(err) {
 		return false, err
 	}
 	return true, nil
@@ -134,16 +133,16 @@ func (b *Bucket) upload(ctx context.Context, r Ref, data io.ReadSeeker, known Kn
 
 // look fails with a Damage unless a file is there with its size.
 func (b *Bucket) look(ctx context.Context, r Ref) error {
-	o, err := b.objects.stat(ctx, r.name())
+	o, err := b.objects.Stat(ctx, r.name())
 	switch {
-	case isMissing(err):
+	case objects.IsMissing(err):
 		return &Damage{Object: r.name(), Kind: Missing, Detail: "it isn't there"}
-	case errors.Is(err, errOdd):
+	case errors.Is(err, objects.ErrOdd):
 		return &Damage{Object: r.name(), Kind: Link, Detail: err.Error()}
 	case err != nil:
 		return err
-	case o.size != r.Size:
-		return wrongSize(r, o.size)
+	case o.Size != r.Size:
+		return wrongSize(r, o.Size)
 	}
 	return nil
 }
@@ -162,11 +161,8 @@ type reader struct {
 	want *Ref // what the bytes must be at their end; nil leaves it to the caller
 }
 
-// errChanged keeps other bytes than a name promises out of the bucket.
-var errChanged = errors.New("the file changed while it was uploaded")
-
 func (r *reader) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p[:min(len(p), chunk)])
+	n, err := r.from.Read(p[:min(len(p), objects.Chunk)])
 	if r.sum != nil {
 		r.sum.Write(p[:n])
 	}
@@ -178,7 +174,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		r.b.progress.add(int64(n))
 	}
 	if err == io.EOF && r.want != nil && (Ref{Hash(r.sum.Sum(nil)), r.n}) != *r.want {
-		return n, errChanged
+		return n, objects.ErrChanged
 	}
 	return n, err
 }
@@ -268,7 +264,7 @@ func refOf(path string) (r Ref, err error) {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	r.Size, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, chunk))
+	r.Size, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, objects.Chunk))
 	sum.Sum(r.SHA256[:0])
 	return r, err
 }
@@ -279,7 +275,7 @@ func (b *Bucket) download(ctx context.Context, r Ref, f *os.File) (resumed bool,
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
-	buf := chunks.Get().(*[chunk]byte)
+	buf := chunks.Get().(*[objects.Chunk]byte)
 	have, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, buf[:])
 	chunks.Put(buf)
 	if err != nil {
@@ -310,7 +306,7 @@ func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
 	}
 	defer b.endGet()
 	var out bytes.Buffer
-	out.Grow(int(min(r.Size, 16*chunk)))
+	out.Grow(int(min(r.Size, 16*objects.Chunk)))
 	if err := b.fetch(ctx, r, 0, sha256.New(), &out); err != nil {
 		return nil, err
 	}
@@ -321,16 +317,16 @@ func (b *Bucket) Get(ctx context.Context, r Ref, most int64) ([]byte, error) {
 // A connection that breaks is opened again where it broke.
 func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w io.Writer) error {
 	for broken := 0; ; broken++ {
-		from, o, err := b.objects.open(ctx, r.name(), have)
+		from, o, err := b.objects.Open(ctx, r.name(), have)
 		switch {
-		case isMissing(err):
+		case objects.IsMissing(err):
 			return &Damage{Object: r.name(), Kind: Missing, Detail: "it isn't there"}
-		case errors.Is(err, errOdd):
+		case errors.Is(err, objects.ErrOdd):
 			return &Damage{Object: r.name(), Kind: Link, Detail: err.Error()}
 		case err != nil:
 			return err
-		case o.size != r.Size:
-			return errors.Join(wrongSize(r, o.size), from.Close())
+		case o.Size != r.Size:
+			return errors.Join(wrongSize(r, o.Size), from.Close())
 		}
 		in := &reader{ctx: ctx, b: b, from: io.LimitReader(from, r.Size-have+1)}
 		out := &writer{w: w}
@@ -342,7 +338,7 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 			return fmt.Errorf("backup: read %s: %w", r.name(), ctx.Err())
 		case out.err != nil:
 			return fmt.Errorf("backup: write %s: %w", r.name(), out.err)
-		case err != nil && broken < tries && !isFinal(err):
+		case err != nil && broken < objects.Tries && !objects.IsFinal(err):
 			b.log.Warn("a download broke off; going on", "object", r.name(), "at", have, "error", err)
 			continue
 		case err != nil:
@@ -357,14 +353,14 @@ func (b *Bucket) fetch(ctx context.Context, r Ref, have int64, sum hash.Hash, w 
 }
 
 // chunks are buffers for pump.
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+var chunks = sync.Pool{New: func() any { return new([objects.Chunk]byte) }}
 
 // pump copies from in to w. It hashes one chunk while it reads and writes the
 // next: hashing takes as long as both.
 func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 	full, free := make(chan []byte), make(chan []byte, 2)
 	for range cap(free) {
-		b := chunks.Get().(*[chunk]byte)
+		b := chunks.Get().(*[objects.Chunk]byte)
 		defer chunks.Put(b)
 		free <- b[:]
 	}
@@ -373,7 +369,7 @@ func pump(w io.Writer, in io.Reader, sum hash.Hash) error {
 		defer close(hashed)
 		for b := range full {
 			sum.Write(b)
-			free <- b[:chunk]
+			free <- b[:objects.Chunk]
 		}
 	}()
 	defer func() {

@@ -14,7 +14,7 @@ import (
 // told, nobody takes it for the newest, and the next backup is not named after
 // it.
 func TestABackupOfTheFutureIsDamage(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	m, err := back(t.Context(), b, 5, []byte("x"))
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestABackupOfTheFutureIsDamage(t *testing.T) {
 
 // A cut that is not there is no damage, and the error says which there are.
 func TestACutThatIsNotThere(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	_, err := b.Cut(t.Context(), "tomorrow")
 	var damage *Damage
 	var told *millrace.Error
@@ -75,7 +75,7 @@ func TestACutThatIsNotThere(t *testing.T) {
 // A manifest is refused that no store can have written: without files and with
 // records, with one file many times, with other files than sstables.
 func TestManifestsThatNoStoreWrites(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	m, err := back(t.Context(), b, 5, []byte("x"))
 	if err != nil {
 		t.Fatal(err)
@@ -90,20 +90,6 @@ func TestManifestsThatNoStoreWrites(t *testing.T) {
 		change(&changed)
 		if err := changed.validate(); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
-		}
-	}
-}
-
-// A store that does not know the access key says so by 404, as of a bucket that
-// is not there.
-func TestAnUnknownAccessKey(t *testing.T) {
-	for text, want := range map[string]bool{
-		"StatusCode: 404, api error XAdminUserNotFound: no such user": true,
-		"StatusCode: 403, InvalidAccessKeyId":                         true,
-		"StatusCode: 404, NoSuchBucket":                               false,
-	} {
-		if unknownKey(errors.New(text)) != want {
-			t.Error(text)
 		}
 	}
 }

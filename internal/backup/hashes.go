@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Hashes remembers what files are that are never written again, such as a
@@ -86,7 +88,7 @@ func idOf(info fs.FileInfo) (id fileID, ok bool) {
 // hash reads a file, and rests after each chunk.
 func (b *Bucket) hash(ctx context.Context, f *os.File) (r Ref, err error) {
 	sum := sha256.New()
-	buf := chunks.Get().(*[chunk]byte)
+	buf := chunks.Get().(*[objects.Chunk]byte)
 	defer chunks.Put(buf)
 	for {
 		began := time.Now()
@@ -97,7 +99,7 @@ func (b *Bucket) hash(ctx context.Context, f *os.File) (r Ref, err error) {
 			break
 		}
 		if err == nil {
-			b.pace.since(ctx, began)
+			b.pace.Since(ctx, began)
 			err = ctx.Err()
 		}
 		if err != nil {

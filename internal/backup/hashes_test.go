@@ -6,12 +6,14 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // A file that hashes knows is not read to tell what it is. Where it must be
 // read, for an upload, and is something else, it fails once and is read anew.
 func TestHashesSpareReading(t *testing.T) {
-	b, ctx := newBucket(&dir{root: root(t)}, Options{}), t.Context()
+	b, ctx := newBucket(directory(t, t.TempDir()), Options{}), t.Context()
 	path := filepath.Join(t.TempDir(), "1.sst")
 	write := func(text string) {
 		at := time.Unix(1e9, 0)
@@ -32,10 +34,10 @@ func TestHashesSpareReading(t *testing.T) {
 	if r, _, err := b.PutFile(ctx, path, nil, nil); err != nil || r == one {
 		t.Errorf("without hashes it is %v, as before: %v", r, err)
 	}
-	if err := b.objects.remove(ctx, one.name()); err != nil {
+	if err := b.objects.Remove(ctx, one.name()); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := b.PutFile(ctx, path, nil, &h); !errors.Is(err, errChanged) {
+	if _, _, err := b.PutFile(ctx, path, nil, &h); !errors.Is(err, objects.ErrChanged) {
 		t.Errorf("other bytes went under a name: %v", err)
 	}
 	if r, _, err := b.PutFile(ctx, path, nil, &h); err != nil || r == one {
@@ -47,18 +49,4 @@ func TestHashesSpareReading(t *testing.T) {
 			t.Errorf("after %d rounds without it %d are known", want+1, n)
 		}
 	}
-}
-
-func root(t *testing.T) *os.Root {
-	t.Helper()
-	r, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return r
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // What is about to be named must not be expired meanwhile. There is no lock:
@@ -54,7 +56,7 @@ func (b *Bucket) holding(ctx context.Context, named []string, do func(context.Co
 	if err == nil {
 		err = do(ctx)
 	}
-	if removed := b.objects.remove(context.WithoutCancel(ctx), mine); removed != nil {
+	if removed := b.objects.Remove(context.WithoutCancel(ctx), mine); removed != nil {
 		b.log.Warn("a hold stays in the bucket until expiry finds it old", "object", mine, "error", removed)
 	}
 	return err
@@ -70,13 +72,13 @@ func (b *Bucket) announce(ctx context.Context, prefix string, named []string) (s
 	name := prefix + rand.Text() + objectSuffix
 	data, err := encode(&names{Format: format, Cluster: owner, Names: named})
 	if err == nil {
-		err = b.objects.write(ctx, name, bytes.NewReader(data), false)
+		err = b.objects.Write(ctx, name, bytes.NewReader(data), false)
 	}
 	if err != nil {
 		return "", moment{}, fmt.Errorf("backup: write %s: %w", name, err)
 	}
-	o, err := b.objects.stat(ctx, name)
-	return name, moment{o.modified, time.Now()}, err
+	o, err := b.objects.Stat(ctx, name)
+	return name, moment{o.Modified, time.Now()}, err
 }
 
 // moment is one moment by two clocks, the bucket's and ours.
@@ -88,8 +90,8 @@ func (m moment) now() time.Time { return m.bucket.Add(time.Since(m.ours)) }
 // outlast waits until no condemnation of anything named is alive. Those that
 // are written from now on spare it.
 func (b *Bucket) outlast(ctx context.Context, named []string, began moment) error {
-	var alive []object
-	err := b.objects.list(ctx, condemnedPrefix, func(o object) error {
+	var alive []objects.Object
+	err := b.objects.List(ctx, condemnedPrefix, func(o objects.Object) error {
 		alive = append(alive, o)
 		return nil
 	})
@@ -115,13 +117,13 @@ func (b *Bucket) outlast(ctx context.Context, named []string, began moment) erro
 
 // condemns reports whether a condemnation is alive and names any of these. One
 // that can't be read may.
-func (b *Bucket) condemns(ctx context.Context, o object, named []string, began moment) bool {
-	if o.odd || began.now().Sub(o.modified) > 2*b.term {
+func (b *Bucket) condemns(ctx context.Context, o objects.Object, named []string, began moment) bool {
+	if o.Odd || began.now().Sub(o.Modified) > 2*b.term {
 		return false
 	}
 	var c names
-	_, err := b.readObject(ctx, o.name, &c)
-	if isMissing(err) {
+	_, err := b.readObject(ctx, o.Name, &c)
+	if objects.IsMissing(err) {
 		return false
 	}
 	return err != nil || slices.ContainsFunc(named, set(c.Names))

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // hooked are objects whose every operation is told before and after it, and
 // fails if either says so.
 type hooked struct {
-	objects
+	objects.Store
 	before, after func(op, name string) error
 	size          func(name string, size int64) int64 // what it claims
 	bytes         func(name string, r io.Reader) io.Reader
@@ -34,33 +36,33 @@ func (h *hooked) do(op, name string, do func() error) error {
 	return nil
 }
 
-func (h *hooked) claim(o *object) {
+func (h *hooked) claim(o *objects.Object) {
 	if h.size != nil {
-		o.size = h.size(o.name, o.size)
+		o.Size = h.size(o.Name, o.Size)
 	}
 }
 
-func (h *hooked) list(ctx context.Context, prefix string, each func(object) error) error {
+func (h *hooked) List(ctx context.Context, prefix string, each func(objects.Object) error) error {
 	return h.do("list", prefix, func() error {
-		return h.objects.list(ctx, prefix, func(o object) error {
+		return h.Store.List(ctx, prefix, func(o objects.Object) error {
 			h.claim(&o)
 			return each(o)
 		})
 	})
 }
 
-func (h *hooked) stat(ctx context.Context, name string) (o object, err error) {
+func (h *hooked) Stat(ctx context.Context, name string) (o objects.Object, err error) {
 	err = h.do("stat", name, func() error {
-		o, err = h.objects.stat(ctx, name)
+		o, err = h.Store.Stat(ctx, name)
 		h.claim(&o)
 		return err
 	})
 	return o, err
 }
 
-func (h *hooked) open(ctx context.Context, name string, offset int64) (r io.ReadCloser, o object, err error) {
+func (h *hooked) Open(ctx context.Context, name string, offset int64) (r io.ReadCloser, o objects.Object, err error) {
 	err = h.do("open", name, func() error {
-		r, o, err = h.objects.open(ctx, name, offset)
+		r, o, err = h.Store.Open(ctx, name, offset)
 		h.claim(&o)
 		return err
 	})
@@ -73,15 +75,15 @@ func (h *hooked) open(ctx context.Context, name string, offset int64) (r io.Read
 	return r, o, err
 }
 
-func (h *hooked) write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
+func (h *hooked) Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
 	if h.bytes != nil {
 		r = h.bytes(name, r)
 	}
-	return h.do("write", name, func() error { return h.objects.write(ctx, name, r, ifAbsent) })
+	return h.do("write", name, func() error { return h.Store.Write(ctx, name, r, ifAbsent) })
 }
 
-func (h *hooked) remove(ctx context.Context, name string) error {
-	return h.do("remove", name, func() error { return h.objects.remove(ctx, name) })
+func (h *hooked) Remove(ctx context.Context, name string) error {
+	return h.do("remove", name, func() error { return h.Store.Remove(ctx, name) })
 }
 
 // listen opens a port of loopback.

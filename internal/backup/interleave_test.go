@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // witness watches a bucket, and tells a manifest that counts and names a file
@@ -52,7 +53,7 @@ func (w *witness) after(op, name string) {
 
 // paced are objects on which every operation of one process takes its time: most
 // a moment, some minutes, which is an hour of the grace in a few.
-func paced(w *witness, rng *rand.Rand) objects {
+func paced(w *witness, rng *rand.Rand) objects.Store {
 	var mu sync.Mutex
 	pause := func() time.Duration {
 		mu.Lock()
@@ -62,7 +63,7 @@ func paced(w *witness, rng *rand.Rand) objects {
 		}
 		return time.Duration(rng.Int64N(int64(time.Second)))
 	}
-	return &hooked{objects: w.of,
+	return &hooked{Store: w.of,
 		before: func(string, string) error { time.Sleep(pause()); return nil },
 		after:  func(op, name string) error { w.after(op, name); return nil },
 	}
@@ -71,7 +72,7 @@ func paced(w *witness, rng *rand.Rand) objects {
 // backsUp makes a few backups of a partition, of few different files, so that
 // they name again what was unnamed for long. It dawdles between the upload and
 // the manifest.
-func backsUp(ctx context.Context, o objects, rng *rand.Rand, p millrace.Partition) error {
+func backsUp(ctx context.Context, o objects.Store, rng *rand.Rand, p millrace.Partition) error {
 	b := impatient(o)
 	b.poll = 10 * time.Second
 	for range 3 {
@@ -108,7 +109,7 @@ func finish(ctx context.Context, b *Bucket, m *Manifest) error {
 	}
 }
 
-func expires(ctx context.Context, o objects, rng *rand.Rand) error {
+func expires(ctx context.Context, o objects.Store, rng *rand.Rand) error {
 	b := impatient(o)
 	b.poll = 10 * time.Second
 	for range 6 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // IDs returns the ids of a partition's backups, the newest first. It reads none
@@ -30,11 +31,11 @@ func (b *Bucket) AllIDs(ctx context.Context) (map[millrace.Partition][]string, e
 // ids tells report of those that are dated ahead of now, and of what is no file.
 func (b *Bucket) ids(ctx context.Context, prefix string, report func(*Damage)) (map[millrace.Partition][]string, error) {
 	all := map[millrace.Partition][]string{}
-	err := b.objects.list(ctx, prefix, func(o object) error {
-		switch at := parse(o.name); {
+	err := b.objects.List(ctx, prefix, func(o objects.Object) error {
+		switch at := parse(o.Name); {
 		case at.kind != isManifest:
-		case o.odd:
-			report(&Damage{Object: o.name, Kind: Link, Detail: errOdd.Error()})
+		case o.Odd:
+			report(&Damage{Object: o.Name, Kind: Link, Detail: objects.ErrOdd.Error()})
 		case ahead(at.id):
 			report(tooNew(at.partition, at.id))
 		default:
@@ -138,4 +139,17 @@ func (b *Bucket) Newest(ctx context.Context, report func(*Damage)) (map[millrace
 		}
 	}
 	return newest, nil
+}
+
+// Usage returns how many files a bucket has, and their bytes: what it costs. It
+// reads the list alone.
+func (b *Bucket) Usage(ctx context.Context) (all Amount, err error) {
+	err = b.objects.List(ctx, filesPrefix, func(o objects.Object) error {
+		if parse(o.Name).kind == isFile && !o.Odd {
+			all.Files++
+			all.Bytes += o.Size
+		}
+		return nil
+	})
+	return all, err
 }

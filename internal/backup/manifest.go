@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Offsets are the next offsets to read of a partition's two topics; -1 when
@@ -203,7 +204,7 @@ func (b *Bucket) readOurs(ctx context.Context, name string, into any, cluster *I
 	}
 	h, err := b.readObject(ctx, name, into)
 	switch {
-	case isMissing(err):
+	case objects.IsMissing(err):
 		return h, &Damage{Object: name, Kind: Missing, Detail: "it isn't there"}
 	case err != nil:
 		return h, err
@@ -277,4 +278,47 @@ func (b *Bucket) lookAll(ctx context.Context, refs []Ref) error {
 		return all
 	}
 	return nil
+}
+
+// Amount is so many files and their bytes.
+type Amount struct {
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+// Difference is what one backup of a partition has beside another.
+type Difference struct {
+	Shared   Amount `json:"shared"`
+	New      Amount `json:"new"`
+	Gone     Amount `json:"gone"`
+	Content  int64  `json:"timeline"` // how far the offsets moved
+	Features int64  `json:"features"`
+}
+
+// Diff compares two backups of a partition. A nil old one is empty, so that all
+// of the other is new.
+func Diff(old, now *Manifest) (d Difference) {
+	had, applied := old.Known(), Offsets{}
+	if old != nil {
+		applied = old.Applied
+	}
+	for _, r := range now.Refs() {
+		if had[r] {
+			d.Shared.add(r)
+		} else {
+			d.New.add(r)
+		}
+		delete(had, r)
+	}
+	for r := range had {
+		d.Gone.add(r)
+	}
+	d.Content = int64(max(now.Applied.Content, 0) - max(applied.Content, 0))
+	d.Features = int64(max(now.Applied.Features, 0) - max(applied.Features, 0))
+	return d
+}
+
+func (a *Amount) add(r Ref) {
+	a.Files++
+	a.Bytes += r.Size
 }

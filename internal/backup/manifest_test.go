@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 func TestManifestsComeBackNewestFirst(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		var ids []string
 		for _, data := range []string{"a", "b", "c"} {
@@ -51,14 +52,14 @@ func TestManifestsComeBackNewestFirst(t *testing.T) {
 		if i != len(ids) {
 			t.Errorf("%d backups; want %v", i, ids)
 		}
-		if err := o.list(t.Context(), holdsPrefix, func(o object) error { return errors.New(o.name) }); err != nil {
+		if err := o.List(t.Context(), holdsPrefix, func(o objects.Object) error { return errors.New(o.Name) }); err != nil {
 			t.Errorf("a hold is left: %v", err)
 		}
 	})
 }
 
 func TestNewestPassesOverDamage(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		first, err := back(t.Context(), b, 3, []byte("1"))
 		if err != nil {
@@ -68,7 +69,7 @@ func TestNewestPassesOverDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := o.write(t.Context(), manifestName(3, second.ID), strings.NewReader("{}\n"), false); err != nil {
+		if err := o.Write(t.Context(), manifestName(3, second.ID), strings.NewReader("{}\n"), false); err != nil {
 			t.Fatal(err)
 		}
 		var told []*Damage
@@ -83,7 +84,7 @@ func TestNewestPassesOverDamage(t *testing.T) {
 // never there.
 func TestNewestTellsOfLinks(t *testing.T) {
 	at := t.TempDir()
-	b := claimed(t, must(openDir(at)))
+	b := claimed(t, directory(t, at))
 	first, err := back(t.Context(), b, 3, []byte("1"))
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func TestNewestTellsOfLinks(t *testing.T) {
 
 // No more are read than are asked for, beginning with what was there at the time.
 func TestManifestsAreReadAsTheyAreAskedFor(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	var ids []string
 	var times []time.Time
 	for i := range 6 {
@@ -120,7 +121,7 @@ func TestManifestsAreReadAsTheyAreAskedFor(t *testing.T) {
 		ids, times = append(ids, m.ID), append(times, at)
 		time.Sleep(2 * time.Millisecond) // of a clock of milliseconds
 	}
-	if err := b.objects.write(t.Context(), manifestName(3, ids[1]), strings.NewReader("{}\n"), false); err != nil {
+	if err := b.objects.Write(t.Context(), manifestName(3, ids[1]), strings.NewReader("{}\n"), false); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -162,14 +163,14 @@ func TestManifestsAreReadAsTheyAreAskedFor(t *testing.T) {
 
 // A manifest counts when all its files are there, and not before.
 func TestWriteManifestLooksForItsFiles(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		m, err := back(t.Context(), b, 1, []byte("there"), []byte("gone"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		gone := m.Files[1].Ref
-		if err := o.remove(t.Context(), gone.name()); err != nil {
+		if err := o.Remove(t.Context(), gone.name()); err != nil {
 			t.Fatal(err)
 		}
 		var missing MissingFiles
@@ -207,7 +208,7 @@ func TestIDsRiseWhenTheClockGoesBack(t *testing.T) {
 
 // What is no manifest of this partition, cluster and format is told by itself.
 func TestManifestsTellWhatTheyAre(t *testing.T) {
-	b := claimed(t, must(openDir(t.TempDir())))
+	b := claimed(t, directory(t, t.TempDir()))
 	m, err := back(t.Context(), b, 5, []byte("x"))
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +222,7 @@ func TestManifestsTellWhatTheyAre(t *testing.T) {
 		changed := *m
 		changed.Files = append([]File{}, m.Files...)
 		change(&changed)
-		if err := b.objects.write(t.Context(), name, strings.NewReader(string(must(encode(&changed)))), false); err != nil {
+		if err := b.objects.Write(t.Context(), name, strings.NewReader(string(must(encode(&changed)))), false); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Manifest(t.Context(), 5, m.ID); !isKind(err, want) {
@@ -230,7 +231,7 @@ func TestManifestsTellWhatTheyAre(t *testing.T) {
 	}
 	elsewhere := newID(time.Now(), "node-1", m.ID)
 	for p, id := range map[millrace.Partition]string{5: elsewhere, 6: m.ID} {
-		if err := b.objects.write(t.Context(), manifestName(p, id), strings.NewReader(string(must(encode(m)))), false); err != nil {
+		if err := b.objects.Write(t.Context(), manifestName(p, id), strings.NewReader(string(must(encode(m)))), false); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Manifest(t.Context(), p, id); !isKind(err, Foreign) {

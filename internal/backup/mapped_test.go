@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // mapped are objects in a map, so that a bucket is copied and mutated at little
@@ -29,8 +31,8 @@ type entry struct {
 	claim    int64 // added to the size that is told
 }
 
-func (e entry) object(name string) object {
-	return object{name: name, size: int64(len(e.data)) + e.claim, modified: e.modified, odd: e.odd}
+func (e entry) object(name string) objects.Object {
+	return objects.Object{Name: name, Size: int64(len(e.data)) + e.claim, Modified: e.modified, Odd: e.odd}
 }
 
 func newMapped() *mapped {
@@ -55,7 +57,7 @@ func (m *mapped) get(name string) (entry, error) {
 	return e, nil
 }
 
-func (m *mapped) list(_ context.Context, prefix string, each func(object) error) error {
+func (m *mapped) List(_ context.Context, prefix string, each func(objects.Object) error) error {
 	m.mu.Lock()
 	at := maps.Clone(m.mu.at)
 	m.mu.Unlock()
@@ -69,16 +71,16 @@ func (m *mapped) list(_ context.Context, prefix string, each func(object) error)
 	return nil
 }
 
-func (m *mapped) stat(_ context.Context, name string) (object, error) {
+func (m *mapped) Stat(_ context.Context, name string) (objects.Object, error) {
 	e, err := m.get(name)
 	if err == nil && e.odd {
-		err = errOdd
+		err = objects.ErrOdd
 	}
 	return e.object(name), err
 }
 
-func (m *mapped) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
-	o, err := m.stat(ctx, name)
+func (m *mapped) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, objects.Object, error) {
+	o, err := m.Stat(ctx, name)
 	if err != nil {
 		return nil, o, err
 	}
@@ -100,7 +102,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (m *mapped) write(_ context.Context, name string, r io.Reader, ifAbsent bool) error {
+func (m *mapped) Write(_ context.Context, name string, r io.Reader, ifAbsent bool) error {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return err
@@ -114,18 +116,18 @@ func (m *mapped) write(_ context.Context, name string, r io.Reader, ifAbsent boo
 	return nil
 }
 
-func (m *mapped) remove(_ context.Context, name string) error {
+func (m *mapped) Remove(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mu.at, name)
 	return nil
 }
 
-func (m *mapped) close() error { return nil }
+func (m *mapped) Close() error { return nil }
 
 // What all bodies do alike.
 func TestBodiesAgree(t *testing.T) {
-	check := func(t *testing.T, o objects) {
+	check := func(t *testing.T, o objects.Store) {
 		ctx := t.Context()
 		ok := func(err error) {
 			t.Helper()
@@ -133,48 +135,48 @@ func TestBodiesAgree(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, err := o.stat(ctx, "a/b"); !isMissing(err) {
+		if _, err := o.Stat(ctx, "a/b"); !objects.IsMissing(err) {
 			t.Errorf("stat of nothing: %v", err)
 		}
-		if _, _, err := o.open(ctx, "a/b", 0); !isMissing(err) {
+		if _, _, err := o.Open(ctx, "a/b", 0); !objects.IsMissing(err) {
 			t.Errorf("open of nothing: %v", err)
 		}
-		ok(o.list(ctx, "a/", func(o object) error { t.Errorf("%s is listed", o.name); return nil }))
-		ok(o.write(ctx, "a/b", readerOf([]byte("first")), true))
-		if err := o.write(ctx, "a/b", readerOf([]byte("second")), true); !isThere(err) {
+		ok(o.List(ctx, "a/", func(o objects.Object) error { t.Errorf("%s is listed", o.Name); return nil }))
+		ok(o.Write(ctx, "a/b", readerOf([]byte("first")), true))
+		if err := o.Write(ctx, "a/b", readerOf([]byte("second")), true); !objects.IsThere(err) {
 			t.Errorf("write of what is there: %v", err)
 		}
-		r, at, err := o.open(ctx, "a/b", 2)
+		r, at, err := o.Open(ctx, "a/b", 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if data := must(io.ReadAll(r)); string(data) != "rst" || at.size != 5 {
-			t.Errorf("from 2: %q of %d", data, at.size)
+		if data := must(io.ReadAll(r)); string(data) != "rst" || at.Size != 5 {
+			t.Errorf("from 2: %q of %d", data, at.Size)
 		}
 		ok(r.Close())
-		ok(o.write(ctx, "a/b", readerOf([]byte("third!")), false))
-		ok(o.write(ctx, "a/c/d", readerOf(nil), false))
-		ok(o.write(ctx, "ab", readerOf(nil), false))
+		ok(o.Write(ctx, "a/b", readerOf([]byte("third!")), false))
+		ok(o.Write(ctx, "a/c/d", readerOf(nil), false))
+		ok(o.Write(ctx, "ab", readerOf(nil), false))
 		failing := io.MultiReader(bytes.NewReader(make([]byte, 20<<20)), errReader{})
-		if err := o.write(ctx, "a/torn", failing, false); err == nil {
+		if err := o.Write(ctx, "a/torn", failing, false); err == nil {
 			t.Error("a write whose bytes end in an error made an object")
 		}
 		if got := all(t, o); !maps.Equal(got, map[string]int64{"a/b": 6, "a/c/d": 0, "ab": 0}) {
 			t.Errorf("%v", got)
 		}
 		found := 0
-		ok(o.list(ctx, "a/", func(o object) error {
+		ok(o.List(ctx, "a/", func(o objects.Object) error {
 			found++
-			if age := time.Since(o.modified); age < -time.Minute || age > time.Hour {
-				t.Errorf("%s is from %v", o.name, o.modified)
+			if age := time.Since(o.Modified); age < -time.Minute || age > time.Hour {
+				t.Errorf("%s is from %v", o.Name, o.Modified)
 			}
 			return nil
 		}))
 		if found != 2 {
 			t.Errorf("%d objects below a/", found)
 		}
-		ok(o.remove(ctx, "a/b"))
-		if err := o.remove(ctx, "a/b"); err != nil && !isMissing(err) {
+		ok(o.Remove(ctx, "a/b"))
+		if err := o.Remove(ctx, "a/b"); err != nil && !objects.IsMissing(err) {
 			t.Errorf("remove of nothing: %v", err)
 		}
 	}

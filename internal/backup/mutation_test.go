@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 var seed = flag.Uint64("seed", 1, "of the random tests")
@@ -207,7 +208,7 @@ func full(t *testing.T, c Identity, withCut bool) *mapped {
 
 // restores does what a restore does of everything in the bucket, and returns
 // what it gets.
-func restores(ctx context.Context, o objects, ids map[millrace.Partition][]string) (*Restorable, error) {
+func restores(ctx context.Context, o objects.Store, ids map[millrace.Partition][]string) (*Restorable, error) {
 	b := impatient(o)
 	r := &Restorable{Backups: map[millrace.Partition][]string{}}
 	good := map[Ref]error{}
@@ -350,7 +351,7 @@ func agree(t *testing.T, what string, m *mutant, size int64) bool {
 
 // All of several damages is told, and not the first alone.
 func TestVerifyTellsAllDamage(t *testing.T) {
-	onEach(t, func(t *testing.T, o objects) {
+	onEach(t, func(t *testing.T, o objects.Store) {
 		b := claimed(t, o)
 		var want []string
 		for p := range millrace.Partition(5) {
@@ -363,8 +364,8 @@ func TestVerifyTellsAllDamage(t *testing.T) {
 			}
 			data := []byte("other")[:f0(m)]
 			if err := errors.Join(
-				o.write(t.Context(), m.Files[0].name(), readerOf(data), false),
-				o.remove(t.Context(), m.Files[1].name()),
+				o.Write(t.Context(), m.Files[0].name(), readerOf(data), false),
+				o.Remove(t.Context(), m.Files[1].name()),
 			); err != nil {
 				t.Fatal(err)
 			}
@@ -416,7 +417,7 @@ func TestLinksAreRefused(t *testing.T) {
 		},
 	} {
 		root := t.TempDir()
-		o := must(openDir(root))
+		o := directory(t, root)
 		b := claimed(t, o)
 		m, err := back(t.Context(), b, 1, []byte("x"))
 		if err != nil {
@@ -447,7 +448,7 @@ func TestLinksAreRefused(t *testing.T) {
 		if data := must(os.ReadFile(outside)); string(data) != "x" {
 			t.Errorf("%q is outside", data)
 		}
-		if err := o.close(); err != nil {
+		if err := o.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // kind is what an object is, by its name alone.
@@ -57,6 +58,15 @@ func cutPartName(name string, p millrace.Partition) string {
 	return fmt.Sprintf("%s%s/%03d%s", cutsPrefix, name, p, objectSuffix)
 }
 
+// ObjectOf names the object of a bucket that is a backup of a partition, or,
+// where cut is not empty, its part of a cut: for a [Damage].
+func ObjectOf(p millrace.Partition, id, cut string) string {
+	if cut != "" {
+		return cutPartName(cut, p)
+	}
+	return manifestName(p, id)
+}
+
 var (
 	goodID  = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[A-Za-z0-9._-]{1,64}$`)
 	goodCut = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
@@ -68,7 +78,7 @@ func parse(name string) (at place) {
 	if name == whoseName {
 		return place{kind: isWhose}
 	}
-	if strings.HasPrefix(name, scratch+"/") {
+	if strings.HasPrefix(name, objects.Scratch+"/") {
 		return place{kind: isScratch}
 	}
 	if h, ok := fileOf(name); ok {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/millrace/millrace/internal/backup/objects"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -75,24 +76,24 @@ func (b *Bucket) readObject(ctx context.Context, name string, into any) (h Hash,
 
 func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
 	for broken := 0; ; broken++ {
-		r, o, err := b.objects.open(ctx, name, 0)
+		r, o, err := b.objects.Open(ctx, name, 0)
 		switch {
-		case errors.Is(err, errOdd):
+		case errors.Is(err, objects.ErrOdd):
 			return nil, &Damage{Object: name, Kind: Link, Detail: err.Error()}
 		case err != nil:
 			return nil, err
-		case o.size > maxObjectBytes:
-			return nil, errors.Join(&Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes; at most %d are read", o.size, maxObjectBytes)}, r.Close())
+		case o.Size > maxObjectBytes:
+			return nil, errors.Join(&Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes; at most %d are read", o.Size, maxObjectBytes)}, r.Close())
 		}
 		data, err := io.ReadAll(io.LimitReader(r, maxObjectBytes+1))
 		_ = r.Close() // everything is read, or the first error tells
 		switch {
-		case err != nil && ctx.Err() == nil && broken < tries && !isFinal(err):
+		case err != nil && ctx.Err() == nil && broken < objects.Tries && !objects.IsFinal(err):
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("backup: read %s: %w", name, err)
-		case int64(len(data)) != o.size:
-			return nil, &Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes and says %d", len(data), o.size)}
+		case int64(len(data)) != o.Size:
+			return nil, &Damage{Object: name, Kind: WrongSize, Detail: fmt.Sprintf("it has %d bytes and says %d", len(data), o.Size)}
 		}
 		return data, nil
 	}
@@ -106,8 +107,8 @@ func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("backup: write %s: %w", name, err)
 	}
-	wrote := b.objects.write(ctx, name, bytes.NewReader(data), true)
-	if wrote != nil && !isThere(wrote) {
+	wrote := b.objects.Write(ctx, name, bytes.NewReader(data), true)
+	if wrote != nil && !objects.IsThere(wrote) {
 		return wrote
 	}
 	return b.readBack(ctx, name, data, wrote)
@@ -119,7 +120,7 @@ func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("backup: write %s: %w", name, err)
 	}
-	if err := b.objects.write(ctx, name, bytes.NewReader(data), false); err != nil {
+	if err := b.objects.Write(ctx, name, bytes.NewReader(data), false); err != nil {
 		return err
 	}
 	return b.readBack(ctx, name, data, nil)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // maxRecords is how many results of drills are kept, how many records of damage
@@ -136,8 +137,8 @@ func records[R any](ctx context.Context, b *Bucket, prefix string, most int, of 
 
 // recordIDs returns the ids of records, the newest first.
 func (b *Bucket) recordIDs(ctx context.Context, prefix string) (ids []string, err error) {
-	err = b.objects.list(ctx, prefix, func(o object) error {
-		if at := parse(o.name); (at.kind == isDrill || at.kind == isHealing || at.kind == isAct) && !o.odd && !ahead(at.id) {
+	err = b.objects.List(ctx, prefix, func(o objects.Object) error {
+		if at := parse(o.Name); (at.kind == isDrill || at.kind == isHealing || at.kind == isAct) && !o.Odd && !ahead(at.id) {
 			ids = append(ids, at.id)
 		}
 		return nil

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // survey is all of a bucket but the bytes of files.
@@ -15,14 +16,14 @@ type survey struct {
 	parts     []*found[CutPart]
 	cuts      []*found[Cut]
 	holds     []*found[names]
-	files     map[Hash]object
-	others    []object // condemnations, drills, healings, acts, scratch
-	unknown   []object
+	files     map[Hash]objects.Object
+	others    []objects.Object // condemnations, drills, healings, acts, scratch
+	unknown   []objects.Object
 }
 
 // found is a JSON object and what reading it gave: a value or a damage.
 type found[T any] struct {
-	object
+	objects.Object
 	place
 	value  *T
 	hash   Hash
@@ -32,12 +33,12 @@ type found[T any] struct {
 // survey lists holds before manifests, and these before files: what is written
 // meanwhile is seen as a hold, as a manifest, or both.
 func (b *Bucket) survey(ctx context.Context) (*survey, error) {
-	s := &survey{files: map[Hash]object{}}
+	s := &survey{files: map[Hash]objects.Object{}}
 	if err := s.rewrite(ctx, b, nil); err != nil {
 		return nil, err
 	}
-	return s, b.objects.list(ctx, "", func(o object) error {
-		switch at := parse(o.name); at.kind {
+	return s, b.objects.List(ctx, "", func(o objects.Object) error {
+		switch at := parse(o.Name); at.kind {
 		case isFile:
 			s.files[at.hash] = o
 		case isCondemned, isDrill, isHealing, isAct, isScratch:
@@ -52,8 +53,8 @@ func (b *Bucket) survey(ctx context.Context) (*survey, error) {
 // rewrite reads the holds, manifests and cuts that seen doesn't have.
 func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool) error {
 	for _, prefix := range []string{holdsPrefix, cutsPrefix, manifestsPrefix} {
-		err := b.objects.list(ctx, prefix, func(o object) error {
-			if seen == nil || !seen(o.name) {
+		err := b.objects.List(ctx, prefix, func(o objects.Object) error {
+			if seen == nil || !seen(o.Name) {
 				s.sort(o)
 			}
 			return nil
@@ -77,29 +78,29 @@ func (s *survey) rewrite(ctx context.Context, b *Bucket, seen func(string) bool)
 		}),
 		readAll(ctx, &s.cuts, func(ctx context.Context, f *found[Cut]) (*Cut, Hash, error) {
 			c, err := b.Cut(ctx, f.place.id)
-			if isMissing(err) {
-				err = &Damage{Object: f.name, Kind: Missing, Detail: "it went since the list"}
+			if objects.IsMissing(err) {
+				err = &Damage{Object: f.Name, Kind: Missing, Detail: "it went since the list"}
 			}
 			return c, Hash{}, err
 		}),
 		readAll(ctx, &s.holds, func(ctx context.Context, f *found[names]) (*names, Hash, error) {
 			var n names
-			h, err := b.readOurs(ctx, f.name, &n, &n.Cluster)
+			h, err := b.readOurs(ctx, f.Name, &n, &n.Cluster)
 			return &n, h, err
 		}),
 	)
 }
 
-func (s *survey) sort(o object) {
-	switch at := parse(o.name); at.kind {
+func (s *survey) sort(o objects.Object) {
+	switch at := parse(o.Name); at.kind {
 	case isManifest:
-		s.manifests = append(s.manifests, &found[Manifest]{object: o, place: at})
+		s.manifests = append(s.manifests, &found[Manifest]{Object: o, place: at})
 	case isCutPart:
-		s.parts = append(s.parts, &found[CutPart]{object: o, place: at})
+		s.parts = append(s.parts, &found[CutPart]{Object: o, place: at})
 	case isCut:
-		s.cuts = append(s.cuts, &found[Cut]{object: o, place: at})
+		s.cuts = append(s.cuts, &found[Cut]{Object: o, place: at})
 	case isHold:
-		s.holds = append(s.holds, &found[names]{object: o, place: at})
+		s.holds = append(s.holds, &found[names]{Object: o, place: at})
 	}
 }
 
@@ -141,12 +142,12 @@ func (s *survey) reach() *reach {
 func (r *reach) learn(s *survey) {
 	for _, f := range s.manifests {
 		if f.value != nil {
-			r.manifests[f.name] = f.value
+			r.manifests[f.Name] = f.value
 		}
 	}
 	for _, f := range s.parts {
 		if f.value != nil {
-			r.parts[f.name] = f.value
+			r.parts[f.Name] = f.value
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/backup/objects"
 )
 
 // Depth is how much of a bucket is verified. Each finds what the one before it
@@ -115,13 +116,13 @@ func (v *verifier) manifests(ctx context.Context) error {
 			continue
 		}
 		for _, r := range m.value.Refs() {
-			if o, ok := v.s.files[r.SHA256]; ok && o.size == r.Size && !o.odd {
+			if o, ok := v.s.files[r.SHA256]; ok && o.Size == r.Size && !o.Odd {
 				continue
 			}
 			if v.lacking[r] {
 				continue
 			}
-			d, err := v.lost(ctx, m.name, r)
+			d, err := v.lost(ctx, m.Name, r)
 			if err != nil {
 				return err
 			}
@@ -140,7 +141,7 @@ func (v *verifier) lost(ctx context.Context, namedBy string, r Ref) (d *Damage, 
 	if !errors.As(err, &d) {
 		return nil, err
 	}
-	if _, err := v.b.objects.stat(ctx, namedBy); isMissing(err) {
+	if _, err := v.b.objects.Stat(ctx, namedBy); objects.IsMissing(err) {
 		return nil, nil
 	}
 	d.Detail += "; " + namedBy + " names it"
@@ -195,7 +196,7 @@ func (v *verifier) tails(ctx context.Context, cut string) error {
 		if p.value == nil || p.place.id != cut || p.value.Tail.IsZero() || v.lacking[p.value.Tail] {
 			continue
 		}
-		d, err := v.lost(ctx, p.name, p.value.Tail)
+		d, err := v.lost(ctx, p.Name, p.value.Tail)
 		if err != nil {
 			return err
 		}
@@ -257,14 +258,14 @@ func (v *verifier) bytes(ctx context.Context, depth Depth) error {
 func (v *verifier) expired(ctx context.Context, r Ref) bool {
 	for _, m := range v.s.manifests {
 		if m.value != nil && slices.Contains(m.value.Refs(), r) {
-			if _, err := v.b.objects.stat(ctx, m.name); !isMissing(err) {
+			if _, err := v.b.objects.Stat(ctx, m.Name); !objects.IsMissing(err) {
 				return false
 			}
 		}
 	}
 	for _, p := range v.s.parts {
 		if p.value != nil && p.value.Tail == r {
-			if _, err := v.b.objects.stat(ctx, p.name); !isMissing(err) {
+			if _, err := v.b.objects.Stat(ctx, p.Name); !objects.IsMissing(err) {
 				return false
 			}
 		}
@@ -282,12 +283,12 @@ func (v *verifier) extras() {
 	var all []*Damage
 	named := v.s.reach()
 	for _, m := range v.s.manifests {
-		named.mark(m.name)
+		named.mark(m.Name)
 	}
 	for _, p := range v.s.parts {
-		named.mark(p.name)
+		named.mark(p.Name)
 		if !v.counts(p.place.id) {
-			all = append(all, &Damage{Object: p.name, Kind: Extra, Detail: "its cut doesn't count; one is being made, or expiry removes it"})
+			all = append(all, &Damage{Object: p.Name, Kind: Extra, Detail: "its cut doesn't count; one is being made, or expiry removes it"})
 		}
 	}
 	for _, h := range v.s.holds {
@@ -298,15 +299,15 @@ func (v *verifier) extras() {
 		}
 	}
 	for _, o := range v.s.unknown {
-		d := &Damage{Object: o.name, Kind: Extra, Detail: "it is nothing that Millrace wrote; remove it"}
-		if o.odd {
-			d = &Damage{Object: o.name, Kind: Link, Detail: errOdd.Error()}
+		d := &Damage{Object: o.Name, Kind: Extra, Detail: "it is nothing that Millrace wrote; remove it"}
+		if o.Odd {
+			d = &Damage{Object: o.Name, Kind: Link, Detail: objects.ErrOdd.Error()}
 		}
 		all = append(all, d)
 	}
 	for _, f := range v.s.files {
-		if !named.names[f.name] {
-			all = append(all, &Damage{Object: f.name, Kind: Extra, Detail: "nothing names it; a backup is at work, or expiry removes it"})
+		if !named.names[f.Name] {
+			all = append(all, &Damage{Object: f.Name, Kind: Extra, Detail: "nothing names it; a backup is at work, or expiry removes it"})
 		}
 	}
 	slices.SortFunc(all, func(x, y *Damage) int { return strings.Compare(x.Object, y.Object) })
@@ -324,7 +325,7 @@ func (v *verifier) restorable(depth Depth) *Restorable {
 		if m.value == nil || slices.ContainsFunc(m.value.Refs(), func(r Ref) bool { return v.lacking[r] }) {
 			continue
 		}
-		good[m.name] = true
+		good[m.Name] = true
 		r.Backups[m.partition] = append(r.Backups[m.partition], m.place.id)
 	}
 	if depth < DepthMeta {
@@ -332,12 +333,12 @@ func (v *verifier) restorable(depth Depth) *Restorable {
 	}
 	whole := map[string]int{}
 	for _, p := range v.s.parts {
-		if p.value != nil && !v.bad[p.name] && good[manifestName(p.partition, p.value.Backup)] && !v.lacking[p.value.Tail] {
+		if p.value != nil && !v.bad[p.Name] && good[manifestName(p.partition, p.value.Backup)] && !v.lacking[p.value.Tail] {
 			whole[p.place.id]++
 		}
 	}
 	for _, c := range v.s.cuts {
-		if c.value != nil && !v.bad[c.name] && whole[c.place.id] == partitions {
+		if c.value != nil && !v.bad[c.Name] && whole[c.place.id] == partitions {
 			r.Cuts = append(r.Cuts, c.place.id)
 		}
 	}

@@ -1,4 +1,4 @@
-package backup
+package objects
 
 import (
 	"context"
@@ -25,13 +25,14 @@ type cloud struct {
 	stall  time.Duration // 0: stallAfter
 }
 
-func openCloud(ctx context.Context, u *url.URL) (objects, error) {
+// OpenCloud opens a prefix of an object store; the URL's scheme says which.
+func OpenCloud(ctx context.Context, u *url.URL) (Store, error) {
 	if u.Host == "" {
-		return nil, refuse(fmt.Sprintf("%.100q names no bucket", u.Redacted()), wantURL)
+		return nil, Refuse(fmt.Sprintf("%.100q names no bucket", u.Redacted()), wantURL)
 	}
 	prefix := strings.Trim(u.Path, "/")
 	if !fs.ValidPath(prefix) && prefix != "" {
-		return nil, refuse(fmt.Sprintf("the prefix %.100q has an empty part, . or ..", prefix), "use names with one slash between them")
+		return nil, Refuse(fmt.Sprintf("the prefix %.100q has an empty part, . or ..", prefix), "use names with one slash between them")
 	}
 	plain := *u
 	plain.Path = ""
@@ -43,7 +44,7 @@ func openCloud(ctx context.Context, u *url.URL) (objects, error) {
 	// The library keeps the context for its search for credentials.
 	bucket, err := blob.OpenBucket(context.WithoutCancel(ctx), plain.String())
 	if err != nil {
-		return nil, refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY")
+		return nil, Refuse(fmt.Sprintf("the bucket %s can't be opened: %v", u.Host, err), "check the URL's parameters, and the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY")
 	}
 	if prefix != "" {
 		bucket = blob.PrefixedBucket(bucket, prefix+"/")
@@ -68,7 +69,7 @@ func completeS3(u *url.URL) error {
 		return nil
 	}
 	if e, err := url.Parse(endpoint); err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
-		return refuse(fmt.Sprintf("the endpoint %.100q is no address of a server", endpoint), "write endpoint=https://host:port")
+		return Refuse(fmt.Sprintf("the endpoint %.100q is no address of a server", endpoint), "write endpoint=https://host:port")
 	}
 	if !q.Has("region") {
 		q.Set("region", "us-east-1")
@@ -87,17 +88,17 @@ func look(ctx context.Context, bucket *blob.Bucket, u *url.URL) error {
 	case err == nil:
 		return nil
 	case unknownKey(err):
-		return refuse(fmt.Sprintf("the store of %s doesn't know the access key of these credentials: %v", u.Host, err), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		return Refuse(fmt.Sprintf("the store of %s doesn't know the access key of these credentials: %v", u.Host, err), "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	case gcerrors.Code(err) == gcerrors.NotFound:
-		return refuse(fmt.Sprintf("there is no bucket %q", u.Host), "create it, or correct the name, the region and the endpoint")
+		return Refuse(fmt.Sprintf("there is no bucket %q", u.Host), "create it, or correct the name, the region and the endpoint")
 	case strings.Contains(err.Error(), "get credentials"), strings.Contains(err.Error(), "default credentials"):
-		return refuse(fmt.Sprintf("there are no credentials for %s: %v", u.Host, err), "set them in the environment, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+		return Refuse(fmt.Sprintf("there are no credentials for %s: %v", u.Host, err), "set them in the environment, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	case gcerrors.Code(err) == gcerrors.PermissionDenied, strings.Contains(err.Error(), "StatusCode: 403"):
-		return refuse(fmt.Sprintf("the bucket %s refuses these credentials: %v", u.Host, err), "allow them to list, read, write and delete there")
+		return Refuse(fmt.Sprintf("the bucket %s refuses these credentials: %v", u.Host, err), "allow them to list, read, write and delete there")
 	case strings.Contains(err.Error(), "region"):
-		return refuse(fmt.Sprintf("the region of %s isn't known: %v", u.Host, err), "add ?region=... to the URL")
+		return Refuse(fmt.Sprintf("the region of %s isn't known: %v", u.Host, err), "add ?region=... to the URL")
 	}
-	return refuse(fmt.Sprintf("the bucket %s doesn't answer: %v", u.Host, err), "check the address, and whether the store is up")
+	return Refuse(fmt.Sprintf("the bucket %s doesn't answer: %v", u.Host, err), "check the address, and whether the store is up")
 }
 
 // unknownKey reports whether a store says that nobody has the access key. Some
@@ -106,7 +107,7 @@ func unknownKey(err error) bool {
 	return strings.Contains(err.Error(), "UserNotFound") || strings.Contains(err.Error(), "InvalidAccessKeyId")
 }
 
-func (c *cloud) close() error { return c.bucket.Close() }
+func (c *cloud) Close() error { return c.bucket.Close() }
 
 // plain makes the library's errors those that this package tells apart.
 func plain(err error) error {
@@ -121,7 +122,7 @@ func plain(err error) error {
 	return err
 }
 
-func (c *cloud) list(ctx context.Context, prefix string, each func(object) error) error {
+func (c *cloud) List(ctx context.Context, prefix string, each func(Object) error) error {
 	w := c.watch(ctx)
 	defer w.close()
 	all := c.bucket.List(&blob.ListOptions{Prefix: prefix})
@@ -135,33 +136,33 @@ func (c *cloud) list(ctx context.Context, prefix string, each func(object) error
 		if err != nil {
 			return w.plain(err)
 		}
-		if err := each(object{name: o.Key, size: o.Size, modified: o.ModTime}); err != nil {
+		if err := each(Object{Name: o.Key, Size: o.Size, Modified: o.ModTime}); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *cloud) stat(ctx context.Context, name string) (object, error) {
+func (c *cloud) Stat(ctx context.Context, name string) (Object, error) {
 	w := c.watch(ctx)
 	defer w.close()
 	w.begin(0)
 	a, err := c.bucket.Attributes(w, name)
 	if err != nil {
-		return object{}, w.plain(err)
+		return Object{}, w.plain(err)
 	}
-	return object{name: name, size: a.Size, modified: a.ModTime}, nil
+	return Object{Name: name, Size: a.Size, Modified: a.ModTime}, nil
 }
 
-func (c *cloud) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
+func (c *cloud) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, Object, error) {
 	w := c.watch(ctx)
 	w.begin(0)
 	r, err := c.bucket.NewRangeReader(w, name, offset, -1, nil)
 	w.end()
 	if err != nil {
 		defer w.close()
-		return nil, object{}, w.plain(err)
+		return nil, Object{}, w.plain(err)
 	}
-	return &watchedReader{r, w}, object{name: name, size: r.Size(), modified: r.ModTime()}, nil
+	return &watchedReader{r, w}, Object{Name: name, Size: r.Size(), Modified: r.ModTime()}, nil
 }
 
 // partBytes and partsAtOnce bound the memory of an upload, 16 MiB, and its
@@ -171,7 +172,7 @@ const (
 	partsAtOnce = 2
 )
 
-func (c *cloud) write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
+func (c *cloud) Write(ctx context.Context, name string, r io.Reader, ifAbsent bool) error {
 	// Only a cancelled context ends an upload without making an object of what
 	// was sent.
 	ctx, cancel := context.WithCancel(ctx)
@@ -185,7 +186,7 @@ func (c *cloud) write(ctx context.Context, name string, r io.Reader, ifAbsent bo
 		return w.plain(err)
 	}
 	sent := &watchedWriter{to: to, watch: w}
-	if _, err := io.CopyBuffer(sent, struct{ io.Reader }{r}, make([]byte, chunk)); err != nil {
+	if _, err := io.CopyBuffer(sent, struct{ io.Reader }{r}, make([]byte, Chunk)); err != nil {
 		err = w.plain(err)
 		cancel()
 		_ = to.Close() // it says that the context is cancelled
@@ -194,7 +195,7 @@ func (c *cloud) write(ctx context.Context, name string, r io.Reader, ifAbsent bo
 	return w.plain(sent.close())
 }
 
-func (c *cloud) remove(ctx context.Context, name string) error {
+func (c *cloud) Remove(ctx context.Context, name string) error {
 	w := c.watch(ctx)
 	defer w.close()
 	w.begin(0)

@@ -1,4 +1,4 @@
-package store
+package disk
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// pebbleFS is the file system as Pebble sees it. Pebble ends the process when it
+// fileSystem is the file system as Pebble sees it. Pebble ends the process when it
 // cannot write its manifest, so what it needs to go on never meets a full disk:
 // tables, which may fail, leave room for the rest, and the rest has the ballast.
-type pebbleFS struct {
+type fileSystem struct {
 	vfs.FS
-	s *Store
+	d *Disk
 }
 
 // tablePause is how long a table waits before it is refused for want of space:
@@ -28,12 +28,12 @@ const tablePause = 250 * time.Millisecond
 // A manifest is in its directory when it returns. Pebble syncs the directory
 // only together with the marker that names the manifest, and a crash in between
 // may keep the marker and lose the manifest: then nothing opens any more.
-func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (fs fileSystem) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if strings.HasSuffix(name, ".sst") {
-		if err := fs.s.room(fs.s.opts.MinFreeBytes / 8); err != nil {
+		if err := fs.d.Room(fs.d.c.MinFree / 8); err != nil {
 			select {
 			case <-time.After(tablePause):
-			case <-fs.s.ctx.Done():
+			case <-fs.d.c.Done:
 			}
 			return nil, err
 		}
@@ -43,7 +43,7 @@ func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 		return fs.create(name)
 	}
 	var f vfs.File
-	err := fs.s.patiently(func() (err error) {
+	err := fs.d.patiently(func() (err error) {
 		f, err = fs.create(name)
 		return err
 	})
@@ -51,7 +51,7 @@ func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 		return nil, err
 	}
 	if strings.HasPrefix(fs.PathBase(name), "MANIFEST-") {
-		if err := fs.s.patiently(func() error { return syncDir(fs.FS, fs.PathDir(name)) }); err != nil {
+		if err := fs.d.patiently(func() error { return SyncDir(fs.FS, fs.PathDir(name)) }); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
@@ -59,20 +59,20 @@ func (fs pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 }
 
 // create creates a file that may spend the ballast.
-func (fs pebbleFS) create(name string) (vfs.File, error) {
+func (fs fileSystem) create(name string) (vfs.File, error) {
 	var f vfs.File
-	err := fs.s.ballast.spend(func() (err error) {
+	err := fs.d.ballast.spend(func() (err error) {
 		f, err = fs.FS.Create(name, vfs.WriteCategoryUnspecified)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return spendingFile{f, fs.s.ballast}, nil
+	return spendingFile{f, fs.d.ballast}, nil
 }
 
 // Unwrap returns the file system below.
-func (fs pebbleFS) Unwrap() vfs.FS { return fs.FS }
+func (fs fileSystem) Unwrap() vfs.FS { return fs.FS }
 
 // spendingFile is a file whose writes may spend the ballast.
 type spendingFile struct {
@@ -111,9 +111,9 @@ const (
 	openBytes = 64 << 10
 )
 
-func (s *Store) newBallast() *ballast {
-	b := &ballast{fs: s.opts.FS, path: s.opts.FS.PathJoin(s.dir, "BALLAST"), want: min(max(s.opts.MinFreeBytes, 0)/16, maxBallastBytes)}
-	if _, err := s.opts.FS.GetDiskUsage(s.dir); errors.Is(err, vfs.ErrUnsupported) {
+func newBallast(c Config) *ballast {
+	b := &ballast{fs: c.FS, path: c.FS.PathJoin(c.Dir, "BALLAST"), want: min(max(c.MinFree, 0)/16, maxBallastBytes)}
+	if _, err := c.FS.GetDiskUsage(c.Dir); errors.Is(err, vfs.ErrUnsupported) {
 		b.want = 0
 	}
 	return b
@@ -170,10 +170,10 @@ func (b *ballast) spend(do func() error) error {
 	return err
 }
 
-// roomToOpen refuses to open where Pebble would find no space for a manifest.
-func (s *Store) roomToOpen() error {
-	if s.ballast.want == 0 {
+// RoomToOpen refuses to open where Pebble would find no space for a manifest.
+func (d *Disk) RoomToOpen() error {
+	if d.ballast.want == 0 {
 		return nil
 	}
-	return s.room(max(0, min(openBytes, s.ballast.want)-s.ballast.size()))
+	return d.Room(max(0, min(openBytes, d.ballast.want)-d.ballast.size()))
 }

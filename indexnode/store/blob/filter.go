@@ -1,4 +1,4 @@
-package store
+package blob
 
 import (
 	"encoding/binary"
@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// filter tells whether an id may be outside the head of its timeline, so that
+// Filter tells whether an id may be outside the head of its timeline, so that
 // a new id, which is nearly every one, costs no look-up. It is a Bloom filter
 // that grows by segments, each of twice the room of the one before; ids are
 // never taken out.
@@ -17,9 +17,9 @@ import (
 //	0  format, 1
 //	1  number of ids added, uint32
 //	5  the segments: segment i is 80<<i bytes for 64<<i ids
-type filter struct {
+type Filter struct {
 	count uint32
-	bits  []byte
+	Bits  []byte
 }
 
 const (
@@ -31,7 +31,8 @@ const (
 	filterProbes  = 6
 )
 
-var errFilter = errors.New("filter")
+// ErrFilter is a row that is no filter, or one that lacks an id.
+var ErrFilter = errors.New("filter")
 
 // segments is how many segments hold count ids: the first n have room for
 // filterRoom * (2^n - 1).
@@ -44,18 +45,21 @@ func segments(count uint32) (n int) {
 
 func filterLen(segments int) int { return filterBytes * (1<<segments - 1) }
 
-func (f *filter) add(id millrace.RecordID) {
+// Add adds an id.
+func (f *Filter) Add(id millrace.RecordID) {
 	f.count++
 	n := segments(f.count)
-	if grow := filterLen(n) - len(f.bits); grow > 0 {
-		f.bits = append(f.bits, make([]byte, grow)...)
+	if grow := filterLen(n) - len(f.Bits); grow > 0 {
+		f.Bits = append(f.Bits, make([]byte, grow)...)
 	}
-	probe(id, f.bits[filterLen(n-1):], func(b *byte, bit byte) bool { *b |= bit; return true })
+	probe(id, f.Bits[filterLen(n-1):], func(b *byte, bit byte) bool { *b |= bit; return true })
 }
 
-func (f *filter) mayHave(id millrace.RecordID) bool {
+// MayHave reports whether an id may have been added. Of those that were it says
+// so always.
+func (f *Filter) MayHave(id millrace.RecordID) bool {
 	for n := segments(f.count); n > 0; n-- {
-		if probe(id, f.bits[filterLen(n-1):filterLen(n)], func(b *byte, bit byte) bool { return *b&bit != 0 }) {
+		if probe(id, f.Bits[filterLen(n-1):filterLen(n)], func(b *byte, bit byte) bool { return *b&bit != 0 }) {
 			return true
 		}
 	}
@@ -76,19 +80,20 @@ func probe(id millrace.RecordID, segment []byte, visit func(b *byte, bit byte) b
 	return true
 }
 
-func (f *filter) encode() []byte {
-	b := append(make([]byte, 0, filterHeader+len(f.bits)), filterFormat)
-	return append(binary.LittleEndian.AppendUint32(b, f.count), f.bits...)
+// Encode returns the row.
+func (f *Filter) Encode() []byte {
+	b := append(make([]byte, 0, filterHeader+len(f.Bits)), filterFormat)
+	return append(binary.LittleEndian.AppendUint32(b, f.count), f.Bits...)
 }
 
-// decodeFilter reads a row, which it keeps.
-func decodeFilter(b []byte) (*filter, error) {
+// DecodeFilter reads a row, which it keeps.
+func DecodeFilter(b []byte) (*Filter, error) {
 	if len(b) < filterHeader || b[0] != filterFormat {
-		return nil, errFilter
+		return nil, ErrFilter
 	}
-	f := &filter{binary.LittleEndian.Uint32(b[1:]), b[filterHeader:]}
-	if len(f.bits) != filterLen(segments(f.count)) {
-		return nil, errFilter
+	f := &Filter{binary.LittleEndian.Uint32(b[1:]), b[filterHeader:]}
+	if len(f.Bits) != filterLen(segments(f.count)) {
+		return nil, ErrFilter
 	}
 	return f, nil
 }

@@ -1,4 +1,4 @@
-package backup
+package objects
 
 import (
 	"context"
@@ -18,29 +18,30 @@ import (
 // absent. Links are never followed below the root.
 type dir struct{ root *os.Root }
 
-// scratch is where writes begin. What a crash left there, expiry removes.
-const scratch = ".tmp"
+// Scratch is where writes begin. What a crash left there, expiry removes.
+const Scratch = ".tmp"
 
-var errOdd = errors.New("it is a link or a device, which Millrace never writes; remove it")
+// ErrOdd is the error of what Millrace did not write, and does not follow.
+var ErrOdd = errors.New("it is a link or a device, which Millrace never writes; remove it")
 
-func openDir(name string) (objects, error) {
+func openDir(name string) (Store, error) {
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, refuse(fmt.Sprintf("there is no directory %.200q", name), "create it, or mount it")
+		return nil, Refuse(fmt.Sprintf("there is no directory %.200q", name), "create it, or mount it")
 	case err != nil:
-		return nil, refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
+		return nil, Refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
 	case !info.IsDir():
-		return nil, refuse(fmt.Sprintf("%.200q is not a directory", name), "name a directory")
+		return nil, Refuse(fmt.Sprintf("%.200q is not a directory", name), "name a directory")
 	}
 	root, err := os.OpenRoot(name)
 	if err != nil {
-		return nil, refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
+		return nil, Refuse(fmt.Sprintf("the directory %.200q can't be used: %v", name, err), "give the process access to it")
 	}
 	return &dir{root}, nil
 }
 
-func (d *dir) close() error { return d.root.Close() }
+func (d *dir) Close() error { return d.root.Close() }
 
 // lstat refuses a name of which any part is a link.
 func (d *dir) lstat(name string) (info fs.FileInfo, err error) {
@@ -58,22 +59,22 @@ func (d *dir) lstat(name string) (info fs.FileInfo, err error) {
 			if i == len(name) && info.IsDir() {
 				return nil, fs.ErrNotExist
 			}
-			return nil, errOdd
+			return nil, ErrOdd
 		}
 	}
 	return info, nil
 }
 
-func (d *dir) stat(_ context.Context, name string) (object, error) {
+func (d *dir) Stat(_ context.Context, name string) (Object, error) {
 	info, err := d.lstat(name)
 	if err != nil {
-		return object{}, err
+		return Object{}, err
 	}
-	return object{name: name, size: info.Size(), modified: info.ModTime()}, nil
+	return Object{Name: name, Size: info.Size(), Modified: info.ModTime()}, nil
 }
 
-func (d *dir) open(ctx context.Context, name string, offset int64) (io.ReadCloser, object, error) {
-	o, err := d.stat(ctx, name)
+func (d *dir) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, Object, error) {
+	o, err := d.Stat(ctx, name)
 	if err != nil {
 		return nil, o, err
 	}
@@ -87,26 +88,26 @@ func (d *dir) open(ctx context.Context, name string, offset int64) (io.ReadClose
 	return f, o, nil
 }
 
-// list walks the directory that the prefix lies in.
-func (d *dir) list(ctx context.Context, prefix string, each func(object) error) error {
+// List walks the directory that the prefix lies in.
+func (d *dir) List(ctx context.Context, prefix string, each func(Object) error) error {
 	top := strings.TrimSuffix(prefix[:strings.LastIndexByte(prefix, '/')+1], "/")
 	if top == "" {
 		top = "."
 	}
-	return d.walk(ctx, top, func(o object) error {
-		if !strings.HasPrefix(o.name, prefix) {
+	return d.walk(ctx, top, func(o Object) error {
+		if !strings.HasPrefix(o.Name, prefix) {
 			return nil
 		}
 		return each(o)
 	})
 }
 
-func (d *dir) walk(ctx context.Context, name string, each func(object) error) error {
+func (d *dir) walk(ctx context.Context, name string, each func(Object) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if strings.Count(name, "/") > maxDepth {
-		return each(object{name: name, odd: true})
+		return each(Object{Name: name, Odd: true})
 	}
 	entries, err := fs.ReadDir(d.root.FS(), name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +131,7 @@ func (d *dir) walk(ctx context.Context, name string, each func(object) error) er
 		if err != nil {
 			return err
 		}
-		o := object{name: below, size: info.Size(), modified: info.ModTime(), odd: !info.Mode().IsRegular()}
+		o := Object{Name: below, Size: info.Size(), Modified: info.ModTime(), Odd: !info.Mode().IsRegular()}
 		if err := each(o); err != nil {
 			return err
 		}
@@ -141,21 +142,21 @@ func (d *dir) walk(ctx context.Context, name string, each func(object) error) er
 // maxDepth bounds a walk; what this package writes is three deep.
 const maxDepth = 8
 
-func (d *dir) write(_ context.Context, name string, r io.Reader, ifAbsent bool) (err error) {
+func (d *dir) Write(_ context.Context, name string, r io.Reader, ifAbsent bool) (err error) {
 	if ifAbsent {
-		if _, err := d.lstat(name); !isMissing(err) {
+		if _, err := d.lstat(name); !IsMissing(err) {
 			return errors.Join(fs.ErrExist, err)
 		}
 	}
-	if err := d.mkdir(scratch); err != nil {
+	if err := d.mkdir(Scratch); err != nil {
 		return err
 	}
-	temporary := path.Join(scratch, rand.Text())
+	temporary := path.Join(Scratch, rand.Text())
 	f, err := d.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, make([]byte, chunk))
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, struct{ io.Reader }{r}, make([]byte, Chunk))
 	if err == nil {
 		err = f.Sync()
 	}
@@ -175,7 +176,7 @@ func (d *dir) place(temporary, name string, ifAbsent bool) error {
 	if err := d.mkdir(parent); err != nil {
 		return err
 	}
-	if _, err := d.lstat(name); errors.Is(err, errOdd) {
+	if _, err := d.lstat(name); errors.Is(err, ErrOdd) {
 		return err
 	}
 	if !ifAbsent {
@@ -216,7 +217,7 @@ func (d *dir) mkdir(name string) error {
 			return err
 		default:
 			if info, err := d.root.Lstat(part); err != nil || !info.IsDir() {
-				return errors.Join(errOdd, err)
+				return errors.Join(ErrOdd, err)
 			}
 		}
 	}
@@ -231,7 +232,7 @@ func (d *dir) sync(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func (d *dir) remove(_ context.Context, name string) error {
+func (d *dir) Remove(_ context.Context, name string) error {
 	if _, err := d.lstat(name); err != nil {
 		return err
 	}

@@ -1,4 +1,7 @@
-package store
+// Package blob has what a timeline is made of on disk: blobs of records, the
+// chain that orders them, and the filter of ids; and what a reader picks of a
+// blob. It reads no disk and keeps no state.
+package blob
 
 import (
 	"encoding/binary"
@@ -32,8 +35,8 @@ import (
 //
 // Record bytes never change once written, and an append only writes behind
 // them: what was decoded from a blob, sharing its memory, stays valid for ever.
-type blob struct {
-	buf  []byte
+type Blob struct {
+	Buf  []byte
 	last int // offset of the newest record; 0 in an empty blob
 }
 
@@ -50,51 +53,58 @@ const (
 	recFlags   = recDeleted | recVersion | recSchema | recObject
 )
 
-var errBlob = errors.New("blob")
+// Err is bytes that are no blob.
+var Err = errors.New("blob")
 
 func blobError(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errBlob, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", Err, fmt.Sprintf(format, args...))
 }
 
-func (b *blob) count() int      { return int(binary.LittleEndian.Uint32(b.buf[2:])) }
-func (b *blob) digest() uint64  { return binary.LittleEndian.Uint64(b.buf[6:]) }
-func (b *blob) hasChain() bool  { return b.buf[1]&blobHasChain != 0 }
-func (b *blob) schemas() []byte { return b.buf[blobHeader:b.records()] }
-func (b *blob) records() int    { return blobHeader + 8*int(binary.LittleEndian.Uint16(b.buf[14:])) }
-func (b *blob) setCount(n int)  { binary.LittleEndian.PutUint32(b.buf[2:], uint32(n)) }
-func (b *blob) addDigest(d uint64) {
-	binary.LittleEndian.PutUint64(b.buf[6:], b.digest()+d)
+// Count is the number of records, as the header says.
+func (b *Blob) Count() int { return int(binary.LittleEndian.Uint32(b.Buf[2:])) }
+
+// Digest is the sum of the records' digests, as the header says.
+func (b *Blob) Digest() uint64 { return binary.LittleEndian.Uint64(b.Buf[6:]) }
+
+// HasChain reports whether the blob is the head of a timeline that has a chain.
+func (b *Blob) HasChain() bool { return b.Buf[1]&blobHasChain != 0 }
+
+func (b *Blob) schemas() []byte { return b.Buf[blobHeader:b.records()] }
+func (b *Blob) records() int    { return blobHeader + 8*int(binary.LittleEndian.Uint16(b.Buf[14:])) }
+func (b *Blob) setCount(n int)  { binary.LittleEndian.PutUint32(b.Buf[2:], uint32(n)) }
+func (b *Blob) addDigest(d uint64) {
+	binary.LittleEndian.PutUint64(b.Buf[6:], b.Digest()+d)
 }
 
-// setHasChain marks the head of a timeline with a chain, or any other blob.
-func (b *blob) setHasChain(yes bool) {
-	b.buf[1] &^= blobHasChain
+// SetHasChain marks the head of a timeline with a chain, or any other blob.
+func (b *Blob) SetHasChain(yes bool) {
+	b.Buf[1] &^= blobHasChain
 	if yes {
-		b.buf[1] |= blobHasChain
+		b.Buf[1] |= blobHasChain
 	}
 }
 
-// encodeBlob makes a blob of records in oldest-first order.
-func encodeBlob(recs []millrace.Record, digest uint64) *blob {
+// Encode makes a blob of records in oldest-first order.
+func Encode(recs []millrace.Record, digest uint64) *Blob {
 	var fps []millrace.Fingerprint
 	size := blobHeader
 	for i := range recs {
 		if indexOf(fps, recs[i].Schema) < 0 {
 			fps = append(fps, recs[i].Schema)
 		}
-		size += recordSize(&recs[i], 0) + 2
+		size += RecordSize(&recs[i], 0) + 2
 	}
-	b := &blob{buf: make([]byte, blobHeader, size+8*len(fps))}
-	b.buf[0] = blobFormat
+	b := &Blob{Buf: make([]byte, blobHeader, size+8*len(fps))}
+	b.Buf[0] = blobFormat
 	b.setCount(len(recs))
 	b.addDigest(digest)
-	binary.LittleEndian.PutUint16(b.buf[14:], uint16(len(fps)))
+	binary.LittleEndian.PutUint16(b.Buf[14:], uint16(len(fps)))
 	for _, fp := range fps {
-		b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(fp))
+		b.Buf = binary.LittleEndian.AppendUint64(b.Buf, uint64(fp))
 	}
 	for i := range recs {
-		b.last = len(b.buf)
-		b.buf = appendRecord(b.buf, &recs[i], indexOf(fps, recs[i].Schema))
+		b.last = len(b.Buf)
+		b.Buf = appendRecord(b.Buf, &recs[i], indexOf(fps, recs[i].Schema))
 	}
 	return b
 }
@@ -108,9 +118,9 @@ func indexOf(fps []millrace.Fingerprint, fp millrace.Fingerprint) int {
 	return -1
 }
 
-// append adds a record newer than every other. It reports false when the
+// Append adds a record newer than every other. It reports false when the
 // blob's schemas lack the record's: then the blob must be encoded anew.
-func (b *blob) append(r *millrace.Record, digest uint64) bool {
+func (b *Blob) Append(r *millrace.Record, digest uint64) bool {
 	schema := -1
 	fps := b.schemas()
 	for i := 0; i < len(fps); i += 8 {
@@ -122,9 +132,9 @@ func (b *blob) append(r *millrace.Record, digest uint64) bool {
 	if schema < 0 {
 		return false
 	}
-	b.last = len(b.buf)
-	b.buf = appendRecord(b.buf, r, schema)
-	b.setCount(b.count() + 1)
+	b.last = len(b.Buf)
+	b.Buf = appendRecord(b.Buf, r, schema)
+	b.setCount(b.Count() + 1)
 	b.addDigest(digest)
 	return true
 }
@@ -150,7 +160,8 @@ func recordBody(r *millrace.Record, schema int) int {
 	return n
 }
 
-func recordSize(r *millrace.Record, schema int) int {
+// RecordSize is how many bytes of a blob a record takes, with its length in front.
+func RecordSize(r *millrace.Record, schema int) int {
 	n := recordBody(r, schema)
 	return uvarintLen(uint64(n)) + n
 }
@@ -170,7 +181,7 @@ func appendRecord(dst []byte, r *millrace.Record, schema int) []byte {
 	if !ownObject(r) {
 		flags |= recObject
 	}
-	dst = appendString(append(dst, flags), r.ID)
+	dst = AppendString(append(dst, flags), r.ID)
 	dst = binary.AppendVarint(dst, int64(r.Time))
 	if r.Version != 0 {
 		dst = binary.AppendVarint(dst, r.Version)
@@ -179,19 +190,19 @@ func appendRecord(dst []byte, r *millrace.Record, schema int) []byte {
 		dst = binary.AppendUvarint(dst, uint64(schema))
 	}
 	if flags&recObject != 0 {
-		dst = appendString(dst, r.Object)
+		dst = AppendString(dst, r.Object)
 	}
 	return append(dst, r.Body...)
 }
 
 // cut takes the record at an offset: its bytes, and where the next begins.
-func (b *blob) cut(at int) (rec []byte, next int, err error) {
-	n, w := uvarint(b.buf[at:])
-	if w <= 0 || n > uint64(len(b.buf)-at-w) {
+func (b *Blob) cut(at int) (rec []byte, next int, err error) {
+	n, w := uvarint(b.Buf[at:])
+	if w <= 0 || n > uint64(len(b.Buf)-at-w) {
 		return nil, 0, blobError("record at %d is cut short", at)
 	}
 	next = at + w + int(n)
-	return b.buf[at+w : next : next], next, nil
+	return b.Buf[at+w : next : next], next, nil
 }
 
 func uvarint(b []byte) (uint64, int) {
@@ -273,25 +284,28 @@ func decodeRest(flags byte, id millrace.RecordID, at millrace.Time, rest, schema
 	return nil
 }
 
-// viewBlob checks the header of a stored blob, which it keeps.
-func viewBlob(buf []byte) (*blob, error) {
+// View checks the header of a stored blob, which it keeps.
+func View(buf []byte) (*Blob, error) {
 	if len(buf) < blobHeader {
 		return nil, blobError("%d bytes", len(buf))
 	}
 	if buf[0] != blobFormat {
 		return nil, blobError("format %d; this program reads %d", buf[0], blobFormat)
 	}
-	b := &blob{buf: buf}
-	if b.buf[1]&^blobHasChain != 0 || b.records() > len(buf) {
+	b := &Blob{Buf: buf}
+	if b.Buf[1]&^blobHasChain != 0 || b.records() > len(buf) {
 		return nil, blobError("header")
 	}
 	return b, nil
 }
 
-// firstTime returns the oldest record's time, or maxTime if there is none.
-func (b *blob) firstTime() (millrace.Time, error) {
-	if b.records() == len(b.buf) {
-		return maxTime, nil
+// MaxTime is later than any record.
+const MaxTime = millrace.Time(1<<63 - 1)
+
+// FirstTime returns the oldest record's time, or maxTime if there is none.
+func (b *Blob) FirstTime() (millrace.Time, error) {
+	if b.records() == len(b.Buf) {
+		return MaxTime, nil
 	}
 	rec, _, err := b.cut(b.records())
 	if err != nil {
@@ -301,10 +315,10 @@ func (b *blob) firstTime() (millrace.Time, error) {
 	return t, err
 }
 
-// openBlob checks the structure of a stored blob, which it keeps: header,
+// Open checks the structure of a stored blob, which it keeps: header,
 // bounds, count, and strictly ascending positions.
-func openBlob(buf []byte) (*blob, error) {
-	b, err := viewBlob(buf)
+func Open(buf []byte) (*Blob, error) {
+	b, err := View(buf)
 	if err != nil {
 		return nil, err
 	}
@@ -320,27 +334,27 @@ func openBlob(buf []byte) (*blob, error) {
 		if err != nil {
 			return nil, err
 		}
-		if n > 0 && !newer(t, id, lastTime, lastID) {
+		if n > 0 && !Newer(t, id, lastTime, lastID) {
 			return nil, blobError("record %q is out of order", id)
 		}
 		b.last, at, lastTime, lastID = at, next, t, id
 	}
-	if n != b.count() {
-		return nil, blobError("%d records, header says %d", n, b.count())
+	if n != b.Count() {
+		return nil, blobError("%d records, header says %d", n, b.Count())
 	}
 	return b, nil
 }
 
-// newer reports whether a comes before b in a timeline: time descending, id
+// Newer reports whether a comes before b in a timeline: time descending, id
 // ascending.
-func newer(at millrace.Time, aid millrace.RecordID, bt millrace.Time, bid millrace.RecordID) bool {
+func Newer(at millrace.Time, aid millrace.RecordID, bt millrace.Time, bid millrace.RecordID) bool {
 	return at > bt || at == bt && aid < bid
 }
 
-// decodeAll appends the records, oldest first, sharing the blob's memory.
-func (b *blob) decodeAll(dst []millrace.Record) ([]millrace.Record, error) {
+// DecodeAll appends the records, oldest first, sharing the blob's memory.
+func (b *Blob) DecodeAll(dst []millrace.Record) ([]millrace.Record, error) {
 	schemas := b.schemas()
-	for at := b.records(); at < len(b.buf); {
+	for at := b.records(); at < len(b.Buf); {
 		rec, next, err := b.cut(at)
 		if err != nil {
 			return dst, err
@@ -354,8 +368,8 @@ func (b *blob) decodeAll(dst []millrace.Record) ([]millrace.Record, error) {
 	return dst, nil
 }
 
-// at decodes the record at an offset.
-func (b *blob) at(off int) (r millrace.Record, err error) {
+// At decodes the record at an offset.
+func (b *Blob) At(off int) (r millrace.Record, err error) {
 	rec, _, err := b.cut(off)
 	if err == nil {
 		err = decodeRecord(rec, b.schemas(), &r)
@@ -363,14 +377,16 @@ func (b *blob) at(off int) (r millrace.Record, err error) {
 	return r, err
 }
 
-// oldest and newest return the ends of a blob that is not empty.
-func (b *blob) oldest() (millrace.Time, millrace.RecordID) { return b.ends(b.records()) }
-func (b *blob) newest() (millrace.Time, millrace.RecordID) { return b.ends(b.last) }
+// Oldest returns the position of the oldest record of a blob that is not empty.
+func (b *Blob) Oldest() (millrace.Time, millrace.RecordID) { return b.ends(b.records()) }
 
-func (b *blob) ends(off int) (millrace.Time, millrace.RecordID) {
+// Newest returns the position of the newest record of a blob that is not empty.
+func (b *Blob) Newest() (millrace.Time, millrace.RecordID) { return b.ends(b.last) }
+
+func (b *Blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	rec, _, err := b.cut(off)
 	if err != nil {
-		panic(err) // openBlob has checked it
+		panic(err) // Open has checked it
 	}
 	_, id, t, _, err := position(rec)
 	if err != nil {
@@ -379,9 +395,9 @@ func (b *blob) ends(off int) (millrace.Time, millrace.RecordID) {
 	return t, id
 }
 
-// find returns the index and offset of the record of an id.
-func (b *blob) find(id millrace.RecordID) (index, off int, ok bool) {
-	for at := b.records(); at < len(b.buf); index++ {
+// Find returns the index and offset of the record of an id.
+func (b *Blob) Find(id millrace.RecordID) (index, off int, ok bool) {
+	for at := b.records(); at < len(b.Buf); index++ {
 		rec, next, err := b.cut(at)
 		if err != nil {
 			panic(err)
@@ -393,4 +409,22 @@ func (b *blob) find(id millrace.RecordID) (index, off int, ok bool) {
 		at = next
 	}
 	return 0, 0, false
+}
+
+// Split cuts records into runs of at most max bytes each, or of one record, by
+// halves.
+func Split(recs []millrace.Record, max int) [][]millrace.Record {
+	size := blobHeader + 8
+	for i := range recs {
+		size += RecordSize(&recs[i], 0)
+	}
+	if size <= max || len(recs) < 2 {
+		return [][]millrace.Record{recs}
+	}
+	n, half := 1, blobHeader+8+RecordSize(&recs[0], 0)
+	for n < len(recs)-1 && half < size/2 {
+		half += RecordSize(&recs[n], 0)
+		n++
+	}
+	return append(Split(recs[:n:n], max), Split(recs[n:], max)...)
 }

@@ -1,4 +1,4 @@
-package backup
+package objects
 
 import (
 	"context"
@@ -44,9 +44,9 @@ func TestAStoreThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &cloud{bucket: bucket, stall: stall}
-	defer c.close()
+	defer c.Close()
 	read := func(ctx context.Context, name string) (int, error) {
-		r, _, err := c.open(ctx, name, 0)
+		r, _, err := c.Open(ctx, name, 0)
 		if err != nil {
 			return 0, err
 		}
@@ -58,14 +58,14 @@ func TestAStoreThatHangs(t *testing.T) {
 		name string
 		do   func(context.Context) error
 	}{
-		{"list", func(ctx context.Context) error { return c.list(ctx, "", func(object) error { return nil }) }},
-		{"stat", func(ctx context.Context) error { _, err := c.stat(ctx, "x"); return err }},
-		{"remove", func(ctx context.Context) error { return c.remove(ctx, "x") }},
+		{"list", func(ctx context.Context) error { return c.List(ctx, "", func(Object) error { return nil }) }},
+		{"stat", func(ctx context.Context) error { _, err := c.Stat(ctx, "x"); return err }},
+		{"remove", func(ctx context.Context) error { return c.Remove(ctx, "x") }},
 		{"open", func(ctx context.Context) error { _, err := read(ctx, "x"); return err }},
 		{"read", func(ctx context.Context) error { _, err := read(ctx, "half"); return err }},
-		{"write", func(ctx context.Context) error { return c.write(ctx, "x", strings.NewReader("y"), false) }},
+		{"write", func(ctx context.Context) error { return c.Write(ctx, "x", strings.NewReader("y"), false) }},
 		{"write much", func(ctx context.Context) error {
-			return c.write(ctx, "x", strings.NewReader(strings.Repeat("y", slowest)), false)
+			return c.Write(ctx, "x", strings.NewReader(strings.Repeat("y", slowest)), false)
 		}},
 	} {
 		began := time.Now()
@@ -86,10 +86,10 @@ func TestAStoreThatHangs(t *testing.T) {
 // What is done with an object's bytes does not count as the store's time.
 func TestAReaderThatRests(t *testing.T) {
 	c := &cloud{bucket: memblob.OpenBucket(nil), stall: 50 * time.Millisecond}
-	if err := c.write(t.Context(), "x", &resting{3}, false); err != nil {
+	if err := c.Write(t.Context(), "x", &resting{3}, false); err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := c.open(t.Context(), "x", 0)
+	r, _, err := c.Open(t.Context(), "x", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,13 +2,68 @@ package store
 
 import (
 	"encoding/binary"
-	"errors"
-	"math/bits"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
 )
+
+// Every key begins with its partition, two bytes, so that a partition is one
+// range. Behind it:
+//
+//	00                                  the partition row: offsets, digests
+//	01                                  the origin, as its caller wrote it
+//	66 entity subject                   features
+//	74 entity type 00                   the head blob
+//	74 entity type 01                   the chain: metadata of the older blobs
+//	74 entity type 02 suffix(4)         an older blob
+//	74 entity type 03                   the filter of the ids outside the head
+//	74 entity type 04 id                where a record outside the head is
+//
+// entity and type stand behind their length as uvarint. The node's own rows
+// have the partition ffff, and a copy of them fffe. Among those of fffe, and
+// nowhere else, is
+//
+//	63 partition(2)                     how much a partition has, by content type
+//
+// which is no row of the partition, so that no checkpoint has it.
+const (
+	kindPart     = 0x00
+	kindOrigin   = 0x01
+	kindFeatures = 'f' // and timeline.Kind
+
+	nodePartition = 0xffff
+	nodeCounts    = 'c'
+	nodeFormat    = 'v'
+	nodeSchema    = 's'
+	nodeType      = 't'
+	nodeBad       = 'q' // quarantined partitions
+)
+
+func partitionKey(p millrace.Partition, kind byte) []byte {
+	return []byte{byte(p >> 8), byte(p), kind}
+}
+
+// countsKey is the key of a partition's counts. It is among the node's rows for
+// the sake of earlier versions: they ignore rows of the node that they do not
+// know, and can mend a damaged file that has some. A damaged file that has no
+// rows of the node and none of a partition they cannot remove, and would try for
+// ever to open the store.
+func countsKey(p millrace.Partition) []byte {
+	return append(partitionPrefix(nodeCopies[0]), nodeCounts, byte(p>>8), byte(p))
+}
+
+func partitionPrefix(p millrace.Partition) []byte { return []byte{byte(p >> 8), byte(p)} }
+
+// partitionSpan is the range of all keys of a partition.
+func partitionSpan(p millrace.Partition) (start, end []byte) {
+	return []byte{byte(p >> 8), byte(p)}, []byte{byte((p + 1) >> 8), byte(p + 1)}
+}
+
+func featuresPrefix(p millrace.Partition, e millrace.Entity) []byte {
+	return blob.AppendString(partitionKey(p, kindFeatures), e)
+}
 
 // Digest is the digest of a partition's two streams: the sum, modulo 2^64, of
 // the digests of what was accepted and not replaced since. A sum, so that
@@ -33,8 +88,6 @@ const (
 	partRowBytes = 1 + 6*8
 )
 
-var errRow = errors.New("row")
-
 func (r *partRow) encode() []byte {
 	b := append(make([]byte, 0, partRowBytes), partFormat)
 	for _, x := range [...]uint64{uint64(r.applied.Content), uint64(r.applied.Features),
@@ -46,7 +99,7 @@ func (r *partRow) encode() []byte {
 
 func decodePartRow(b []byte) (r partRow, err error) {
 	if len(b) != partRowBytes || b[0] != partFormat {
-		return r, errRow
+		return r, blob.ErrRow
 	}
 	x := func(i int) uint64 { return binary.LittleEndian.Uint64(b[1+8*i:]) }
 	r.applied = Offsets{millrace.Offset(x(0)), millrace.Offset(x(1))}
@@ -54,7 +107,7 @@ func decodePartRow(b []byte) (r partRow, err error) {
 	r.dropped = x(4)
 	r.clock = millrace.Time(x(5))
 	if r.applied.Content < -1 || r.applied.Features < -1 {
-		return r, errRow
+		return r, blob.ErrRow
 	}
 	return r, nil
 }
@@ -72,62 +125,24 @@ func (f *Features) encode(dst []byte) []byte {
 // decodeFeatures reads a row; it shares b's memory.
 func decodeFeatures(subject string, b []byte) (f Features, err error) {
 	if len(b) == 0 || b[0] != featuresFormat {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[1:]
 	version, w := binary.Varint(b)
 	if w <= 0 {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[w:]
 	at, w := binary.Varint(b)
 	if w <= 0 || len(b)-w < 8 {
-		return f, errRow
+		return f, blob.ErrRow
 	}
 	b = b[w:]
 	return Features{Subject: subject, Version: version, Time: millrace.Time(at),
 		Schema: millrace.Fingerprint(binary.LittleEndian.Uint64(b)), Body: b[8:len(b):len(b)]}, nil
 }
 
-// digestOf folds words into a digest.
-func digestOf(words ...uint64) uint64 {
-	var b [8 * 8]byte
-	for i, w := range words {
-		binary.LittleEndian.PutUint64(b[8*i:], w)
-	}
-	return xxhash.Sum64(b[:8*len(words)])
-}
-
-func timelineDigest(t millrace.Timeline) uint64 {
-	return xxhash.Sum64String(string(t.Entity)) ^ bits.RotateLeft64(xxhash.Sum64String(string(t.Type)), 1)
-}
-
-// recordDigest is what a record adds to the digest of its partition.
-func recordDigest(timeline uint64, r *millrace.Record) uint64 {
-	object := uint64(0)
-	if !ownObject(r) {
-		object = xxhash.Sum64String(string(r.Object))
-	}
-	deleted := uint64(0)
-	if r.Deleted {
-		deleted = 1
-	}
-	return digestOf(timeline, xxhash.Sum64String(string(r.ID)), uint64(r.Time), uint64(r.Version),
-		object, deleted, uint64(r.Schema), xxhash.Sum64(r.Body))
-}
-
 func featuresDigest(e millrace.Entity, f *Features) uint64 {
-	return digestOf(xxhash.Sum64String(string(e)), xxhash.Sum64String(f.Subject), uint64(f.Version),
+	return blob.DigestOf(xxhash.Sum64String(string(e)), xxhash.Sum64String(f.Subject), uint64(f.Version),
 		uint64(f.Time), uint64(f.Schema), xxhash.Sum64(f.Body))
-}
-
-// An id row: the time of the record, varint.
-func (r idRow) encode() []byte { return binary.AppendVarint(nil, int64(r.at)) }
-
-func decodeIDRow(b []byte) (idRow, error) {
-	at, w := binary.Varint(b)
-	if w <= 0 || w != len(b) {
-		return idRow{}, errRow
-	}
-	return idRow{millrace.Time(at), true}, nil
 }

@@ -1,4 +1,4 @@
-package store
+package disk
 
 import (
 	"errors"
@@ -17,11 +17,11 @@ import (
 // does not hold the locks of readers meanwhile. An offline store has nobody to
 // wait for, and ends.
 
-// disk are errors of the disk, which may go away.
-var disk = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
+// mayGo are errors of the disk, which may go away.
+var mayGo = []error{syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
 
 func ofDisk(err error) bool {
-	return slices.ContainsFunc(disk, func(e error) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc(mayGo, func(e error) bool { return errors.Is(err, e) })
 }
 
 // patience is the pause before what met EIO is done anew.
@@ -29,28 +29,25 @@ const patience = 250 * time.Millisecond
 
 // patiently does what Pebble cannot do without, anew as long as the disk fails.
 // Of a store that ended or was closed meanwhile it never returns: see Close.
-func (s *Store) patiently(do func() error) error {
+func (d *Disk) patiently(do func() error) error {
 	for {
 		err := do()
 		if !ofDisk(err) {
-			if s.stalled.Swap(nil) != nil {
-				s.log.Info("store: the disk works again: ingest goes on")
+			if d.stalled.Swap(nil) != nil {
+				d.c.Log.Info("store: the disk works again: ingest goes on")
 			}
 			return err
 		}
-		if s.opts.Offline || !s.opened.Load() && !errors.Is(err, syscall.EIO) {
-			s.end(err)
+		if d.c.Offline || !d.opened.Load() && !errors.Is(err, syscall.EIO) {
+			d.End(err)
 		}
-		if s.stalled.Swap(&err) == nil {
-			s.log.Error("store: the disk fails: ingest waits, reads go on", "err", err)
+		if d.stalled.Swap(&err) == nil {
+			d.c.Log.Error("store: the disk fails: ingest waits, reads go on", "err", err)
 		}
-		if f := s.failing.Load(); f != nil && s.failing.CompareAndSwap(f, nil) {
-			f.err = err
-			close(f.stop)
-		}
+		d.c.Stalls(err)
 		select {
 		case <-time.After(patience):
-		case <-s.ctx.Done():
+		case <-d.c.Done:
 			select {}
 		}
 	}
@@ -62,7 +59,7 @@ func (s *Store) patiently(do func() error) error {
 // place of the former one.
 type patientFile struct {
 	vfs.File
-	fs    pebbleFS
+	fs    fileSystem
 	name  string
 	kept  []byte
 	wrong bool // File lacks something
@@ -91,7 +88,7 @@ func (f *patientFile) do(op func() error) error {
 		}
 		f.wrong = true
 	}
-	return f.fs.s.patiently(f.anew)
+	return f.fs.d.patiently(f.anew)
 }
 
 // anew writes the file anew.
@@ -105,7 +102,7 @@ func (f *patientFile) anew() error {
 		err = f.fs.FS.Rename(f.name+".again", f.name)
 	}
 	if err == nil {
-		err = syncDir(f.fs.FS, f.fs.PathDir(f.name))
+		err = SyncDir(f.fs.FS, f.fs.PathDir(f.name))
 	}
 	if err != nil {
 		return errors.Join(err, again.Close())
@@ -120,23 +117,23 @@ func (f *patientFile) anew() error {
 // journal that failed fails until the file system is mounted anew.
 type patientDir struct {
 	vfs.File
-	s *Store
+	d *Disk
 }
 
 // Sync puts the directory on disk.
-func (d patientDir) Sync() error { return d.s.patiently(d.File.Sync) }
+func (p patientDir) Sync() error { return p.d.patiently(p.File.Sync) }
 
 // OpenDir opens a directory.
-func (fs pebbleFS) OpenDir(name string) (vfs.File, error) {
+func (fs fileSystem) OpenDir(name string) (vfs.File, error) {
 	d, err := fs.FS.OpenDir(name)
 	if err != nil {
 		return nil, err
 	}
-	return patientDir{d, fs.s}, nil
+	return patientDir{d, fs.d}, nil
 }
 
 // kept reports whether a file is one that Pebble cannot do without.
-func (fs pebbleFS) kept(name string) bool {
+func (fs fileSystem) kept(name string) bool {
 	base := fs.PathBase(name)
 	return strings.HasPrefix(base, "MANIFEST-") || strings.HasPrefix(base, "marker.")
 }

@@ -1,4 +1,7 @@
-package store
+// Package tables is what a store does with sstables outside of Pebble: writes
+// them, reads them row by row, and merges those of a checkpoint into what a store
+// can ingest.
+package tables
 
 import (
 	"bytes"
@@ -15,34 +18,48 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// errTable is a table that no store writes.
-var errTable = errors.New("table")
+// ErrTable is a table that no store writes.
+var ErrTable = errors.New("table")
 
 // tableBytes is about the size of a table that is written beside Pebble.
 const tableBytes = 32 << 20
 
-// lowestLevel is Pebble's.
-const lowestLevel = 6
+// LowestLevel is the lowest of Pebble's levels.
+const LowestLevel = 6
 
-// tables writes rows, in key order, into tables that a store can ingest.
-type tables struct {
-	s           *Store
-	dir, prefix string
-	level       int // Pebble hides the tombstones of a table for its lowest
-	files       []File
+// Maker makes and reads tables as a store's Pebble does.
+type Maker struct {
+	FS      vfs.FS          // tables are read through it
+	Options *pebble.Options // Pebble's; tables are written through its FS
+	Format  sstable.TableFormat
+}
+
+// Writer writes rows, in key order, into tables that a store can ingest.
+type Writer struct {
+	Maker
+	Dir, Prefix string
+	Level       int // Pebble hides the tombstones of a table for its lowest
+	Files       []File
 	w           *sstable.Writer
 }
 
-func (t *tables) add(kind pebble.InternalKeyKind, key, value []byte) error {
+// File is a table that was written.
+type File struct {
+	Name string // within the directory
+	Size int64  // bytes
+}
+
+// Add adds a row, or, where kind says so, a tombstone.
+func (t *Writer) Add(kind pebble.InternalKeyKind, key, value []byte) error {
 	if t.w == nil {
-		name := fmt.Sprintf("%s%06d.sst", t.prefix, len(t.files))
-		f, err := t.s.dbo.FS.Create(t.s.opts.FS.PathJoin(t.dir, name), vfs.WriteCategoryUnspecified)
+		name := fmt.Sprintf("%s%06d.sst", t.Prefix, len(t.Files))
+		f, err := t.Options.FS.Create(t.FS.PathJoin(t.Dir, name), vfs.WriteCategoryUnspecified)
 		if err != nil {
 			return err
 		}
 		f = unsynced{vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20, NoSyncOnClose: true})}
-		t.files = append(t.files, File{Name: name, Bottom: true})
-		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), t.s.dbo.MakeWriterOptions(t.level, t.s.db.TableFormat()))
+		t.Files = append(t.Files, File{Name: name})
+		t.w = sstable.NewWriter(objstorageprovider.NewFileWritable(f), t.Options.MakeWriterOptions(t.Level, t.Format))
 	}
 	var err error
 	if kind == pebble.InternalKeyKindDelete {
@@ -51,7 +68,7 @@ func (t *tables) add(kind pebble.InternalKeyKind, key, value []byte) error {
 		err = t.w.Set(key, value)
 	}
 	if err == nil && t.w.Raw().EstimatedSize() >= tableBytes {
-		err = t.finish()
+		err = t.Finish()
 	}
 	return err
 }
@@ -63,34 +80,34 @@ type unsynced struct{ vfs.File }
 func (unsynced) Sync() error     { return nil }
 func (unsynced) SyncData() error { return nil }
 
-// startSync has a table's bytes written, and does not wait for it.
-func (s *Store) startSync(path string, size int64) error {
-	return s.withTable(path, func(f vfs.File) error {
+// StartSync has a table's bytes written, and does not wait for it.
+func (m Maker) StartSync(path string, size int64) error {
+	return m.withTable(path, func(f vfs.File) error {
 		_, err := f.SyncTo(size)
 		return err
 	})
 }
 
-// syncTables has tables on disk when it returns.
-func (s *Store) syncTables(paths []string) error {
+// Sync has tables on disk when it returns.
+func (m Maker) Sync(paths []string) error {
 	for _, path := range paths {
-		if err := s.withTable(path, vfs.File.Sync); err != nil {
+		if err := m.withTable(path, vfs.File.Sync); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Store) withTable(path string, use func(vfs.File) error) error {
-	f, err := s.opts.FS.Open(path)
+func (m Maker) withTable(path string, use func(vfs.File) error) error {
+	f, err := m.FS.Open(path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(use(f), f.Close())
 }
 
-// finish ends the table at hand.
-func (t *tables) finish() error {
+// Finish ends the table at hand.
+func (t *Writer) Finish() error {
 	if t.w == nil {
 		return nil
 	}
@@ -98,24 +115,24 @@ func (t *tables) finish() error {
 	if err == nil {
 		var m *sstable.WriterMetadata
 		if m, err = t.w.Metadata(); err == nil {
-			t.files[len(t.files)-1].Size = int64(m.Size)
+			t.Files[len(t.Files)-1].Size = int64(m.Size)
 		}
 	}
 	t.w = nil
 	return err
 }
 
-// table is a table that is read row by row, the newest of a key first.
-type table struct {
+// Table is a table that is read row by row, the newest of a key first.
+type Table struct {
 	r           *sstable.Reader
 	it          sstable.Iterator
-	begun, more bool // more: there is a row at hand:
-	key         []byte
-	seq         pebble.SeqNum
-	kind        pebble.InternalKeyKind
+	begun, More bool // more: there is a row at hand:
+	Key         []byte
+	Seq         pebble.SeqNum
+	Kind        pebble.InternalKeyKind
 	val         []byte
-	// ranges are the ranges that it deletes, in order.
-	ranges []deletedRange
+	// Ranges are the ranges that it deletes, in order.
+	Ranges []deletedRange
 }
 
 // deletedRange is a range whose older rows are deleted.
@@ -125,8 +142,9 @@ type deletedRange struct {
 	age        int // of the table among those merged
 }
 
-func (s *Store) openTable(path string) (*table, error) {
-	f, err := s.opts.FS.Open(path)
+// Open opens a table, which is read from its beginning to its end.
+func (m Maker) Open(path string) (*Table, error) {
+	f, err := m.FS.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -134,35 +152,36 @@ func (s *Store) openTable(path string) (*table, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	r, err := sstable.NewReader(context.Background(), tableFile{f, info.Size()}, s.dbo.MakeReaderOptions())
+	r, err := sstable.NewReader(context.Background(), tableFile{f, info.Size()}, m.Options.MakeReaderOptions())
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return newTable(r)
 }
 
-// openBytes opens a table that is in memory.
-func (s *Store) openBytes(b []byte) (*table, error) {
-	r, err := sstable.NewMemReader(b, s.dbo.MakeReaderOptions())
+// OpenBytes opens a table that is in memory.
+func (m Maker) OpenBytes(b []byte) (*Table, error) {
+	r, err := sstable.NewMemReader(b, m.Options.MakeReaderOptions())
 	if err != nil {
 		return nil, err
 	}
 	return newTable(r)
 }
 
-func newTable(r *sstable.Reader) (*table, error) {
-	t := &table{r: r}
+func newTable(r *sstable.Reader) (*Table, error) {
+	t := &Table{r: r}
 	var err error
 	if t.it, err = r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles); err == nil {
 		err = t.readRanges()
 	}
 	if err != nil {
-		return nil, errors.Join(err, t.close())
+		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
 }
 
-func (t *table) close() error {
+// Close lets go of the table.
+func (t *Table) Close() error {
 	var err error
 	if t.it != nil {
 		err = t.it.Close()
@@ -172,14 +191,14 @@ func (t *table) close() error {
 
 // readRanges reads the ranges that the table deletes, and refuses one with
 // range keys, which no store writes.
-func (t *table) readRanges() error {
+func (t *Table) readRanges() error {
 	keys, err := t.r.NewRawRangeKeyIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
 	if err != nil {
 		return err
 	}
 	if keys != nil {
 		keys.Close()
-		return fmt.Errorf("%w: it has range keys", errTable)
+		return fmt.Errorf("%w: it has range keys", ErrTable)
 	}
 	it, err := t.r.NewRawRangeDelIter(context.Background(), sstable.NoFragmentTransforms, sstable.NoReadEnv)
 	if err != nil || it == nil {
@@ -191,30 +210,30 @@ func (t *table) readRanges() error {
 			return err
 		}
 		if len(span.Keys) > 0 { // the newest first
-			t.ranges = append(t.ranges, deletedRange{start: bytes.Clone(span.Start), end: bytes.Clone(span.End), seq: span.Keys[0].SeqNum()})
+			t.Ranges = append(t.Ranges, deletedRange{start: bytes.Clone(span.Start), end: bytes.Clone(span.End), seq: span.Keys[0].SeqNum()})
 		}
 	}
 	return nil
 }
 
-// next goes to the first row, and then to the next.
-func (t *table) next() error {
+// Next goes to the first row, and then to the next.
+func (t *Table) Next() error {
 	if !t.begun {
 		t.begun = true
 		kv := t.it.First()
-		if t.more = kv != nil; !t.more {
+		if t.More = kv != nil; !t.More {
 			return t.it.Error()
 		}
 		v, _, err := kv.Value(nil)
-		t.key, t.seq, t.kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
+		t.Key, t.Seq, t.Kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
 		return err
 	}
 	kv := t.it.Next()
-	if t.more = kv != nil; !t.more {
+	if t.More = kv != nil; !t.More {
 		return t.it.Error()
 	}
 	v, _, err := kv.Value(nil)
-	t.key, t.seq, t.kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
+	t.Key, t.Seq, t.Kind, t.val = kv.K.UserKey, kv.SeqNum(), kv.Kind(), v
 	return err
 }
 

@@ -1,0 +1,39 @@
+package timeline
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/millrace/millrace"
+)
+
+// FuzzKey cuts any bytes as a key: they are refused, or build the same key.
+func FuzzKey(f *testing.F) {
+	prefix := Prefix(7, millrace.Timeline{Entity: "member:1", Type: "post"})
+	for _, k := range [][]byte{HeadKey(prefix), ChainKey(prefix), OlderKey(prefix, 9), filterKey(prefix), idKey(prefix, "id")} {
+		f.Add(bytes.Clone(k))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		name, n, rest, err := CutKey(in)
+		if err != nil {
+			return
+		}
+		p := millrace.Partition(in[0])<<8 | millrace.Partition(in[1])
+		if got := append(Prefix(p, name), rest...); !bytes.Equal(got, in) || n+len(rest) != len(in) {
+			t.Fatalf("%x became %x", in, got)
+		}
+	})
+}
+
+// FuzzIDRow decodes any bytes: they are refused, or, as numbers may be written
+// longer than needed, encode to what decodes to the same.
+func FuzzIDRow(f *testing.F) {
+	f.Add(IDRow{At: 77}.encode())
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if x, err := DecodeIDRow(in); err == nil {
+			if y, err := DecodeIDRow(x.encode()); err != nil || x != y {
+				t.Fatalf("id row %v became %v, %v", x, y, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,515 @@
+// Package timeline changes a timeline: where a record goes, which blobs split,
+// what retention keeps, and which rows are written for it. Rows are read through
+// a [Source]; the caller's lock guards all of it.
+package timeline
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+)
+
+// Timeline is a timeline with what changed since the last flush. The rest is
+// read through src when it is needed. Its partition's lock guards it.
+type Timeline struct {
+	Name   millrace.Timeline
+	Hash   uint64
+	Prefix []byte // of its keys
+	src    Source
+	max    int // bytes of a blob
+
+	Head  *blob.Blob  // nil while there is no record and no chain
+	Chain *blob.Chain // nil until loaded, or while there is none
+	older map[uint32]*blob.Blob
+	dead  []uint32 // suffixes whose blobs are gone
+	ids   map[millrace.RecordID]IDRow
+	Seen  *blob.Filter // of the ids outside the head; nil until loaded
+
+	headDirty, chainDirty, seenDirty bool
+	gone                             bool // first delete every row
+
+	olderBytes int
+}
+
+// IDRow tells at which time the record of an id is outside the head. It is a
+// hint: that row may be left behind, but a record outside the head always has
+// one.
+type IDRow struct {
+	At      millrace.Time
+	present bool
+}
+
+// Source reads rows by key; it returns nil for a key that is not there. The
+// bytes are the caller's.
+type Source interface {
+	Get(key []byte) ([]byte, error)
+	IDRows(prefix []byte) (map[millrace.RecordID]IDRow, error)
+}
+
+// ErrState is rows of a timeline that contradict each other.
+var ErrState = errors.New("chain and blobs disagree")
+
+// Open reads a timeline's head.
+func Open(src Source, p millrace.Partition, name millrace.Timeline, max int) (*Timeline, error) {
+	t := &Timeline{
+		Name:   millrace.Timeline{Entity: millrace.Entity(strings.Clone(string(name.Entity))), Type: millrace.ContentType(strings.Clone(string(name.Type)))},
+		Prefix: Prefix(p, name),
+		Hash:   blob.TimelineDigest(name),
+		src:    src,
+		max:    max,
+	}
+	v, err := src.Get(HeadKey(t.Prefix))
+	if err != nil || v == nil {
+		return t, err
+	}
+	t.Head, err = blob.Open(v)
+	return t, err
+}
+
+// Memory estimates the bytes held.
+func (t *Timeline) Memory() int {
+	n := 300 + len(t.Name.Entity) + cap(t.Prefix) + t.olderBytes + 100*len(t.ids)
+	if t.Head != nil {
+		n += cap(t.Head.Buf)
+	}
+	if t.Chain != nil {
+		n += blob.LinkBytes * cap(t.Chain.Links)
+	}
+	if t.Seen != nil {
+		n += cap(t.Seen.Bits)
+	}
+	return n
+}
+
+// LoadChain makes t.chain current; it stays nil when there is none.
+func (t *Timeline) LoadChain() error {
+	if t.Chain != nil || t.Head == nil || !t.Head.HasChain() {
+		return nil
+	}
+	v, err := t.src.Get(ChainKey(t.Prefix))
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return ErrState
+	}
+	t.Chain, err = blob.DecodeChain(v)
+	return err
+}
+
+// Links returns the loaded chain's links, oldest first.
+func (t *Timeline) Links() []blob.Link {
+	if t.Chain == nil {
+		return nil
+	}
+	return t.Chain.Links
+}
+
+// makeChain loads the chain, or begins one.
+func (t *Timeline) makeChain() error {
+	if err := t.LoadChain(); err != nil || t.Chain != nil {
+		return err
+	}
+	t.Chain = new(blob.Chain)
+	return nil
+}
+
+// BlobAt returns an older blob.
+func (t *Timeline) BlobAt(l *blob.Link) (*blob.Blob, error) {
+	if b := t.older[l.Suffix]; b != nil {
+		return b, nil
+	}
+	v, err := t.src.Get(OlderKey(t.Prefix, l.Suffix))
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return nil, ErrState
+	}
+	b, err := blob.Open(v)
+	if err == nil && b.Count() != int(l.Count) {
+		err = ErrState
+	}
+	return b, err
+}
+
+// Loaded returns an older blob that is in memory, or nil.
+func (t *Timeline) Loaded(suffix uint32) *blob.Blob { return t.older[suffix] }
+
+func (t *Timeline) setOlder(suffix uint32, b *blob.Blob) {
+	if t.older == nil {
+		t.older = make(map[uint32]*blob.Blob)
+	}
+	t.dropOlder(suffix)
+	t.older[suffix] = b
+	t.olderBytes += cap(b.Buf)
+}
+
+func (t *Timeline) dropOlder(suffix uint32) {
+	if b := t.older[suffix]; b != nil {
+		t.olderBytes -= cap(b.Buf)
+		delete(t.older, suffix)
+	}
+}
+
+func (t *Timeline) setID(id millrace.RecordID, row IDRow) {
+	if t.ids == nil {
+		t.ids = make(map[millrace.RecordID]IDRow)
+	}
+	t.ids[id] = row
+}
+
+// placeID notes that a record is outside the head.
+func (t *Timeline) placeID(id millrace.RecordID, at millrace.Time) error {
+	if err := t.LoadFilter(); err != nil {
+		return err
+	}
+	t.setID(id, IDRow{at, true})
+	if !t.Seen.MayHave(id) {
+		t.Seen.Add(id)
+		t.seenDirty = true
+	}
+	return nil
+}
+
+// LoadFilter makes t.Seen current.
+func (t *Timeline) LoadFilter() error {
+	if t.Seen != nil {
+		return nil
+	}
+	v, err := t.src.Get(filterKey(t.Prefix))
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		t.Seen = new(blob.Filter)
+		return nil
+	}
+	t.Seen, err = blob.DecodeFilter(v)
+	return err
+}
+
+// Place is where a record is: in the head, or in the blob of a link.
+type Place struct {
+	link  int // index in the chain's links, or inHead
+	blob  *blob.Blob
+	index int // from the oldest of the blob
+	Rec   millrace.Record
+}
+
+const inHead = -1
+
+// Find looks an id up, in the head and then by its id row.
+func (t *Timeline) Find(id millrace.RecordID) (at Place, ok bool, err error) {
+	if t.Head == nil {
+		return at, false, nil
+	}
+	if i, off, ok := t.Head.Find(id); ok {
+		r, err := t.Head.At(off)
+		return Place{inHead, t.Head, i, r}, true, err
+	}
+	if !t.Head.HasChain() {
+		return at, false, nil
+	}
+	row, err := t.idRow(id)
+	if err != nil || !row.present {
+		return at, false, err
+	}
+	if err := t.LoadChain(); err != nil {
+		return at, false, err
+	}
+	i, err := t.target(row.At, id)
+	if err != nil || i == inHead {
+		return at, false, err
+	}
+	b, err := t.BlobAt(&t.Chain.Links[i])
+	if err != nil {
+		return at, false, err
+	}
+	n, off, ok := b.Find(id)
+	if !ok {
+		return at, false, nil
+	}
+	r, err := b.At(off)
+	if err != nil || r.Time != row.At {
+		return at, false, errors.Join(err, ErrState)
+	}
+	return Place{i, b, n, r}, true, nil
+}
+
+func (t *Timeline) idRow(id millrace.RecordID) (IDRow, error) {
+	if row, ok := t.ids[id]; ok {
+		return row, nil
+	}
+	if err := t.LoadFilter(); err != nil || !t.Seen.MayHave(id) {
+		return IDRow{}, err
+	}
+	v, err := t.src.Get(idKey(t.Prefix, id))
+	if err != nil || v == nil {
+		return IDRow{}, err
+	}
+	return DecodeIDRow(v)
+}
+
+// target returns the blob that a position belongs to: the oldest one such that
+// every blob older than it is older than the position. Blobs are read only to
+// break ties of time. The chain is loaded.
+func (t *Timeline) target(at millrace.Time, id millrace.RecordID) (int, error) {
+	links := t.Links()
+	var failed error
+	// The first link, from the oldest, whose newest record is not older.
+	i := sort.Search(len(links), func(i int) bool {
+		l := &links[i]
+		if at != l.Newest || failed != nil {
+			return l.Newest > at
+		}
+		b, err := t.BlobAt(l)
+		if err != nil {
+			failed = err
+			return false
+		}
+		bt, bid := b.Newest()
+		return !blob.Newer(at, id, bt, bid)
+	})
+	switch {
+	case failed != nil:
+		return 0, failed
+	case i == len(links):
+		return inHead, nil
+	}
+	return i, nil
+}
+
+// Insert puts a record that is not there at its position, and reports whether
+// it is now the newest of all.
+func (t *Timeline) Insert(r *millrace.Record) (newest bool, err error) {
+	d := blob.RecordDigest(t.Hash, r)
+	if t.Head == nil {
+		t.Head, t.headDirty = blob.Encode([]millrace.Record{*r}, d), true
+		return true, nil
+	}
+	if t.Head.Count() > 0 {
+		ht, hid := t.Head.Newest()
+		if blob.Newer(r.Time, r.ID, ht, hid) {
+			return true, t.append(r, d)
+		}
+		ot, oid := t.Head.Oldest()
+		if blob.Newer(r.Time, r.ID, ot, oid) || !t.Head.HasChain() {
+			return false, t.insertInto(inHead, r, d)
+		}
+	}
+	if err := t.LoadChain(); err != nil {
+		return false, err
+	}
+	i, err := t.target(r.Time, r.ID)
+	if err != nil {
+		return false, err
+	}
+	return i == inHead && t.Head.Count() == 0, t.insertInto(i, r, d)
+}
+
+// append puts the newest record at the end of the head. A head that would
+// exceed its size becomes an older blob, and a new one begins.
+func (t *Timeline) append(r *millrace.Record, d uint64) error {
+	t.headDirty = true
+	if len(t.Head.Buf)+blob.RecordSize(r, 0) <= t.max {
+		if t.Head.Append(r, d) {
+			return nil
+		}
+		return t.insertInto(inHead, r, d)
+	}
+	if err := t.makeChain(); err != nil {
+		return err
+	}
+	if err := t.retire(t.Head); err != nil {
+		return err
+	}
+	t.Head = blob.Encode([]millrace.Record{*r}, d)
+	t.Head.SetHasChain(true)
+	return nil
+}
+
+// retire makes a blob of the head's the newest of the older ones, under a new
+// suffix, with id rows for its records. The chain is loaded.
+func (t *Timeline) retire(b *blob.Blob) error {
+	recs, err := b.DecodeAll(nil)
+	if err != nil {
+		return err
+	}
+	for i := range recs {
+		if err := t.placeID(recs[i].ID, recs[i].Time); err != nil {
+			return err
+		}
+	}
+	t.Chain.Links = append(t.Chain.Links, t.writeOlder(t.newSuffix(), b))
+	return nil
+}
+
+func (t *Timeline) newSuffix() uint32 {
+	t.Chain.Next++
+	return t.Chain.Next - 1
+}
+
+func (t *Timeline) writeOlder(suffix uint32, b *blob.Blob) blob.Link {
+	b.SetHasChain(false)
+	t.setOlder(suffix, b)
+	t.chainDirty = true
+	return blob.LinkOf(suffix, b)
+}
+
+// insertInto puts a record into a blob, which splits if it becomes too large.
+func (t *Timeline) insertInto(i int, r *millrace.Record, d uint64) error {
+	b, err := t.blobOf(i)
+	if err != nil {
+		return err
+	}
+	recs, err := b.DecodeAll(make([]millrace.Record, 0, b.Count()+1))
+	if err != nil {
+		return err
+	}
+	if i != inHead {
+		if err := t.placeID(millrace.RecordID(strings.Clone(string(r.ID))), r.Time); err != nil {
+			return err
+		}
+	}
+	n := sort.Search(len(recs), func(n int) bool { return blob.Newer(recs[n].Time, recs[n].ID, r.Time, r.ID) })
+	return t.rewrite(i, slices.Insert(recs, n, *r), b.Digest()+d)
+}
+
+func (t *Timeline) blobOf(i int) (*blob.Blob, error) {
+	if i == inHead {
+		return t.Head, nil
+	}
+	return t.BlobAt(&t.Chain.Links[i])
+}
+
+// rewrite replaces a blob by records, oldest first, splitting them when they
+// exceed the size. The newest part of a head stays the head; the oldest part
+// of an older blob keeps its suffix; every other part gets a new one.
+func (t *Timeline) rewrite(i int, recs []millrace.Record, digest uint64) error {
+	parts := blob.Split(recs, t.max)
+	blobs := make([]*blob.Blob, len(parts))
+	for k, part := range parts {
+		d := digest
+		if len(parts) > 1 {
+			d = 0
+			for j := range part {
+				d += blob.RecordDigest(t.Hash, &part[j])
+			}
+		}
+		blobs[k] = blob.Encode(part, d)
+	}
+	if i == inHead {
+		return t.rewriteHead(blobs)
+	}
+	links := make([]blob.Link, len(blobs))
+	for k, b := range blobs {
+		suffix := t.Chain.Links[i].Suffix
+		if k > 0 {
+			suffix = t.newSuffix()
+		}
+		links[k] = t.writeOlder(suffix, b)
+	}
+	t.Chain.Links = slices.Replace(t.Chain.Links, i, i+1, links...)
+	return nil
+}
+
+func (t *Timeline) rewriteHead(blobs []*blob.Blob) error {
+	chained := t.Head.HasChain() || len(blobs) > 1
+	if len(blobs) > 1 {
+		if err := t.makeChain(); err != nil {
+			return err
+		}
+		for _, b := range blobs[:len(blobs)-1] {
+			if err := t.retire(b); err != nil {
+				return err
+			}
+		}
+	}
+	t.Head, t.headDirty = blobs[len(blobs)-1], true
+	t.Head.SetHasChain(chained)
+	return nil
+}
+
+// Replace puts a newer version where the older one is.
+func (t *Timeline) Replace(at Place, r *millrace.Record) error {
+	recs, err := at.blob.DecodeAll(nil)
+	if err != nil {
+		return err
+	}
+	d := at.blob.Digest() - blob.RecordDigest(t.Hash, &recs[at.index]) + blob.RecordDigest(t.Hash, r)
+	recs[at.index] = *r
+	return t.rewrite(at.link, recs, d)
+}
+
+// Remove takes a record out. An older blob left empty leaves the chain; a head
+// left empty takes over the next blob.
+func (t *Timeline) Remove(at Place) error {
+	recs, err := at.blob.DecodeAll(nil)
+	if err != nil {
+		return err
+	}
+	d := at.blob.Digest() - blob.RecordDigest(t.Hash, &recs[at.index])
+	recs = slices.Delete(recs, at.index, at.index+1)
+	if at.link != inHead {
+		t.setID(at.Rec.ID, IDRow{})
+		if len(recs) == 0 {
+			t.unlink(at.link)
+			return nil
+		}
+		return t.rewrite(at.link, recs, d)
+	}
+	if err := t.LoadChain(); err != nil {
+		return err
+	}
+	if len(recs) > 0 || len(t.Links()) == 0 {
+		return t.rewrite(inHead, recs, d)
+	}
+	return t.promote()
+}
+
+// unlink drops an older blob.
+func (t *Timeline) unlink(i int) {
+	suffix := t.Chain.Links[i].Suffix
+	t.dropOlder(suffix)
+	t.dead = append(t.dead, suffix)
+	t.Chain.Links = slices.Delete(t.Chain.Links, i, i+1)
+	t.chainDirty = true
+}
+
+// promote makes the newest older blob the head.
+func (t *Timeline) promote() error {
+	i := len(t.Chain.Links) - 1
+	b, err := t.BlobAt(&t.Chain.Links[i])
+	if err != nil {
+		return err
+	}
+	recs, err := b.DecodeAll(nil)
+	if err != nil {
+		return err
+	}
+	for k := range recs {
+		t.setID(recs[k].ID, IDRow{})
+	}
+	t.unlink(i)
+	t.Head, t.headDirty = b, true
+	t.Head.SetHasChain(true)
+	return nil
+}
+
+// An id row: the time of the record, varint.
+func (r IDRow) encode() []byte { return binary.AppendVarint(nil, int64(r.At)) }
+
+// DecodeIDRow reads an id row.
+func DecodeIDRow(b []byte) (IDRow, error) {
+	at, w := binary.Varint(b)
+	if w <= 0 || w != len(b) {
+		return IDRow{}, blob.ErrRow
+	}
+	return IDRow{millrace.Time(at), true}, nil
+}

@@ -1,0 +1,62 @@
+package timeline
+
+import (
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Write puts the timeline's changed rows into a batch.
+func (t *Timeline) Write(b *pebble.Batch) error {
+	var err error
+	set := func(key, value []byte) {
+		if err == nil {
+			err = b.Set(key, value, nil)
+		}
+	}
+	drop := func(key []byte) {
+		if err == nil {
+			err = b.Delete(key, nil)
+		}
+	}
+	if t.gone {
+		err = b.DeleteRange(append(slices.Clone(t.Prefix), PartHead), append(slices.Clone(t.Prefix), PartID+1), nil)
+	}
+	switch {
+	case !t.headDirty:
+	case t.Head.Count() == 0 && !t.Head.HasChain():
+		drop(HeadKey(t.Prefix))
+	default:
+		set(HeadKey(t.Prefix), t.Head.Buf)
+	}
+	if t.chainDirty {
+		set(ChainKey(t.Prefix), t.Chain.Encode(nil))
+	}
+	if t.seenDirty {
+		set(filterKey(t.Prefix), t.Seen.Encode())
+	}
+	for suffix, blob := range t.older {
+		set(OlderKey(t.Prefix, suffix), blob.Buf)
+	}
+	for _, suffix := range t.dead {
+		drop(OlderKey(t.Prefix, suffix))
+	}
+	for id, row := range t.ids {
+		if row.present {
+			set(idKey(t.Prefix, id), row.encode())
+		} else {
+			drop(idKey(t.Prefix, id))
+		}
+	}
+	return err
+}
+
+// Written says that the timeline is on disk as it is here. What it has of its older
+// blobs and of ids outside the head is read from there again.
+func (t *Timeline) Written() {
+	t.headDirty, t.chainDirty, t.seenDirty = false, false, false
+	t.older, t.dead, t.ids, t.olderBytes = nil, nil, nil, 0
+}
+
+// Little reports whether little is left of the timeline.
+func (t *Timeline) Little() bool { return t.gone || t.Head == nil || t.Head.Count() == 0 }

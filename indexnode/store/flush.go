@@ -83,7 +83,8 @@ func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 
 // flushPebble waits until Pebble's memtables are on disk. Pebble tries again for
 // ever when the disk fails, so this gives up when stop is closed, when the disk
-// is full, and at any failure once the store is closing or of an offline one. s.flushing is held.
+// is full, and at any other failure once the store is closing or of an offline one.
+// s.flushing is held.
 func (s *Store) flushPebble(stop <-chan struct{}) error {
 	f := s.watchFailures()
 	defer s.failing.Store(nil)
@@ -100,10 +101,11 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 		case <-s.disk.Ended():
 			return s.disk.Why()
 		case <-f.stop:
-			if f.any || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
+			// An attempt may have begun while the disk was full, and there is space by now.
+			if f.any && !errors.Is(f.err, ErrDiskFull) || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
-			f = s.watchFailures() // there is space by now
+			f = s.watchFailures()
 		}
 	}
 }

@@ -207,9 +207,10 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 	stop()
 	s.Check(errors.Join(os.RemoveAll(s.Dir), os.CopyFS(s.Dir, os.DirFS(backup))))
 	restart()
+	doctor := []string{"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}
 	for _, args := range [][]string{
 		{"model", "rollback", "rate"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"experiment", "define", s.File("ranking.yaml", clitest.Fresher)},
-		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"},
+		{"cluster", "show"}, doctor,
 	} {
 		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until who remembers it has told
 			out, err := s.run(args...)
@@ -222,6 +223,8 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 		}
 	}
 	serves()
+	out, _ := s.run(doctor...)
+	doubtsDocuments(t, out)
 }
 
 // An etcd without space is told, and what to do about it: nobody is told to start

@@ -27,6 +27,19 @@ var (
 	errAnew    = errors.New("cluster: etcd has lost the state of this cluster and holds the beginning of another; keeping the last good state")
 )
 
+// pastLost reports whether an error is that etcd has lost state, is older than it
+// was, or another one.
+func pastLost(err error) bool {
+	return errors.Is(err, errLost) || errors.Is(err, errForeign) || errors.Is(err, errBack) || errors.Is(err, errAnew)
+}
+
+// Doubted reports whether an error is of all that etcd holds, so that nothing
+// follows from what one document says: etcd is away, holds nothing, or has lost its
+// past.
+func Doubted(err error) bool {
+	return pastLost(err) || errors.Is(err, ErrAway) || errors.Is(err, ErrNothing)
+}
+
 // maxAnswerBytes bounds an answer of etcd before any of it is read: everything
 // under a prefix, or a part of a document. A hundred ledgers as large as they
 // may be fit, and some thousands as they are. Only tests change it.

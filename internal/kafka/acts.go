@@ -3,9 +3,12 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
@@ -33,6 +36,7 @@ type ActsConfig struct {
 // the outcomes of one reading.
 type Acts struct {
 	cfg          ActsConfig
+	id           kadm.TopicID    // of outcomes; zero: not known yet
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
@@ -51,7 +55,9 @@ const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
 // order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did. Once all are taken it fails, too, where no entry can be
+// begins where this one did. Where the topic of outcomes is another one than at the
+// reading before it fails once, with [exposure.ErrAnew], and then begins with the new
+// topic. Once all are taken it fails, too, where no entry can be
 // one of the actions or has the field: see [outcome.Seen.Lacks].
 func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
@@ -60,6 +66,11 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 			e.Field, e.WayOut = "outcomes.topic", "name the topic that outcomes are written to"
 		}
 		return err
+	}
+	was := a.id
+	if a.id = did.id; was != did.id && was != (kadm.TopicID{}) {
+		a.before, a.next = nil, nil
+		return fmt.Errorf("kafka: topic %s %w", a.cfg.Outcomes, exposure.ErrAnew)
 	}
 	did.after(a.before)
 	next := maps.Clone(a.next)

@@ -117,6 +117,24 @@ func testActs(t *testing.T, k cluster) {
 		t.Error("what is no outcome is not told")
 	}
 
+	// A topic that was made again says so once, and is read from its beginning.
+	deleted, err := admin(t, k.brokers).DeleteTopics(ctx, k.content)
+	must(t, err)
+	must(t, deleted.Error())
+	for EnsureContentTopic(ctx, k.brokers, k.content, 3, nil) != nil { // Kafka deletes when it gets to it
+		must(t, ctx.Err())
+		sleep(ctx, 50*time.Millisecond)
+	}
+	again, err := NewProducer(k.brokers, "", nil)
+	must(t, err)
+	defer again.Close()
+	p = again
+	click("bob", now.Add(-8*time.Minute))
+	if err := acts.Read(ctx, func(*outcome.Act) { t.Error("of a topic that was not known to be another one") }); !errors.Is(err, exposure.ErrAnew) {
+		t.Errorf("of another topic: %v", err)
+	}
+	read("bob")
+
 	cfg.Outcomes += "-none"
 	if e := (*millrace.Error)(nil); !errors.As(NewActs(cfg).Read(ctx, nil), &e) || e.Field != "outcomes.topic" {
 		t.Errorf("no topic of outcomes: %v", e)

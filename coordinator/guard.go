@@ -574,7 +574,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	judged, v, inputs := d.of.Experiment, d.Verdict, d.inputs
 	if !v.Acts() {
-		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: cmp.Or(g.sight.blind(), d.acts.blind(judged.Guards, d.newest)), Stay: d.stay}
+		l := experiments.Look{When: now, By: g.name, Says: v.Waits, Share: judged.Share, Inputs: inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond), Blind: cmp.Or(g.sight.blind(), d.acts.blind(judged.Guards, d.newest)), Stay: d.stay}
 		if d.newest != 0 {
 			l.Newest = d.newest.Std().UTC()
 		}

@@ -31,8 +31,9 @@ type Trail struct {
 // Look is what a coordinator saw, and why it did nothing.
 type Look struct {
 	When   time.Time `json:"when"`
-	By     string    `json:"by"`   // the coordinator
-	Says   string    `json:"says"` // what it waits for
+	By     string    `json:"by"`              // the coordinator
+	Says   string    `json:"says"`            // what it waits for
+	Share  int       `json:"share,omitempty"` // of 10,000, that it had then; 0: a coordinator of before
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has

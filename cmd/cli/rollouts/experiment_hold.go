@@ -122,7 +122,11 @@ func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
 	}
 	if l := trail.Looked; l != nil && e.State == experiment.Running {
-		fmt.Fprintf(w, "%s looked %s ago: %s\n", l.By, now.Sub(l.When).Round(time.Second), l.Says)
+		then := ""
+		if l.Share != 0 && l.Share != e.Share { // the next look is seconds away
+			then = fmt.Sprintf(", when it had %g%% of its slots", float64(l.Share)/100)
+		}
+		fmt.Fprintf(w, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
 		printInputs(w, l.Inputs)
 		printEvidence(w, l, now)
 	}

@@ -69,6 +69,7 @@ func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey())).Commit()
+	c.noteSilence(err)
 	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
@@ -123,7 +124,6 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	s, err := c.list(call, sub)
-	c.silent.Store(errors.Is(err, ErrAway))
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()

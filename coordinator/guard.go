@@ -91,6 +91,7 @@ type watched struct {
 	acts    acts             // of its outcomes
 	stay    experiments.Stay // how long it has been watched at its share
 	counted time.Time        // until when that has been counted; zero: it is not counted now
+	cut     string           // what of its evidence is gone, and is not noted yet; empty: nothing
 }
 
 // evidence is when it begins.
@@ -260,6 +261,9 @@ func (g *guard) reads(w *watched, err error) {
 	w.acts.reads(err)
 	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
 		now.acts = w.acts // it was looked at anew meanwhile
+		if errors.Is(err, exposure.ErrAnew) {
+			now.cut = err.Error()
+		}
 	}
 }
 
@@ -326,7 +330,7 @@ func (g *guard) refresh(ctx context.Context) error {
 	defer g.mu.Unlock()
 	for name, w := range next {
 		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
-			w.tally, w.acts, w.looked, w.stay, w.counted = old.tally, old.acts, old.looked, old.stay, old.counted
+			w.tally, w.acts, w.looked, w.stay, w.counted, w.cut = old.tally, old.acts, old.looked, old.stay, old.counted, old.cut
 		} else {
 			w.tally = compare.New(w.Defined)
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
@@ -424,9 +428,12 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 		g.sight.whole, g.sight.fault = now, nil
 	case steps || now.Sub(g.asked) >= judgeEvery:
 		g.asked = now
-		g.sight.look(ctx, shown)
+		if g.sight.look(ctx, shown); errors.Is(g.sight.fault, exposure.ErrAnew) {
+			g.isCut(g.sight.fault.Error())
+		}
 	}
 	g.seen(g.sight, g.actsSeen())
+	errs = append(errs, g.noteCuts(ctx))
 	if steps {
 		decisions, err = g.decide(ctx)
 		errs = append(errs, err)
@@ -477,6 +484,42 @@ func (g *guard) fails(ctx context.Context, d decision, why error) error {
 	return g.trails.Look(ctx, g.lead, d.of.Experiment.Name, l)
 }
 
+// isCut takes it that evidence of all experiments is gone.
+func (g *guard) isCut(why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.mu.watched {
+		w.cut = why
+	}
+}
+
+// noteCuts notes of each experiment, among its decisions, that evidence of it is gone,
+// until that is noted.
+func (g *guard) noteCuts(ctx context.Context) error {
+	g.mu.Lock()
+	cut := map[string]string{}
+	for name, w := range g.mu.watched {
+		if w.cut != "" {
+			cut[name] = w.cut
+		}
+	}
+	g.mu.Unlock()
+	var errs []error
+	for name, why := range cut {
+		d := experiments.Decision{When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Cut: true, What: "found evidence of " + name + " cut", Why: why}
+		if err := g.trails.Cut(ctx, g.lead, name, d); err != nil {
+			errs = append(errs, fmt.Errorf("experiment %s: %w", name, err))
+			continue
+		}
+		g.mu.Lock()
+		if w := g.mu.watched[name]; w != nil {
+			w.cut = ""
+		}
+		g.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
 func (g *guard) watches() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -513,7 +556,7 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		if why := cmp.Or(waits, unread); why != "" && !v.Pause {
 			v = compare.Verdict{Waits: why}
 		}
-		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now)...), r.Last, w.stay, w.acts})
+		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now, g.sight.waits())...), r.Last, w.stay, w.acts})
 	}
 	return decisions, errors.Join(errs...)
 }
@@ -533,17 +576,20 @@ func (w *watched) count(r *compare.Report, now time.Time, known bool) {
 		w.stay = experiments.Stay{Since: since}
 	}
 	// Who was frozen has not watched.
-	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now)) == 0 {
+	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now, "")) == 0 {
 		w.stay.Seconds += past.Seconds()
 	}
 }
 
-// standsStill says which variant was not shown just now, if the time at a share is
-// counted, so that it is not; nil: none.
-func (w *watched) standsStill(r *compare.Report, now time.Time) []string {
+// standsStill says why the time at a share is not counted just now, if it ever is: what
+// was shown is not known, or which variant was not shown; nil: it is.
+func (w *watched) standsStill(r *compare.Report, now time.Time, unknown string) []string {
 	e := &w.Experiment
 	if e.Ramp == nil || e.Ramp.Least == 0 || e.Ramp.Next(e.Share) == 0 {
 		return nil
+	}
+	if unknown != "" {
+		return []string{"time at this share stands still: " + unknown}
 	}
 	variant, at := r.Shown()
 	if at < millrace.TimeOf(w.atShare()) {
@@ -570,7 +616,7 @@ func (g *guard) held(name string) *experiments.Hold {
 // look is what is noted of an experiment about which nothing is done.
 func (g *guard) look(d decision) experiments.Look {
 	l := experiments.Look{
-		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
+		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Share: d.of.Experiment.Share, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
 		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest)), Stay: d.stay,
 	}
 	if d.newest != 0 {

@@ -31,6 +31,7 @@ type shownLog struct {
 	all  []exposure.Record
 	more chan struct{}
 	away error // it does not say where it ends
+	anew error // it is another log, which is not said yet
 }
 
 // Whole implements [coordinator.Exposures]: what is added has been taken, or is in
@@ -38,7 +39,18 @@ type shownLog struct {
 func (l *shownLog) Whole(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	anew := l.anew
+	if l.anew = nil; anew != nil {
+		return anew
+	}
 	return l.away
+}
+
+// becomes makes it another log, which it says once.
+func (l *shownLog) becomes(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.anew = why
 }
 
 func (l *shownLog) goAway(why error) {
@@ -657,7 +669,7 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	tr.show(120, nil)
 	c, _ := tr.coordinate("one")
 	says("no step is taken without: the log is frozen")
-	if l := says("guards are blind: what was shown is not all known since 1"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() {
+	if l := says("guards are blind: what was shown is not all known since 1"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
 		t.Errorf("%+v", l)
 	}
 	if e := tr.now(); e.Share != 100 {
@@ -675,13 +687,31 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	if age := gaugeOf(c, "evidence_seconds"); age > 10 {
 		t.Errorf("evidence is still %v s old", age)
 	}
+	cut := fmt.Errorf("topic exposures %w", exposure.ErrAnew)
+	tr.log.becomes(cut)
+	tr.becoming(experiment.Running, 10_000, func() { tr.show(20, nil) })
+	var noted, ramped time.Time
+	for began := time.Now(); ramped.IsZero() && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+		trail, _ := trails.Of("e")
+		for _, d := range trail.Decisions {
+			switch {
+			case d.Cut && d.What == "found evidence of e cut" && d.Why == cut.Error():
+				noted = d.When
+			case d.What == "ramped e to 10000 of 10,000":
+				ramped = d.When
+			}
+		}
+	}
+	if noted.IsZero() || ramped.Sub(noted) < time.Second/2 {
+		t.Errorf("evidence was cut at %s, and a step taken at %s", noted, ramped)
+	}
 	tr.log.goAway(errors.New("the log is frozen"))
 	tr.show(200, func(r *exposure.Record, variant string) {
 		if variant == "b" {
 			r.Refusal, r.Items = "UNAVAILABLE", nil
 		}
 	})
-	tr.becomes(experiment.Paused, 1000)
+	tr.becomes(experiment.Paused, 10_000)
 }
 
 // gaugeOf returns a metric without labels; -1: there is none.

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +16,8 @@ type Exposures interface {
 	// the other.
 	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
 	// Whole waits until the Follow that runs has handed over all that the log has
-	// when it is called. The error says why it cannot, or has not when ctx ends.
+	// when it is called. The error says why it cannot, or has not when ctx ends; it is
+	// an [exposure.ErrAnew] once after the log became another one.
 	Whole(ctx context.Context) error
 }
 
@@ -35,6 +37,7 @@ type sight struct {
 	whole time.Time     // when all was last known to have been read; first: when it began
 	fault error         // why that is not so now
 	since time.Time     // when it became whole after a break; zero: there was none
+	cut   bool          // the break is one, however short: the log became another one
 	rest  time.Duration // settles, or less of tests
 }
 
@@ -44,11 +47,12 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	defer cancel()
 	err := log.Whole(ctx)
 	now := time.Now()
+	s.cut = s.cut || errors.Is(err, exposure.ErrAnew)
 	if err == nil {
-		if s.fault != nil && now.Sub(s.whole) > breaks {
+		if s.cut || s.fault != nil && now.Sub(s.whole) > breaks {
 			s.since = now
 		}
-		s.whole = now
+		s.whole, s.cut = now, false
 	}
 	s.fault = err
 }

@@ -218,9 +218,11 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		}
 	}
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
-	lacks(c.says(assign, fails, c.doctor()...), restore)
+	out := c.says(assign, fails, c.doctor()...)
+	lacks(out, restore)
+	doubtsDocuments(t, out)
 	c.ok()
-	out := c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
+	out = c.says("epoch 1, 2 nodes, 2 replicas", fails, c.doctor()...) // there is no broker
 	lacks(out, assign)
 	lacks(out, restore)
 
@@ -230,7 +232,9 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 		out, _ := c.command(c.doctor()...)
 		return strings.Contains(out, "nodes remember what it has lost")
 	})
-	lacks(c.says(restore, fails, c.doctor()...), assign)
+	out = c.says(restore, fails, c.doctor()...)
+	lacks(out, assign)
+	doubtsDocuments(t, out)
 	c.says(`etcd has lost the assignment: ["node-1`, fails, c.show()...)
 	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
 	c.says("millrace cluster restore --data", fails, anew...)
@@ -325,7 +329,9 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 	if got := ways(c.says("FAIL  Kafka answers", fails, without("--brokers")...)); !slices.Equal(got, []string{"start Kafka, or name it with --brokers", needsKafka, broker}) {
 		t.Errorf("Kafka is away: %q", got)
 	}
-	got := ways(c.says("FAIL  etcd answers", fails, without("--etcd")...))
+	out := c.says("FAIL  etcd answers", fails, without("--etcd")...)
+	doubtsDocuments(t, out)
+	got := ways(out)
 	if !slices.Equal(got, []string{"start one: millrace partitioner --config FILE", needsEtcd, broker}) {
 		t.Errorf("etcd is away: %q", got)
 	}
@@ -392,4 +398,18 @@ func TestClusterAssignGoesBack(t *testing.T) {
 	c.says("epoch 500, so the next is 501", fails, "cluster", "assign", "--etcd", c.addr, "--from", file, "--epoch", "1501")
 	c.must(os.WriteFile(file, []byte(`{"assignment":{"epoch":1,"replicas":[]}}`), 0o644))
 	c.says("0 partitions, not 720", fails, "cluster", "assign", "--etcd", c.addr, "--from", file)
+}
+
+// doubtsDocuments wants doctor to say nothing of single documents while all that etcd
+// holds is in doubt: least of all that they be removed.
+func doubtsDocuments(t *testing.T, doctor string) {
+	t.Helper()
+	for _, check := range []string{"models do not fail", "feeds are whole", "experiments are whole"} {
+		if want := fmt.Sprintf("-     %-24s cannot be told before what is wrong above is mended", check); !strings.Contains(doctor, want) {
+			t.Errorf("doctor does not say %q:\n%s", want, doctor)
+		}
+	}
+	if strings.Contains(doctor, " drop ") {
+		t.Errorf("doctor advises to drop:\n%s", doctor)
+	}
 }

@@ -265,6 +265,11 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		s.Check(err)
 		return says == "1 in 1 documents; outcomes of fresher: the newest is 1h0m0s old"
 	})
+	s.Check(trails.Cut(t.Context(), nil, "fresher", experiments.Decision{When: time.Now().Add(time.Minute), By: "c1", Cut: true, What: "found evidence of fresher cut", Why: "topic exposures is another one"}))
+	clitest.WaitFor(t.Context(), t, "a cut of the evidence to be told", func() bool {
+		return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), "c1 found evidence of fresher cut: topic exposures is another one\n") &&
+			strings.Contains(must("experiment", "history", "fresher"), "found evidence of fresher cut  -        c1: topic exposures is another one\n")
+	})
 }
 
 // dealtTo returns a name that begins so whom fresher deals a variant.
@@ -301,13 +306,13 @@ func TestStatusWithoutKafka(t *testing.T) {
 	trails, err := experiments.OpenTrails(t.Context(), s.Client)
 	s.Check(err)
 	now := time.Now()
-	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "what was shown is not all known since 48s", Whole: now.Add(-48 * time.Second), Blind: "guards are blind: Kafka is frozen"}))
+	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "what was shown is not all known since 48s", Share: 300, Whole: now.Add(-48 * time.Second), Blind: "guards are blind: Kafka is frozen"}))
 	for name, kafkaAt := range map[string]string{"frozen": silentKafka(t), "dead": clitest.FreeAddr(t)} {
 		out, err := s.run("experiment", "status", "fresher", "--brokers", kafkaAt)
 		if err == nil || !strings.Contains(err.Error(), "how the variants do is not known: kafka: read exposures: ") || !strings.Contains(err.Error(), kafkaAt) {
 			t.Errorf("%s: %v", name, err)
 		}
-		for _, want := range []string{"experiment fresher is running, with 5% of its slots; document ranking, version 1\n", "\nNOT WATCHED: guards are blind: Kafka is frozen\n", "\nc1 looked ", ": what was shown is not all known since 48s\n", "    evidence: all that was written was read "} {
+		for _, want := range []string{"experiment fresher is running, with 5% of its slots; document ranking, version 1\n", "\nNOT WATCHED: guards are blind: Kafka is frozen\n", "\nc1 looked ", " ago, when it had 3% of its slots: what was shown is not all known since 48s\n", "    evidence: all that was written was read "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: status does not say %q:\n%s", name, want, out)
 			}

@@ -83,7 +83,7 @@ func (s *Store) settle(written []writtenPart, stop <-chan struct{}) error {
 
 // flushPebble waits until Pebble's memtables are on disk. Pebble tries again for
 // ever when the disk fails, so this gives up when stop is closed, when the disk
-// is full, and at any other failure once the store is closing or of an offline one.
+// is full, and at any failure once the store is closing or of an offline one.
 // s.flushing is held.
 func (s *Store) flushPebble(stop <-chan struct{}) error {
 	f := s.watchFailures()
@@ -92,7 +92,7 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	for {
+	for late := false; ; {
 		select {
 		case <-done:
 			return nil
@@ -101,11 +101,12 @@ func (s *Store) flushPebble(stop <-chan struct{}) error {
 		case <-s.disk.Ended():
 			return s.disk.Why()
 		case <-f.stop:
-			// An attempt may have begun while the disk was full, and there is space by now.
-			if f.any && !errors.Is(f.err, ErrDiskFull) || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
+			// The first failure may be of an attempt that began while the disk was full.
+			if f.any && (late || !errors.Is(f.err, ErrDiskFull)) || s.disk.Stuck() != nil || s.room(s.opts.MinFreeBytes/8) != nil {
 				return f.err
 			}
-			f = s.watchFailures()
+			late = true
+			f = s.watchFailures() // there is space by now
 		}
 	}
 }

@@ -118,6 +118,7 @@ func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte,
 		call, cancel := context.WithTimeout(ctx, max(a.c.firstCall(), a.c.wait))
 		got, err := a.c.etcd.Get(call, a.partKey(v.Name, v.Sum, i))
 		cancel()
+		a.c.noteSilence(err)
 		if err != nil {
 			return nil, a.c.unanswered(err)
 		}

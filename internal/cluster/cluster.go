@@ -205,6 +205,10 @@ func (c *Client) firstCall() time.Duration {
 	return callTimeout
 }
 
+// noteSilence notes whether a call was answered: who starts waits its whole time for
+// a silent etcd once, and not for each thing that it asks. A watch does not tell.
+func (c *Client) noteSilence(err error) { c.silent.Store(errors.Is(c.unanswered(err), ErrAway)) }
+
 // Open connects to etcd and writes or checks the partition count; a cluster
 // of another count gives [ErrPartitions]. It waits for etcd as long as ctx
 // lets it, unless what was last good is on disk.

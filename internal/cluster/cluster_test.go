@@ -348,6 +348,9 @@ func TestJudge(t *testing.T) {
 		if err := o.judge(&c.s); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+		if Doubted(c.want) != (c.want != nil && c.want != ErrPartitions) {
+			t.Errorf("%s: all is in doubt: %v", name, Doubted(c.want))
+		}
 		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace, 0}); c.want == nil && o != want {
 			t.Errorf("%s: moved to %+v", name, o)
 		}

@@ -362,3 +362,23 @@ func TestOpenWithoutEtcdEndsWithItsContext(t *testing.T) {
 		t.Fatal("opened without etcd")
 	}
 }
+
+// A process that starts while etcd leaves notices by whatever it asks first, and does
+// not wait as long for each thing after it.
+func TestAnEtcdThatLeavesAtAStartIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	c := etcd.open(t.TempDir())
+	ctx := t.Context()
+	_, err := c.Secret(ctx, "pages")
+	check(t, err)
+	etcd.stop()
+	if !c.Patient() {
+		t.Fatal("it has asked nothing yet")
+	}
+	_, err = c.Secret(ctx, "pages") // which is on disk
+	check(t, err)
+	if c.Patient() {
+		t.Error("what it asks next waits as long again")
+	}
+}

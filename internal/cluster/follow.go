@@ -27,6 +27,19 @@ var (
 	errAnew    = errors.New("cluster: etcd has lost the state of this cluster and holds the beginning of another; keeping the last good state")
 )
 
+// pastLost reports whether an error is that etcd has lost state, is older than it
+// was, or another one.
+func pastLost(err error) bool {
+	return errors.Is(err, errLost) || errors.Is(err, errForeign) || errors.Is(err, errBack) || errors.Is(err, errAnew)
+}
+
+// Doubted reports whether an error is of all that etcd holds, so that nothing
+// follows from what one document says: etcd is away, holds nothing, or has lost its
+// past.
+func Doubted(err error) bool {
+	return pastLost(err) || errors.Is(err, ErrAway) || errors.Is(err, ErrNothing)
+}
+
 // maxAnswerBytes bounds an answer of etcd before any of it is read: everything
 // under a prefix, or a part of a document. A hundred ledgers as large as they
 // may be fit, and some thousands as they are. Only tests change it.
@@ -56,6 +69,7 @@ func (c *Client) list(ctx context.Context, sub string) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey())).Commit()
+	c.noteSilence(err)
 	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
@@ -110,7 +124,6 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	s, err := c.list(call, sub)
-	c.silent.Store(errors.Is(err, ErrAway))
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()

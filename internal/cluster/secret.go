@@ -47,6 +47,7 @@ func (c *Client) askSecret(ctx context.Context, name string, kept []byte) ([]byt
 		call, cancel := context.WithTimeout(ctx, within)
 		secret, err := c.share(call, name, kept)
 		cancel()
+		c.noteSilence(err)
 		if err == nil || kept != nil {
 			return secret, err
 		}

@@ -86,7 +86,7 @@ func unlessSetback(put *clientv3.TxnResponse) error {
 // lost state, is older than it was, or another one.
 func (c *Client) Lost() error {
 	for _, a := range c.alarms.now() {
-		if _, why := a.fault(); errors.Is(why, errLost) || errors.Is(why, errForeign) || errors.Is(why, errBack) || errors.Is(why, errAnew) {
+		if _, why := a.fault(); pastLost(why) {
 			return lost(fmt.Sprintf("%s: %v", a.what, why))
 		}
 	}

@@ -32,8 +32,9 @@ type Trail struct {
 // Look is what a coordinator saw, and why it did nothing.
 type Look struct {
 	When   time.Time `json:"when"`
-	By     string    `json:"by"`   // the coordinator
-	Says   string    `json:"says"` // what it waits for
+	By     string    `json:"by"`              // the coordinator
+	Says   string    `json:"says"`            // what it waits for
+	Share  int       `json:"share,omitempty"` // of 10,000, that it had then; 0: a coordinator of before
 	Inputs []string  `json:"inputs,omitempty"`
 	Whole  time.Time `json:"whole,omitzero"`  // when all that was shown was last known to have been read
 	Newest time.Time `json:"newest,omitzero"` // the newest answer that has come; zero: none has
@@ -83,11 +84,12 @@ func (t *Trail) Unwatched(err error, now time.Time) string {
 }
 
 // Decision is a step that a coordinator took, or what a person said to the next
-// one, and by what.
+// one, and by what; or that evidence for it is gone.
 type Decision struct {
 	When   time.Time `json:"when"`
 	By     string    `json:"by"`
 	Person bool      `json:"person,omitempty"` // and no coordinator
+	Cut    bool      `json:"cut,omitempty"`    // evidence is gone, and nothing was decided
 	What   string    `json:"what"`
 	Why    string    `json:"why"` // empty: a person gave no reason
 	Inputs []string  `json:"inputs,omitempty"`
@@ -212,6 +214,11 @@ func (t *Trail) inLines() {
 func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Look) error {
 	l.Says, l.Blind, l.Anew, l.Inputs = short(l.Says), short(l.Blind), short(l.Anew), shortInputs(l.Inputs)
 	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
+}
+
+// Cut notes that evidence of an experiment is gone, as [Trails.Look] does.
+func (t *Trails) Cut(ctx context.Context, lead *cluster.Lead, name string, d Decision) error {
+	return t.change(ctx, lead, name, func(trail *Trail) error { trail.decide(d); return nil })
 }
 
 // ErrHeld refuses a step that somebody has vetoed.

@@ -34,6 +34,10 @@ type Entry struct {
 // topic, say.
 var ErrRefused = errors.New("exposure: refused")
 
+// ErrAnew is that a topic that is read as evidence, of exposures or of outcomes, was
+// deleted and made again: nobody knows what the former one still had.
+var ErrAnew = errors.New("is another one than it was: what the former had and nobody had read is gone")
+
 // Config is how a log works.
 type Config struct {
 	Producer Producer // required

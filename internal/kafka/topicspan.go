@@ -19,6 +19,7 @@ import (
 type TopicSpan struct {
 	brokers  Brokers
 	topic    string
+	id       kadm.TopicID
 	from, to map[int32]int64 // of the partitions that have something
 	size     int64
 	passed   atomic.Int64
@@ -68,7 +69,11 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	if err != nil {
 		return nil, failed(err)
 	}
-	s := &TopicSpan{brokers: brokers, topic: topic, from: map[int32]int64{}, to: map[int32]int64{}}
+	all, err := adm.ListTopics(ctx, topic)
+	if err != nil {
+		return nil, failed(err)
+	}
+	s := &TopicSpan{brokers: brokers, topic: topic, id: all[topic].ID, from: map[int32]int64{}, to: map[int32]int64{}}
 	ends.Each(func(end kadm.ListedOffset) {
 		if start, ok := starts.Lookup(topic, end.Partition); ok && start.Offset < end.Offset {
 			s.from[end.Partition], s.to[end.Partition] = start.Offset, end.Offset
@@ -81,8 +86,11 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 // Ends returns where the partitions end that have something.
 func (s *TopicSpan) Ends() map[int32]int64 { return s.to }
 
-// After leaves out what is before offsets: of a topic that ends before them they
-// were of another one.
+// ID is of the topic: another one of the same name has another.
+func (s *TopicSpan) ID() kadm.TopicID { return s.id }
+
+// After leaves out what is before offsets. A partition that ends before its offset has
+// lost its end, and is read whole.
 func (s *TopicSpan) After(marks map[int32]int64) {
 	for p, mark := range marks {
 		from, to := s.from[p], s.to[p]

@@ -116,7 +116,7 @@ var clusterWays = []Way{
 	{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},
 }
 
-// refused is a refusal with the way out that the command line has.
+// refused is a refusal in the words that the command line has.
 type refused struct {
 	says *millrace.Error
 	is   error
@@ -136,10 +136,13 @@ func WithWay(err error, ways []Way) error {
 			says = *e
 		}
 		says.WayOut = w.WayOut
-		return refused{&says, err}
+		return Refused(&says, err)
 	}
 	return err
 }
+
+// Refused is a refusal in other words than an error has, which it still is.
+func Refused(says *millrace.Error, is error) error { return refused{says, is} }
 
 // ToldToStop is the end of what runs until it is told to stop, for which that is
 // no fault. For every other command it is: it has not done what it was to do.

@@ -40,7 +40,7 @@ type doctor struct {
 	grpc        string
 	ports       []string // of admin
 
-	kafkaAway, logMissing, logGone, etcdAway, etcdFull, unassigned bool // as the checks found
+	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned bool // as the checks found
 }
 
 // Command checks a cluster from end to end.
@@ -80,6 +80,7 @@ type check struct {
 func (d *doctor) checks() []check {
 	kafkaUp := func() bool { return !d.kafkaAway }
 	etcdUp := func() bool { return !d.etcdAway }
+	believed := func() bool { return !d.etcdAway && !d.etcdDoubted }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
 	checks := []check{
 		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
@@ -89,9 +90,9 @@ func (d *doctor) checks() []check {
 		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
 		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp},
 		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
-		{"models do not fail", d.modelsGood, "", etcdUp},
-		{"feeds are whole", d.feedsWhole, "", etcdUp},
-		{"experiments are whole", d.experimentsWhole, "", etcdUp},
+		{"models do not fail", d.modelsGood, "", believed},
+		{"feeds are whole", d.feedsWhole, "", believed},
+		{"experiments are whole", d.experimentsWhole, "", believed},
 		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
@@ -406,6 +407,7 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	if d.etcdAway = err != nil; err != nil {
 		return "", err
 	}
+	d.etcdDoubted = l.Health.Lost || cluster.Doubted(l.Fault)
 	if d.etcdFull = errors.Is(l.Fault, cluster.ErrFull); d.etcdFull {
 		return "", finding(cluster.FullWayOut, "%v", l.Fault)
 	}

@@ -58,3 +58,14 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 		t.Errorf("%s, %v", said, err)
 	}
 }
+
+// An address of the broker's that speaks JSON is told from one at which nobody is.
+func TestDoctorNamesThePortOfJSON(t *testing.T) {
+	json := httptest.NewServer(http.NotFoundHandler())
+	defer json.Close()
+	d := &doctor{grpc: json.Listener.Addr().String()}
+	got := d.look(t.Context(), check{"a broker answers", d.brokerAnswers, "start a broker", nil})
+	if got.Result != "fail" || !strings.HasPrefix(got.Detail, d.grpc+" answers in HTTP/1.1") || !strings.HasPrefix(got.WayOut, "name the broker's port for gRPC (grpc in its configuration") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -35,7 +35,7 @@ type Contexts struct {
 
 // Context is a cluster as commands reach it.
 type Context struct {
-	Broker      string   `yaml:"broker,omitempty" form:"host:port" doc:"the gRPC of a Millrace broker"`
+	Broker      string   `yaml:"broker,omitempty" form:"host:port" doc:"the gRPC of a Millrace broker, and not its port for JSON"`
 	Admin       []string `yaml:"admin,omitempty" form:"host:port" doc:"admin ports of roles, which doctor asks"`
 	Brokers     []string `yaml:"brokers,omitempty" form:"host:port" doc:"Kafka"`
 	TopicPrefix string   `yaml:"topic_prefix,omitempty" doc:"stands before the names of Millrace's own topics"`

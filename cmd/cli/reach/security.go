@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"strings"
 
 	"google.golang.org/grpc"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/secure"
 )
 
@@ -72,5 +75,20 @@ func Broker(ctx context.Context, addr string) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Dial(addr, how)
+	return client.Dial(addr, how, grpc.WithUnaryInterceptor(tellsHTTP(addr)))
+}
+
+// tellsHTTP says of an address that answers in HTTP/1.1 that it is another port of the
+// broker: its own error is of frames.
+func tellsHTTP(addr string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := invoke(ctx, method, req, reply, cc, opts...)
+		if err == nil || !strings.Contains(err.Error(), "looked like an HTTP/1.1 header") {
+			return err
+		}
+		return rpcerr.Status(&millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "addr", Detail: addr + " answers in HTTP/1.1, as a broker's port for JSON does, and not in gRPC",
+			WayOut: "name the broker's port for gRPC (grpc in its configuration, such as 127.0.0.1:9090; http is the one for JSON) by the flag, MILLRACE_BROKER, or broker in the context",
+		})
+	}
 }

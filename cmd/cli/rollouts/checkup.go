@@ -40,10 +40,11 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 			lines = append(lines, r.condemnation(ctx, serving[name], x).String())
 		}
 	}
-	if fault := r.models.Fault(); fault != nil && len(nowhere) == 0 {
-		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace model drop NAME --apply")
+	odd, err := unread(r.models.Fault(), "millrace model drop NAME --apply")
+	if len(nowhere) == 0 {
+		lines = append(lines, odd...)
 	}
-	return len(serving), nowhere, lines, nil
+	return len(serving), nowhere, lines, err
 }
 
 // FeedFaults returns how many feeds there are, and which of them brokers cannot take
@@ -62,10 +63,8 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string,
 			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.fault, name))
 		}
 	}
-	if fault := versions.Fault(); fault != nil {
-		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace feed drop NAME --apply")
-	}
-	return len(all), lines, nil
+	odd, err := unread(versions.Fault(), "millrace feed drop NAME --apply")
+	return len(all), append(lines, odd...), err
 }
 
 // ExperimentFaults returns how many experiments there are, in how many documents, and
@@ -84,10 +83,21 @@ func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Clien
 		return "", nil, err
 	}
 	lines = append(lines, t.unwatchedLines(st)...)
-	if fault := t.Documents.Fault(); fault != nil {
-		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace experiment drop DOCUMENT --apply")
+	odd, err := unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), append(lines, odd...), err
+}
+
+// unread says which documents cannot be read, and what removes them. The error is a
+// fault of all that etcd holds: then each of them may be good, and none is to be
+// removed.
+func unread(fault error, remove string) (lines []string, err error) {
+	switch {
+	case fault == nil:
+		return nil, nil
+	case cluster.Doubted(fault):
+		return nil, fault
 	}
-	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), lines, nil
+	return []string{fault.Error() + "\nwhat cannot be read is removed by " + remove}, nil
 }
 
 // lack is what nodes do not have of a version.

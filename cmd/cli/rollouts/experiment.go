@@ -3,6 +3,7 @@ package rollouts
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -132,11 +133,11 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 			return t.steer(ctx, args[0], experiment.Running, share)
 		})),
 		ramp,
-		experimentOn(&cobra.Command{Use: "pause NAME", Short: "Let an experiment assign nobody for a while; the same viewers go on with it later", Args: cobra.ExactArgs(1)},
+		experimentEnd(&cobra.Command{Use: "pause NAME", Short: "Let an experiment assign nobody for a while; the same viewers go on with it later", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, t *trial, args []string) error {
 				return t.steer(ctx, args[0], experiment.Paused, asItIs)
 			}),
-		experimentOn(&cobra.Command{Use: "stop NAME", Short: "End an experiment for good, and give its slots back", Args: cobra.ExactArgs(1)},
+		experimentEnd(&cobra.Command{Use: "stop NAME", Short: "End an experiment for good, and give its slots back", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, t *trial, args []string) error {
 				return t.steer(ctx, args[0], experiment.Stopped, asItIs)
 			}),
@@ -181,6 +182,28 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		return command.WithWay(run(ctx, t, args), experimentWays)
 	})
 	return c
+}
+
+// experimentEnd is experimentOn of one that takes its variants from viewers.
+func experimentEnd(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
+	experimentOn(c, run)
+	ends := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error { return goesOn(ends(c, args)) }
+	return c
+}
+
+// goesOn says what is left to who cannot end an experiment since etcd takes no change.
+func goesOn(err error) error {
+	e := (*millrace.Error)(nil)
+	if of := errors.As(err, &e) && e.Field == "etcd"; !of && !errors.Is(err, cluster.ErrAway) && !errors.Is(err, cluster.ErrLost) {
+		return err
+	}
+	says := millrace.Error{Reason: millrace.ReasonUnavailable, Detail: err.Error()}
+	if e != nil {
+		says = *e
+	}
+	says.Detail += ". Until etcd is mended brokers go on dealing the variants, and no command and no configuration ends that; callers get none that ask another feed, or name themselves what a variant sets"
+	return command.Refused(&says, err)
 }
 
 // experimentLook is experimentOn of one that shows something.

@@ -61,8 +61,8 @@ func (t *trial) find(ctx context.Context, name string) (experiment.Defined, erro
 	return st.Find(name)
 }
 
-// said is what people said to the ramps of experiments, as the history of their
-// document tells it. A trail that cannot be read tells nothing.
+// said is what people said to the ramps of experiments, and that evidence of them is
+// gone, as the history of their document tells it. A trail that cannot be read tells nothing.
 func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
@@ -70,7 +70,7 @@ func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 			continue
 		}
 		for _, d := range trail.Decisions {
-			if !d.Person {
+			if !d.Person && !d.Cut {
 				continue // coordinators have changed the document
 			}
 			who := d.By
@@ -122,7 +122,11 @@ func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, 
 		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
 	}
 	if l := trail.Looked; l != nil && e.State == experiment.Running {
-		fmt.Fprintf(w, "%s looked %s ago: %s\n", l.By, now.Sub(l.When).Round(time.Second), l.Says)
+		then := ""
+		if l.Share != 0 && l.Share != e.Share { // the next look is seconds away
+			then = fmt.Sprintf(", when it had %g%% of its slots", float64(l.Share)/100)
+		}
+		fmt.Fprintf(w, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
 		printInputs(w, l.Inputs)
 		printEvidence(w, l, now)
 	}

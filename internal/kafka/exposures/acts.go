@@ -3,9 +3,12 @@ package exposures
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
@@ -35,6 +38,7 @@ type ActsConfig struct {
 // the outcomes of one reading.
 type Acts struct {
 	cfg          ActsConfig
+	id           kadm.TopicID    // of outcomes; zero: not known yet
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
@@ -53,7 +57,9 @@ const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
 // order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did. Once all are taken it fails, too, where no entry can be
+// begins where this one did. Where the topic of outcomes is another one than at the
+// reading before it fails once, with [exposure.ErrAnew], and then begins with the new
+// topic. Once all are taken it fails, too, where no entry can be
 // one of the actions or has the field: see [outcome.Seen.Lacks].
 func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
@@ -62,6 +68,11 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 			e.Field, e.WayOut = "outcomes.topic", "name the topic that outcomes are written to"
 		}
 		return err
+	}
+	was := a.id
+	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
+		a.before, a.next = nil, nil
+		return fmt.Errorf("kafka: topic %s %w", a.cfg.Outcomes, exposure.ErrAnew)
 	}
 	did.After(a.before)
 	next := maps.Clone(a.next)

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
+	"github.com/millrace/millrace/internal/kafka/patience"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
@@ -123,6 +124,24 @@ func testActs(t *testing.T, k kafkatest.Cluster) {
 	if acts.Faults.N == 0 {
 		t.Error("what is no outcome is not told")
 	}
+
+	// A topic that was made again says so once, and is read from its beginning.
+	deleted, err := kafkatest.Admin(t, k.Brokers).DeleteTopics(ctx, k.Content)
+	kafkatest.Must(t, err)
+	kafkatest.Must(t, deleted.Error())
+	for kafka.EnsureContentTopic(ctx, k.Brokers, k.Content, 3, nil) != nil { // Kafka deletes when it gets to it
+		kafkatest.Must(t, ctx.Err())
+		patience.Sleep(ctx, 50*time.Millisecond)
+	}
+	again, err := kafka.NewProducer(k.Brokers, "", nil)
+	kafkatest.Must(t, err)
+	defer again.Close()
+	p = again
+	click("bob", now.Add(-8*time.Minute))
+	if err := acts.Read(ctx, func(*outcome.Act) { t.Error("of a topic that was not known to be another one") }); !errors.Is(err, exposure.ErrAnew) {
+		t.Errorf("of another topic: %v", err)
+	}
+	read("bob")
 
 	cfg.Outcomes += "-none"
 	if e := (*millrace.Error)(nil); !errors.As(NewActs(cfg).Read(ctx, nil), &e) || e.Field != "outcomes.topic" {

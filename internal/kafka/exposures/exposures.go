@@ -193,7 +193,8 @@ func (l *Log) passed(fetches kgo.Fetches, fault error) {
 }
 
 // Whole asks where the topic ends, and waits until all before it has been taken.
-// The error says why it cannot be, or is not when ctx ends.
+// The error says why it cannot be, or is not when ctx ends. Of a topic that is another
+// one than at the call before it is an [exposure.ErrAnew], once.
 func (l *Log) Whole(ctx context.Context) error {
 	l.mu.Lock()
 	cl, from, id, again := l.mu.cl, l.mu.from, l.mu.id, l.mu.again
@@ -211,7 +212,7 @@ func (l *Log) Whole(ctx context.Context) error {
 		return l.unknown(err)
 	case id != (kadm.TopicID{}) && id != now:
 		again()
-		return fmt.Errorf("kafka: %s is another topic than it was, and is read from its beginning", l.topic)
+		return fmt.Errorf("kafka: topic %s %w", l.topic, exposure.ErrAnew)
 	case id == (kadm.TopicID{}):
 		l.mu.Lock()
 		if l.mu.cl == cl {

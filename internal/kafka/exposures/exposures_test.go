@@ -210,9 +210,12 @@ func TestExposuresAreWhole(t *testing.T) {
 		kafkatest.Must(t, ctx.Err())
 	}
 	close(hold)
-	has := func(want int) {
+	has := func(want int) (anew int) {
 		t.Helper()
-		for l.Whole(ctx) != nil {
+		for err := l.Whole(ctx); err != nil; err = l.Whole(ctx) {
+			if errors.Is(err, exposure.ErrAnew) {
+				anew++
+			}
 			kafkatest.Must(t, ctx.Err())
 			patience.Sleep(ctx, 20*time.Millisecond)
 		}
@@ -221,6 +224,7 @@ func TestExposuresAreWhole(t *testing.T) {
 		if len(got) != want {
 			t.Errorf("whole with %d records of %d: %q", len(got), want, got)
 		}
+		return anew
 	}
 	has(5)
 	write("")
@@ -232,7 +236,9 @@ func TestExposuresAreWhole(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	write("again") // which makes it anew
-	has(15)
+	if anew := has(15); anew != 1 {
+		t.Errorf("told %d times that it is another topic", anew)
+	}
 }
 
 // Without Kafka a call ends with its context, and says so of every entry.

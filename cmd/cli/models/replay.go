@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/internal/hint"
@@ -175,24 +176,29 @@ func (r *replay) read(ctx context.Context) error {
 	defer f.Close()
 	next, err := shownRows(f)
 	if err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "name a file that millrace export exposures wrote"}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: notExported}
 	}
 	var page []export.Item
-	answer := ""
+	answer, held := "", 0 // bytes of texts of the page
 	for n := 1; ; n++ {
 		row, err := next()
 		if err != nil && !errors.Is(err, io.EOF) {
-			return r.badRow(n, err.Error(), "name a file that millrace export exposures wrote")
+			return r.badRow(n, err.Error(), notExported)
 		}
 		begins := err == nil && (n == 1 || row.Answer != answer)
 		if (begins || err != nil) && len(page) > 0 {
 			if err := r.take(page); err != nil {
 				return fmt.Errorf("%s, the answer before row %d: %w", r.file, n, err)
 			}
-			page = page[:0]
+			clear(page)
+			page, held = page[:0], 0
 		}
 		if err != nil {
 			return nil
+		}
+		bytes, err := textsOf(&row)
+		if err != nil {
+			return r.badRow(n, err.Error(), notExported)
 		}
 		if begins {
 			if err := r.begin(&row, n); err != nil {
@@ -203,10 +209,63 @@ func (r *replay) read(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if row.ID != nil {
-			page = append(page, row)
+		if row.ID == nil {
+			continue
+		}
+		if held += bytes; held > maxPageBytes || len(page) == limits.MaxLimit {
+			return r.badRow(n, fmt.Sprintf("the rows of its answer, of which it is the %dth, are more than %d or have more than %d bytes of texts", len(page)+1, limits.MaxLimit, maxPageBytes), notExported)
+		}
+		page = append(page, row)
+	}
+}
+
+// The bounds of what is read: some that no export reaches. In a Parquet file a text
+// stands once, however many rows have it; in memory each row has its own.
+const (
+	maxNameBytes = 512      // ids, and names of whatever
+	maxPageBytes = 64 << 20 // texts of an answer's rows
+)
+
+const notExported = "name a file that millrace export exposures wrote"
+
+// textsOf returns how many bytes the texts of a row take, and refuses a text that is
+// longer than what its column has in an exposure.
+func textsOf(row *export.Item) (bytes int, err error) {
+	long := func(column string, most int, texts ...*string) {
+		for _, text := range texts {
+			if text == nil {
+				continue
+			}
+			if bytes += len(*text); len(*text) > most && err == nil {
+				err = fmt.Errorf("its %s has %d bytes, more than %d", column, len(*text), most)
+			}
 		}
 	}
+	for _, x := range []struct {
+		column string
+		text   *string
+	}{
+		{"answer_id", &row.Answer}, {"viewer", &row.Viewer}, {"feed", &row.Feed}, {"broker", &row.Broker}, {"refusal", &row.Refusal}, {"id", row.ID}, {"entity", row.Entity},
+		{"type", row.Type}, {"model", row.Model}, {"model_version", row.ModelVersion}, {"model_checksum", row.ModelChecksum}, {"team", row.Team},
+	} {
+		long(x.column, maxNameBytes, x.text)
+	}
+	for i := range row.HeldOut {
+		long("held_out", maxNameBytes, &row.HeldOut[i])
+	}
+	for i := range row.Experiments {
+		e := &row.Experiments[i]
+		long("experiments", maxNameBytes, &e.Layer, &e.Experiment, &e.Variant, &e.Checksum)
+		long("experiments.unit", limits.MaxAttributeBytes, &e.Unit)
+	}
+	for i := range row.Outcomes {
+		long("outcomes.action", maxNameBytes, &row.Outcomes[i].Action)
+	}
+	for i := range row.Features {
+		long("features.name", maxNameBytes, &row.Features[i].Name)
+		long("features.text", millrace.MaxBodyBytes, row.Features[i].Text)
+	}
+	return bytes, err
 }
 
 // begin notes the first row of an answer. Of rows that stand apart, each would

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/spf13/cobra"
@@ -21,6 +20,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/stats"
@@ -151,7 +151,7 @@ func (r *replay) weigh(w io.Writer) error {
 		return err
 	}
 	r.model = weighted
-	fmt.Fprintf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
+	display.Printf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
 	return nil
 }
 
@@ -469,16 +469,16 @@ func (r *replay) tell(w io.Writer) error {
 	if r.answers == 0 && r.experiment != "" {
 		return r.noAnswer()
 	}
-	fmt.Fprintf(w, "%d answers are in %s", r.answers, r.file)
+	display.Printf(w, "%d answers are in %s", r.answers, r.file)
 	if r.bare > 0 {
-		fmt.Fprintf(w, "; %d are left out, whose items have no features", r.bare)
+		display.Printf(w, "; %d are left out, whose items have no features", r.bare)
 	}
 	if r.lacking > 0 {
-		fmt.Fprintf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
+		display.Printf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
 	}
 	left := r.answers - r.bare - r.lacking
 	if left < r.answers {
-		fmt.Fprintf(w, "; %d are left", left)
+		display.Printf(w, "; %d are left", left)
 	}
 	fmt.Fprintln(w)
 	switch {
@@ -494,16 +494,16 @@ func (r *replay) tell(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tSHOWN\tNEW\tDIFFERENCE")
+	display.Printf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
+	t := display.NewTable(w)
+	t.Printf("\tSHOWN\tNEW\tDIFFERENCE\n")
 	for i, name := range []string{fmt.Sprintf("NDCG@%d", r.k), "MRR"} {
 		more := sequence.Mean(r.more[i])
 		says := "too little is known"
 		if !math.IsInf(more.Low, 0) {
 			says = fmt.Sprintf("%+.3g (%.3g to %.3g)", r.more[i].Mean, more.Low, more.High)
 		}
-		fmt.Fprintf(t, "%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
+		t.Printf("%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -546,22 +546,22 @@ func (r *replay) estimate(w io.Writer) error {
 	for _, l := range r.logged {
 		was.Add(l.Reward)
 	}
-	fmt.Fprintf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
+	display.Printf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
 	logged, without := r.chances()
 	if len(without) > 0 {
-		fmt.Fprintf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
+		display.Printf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
 	}
 	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
 	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
-		fmt.Fprintf(w, "that says nothing of the others: %v\n", err)
+		display.Printf(w, "that says nothing of the others: %v\n", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
-	fmt.Fprintf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
-	fmt.Fprintf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
-	fmt.Fprintf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
+	display.Printf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
+	display.Printf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
+	display.Printf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
+	display.Printf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
 	return nil
 }

@@ -3,7 +3,6 @@ package operate
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -163,10 +162,10 @@ func (d *dropping) run(c *cobra.Command) error {
 }
 
 func writeDropped(w io.Writer, all []droppedShown) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tTIMELINES\tKNOWN TO BE EMPTY\tFEATURES")
+	t := display.NewTable(w)
+	t.Printf("NODE\tTIMELINES\tKNOWN TO BE EMPTY\tFEATURES\n")
 	for _, n := range all {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", n.Node, n.Timelines, n.Empty, n.Features)
+		t.Printf("%s\t%d\t%d\t%d\n", n.Node, n.Timelines, n.Empty, n.Features)
 	}
 	t.Flush()
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -126,14 +125,14 @@ func newest(at []int64, digests []uint64) (int64, string) {
 }
 
 func (all checked) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS")
+	t := display.NewTable(w)
+	t.Printf("NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS\n")
 	for _, r := range all.Replicas {
 		holds := "what its digests say"
 		if r.Fault != "" {
 			holds = r.Fault
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
+		t.Printf("%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
 	}
 	if err := t.Flush(); err != nil {
 		return err

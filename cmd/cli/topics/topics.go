@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,10 +122,10 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 
 func (s *topicsShown) write(w io.Writer) error {
 	fmt.Fprintf(w, "Kafka cluster %s\n", s.Kafka)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tCLEANUP\tKEPT")
+	table := display.NewTable(w)
+	table.Printf("TOPIC\tPARTITIONS\tCLEANUP\tKEPT\n")
 	for _, t := range s.Topics {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
+		table.Printf("%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -105,6 +105,7 @@ func compileAll(docs []Document, served int, known Known) (*Set, error) {
 		docs[i].check(f)
 		if i >= served {
 			docs[i].checkMeant(f)
+			docs[i].checkNever(f)
 		}
 		c.faults = append(c.faults, f)
 		c.misfits = append(c.misfits, &faults{name: f.name, root: f.root})

@@ -92,7 +92,7 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 	case err != nil:
 		return nil, nil, err
 	case d.node == "" && !over:
-		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or say --override with the cluster's name")
+		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or "+d.OverrideWay())
 	}
 	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, cluster.Node) bool { return true }, nil
 }

@@ -134,7 +134,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		}
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(alone), alone[0]),
-			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
+			WayOut: "wait until another has them (millrace cluster show), or " + p.OverrideWay(),
 		}
 	}
 	if err := still(o.Map); err != nil {

@@ -277,7 +277,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
 		return cluster.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
-			WayOut: clusters.RestoreWayOut + "; if that is meant, say --override with the cluster's name",
+			WayOut: clusters.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
 		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {

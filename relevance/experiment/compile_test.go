@@ -129,8 +129,10 @@ func TestGuardsThatNeverFireAreRefused(t *testing.T) {
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", with, err, want)
 		}
-		if _, err := Serve([]Document{d}, nil); err != nil {
-			t.Errorf("%s, that was there: %v", with, err)
+		for _, compile := range []func([]Document, Known) (*Set, error){Serve, Steer} {
+			if _, err := compile([]Document{d}, nil); err != nil {
+				t.Errorf("%s, that was there: %v", with, err)
+			}
 		}
 	}
 }

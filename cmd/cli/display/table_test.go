@@ -40,7 +40,8 @@ func TestTablesHoldWhatOthersWrote(t *testing.T) {
 	}
 }
 
-// No command makes tables past Table, which nobody can write to past Printf.
+// No command makes tables past Table, which nobody can write to past Printf; and those
+// that show records and answers write no line past it.
 func TestTablesAreMadeHere(t *testing.T) {
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || filepath.Base(path) == "table.go" && filepath.Base(filepath.Dir(path)) == "display" {
@@ -53,6 +54,9 @@ func TestTablesAreMadeHere(t *testing.T) {
 		f, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ImportsOnly)
 		if err != nil {
 			return err
+		}
+		if dir := filepath.Base(filepath.Dir(path)); (dir == "ask" || dir == "operate") && strings.Contains(string(text), "fmt.Fprintf(") {
+			t.Errorf("%s has fmt.Fprintf; say display.Printf", path)
 		}
 		for _, i := range f.Imports {
 			if i.Path.Value == `"text/tabwriter"` {

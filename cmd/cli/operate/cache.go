@@ -152,7 +152,7 @@ func (d *dropping) run(c *cobra.Command) error {
 			return err
 		}
 		if !asJSON {
-			fmt.Fprintf(c.OutOrStdout(), "dropped on %d nodes\n", len(all))
+			display.Printf(c.OutOrStdout(), "dropped on %d nodes\n", len(all))
 		}
 	}
 	if asJSON {

@@ -278,7 +278,7 @@ func (r *deltaRecord) String() string {
 func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest.Side) error {
 	n := 0
 	if !output.JSON() {
-		fmt.Fprintf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
+		display.Printf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
 	}
 	for delta, err := range d.All() {
 		if err != nil {
@@ -287,9 +287,9 @@ func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest
 		n++
 		l := lineOf(delta, sides)
 		if err := output.Write(w, l, func(w io.Writer) error {
-			fmt.Fprintf(w, "%s %s\n", l.Timeline, l.ID)
+			display.Printf(w, "%s %s\n", l.Timeline, l.ID)
 			for _, side := range sides {
-				fmt.Fprintf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
+				display.Printf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
 			}
 			return nil
 		}); err != nil {
@@ -303,7 +303,7 @@ func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest
 		return fmt.Errorf("%s and %s hold the same, and their digests differ: they have dropped other records", sides[0].Node, sides[1].Node)
 	}
 	if !output.JSON() {
-		fmt.Fprintf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
+		display.Printf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	}
 	w := c.OutOrStdout()
 	if shown.Node = n.ID; !asJSON {
-		fmt.Fprintf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
+		display.Printf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
 		fmt.Fprintln(w, q.does())
 	}
 	still := func(m *cluster.Map) error {

@@ -269,8 +269,8 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(w, "partition %d of the log was read from %d to %d\n", partition.Of(millrace.Entity(entity)), m.First, m.End)
-		return err
+		display.Printf(w, "partition %d of the log was read from %d to %d\n", partition.Of(millrace.Entity(entity)), m.First, m.End)
+		return nil
 	})
 }
 

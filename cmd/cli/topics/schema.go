@@ -102,7 +102,7 @@ func (all *schemasShown) write(w io.Writer) error {
 		return err
 	}
 	for _, n := range all.Notes {
-		fmt.Fprintf(w, "NOTE: %s\n", n)
+		display.Printf(w, "NOTE: %s\n", n)
 	}
 	return nil
 }

@@ -49,6 +49,8 @@ type Config struct {
 	at func(step string)
 	// settles is as the constant, unless a test says otherwise.
 	settles time.Duration
+	// maxUnits is as the constant, unless a test says otherwise.
+	maxUnits int
 }
 
 func (c Config) withDefaults() Config {
@@ -58,6 +60,7 @@ func (c Config) withDefaults() Config {
 	c.Every = cmp.Or(c.Every, time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
 	c.settles = cmp.Or(c.settles, settles)
+	c.maxUnits = cmp.Or(c.maxUnits, maxUnits)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -125,6 +128,7 @@ type Coordinator struct {
 		paused    []string // experiments, by guards
 		seen      sight    // by them
 		acts      []actsSeen
+		units     int      // of experiments that they keep
 		differ    []string // replicas that differ, of which it is not known which is wrong
 	}
 }
@@ -192,10 +196,10 @@ func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watched
 	if of == nil {
 		return
 	}
-	g := &guard{lead: lead, seen: c.tellSeen, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, fault: c.tellUnguarded, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	g := &guard{lead: lead, seen: c.tellSeen, most: c.cfg.maxUnits, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, fault: c.tellUnguarded, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
 	g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
-	c.tellSeen(sight{}, nil)
+	c.tellSeen(sight{}, nil, 0)
 	c.tellUnguarded(nil)
 }
 
@@ -208,10 +212,10 @@ func (c *Coordinator) tellUnguarded(why error) {
 
 // tellSeen tells how much guards see of what was shown, and of what viewers did;
 // nothing: nobody guards.
-func (c *Coordinator) tellSeen(s sight, acts []actsSeen) {
+func (c *Coordinator) tellSeen(s sight, acts []actsSeen, units int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.seen, c.mu.acts = s, acts
+	c.mu.seen, c.mu.acts, c.mu.units = s, acts, units
 }
 
 // tellPaused tells which experiments guards have paused.

@@ -19,6 +19,9 @@ func (c Config) At(at func(step string)) Config { c.at = at; return c }
 // whole again before a step.
 func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }
 
+// Keeping returns the configuration with another bound of units.
+func (c Config) Keeping(units int) Config { c.maxUnits = units; return c }
+
 // NoteLook notes, as the coordinator of a lead does, what an experiment waits for.
 func NoteLook(ctx context.Context, lead *cluster.Lead, name string, trails *experiments.Trails, of experiment.Experiment) error {
 	g := &guard{lead: lead, trails: trails, name: name, log: slog.New(slog.DiscardHandler)}

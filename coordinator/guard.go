@@ -65,7 +65,8 @@ type guard struct {
 	fault  func(error)           // why they are not guarded as they should be; nil: they are
 	lead   *cluster.Lead         // as which it looks
 	sight  sight
-	seen   func(sight, []actsSeen) // is told how much is seen
+	seen   func(sight, []actsSeen, int) // is told how much is seen, and how many units are kept
+	most   int                          // units, of all experiments together
 	// outcomes are read every so long, or less often where it takes long. nil: no
 	// action is guarded.
 	outcomes Outcomes
@@ -124,6 +125,7 @@ type decision struct {
 	newest millrace.Time // of its answers that have come; 0: none has
 	stay   experiments.Stay
 	acts   acts
+	beyond string // what there was no room for
 }
 
 const (
@@ -279,6 +281,33 @@ func (g *guard) withOutcomes() (all []*watched) {
 	return all
 }
 
+// maxUnits bounds the units that a coordinator keeps of all experiments together,
+// see [compare.Tally.Units]: some 1.3 GB.
+const maxUnits = 10_000_000
+
+// units returns how many are kept; the guard is locked.
+func (g *guard) units() (n int) {
+	for _, w := range g.mu.watched {
+		n += w.tally.Units()
+	}
+	return n
+}
+
+// keeps is units of who has not locked it.
+func (g *guard) keeps() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.units()
+}
+
+// beyond says which evidence there was no room for; empty: there was for all.
+func (g *guard) beyond(r *compare.Report) string {
+	if r.Beyond+r.BeyondActs == 0 {
+		return ""
+	}
+	return fmt.Sprintf("guards are blind to new %s: there is no room for more, by %d answers and %d acts, of %d of an experiment and %d of all experiments with guards; stop or pause other experiments, then pause and start this one, so that its evidence begins anew", r.Units, r.Beyond, r.BeyondActs, compare.MaxUnits, g.most)
+}
+
 // came reports whether an exposure has come since it was asked last.
 func (g *guard) came() bool {
 	g.mu.Lock()
@@ -333,6 +362,7 @@ func (g *guard) refresh(ctx context.Context) error {
 			w.tally, w.acts, w.looked, w.stay, w.counted, w.cut = old.tally, old.acts, old.looked, old.stay, old.counted, old.cut
 		} else {
 			w.tally = compare.New(w.Defined)
+			w.tally.Within(func() bool { return g.units() < g.most }) // it is locked whenever units are added
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
 				w.acts = acts{read: g.outcomes(*o, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: "they have not been read yet"}
 			}
@@ -432,7 +462,7 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 			g.isCut(g.sight.fault.Error())
 		}
 	}
-	g.seen(g.sight, g.actsSeen())
+	g.seen(g.sight, g.actsSeen(), g.keeps())
 	errs = append(errs, g.noteCuts(ctx))
 	if steps {
 		decisions, err = g.decide(ctx)
@@ -553,10 +583,11 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
 		}
-		if why := cmp.Or(waits, unread); why != "" && !v.Pause {
+		beyond := g.beyond(&r)
+		if why := cmp.Or(waits, unread, beyond); why != "" && !v.Pause {
 			v = compare.Verdict{Waits: why}
 		}
-		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now, g.sight.waits())...), r.Last, w.stay, w.acts})
+		decisions = append(decisions, decision{w, v, append(compare.Inputs(&w.Experiment, &r), w.standsStill(&r, now, g.sight.waits())...), r.Last, w.stay, w.acts, beyond})
 	}
 	return decisions, errors.Join(errs...)
 }
@@ -617,7 +648,7 @@ func (g *guard) held(name string) *experiments.Hold {
 func (g *guard) look(d decision) experiments.Look {
 	l := experiments.Look{
 		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Share: d.of.Experiment.Share, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
-		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest)), Stay: d.stay,
+		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest), d.beyond), Stay: d.stay,
 	}
 	if d.newest != 0 {
 		l.Newest = d.newest.Std().UTC()

@@ -97,6 +97,7 @@ type trial struct {
 	acts    *actLog
 	viewers int
 	leans   *leans
+	keeping int // units that coordinators keep; 0: as always
 }
 
 // leans is what an experiment leans on, as tests say it.
@@ -233,7 +234,7 @@ func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
 		Leans: t.leans, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
-	}.Settling(time.Second))
+	}.Settling(time.Second).Keeping(t.keeping))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -712,6 +713,39 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 		}
 	})
 	tr.becomes(experiment.Paused, 10_000)
+}
+
+// A coordinator keeps no more units than it has room for, and does not say that it
+// watches what it has none for: no step is taken by a part of the evidence.
+func TestUnitsBeyondTheRoomAreNotWatched(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.keeping = 50
+	c, stop := tr.coordinate("one")
+	tr.show(120, nil)
+	const want = "guards are blind to new viewers: there is no room for more, by 70 answers and 0 acts, of 5000000 of an experiment and 50 of all experiments with guards; "
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.HasPrefix(trail.Looked.Blind, want) && strings.HasPrefix(trail.Looked.Says, want) {
+			break
+		}
+		if time.Since(began) > 60*time.Second {
+			t.Fatalf("it is not blind: %+v, %v", trail.Looked, err)
+		}
+	}
+	if n := gaugeOf(c, "coordinator_units"); n != 50 {
+		t.Errorf("%v units are kept", n)
+	}
+	if e := tr.now(); e.Share != 100 {
+		t.Fatalf("ramped to %d by a part of the evidence", e.Share)
+	}
+	stop()
+	tr.keeping = 120
+	tr.coordinate("two")
+	tr.becomes(experiment.Running, 1000)
 }
 
 // gaugeOf returns a metric without labels; -1: there is none.

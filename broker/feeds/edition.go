@@ -78,7 +78,7 @@ func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 		return Feed{}, pagetoken.Refuse("it is of another feed than %s", v.Name)
 	}
 	if !there {
-		return Feed{}, pagetoken.Refuse("the definition of feed %s that made the first page is no longer there", v.Name)
+		return Feed{}, pagetoken.Refuse("no definition that feed %s has made the first page: it is of another feed, or its definition is no longer there", v.Name)
 	}
 	f.Forbid = f.Forbids().Or(now.Forbids())
 	return f, nil

@@ -159,6 +159,31 @@ func TestReplayRefuses(t *testing.T) {
 			t.Errorf("want %q in\n%s", c.want, told)
 		}
 	}
+	// A text that a Parquet file has once, and every row of it again.
+	text := strings.Repeat("v", 1<<20)
+	var dear []export.Item
+	for i := range 1200 {
+		row, place, id := page[0], int64(i+1), "x"
+		row.Place, row.ID, row.Viewer = &place, &id, text
+		dear = append(dear, row)
+	}
+	for _, c := range []struct {
+		rows   int
+		change func(*export.Item)
+		want   string
+	}{
+		{2, func(*export.Item) {}, "FILE, row 1: its viewer has 1048576 bytes, more than 512; name a file that millrace export exposures wrote"},
+		{1200, func(r *export.Item) { r.Viewer = "v" }, "FILE, row 1001: the rows of its answer, of which it is the 1001th, are more than 1000 or have more than 67108864 bytes"},
+		{70, func(r *export.Item) { r.Viewer, r.Features = "v", []export.Feature{{Name: "verb", Text: &text}} }, "FILE, row 64: the rows of its answer"},
+		{2, func(r *export.Item) { r.Viewer, r.Experiments = "v", []export.Variant{{Unit: text}} }, "FILE, row 1: its experiments.unit has 1048576 bytes, more than 16384"},
+	} {
+		for i := range dear {
+			c.change(&dear[i])
+		}
+		if told, err := replayed(t, dear[:c.rows]); err == nil || !strings.Contains(told, c.want) {
+			t.Errorf("want %q in\n%.2000s", c.want, told)
+		}
+	}
 	file := filepath.Join(t.TempDir(), "shown.parquet")
 	if err := os.WriteFile(file, []byte("no Parquet"), 0o644); err != nil {
 		t.Fatal(err)

@@ -351,7 +351,7 @@ func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.E
 		if err != nil {
 			return "", nil, nil, err
 		}
-		compile := experiment.Admit
+		compile := experiment.Steer
 		if state == experiment.Paused || state == experiment.Stopped {
 			compile = experiment.Serve
 		}

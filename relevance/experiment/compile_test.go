@@ -105,6 +105,42 @@ func TestWhatSetsNothingIsRefused(t *testing.T) {
 	}
 }
 
+// A guard that can never fire, or only at once, is refused when it is put in place with
+// the bound, and stays where it was before.
+func TestGuardsThatNeverFireAreRefused(t *testing.T) {
+	for with, want := range map[string]string{
+		"guards: {refused: 1e308}":                                                       "experiments[0].guards.refused: 1e+308 would never pause anything: it is more than 1000; write a multiple of the control's, such as 1.5, or leave it out",
+		"guards: {cost: 1000.5}":                                                         "guards.cost: 1000.5 would never",
+		"guards: {milliseconds: 1e300}":                                                  "guards.milliseconds: 1e+300 would never pause anything: it is more than 3.6e+06; write milliseconds, such as 20",
+		"guards: {p99: 1e18}":                                                            "guards.p99: 1e+18 would never",
+		"guards: {share_of_type: 1}":                                                     "guards.share_of_type: 1 would never pause anything: no part is larger than the whole",
+		"guards: {empty: 1.5, alpha: 1e-300}":                                            "guards.alpha: 1e-300 is not from 1e-06 to below a half",
+		"guards: {empty: 1.5, alpha: 0.5}":                                               "guards.alpha: 0.5 is not",
+		"guards: {more: {hide: 1e9}}\n    " + hides:                                      "guards.more.hide: 1e+09 would never",
+		"guards: {fewer: {hide: 1e-9}}\n    " + hides:                                    "guards.fewer.hide: 1e-09 would never",
+		"guards: {empty: 1}\n    " + steps("1ns"):                                        "experiments[0].ramp.least: 1ns is shorter than 1s, in which guards look once; write a time such as 1h, or leave it out and write viewers",
+		"guards: {empty: 1}\n    " + steps("1s"):                                         "",
+		"guards: {empty: 1}\n    " + steps("0s"):                                         "",
+		"guards: {refused: 1000, p99: 3600000, alpha: 1e-6}":                             "",
+		"guards: {fewer: {hide: 0.001}, share_of_type: 0.99, alpha: 0.49}\n    " + hides: "",
+	} {
+		d := parse(t, replace(second, "share: 10000", "share: 10000\n    "+with))
+		_, err := Admit([]Document{d}, nil)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", with, err, want)
+		}
+		for _, compile := range []func([]Document, Known) (*Set, error){Serve, Steer} {
+			if _, err := compile([]Document{d}, nil); err != nil {
+				t.Errorf("%s, that was there: %v", with, err)
+			}
+		}
+	}
+}
+
+const hides = "outcomes: {topic: acts, actions: [hide]}"
+
+func steps(least string) string { return "ramp: {steps: [10000], least: " + least + ", viewers: 1}" }
+
 // A layer of entities divides the entities of one answer: what is one for the
 // answer cannot differ, and there is no viewer to target.
 func TestLayerOfEntities(t *testing.T) {

@@ -56,7 +56,7 @@ func Command(definitions ...*cobra.Command) *cobra.Command {
 				printReasons(w, resp)
 				printAccount(w, resp.Explain)
 				if resp.NextPageToken != "" {
-					fmt.Fprintf(w, "next page: --page-token %s\n", resp.NextPageToken)
+					display.Printf(w, "next page: --page-token %s\n", resp.NextPageToken)
 				}
 				return nil
 			})
@@ -180,22 +180,22 @@ func printReasons(w io.Writer, resp *feedv1.GetFeedResponse) {
 			continue
 		}
 		model := scorer(resp.Receipt)
-		fmt.Fprintf(w, "\n%d. %s scores %s on %s", i+1, it.Id, scoreText(model, it.Score), e.Node)
+		display.Printf(w, "\n%d. %s scores %s on %s", i+1, it.Id, scoreText(model, it.Score), e.Node)
 		if model != recency { // whose score is the time, and nothing else
 			printContributions(w, e)
 		}
 		for _, s := range e.Shadow {
-			fmt.Fprintf(w, "; %s %s would score it %s", s.Model, s.ModelVersion, scoreText(s.Model, s.Score))
+			display.Printf(w, "; %s %s would score it %s", s.Model, s.ModelVersion, scoreText(s.Model, s.Score))
 		}
 		if e.ShadowError != "" {
-			fmt.Fprintf(w, "; no shadow scores: %s", e.ShadowError)
+			display.Printf(w, "; no shadow scores: %s", e.ShadowError)
 		}
 		fmt.Fprintln(w)
 	}
 }
 
 func printContributions(w io.Writer, e *feedv1.ItemExplain) {
-	fmt.Fprintf(w, ": %+.4g", e.Base)
+	display.Printf(w, ": %+.4g", e.Base)
 	size := func(f *feedv1.Contribution) float64 {
 		if math.IsNaN(f.Contribution) {
 			return math.Inf(1) // it alone makes the score
@@ -206,9 +206,9 @@ func printContributions(w io.Writer, e *feedv1.ItemExplain) {
 	for _, f := range e.Features {
 		switch {
 		case math.IsNaN(f.Contribution):
-			fmt.Fprintf(w, ", %s NaN", f.Feature)
+			display.Printf(w, ", %s NaN", f.Feature)
 		case size(f) >= 5e-5: // what the four digits show
-			fmt.Fprintf(w, ", %s %+.4g", f.Feature, f.Contribution)
+			display.Printf(w, ", %s %+.4g", f.Feature, f.Contribution)
 		}
 	}
 }

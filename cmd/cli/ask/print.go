@@ -6,58 +6,58 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/display"
 )
 
 // Print prints a feed as a table: what, by whom, when, its score, and what
 // others made of it. An empty one comes with hints.
 func Print(w io.Writer, resp *feedv1.GetFeedResponse, name func(millrace.Entity) string) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT")
+	t := display.NewTable(w)
+	t.Printf("#\tSCORE\tID\tWHO\tWHAT\tWHEN\tWHY\tABOUT\n")
 	for i, it := range resp.Items {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(scorer(resp.Receipt), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
+		t.Printf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i+1, scoreText(scorer(resp.Receipt), it.Score), it.Id, name(millrace.Entity(it.Entity)), it.Type,
 			it.Time.AsTime().Format("2006-01-02 15:04"), reasons(it), excerpt(it))
 	}
 	t.Flush()
 	c := resp.Coverage
-	fmt.Fprintf(w, "\n%d items; %d of %d timelines answered", len(resp.Items), c.GetTimelinesAnswered(), c.GetTimelinesAsked())
+	display.Printf(w, "\n%d items; %d of %d timelines answered", len(resp.Items), c.GetTimelinesAnswered(), c.GetTimelinesAsked())
 	for _, m := range c.GetMissing() {
-		fmt.Fprintf(w, "; partition %d missing: %s", m.Partition, m.Reason)
+		display.Printf(w, "; partition %d missing: %s", m.Partition, m.Reason)
 	}
 	if n := c.GetTimelinesBehind(); n > 0 {
-		fmt.Fprintf(w, "; %d by replicas that lag behind the log", n)
+		display.Printf(w, "; %d by replicas that lag behind the log", n)
 	}
 	r := resp.Receipt
-	fmt.Fprintf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
+	display.Printf(w, "; model %s %s, %s", r.GetModel(), r.GetModelVersion(), r.GetExecution())
 	if r.GetWeightsSum() != "" {
-		fmt.Fprintf(w, ", weights %.12s", r.WeightsSum)
+		display.Printf(w, ", weights %.12s", r.WeightsSum)
 	}
 	if v := r.GetInPlaceOf(); v != "" {
-		fmt.Fprintf(w, " in place of %s, which is condemned", v)
+		display.Printf(w, " in place of %s, which is condemned", v)
 	}
 	if d := r.GetDraft(); d.GetFault() != "" {
-		fmt.Fprintf(w, "; not drafted with %s: %s", d.Model, d.Fault)
+		display.Printf(w, "; not drafted with %s: %s", d.Model, d.Fault)
 	} else if d != nil {
-		fmt.Fprintf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
+		display.Printf(w, "; drafted with %s %s", d.Model, d.ModelVersion)
 	}
-	fmt.Fprint(w, variantsText(r.GetVariants()))
+	display.Printf(w, "%s", variantsText(r.GetVariants()))
 	if of := r.GetUnapplied(); len(of) > 0 {
-		fmt.Fprintf(w, " (counts for no variant of %s: a version that it needs is condemned)", strings.Join(of, ", "))
+		display.Printf(w, " (counts for no variant of %s: a version that it needs is condemned)", strings.Join(of, ", "))
 	}
 	for _, v := range r.GetEntityVariants() {
 		entities := "entities"
 		if v.Entities == 1 {
 			entities = "entity"
 		}
-		fmt.Fprintf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
+		display.Printf(w, "; %s: %s for %d %s", v.Experiment, v.Variant, v.Entities, entities)
 	}
 	fmt.Fprintln(w)
 	for _, hint := range resp.Hints {
-		fmt.Fprintf(w, "hint: %s\n", hint)
+		display.Printf(w, "hint: %s\n", hint)
 	}
 }
 

@@ -1,7 +1,6 @@
 package ask
 
 import (
-	"fmt"
 	"io"
 	"strings"
 
@@ -59,17 +58,17 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 // printWhy prints a line for each timeline that has the record, or had it.
 func printWhy(w io.Writer, record string, resp *feedv1.WhyResponse) error {
 	if len(resp.Findings) == 0 {
-		fmt.Fprintf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)
-		fmt.Fprintf(w, "Whether it was refused: millrace deadletters list --containing %s\n", record)
+		display.Printf(w, "%s: %s: %s\n", record, resp.Stage, resp.Detail)
+		display.Printf(w, "Whether it was refused: millrace deadletters list --containing %s\n", record)
 	}
 	for _, f := range resp.Findings {
-		fmt.Fprintf(w, "%s in %s/%s: %s: %s%s\n", record, f.Entity, f.Type, f.Stage, f.Detail, variantsText(f.Variants))
+		display.Printf(w, "%s in %s/%s: %s: %s%s\n", record, f.Entity, f.Type, f.Stage, f.Detail, variantsText(f.Variants))
 	}
 	if of := resp.Receipt.GetVariants(); len(of) > 0 {
-		fmt.Fprintf(w, "The viewer has %s\n", strings.TrimPrefix(variantsText(of), "; "))
+		display.Printf(w, "The viewer has %s\n", strings.TrimPrefix(variantsText(of), "; "))
 	}
 	if missing := resp.Coverage.GetMissing(); len(missing) > 0 {
-		fmt.Fprintf(w, "%d of %d partitions did not answer\n", len(missing), resp.Coverage.GetPartitionsAsked())
+		display.Printf(w, "%d of %d partitions did not answer\n", len(missing), resp.Coverage.GetPartitionsAsked())
 	}
 	return nil
 }

@@ -21,3 +21,14 @@ func TestWhyPrintsVariants(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// Names are callers' and producers': none makes a line of its own.
+func TestWhyHoldsWhatOthersWrote(t *testing.T) {
+	var out bytes.Buffer
+	if err := printWhy(&out, "r\x1b[2J", &feedv1.WhyResponse{Findings: []*feedv1.Finding{{Entity: "member:1\nr in member:9", Type: "post", Stage: "shown", Detail: "so"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), `r\u001b[2J in member:1\u000ar in member:9/post: shown: so`+"\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

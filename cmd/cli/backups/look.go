@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -204,26 +203,29 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 }
 
 func (s *bucketState) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "cluster\t%s\n", s.Cluster)
-	fmt.Fprintf(t, "partitions\t%d of %d have a backup\n", s.Partitions, partition.Count)
+	t := display.NewTable(w)
+	t.Printf("cluster\t%s\n", s.Cluster)
+	t.Printf("partitions\t%d of %d have a backup\n", s.Partitions, partition.Count)
 	if s.Oldest != nil {
-		fmt.Fprintf(t, "oldest\t%s, of partition %d\n", display.Ago(s.Oldest.Time.Std()), s.Oldest.Partition)
+		t.Printf("oldest\t%s, of partition %d\n", display.Ago(s.Oldest.Time.Std()), s.Oldest.Partition)
 	}
-	fmt.Fprintf(t, "to restore\t%s\n", backup.Bytes(s.Bytes))
-	fmt.Fprintf(t, "kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
-	fmt.Fprintf(t, "cuts\t%d\n", len(s.Cuts))
-	fmt.Fprintf(t, "last drill\t%s\n", drillLine(s.Drill))
+	t.Printf("to restore\t%s\n", backup.Bytes(s.Bytes))
+	t.Printf("kept\t%d backups, %s in %d files\n", s.Backups, backup.Bytes(s.Kept.Bytes), s.Kept.Files)
+	t.Printf("cuts\t%d\n", len(s.Cuts))
+	t.Printf("last drill\t%s\n", drillLine(s.Drill))
 	if len(s.Healed) == 0 {
-		fmt.Fprintln(t, "healed\tnone")
+		t.Printf("healed\tnone\n")
 	}
 	for i, h := range s.Healed {
-		fmt.Fprintf(t, "%s\t%s\n", []string{"healed", ""}[min(i, 1)], healingLine(h))
+		t.Printf("%s\t%s\n", []string{"healed", ""}[min(i, 1)], healingLine(h))
 	}
 	if len(s.Faults) > 0 {
-		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(s.Faults, "\n  "))
+		t.Printf("\nnot well:\n")
+		for _, f := range s.Faults {
+			t.Printf("  %s\n", f)
+		}
 	} else {
-		fmt.Fprintln(t, "\nall is well")
+		t.Printf("\nall is well\n")
 	}
 	return t.Flush()
 }
@@ -288,10 +290,10 @@ func backupList(f *backupFlags) *cobra.Command {
 }
 
 func writeIDs(w io.Writer, ids map[millrace.Partition][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PARTITION\tBACKUPS\tNEWEST")
+	t := display.NewTable(w)
+	t.Printf("PARTITION\tBACKUPS\tNEWEST\n")
 	for _, p := range slices.Sorted(maps.Keys(ids)) {
-		fmt.Fprintf(t, "%d\t%d\t%s\n", p, len(ids[p]), ids[p][0])
+		t.Printf("%d\t%d\t%s\n", p, len(ids[p]), ids[p][0])
 	}
 	return t.Flush()
 }
@@ -354,10 +356,10 @@ func eachID(ids map[millrace.Partition][]string, cuts map[pinned][]string) []lis
 }
 
 func writeEachID(w io.Writer, all []listedBackup) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PARTITION\tBACKUP\tCUTS")
+	t := display.NewTable(w)
+	t.Printf("PARTITION\tBACKUP\tCUTS\n")
 	for _, b := range all {
-		fmt.Fprintf(t, "%d\t%s\t%s\n", b.Partition, b.Backup, strings.Join(b.Cuts, ", "))
+		t.Printf("%d\t%s\t%s\n", b.Partition, b.Backup, strings.Join(b.Cuts, ", "))
 	}
 	return t.Flush()
 }
@@ -404,13 +406,13 @@ func backupShow(f *backupFlags) *cobra.Command {
 }
 
 func writeManifest(w io.Writer, m *backup.Manifest) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "partition\t%d\nbackup\t%s\nof\t%s, by %s\n", m.Partition, m.ID, display.Ago(m.Time.Std()), m.Node)
-	fmt.Fprintf(t, "offsets\ttimeline %d, features %d\nlog\t%s\n", m.Applied.Content, m.Applied.Features, m.Log)
-	fmt.Fprintf(t, "digest\t%016x %016x\n", m.Digest.Content, m.Digest.Features)
-	fmt.Fprintf(t, "types\t%d\nbytes\t%s in %d files\n\nFILE\tBYTES\tSHA256\n", len(m.Types), backup.Bytes(m.Bytes()), len(m.Files))
+	t := display.NewTable(w)
+	t.Printf("partition\t%d\nbackup\t%s\nof\t%s, by %s\n", m.Partition, m.ID, display.Ago(m.Time.Std()), m.Node)
+	t.Printf("offsets\ttimeline %d, features %d\nlog\t%s\n", m.Applied.Content, m.Applied.Features, m.Log)
+	t.Printf("digest\t%016x %016x\n", m.Digest.Content, m.Digest.Features)
+	t.Printf("types\t%d\nbytes\t%s in %d files\n\nFILE\tBYTES\tSHA256\n", len(m.Types), backup.Bytes(m.Bytes()), len(m.Files))
 	for _, file := range m.Files {
-		fmt.Fprintf(t, "%s\t%d\t%s\n", file.Name, file.Size, file.SHA256)
+		t.Printf("%s\t%d\t%s\n", file.Name, file.Size, file.SHA256)
 	}
 	return t.Flush()
 }
@@ -472,18 +474,18 @@ records are new, gone or changed.`,
 }
 
 func (d *shownDiff) write(w io.Writer, rows bool) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := display.NewTable(w)
 	for _, a := range []struct {
 		what string
 		of   backup.Amount
 	}{{"shared", d.Shared}, {"new", d.New}, {"gone", d.Gone}} {
-		fmt.Fprintf(t, "%s\t%d files\t%s\n", a.what, a.of.Files, backup.Bytes(a.of.Bytes))
+		t.Printf("%s\t%d files\t%s\n", a.what, a.of.Files, backup.Bytes(a.of.Bytes))
 	}
-	fmt.Fprintf(t, "offsets\ttimeline %+d\tfeatures %+d\n", d.Content, d.Features)
+	t.Printf("offsets\ttimeline %+d\tfeatures %+d\n", d.Content, d.Features)
 	if !rows {
 		return t.Flush()
 	}
-	fmt.Fprintln(t, "\nTYPE\tWHAT\tTIMELINES\tRECORDS\tBYTES")
+	t.Printf("\nTYPE\tWHAT\tTIMELINES\tRECORDS\tBYTES\n")
 	for _, name := range slices.Sorted(maps.Keys(d.Types)) {
 		c := d.Types[name]
 		for _, r := range []struct {
@@ -491,7 +493,7 @@ func (d *shownDiff) write(w io.Writer, rows bool) error {
 			of   backups.Rows
 		}{{"new", c.New}, {"changed", c.Changed}, {"gone", c.Gone}} {
 			if r.of != (backups.Rows{}) {
-				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", name, r.what, r.of.Timelines, r.of.Records, r.of.Bytes)
+				t.Printf("%s\t%s\t%d\t%d\t%d\n", name, r.what, r.of.Timelines, r.of.Records, r.of.Bytes)
 			}
 		}
 	}
@@ -528,10 +530,10 @@ func backupCuts(f *backupFlags) *cobra.Command {
 }
 
 func writeCuts(w io.Writer, all []*backup.Cut) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CUT\tOF\tTIMELINE\tFEATURES\tGROUPS")
+	t := display.NewTable(w)
+	t.Printf("CUT\tOF\tTIMELINE\tFEATURES\tGROUPS\n")
 	for _, c := range all {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", c.Name, display.Ago(c.Time.Std()), total(c.Content), total(c.Features), len(c.Groups))
+		t.Printf("%s\t%s\t%d\t%d\t%d\n", c.Name, display.Ago(c.Time.Std()), total(c.Content), total(c.Features), len(c.Groups))
 	}
 	return t.Flush()
 }

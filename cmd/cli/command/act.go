@@ -44,11 +44,17 @@ func (a *Act) OverrideFlag(c *cobra.Command, what string) {
 	c.Flags().StringVar(&a.Override, "override", "", "the cluster's name, "+what)
 }
 
+// OverrideWay says what does what hurts, to who was refused it: the name of the cluster
+// that they would hurt is told, so that they see whether it is the one they mean.
+func (a *Act) OverrideWay() string {
+	return fmt.Sprintf("say --override %s, the name of this cluster", a.Cluster.Name())
+}
+
 // Overrides reports whether --override is said. Another name than the cluster's
 // is refused.
 func (a *Act) Overrides() (bool, error) {
 	if a.Override != "" && a.Override != a.Cluster.Name() {
-		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", a.Override), WayOut: "type the name of the cluster in full, if you mean it"}
+		return false, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("%q is not the name of this cluster", a.Override), WayOut: a.OverrideWay() + ", if you mean it"}
 	}
 	return a.Override != "", nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -173,9 +172,9 @@ func saysItself(file string) (string, error) {
 // summary shows what was given, and where.
 func summary(w io.Writer, file, role string, all []Given) error {
 	fmt.Fprintf(w, "ok: %s (%s)\n", file, role)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := display.NewTable(w)
 	for _, g := range all {
-		fmt.Fprintf(t, "  %s\t%.100s\t%s\n", g.Key, g.Value, g.From)
+		t.Printf("  %s\t%.100s\t%s\n", g.Key, g.Value, g.From)
 	}
 	return t.Flush()
 }

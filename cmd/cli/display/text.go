@@ -3,7 +3,6 @@ package display
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/millrace/millrace/internal/audit"
@@ -66,14 +65,14 @@ func FaultText(err error) string {
 
 // WriteActs prints what was done, an act a line.
 func WriteActs(w io.Writer, all []audit.Entry) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WHEN\tWHO\tACT\tON\tBEFORE\tAFTER")
+	t := NewTable(w)
+	t.Printf("WHEN\tWHO\tACT\tON\tBEFORE\tAFTER\n")
 	for _, e := range all {
 		after := e.After
 		if e.Fault != "" {
 			after = "FAILED: " + e.Fault
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), Printable(e.Act), Printable(e.On), Printable(e.Before), Printable(after))
+		t.Printf("%s\t%s\t%s\t%s\t%s\t%s\n", ShortTime(e.Time), Printable(e.Who), Printable(e.Act), Printable(e.On), Printable(e.Before), Printable(after))
 	}
 	return t.Flush()
 }

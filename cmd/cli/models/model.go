@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -278,10 +277,10 @@ func showModel(w io.Writer, output *display.Form, name string, avsc []string) er
 
 func (m *modelShown) write(w io.Writer) error {
 	fmt.Fprintf(w, "%s %s, %s\n%s\n\n", m.Name, m.Version, m.Scorer, m.About)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FEATURE\tWEIGHT\tEXPRESSION")
+	t := display.NewTable(w)
+	t.Printf("FEATURE\tWEIGHT\tEXPRESSION\n")
 	for _, f := range m.Features {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Name, f.weight, f.Expression)
+		t.Printf("%s\t%s\t%s\n", f.Name, f.weight, f.Expression)
 	}
 	if err := t.Flush(); err != nil {
 		return err

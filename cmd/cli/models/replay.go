@@ -13,13 +13,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/stats"
@@ -150,7 +151,7 @@ func (r *replay) weigh(w io.Writer) error {
 		return err
 	}
 	r.model = weighted
-	fmt.Fprintf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
+	display.Printf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
 	return nil
 }
 
@@ -175,24 +176,29 @@ func (r *replay) read(ctx context.Context) error {
 	defer f.Close()
 	next, err := shownRows(f)
 	if err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "name a file that millrace export exposures wrote"}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: notExported}
 	}
 	var page []export.Item
-	answer := ""
+	answer, held := "", 0 // bytes of texts of the page
 	for n := 1; ; n++ {
 		row, err := next()
 		if err != nil && !errors.Is(err, io.EOF) {
-			return r.badRow(n, err.Error(), "name a file that millrace export exposures wrote")
+			return r.badRow(n, err.Error(), notExported)
 		}
 		begins := err == nil && (n == 1 || row.Answer != answer)
 		if (begins || err != nil) && len(page) > 0 {
 			if err := r.take(page); err != nil {
 				return fmt.Errorf("%s, the answer before row %d: %w", r.file, n, err)
 			}
-			page = page[:0]
+			clear(page)
+			page, held = page[:0], 0
 		}
 		if err != nil {
 			return nil
+		}
+		bytes, err := textsOf(&row)
+		if err != nil {
+			return r.badRow(n, err.Error(), notExported)
 		}
 		if begins {
 			if err := r.begin(&row, n); err != nil {
@@ -203,10 +209,63 @@ func (r *replay) read(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if row.ID != nil {
-			page = append(page, row)
+		if row.ID == nil {
+			continue
+		}
+		if held += bytes; held > maxPageBytes || len(page) == limits.MaxLimit {
+			return r.badRow(n, fmt.Sprintf("the rows of its answer, of which it is the %dth, are more than %d or have more than %d bytes of texts", len(page)+1, limits.MaxLimit, maxPageBytes), notExported)
+		}
+		page = append(page, row)
+	}
+}
+
+// The bounds of what is read: some that no export reaches. In a Parquet file a text
+// stands once, however many rows have it; in memory each row has its own.
+const (
+	maxNameBytes = 512      // ids, and names of whatever
+	maxPageBytes = 64 << 20 // texts of an answer's rows
+)
+
+const notExported = "name a file that millrace export exposures wrote"
+
+// textsOf returns how many bytes the texts of a row take, and refuses a text that is
+// longer than what its column has in an exposure.
+func textsOf(row *export.Item) (bytes int, err error) {
+	long := func(column string, most int, texts ...*string) {
+		for _, text := range texts {
+			if text == nil {
+				continue
+			}
+			if bytes += len(*text); len(*text) > most && err == nil {
+				err = fmt.Errorf("its %s has %d bytes, more than %d", column, len(*text), most)
+			}
 		}
 	}
+	for _, x := range []struct {
+		column string
+		text   *string
+	}{
+		{"answer_id", &row.Answer}, {"viewer", &row.Viewer}, {"feed", &row.Feed}, {"broker", &row.Broker}, {"refusal", &row.Refusal}, {"id", row.ID}, {"entity", row.Entity},
+		{"type", row.Type}, {"model", row.Model}, {"model_version", row.ModelVersion}, {"model_checksum", row.ModelChecksum}, {"team", row.Team},
+	} {
+		long(x.column, maxNameBytes, x.text)
+	}
+	for i := range row.HeldOut {
+		long("held_out", maxNameBytes, &row.HeldOut[i])
+	}
+	for i := range row.Experiments {
+		e := &row.Experiments[i]
+		long("experiments", maxNameBytes, &e.Layer, &e.Experiment, &e.Variant, &e.Checksum)
+		long("experiments.unit", limits.MaxAttributeBytes, &e.Unit)
+	}
+	for i := range row.Outcomes {
+		long("outcomes.action", maxNameBytes, &row.Outcomes[i].Action)
+	}
+	for i := range row.Features {
+		long("features.name", maxNameBytes, &row.Features[i].Name)
+		long("features.text", millrace.MaxBodyBytes, row.Features[i].Text)
+	}
+	return bytes, err
 }
 
 // begin notes the first row of an answer. Of rows that stand apart, each would
@@ -410,16 +469,16 @@ func (r *replay) tell(w io.Writer) error {
 	if r.answers == 0 && r.experiment != "" {
 		return r.noAnswer()
 	}
-	fmt.Fprintf(w, "%d answers are in %s", r.answers, r.file)
+	display.Printf(w, "%d answers are in %s", r.answers, r.file)
 	if r.bare > 0 {
-		fmt.Fprintf(w, "; %d are left out, whose items have no features", r.bare)
+		display.Printf(w, "; %d are left out, whose items have no features", r.bare)
 	}
 	if r.lacking > 0 {
-		fmt.Fprintf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
+		display.Printf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
 	}
 	left := r.answers - r.bare - r.lacking
 	if left < r.answers {
-		fmt.Fprintf(w, "; %d are left", left)
+		display.Printf(w, "; %d are left", left)
 	}
 	fmt.Fprintln(w)
 	switch {
@@ -435,16 +494,16 @@ func (r *replay) tell(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tSHOWN\tNEW\tDIFFERENCE")
+	display.Printf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
+	t := display.NewTable(w)
+	t.Printf("\tSHOWN\tNEW\tDIFFERENCE\n")
 	for i, name := range []string{fmt.Sprintf("NDCG@%d", r.k), "MRR"} {
 		more := sequence.Mean(r.more[i])
 		says := "too little is known"
 		if !math.IsInf(more.Low, 0) {
 			says = fmt.Sprintf("%+.3g (%.3g to %.3g)", r.more[i].Mean, more.Low, more.High)
 		}
-		fmt.Fprintf(t, "%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
+		t.Printf("%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -487,22 +546,22 @@ func (r *replay) estimate(w io.Writer) error {
 	for _, l := range r.logged {
 		was.Add(l.Reward)
 	}
-	fmt.Fprintf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
+	display.Printf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
 	logged, without := r.chances()
 	if len(without) > 0 {
-		fmt.Fprintf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
+		display.Printf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
 	}
 	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
 	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
-		fmt.Fprintf(w, "that says nothing of the others: %v\n", err)
+		display.Printf(w, "that says nothing of the others: %v\n", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
-	fmt.Fprintf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
-	fmt.Fprintf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
-	fmt.Fprintf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
+	display.Printf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
+	display.Printf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
+	display.Printf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
+	display.Printf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
 	return nil
 }

@@ -3,7 +3,6 @@ package operate
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -93,7 +92,7 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 	case err != nil:
 		return nil, nil, err
 	case d.node == "" && !over:
-		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or say --override with the cluster's name")
+		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or "+d.OverrideWay())
 	}
 	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, cluster.Node) bool { return true }, nil
 }
@@ -153,7 +152,7 @@ func (d *dropping) run(c *cobra.Command) error {
 			return err
 		}
 		if !asJSON {
-			fmt.Fprintf(c.OutOrStdout(), "dropped on %d nodes\n", len(all))
+			display.Printf(c.OutOrStdout(), "dropped on %d nodes\n", len(all))
 		}
 	}
 	if asJSON {
@@ -163,10 +162,10 @@ func (d *dropping) run(c *cobra.Command) error {
 }
 
 func writeDropped(w io.Writer, all []droppedShown) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tTIMELINES\tKNOWN TO BE EMPTY\tFEATURES")
+	t := display.NewTable(w)
+	t.Printf("NODE\tTIMELINES\tKNOWN TO BE EMPTY\tFEATURES\n")
 	for _, n := range all {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", n.Node, n.Timelines, n.Empty, n.Features)
+		t.Printf("%s\t%d\t%d\t%d\n", n.Node, n.Timelines, n.Empty, n.Features)
 	}
 	t.Flush()
 }

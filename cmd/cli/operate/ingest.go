@@ -122,9 +122,9 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 	}
 	shown := pauseShown{Node: n.ID, Partitions: int(resp.Partitions), Alone: display.Numbers(aloneIn(o.Map, n.ID)), Was: until(resp.WasUntilMs), Until: until(resp.UntilMs)}
 	if !asJSON {
-		fmt.Fprintf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
+		display.Printf(c.OutOrStdout(), "%s would apply nothing until %s; it answers for %d partitions\n", n.ID, shown.Until, shown.Partitions)
 		if shown.Was != "" {
-			fmt.Fprintf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
+			display.Printf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
 		}
 	}
 	still := func(m *cluster.Map) error {
@@ -134,7 +134,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		}
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has %d of its partitions ready, such as %d, and answers of them would grow old", len(alone), alone[0]),
-			WayOut: "wait until another has them (millrace cluster show), or say --override with the cluster's name",
+			WayOut: "wait until another has them (millrace cluster show), or " + p.OverrideWay(),
 		}
 	}
 	if err := still(o.Map); err != nil {
@@ -149,7 +149,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		}, func(m *cluster.Map) bool { return m.Paused(n.ID) })
 		shown.Until = until(resp.GetUntilMs())
 		if err == nil && !asJSON {
-			fmt.Fprintf(c.OutOrStdout(), "%s applies nothing until %s\n", n.ID, shown.Until)
+			display.Printf(c.OutOrStdout(), "%s applies nothing until %s\n", n.ID, shown.Until)
 		}
 		return err
 	})
@@ -172,12 +172,12 @@ func (p *pausing) resume(c *cobra.Command, name string) error {
 		if shown.Was != "" {
 			was = "paused until " + shown.Was
 		}
-		fmt.Fprintf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
+		display.Printf(c.OutOrStdout(), "%s is %s\n", n.ID, was)
 	}
 	return p.finish(c, shown, asJSON, func() error {
 		_, err := clusters.Ask(c.Context(), node.ResumeIngest, &nodev1.ResumeIngestRequest{Apply: true})
 		if err == nil && !asJSON {
-			fmt.Fprintf(c.OutOrStdout(), "%s goes on\n", n.ID)
+			display.Printf(c.OutOrStdout(), "%s goes on\n", n.ID)
 		}
 		return err
 	})

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -126,14 +125,14 @@ func newest(at []int64, digests []uint64) (int64, string) {
 }
 
 func (all checked) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS")
+	t := display.NewTable(w)
+	t.Printf("NODE\tCONTENT\tDIGEST\tFEATURES\tDIGEST\tRECORDS\tHOLDS\n")
 	for _, r := range all.Replicas {
 		holds := "what its digests say"
 		if r.Fault != "" {
 			holds = r.Fault
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
+		t.Printf("%s\t%d\t%s\t%d\t%s\t%d\t%s\n", r.Node, r.Content, r.ContentDigest, r.Features, r.FeaturesDigest, r.Records, holds)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -279,7 +278,7 @@ func (r *deltaRecord) String() string {
 func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest.Side) error {
 	n := 0
 	if !output.JSON() {
-		fmt.Fprintf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
+		display.Printf(w, "at %d of the records, %d of the features\n", d.At.Content, d.At.Features)
 	}
 	for delta, err := range d.All() {
 		if err != nil {
@@ -288,9 +287,9 @@ func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest
 		n++
 		l := lineOf(delta, sides)
 		if err := output.Write(w, l, func(w io.Writer) error {
-			fmt.Fprintf(w, "%s %s\n", l.Timeline, l.ID)
+			display.Printf(w, "%s %s\n", l.Timeline, l.ID)
 			for _, side := range sides {
-				fmt.Fprintf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
+				display.Printf(w, "  %s: %s\n", side.Node, l.Has[side.Node])
 			}
 			return nil
 		}); err != nil {
@@ -304,7 +303,7 @@ func showDiff(w io.Writer, output *display.Form, d *digest.Diff, sides [2]digest
 		return fmt.Errorf("%s and %s hold the same, and their digests differ: they have dropped other records", sides[0].Node, sides[1].Node)
 	}
 	if !output.JSON() {
-		fmt.Fprintf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
+		display.Printf(w, "%s and %s hold the same\n", sides[0].Node, sides[1].Node)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	}
 	w := c.OutOrStdout()
 	if shown.Node = n.ID; !asJSON {
-		fmt.Fprintf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
+		display.Printf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
 		fmt.Fprintln(w, q.does())
 	}
 	still := func(m *cluster.Map) error {
@@ -111,7 +111,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		}
 		return &millrace.Error{
 			Reason: millrace.ReasonInvalid, Field: "override", Detail: fmt.Sprintf("no other node has partition %d ready: nobody would answer for it", p),
-			WayOut: "wait until another has it (millrace cluster show), or say --override with the cluster's name",
+			WayOut: "wait until another has it (millrace cluster show), or " + q.OverrideWay(),
 		}
 	}
 	if err := still(o.Map); err != nil {

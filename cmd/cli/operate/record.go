@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -343,8 +342,8 @@ func (s *sightings) shown() (all []sightingShown) {
 }
 
 func writeSightings(w io.Writer, all []sightingShown) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tTIMELINE\tPARTITION\tNODE\tVERSION\tTIME\tIS")
+	t := display.NewTable(w)
+	t.Printf("ID\tTIMELINE\tPARTITION\tNODE\tVERSION\tTIME\tIS\n")
 	for _, s := range all {
 		is := "expired"
 		switch {
@@ -356,7 +355,7 @@ func writeSightings(w io.Writer, all []sightingShown) {
 		if s.InCache {
 			is += ", in the cache"
 		}
-		fmt.Fprintf(t, "%s\t%s/%s\t%d\t%s\t%d\t%s\t%s\n", display.Printable(s.ID), display.Printable(s.Entity), s.Type, s.Partition, s.Node, s.Version, s.Time, is)
+		t.Printf("%s\t%s/%s\t%d\t%s\t%d\t%s\t%s\n", display.Printable(s.ID), display.Printable(s.Entity), s.Type, s.Partition, s.Node, s.Version, s.Time, is)
 	}
 	t.Flush()
 }
@@ -391,7 +390,7 @@ func (d *deleting) run(c *cobra.Command, args []string) (err error) {
 	if !asJSON {
 		writeSightings(w, shown.Found)
 		for _, u := range shown.Unseen {
-			fmt.Fprintf(w, "%s could not be looked into: it applies the log when it is back\n", u)
+			display.Printf(w, "%s could not be looked into: it applies the log when it is back\n", u)
 		}
 		if len(tombstones) == 0 {
 			fmt.Fprintln(w, "all of it is deleted already")
@@ -427,7 +426,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 	}
 	shown.Topic, shown.Records = resp.Topic, resp.Records
 	if !asJSON {
-		fmt.Fprintf(w, "%d tombstones would go to topic %s\n", resp.Records, resp.Topic)
+		display.Printf(w, "%d tombstones would go to topic %s\n", resp.Records, resp.Topic)
 	}
 	if ok, err := d.Meant(c); !ok {
 		return err
@@ -444,7 +443,7 @@ func (d *deleting) do(c *cobra.Command, found *sightings, tombstones []*nodev1.T
 		}
 	}
 	if err == nil && !asJSON {
-		fmt.Fprintf(w, "deleted: every replica that is there has applied it, in %d timelines\n", len(after.spots))
+		display.Printf(w, "deleted: every replica that is there has applied it, in %d timelines\n", len(after.spots))
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -433,25 +432,25 @@ func (s *stating) show(w io.Writer, all *stateShown) error {
 }
 
 func (s *stating) write(w io.Writer, all *stateShown) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := display.NewTable(w)
 	const columns = "TYPE\tRECORDS\tTIMELINES\tBYTES\tIN/S\tOUT/S\tNEWEST\tDELETED\tEXPIRED\tCACHED"
 	now := time.Now()
 	if s.by == "partition" {
-		fmt.Fprintln(t, "PARTITION\tNODE\tSTATE\t"+columns)
+		t.Printf("PARTITION\tNODE\tSTATE\t" + columns + "\n")
 		for _, p := range all.Partitions {
 			for _, x := range p.Types {
-				fmt.Fprintf(t, "%d\t%s\t%s\t%s\n", p.Partition, p.Node, p.State, x.line(now))
+				t.Printf("%d\t%s\t%s\t%s\n", p.Partition, p.Node, p.State, x.line(now))
 			}
 		}
 		all.Total.Type = "all"
-		fmt.Fprintf(t, "all\t\t\t%s\n", all.Total.line(now))
+		t.Printf("all\t\t\t%s\n", all.Total.line(now))
 	} else {
-		fmt.Fprintln(t, columns)
+		t.Printf(columns + "\n")
 		for _, x := range all.Types {
-			fmt.Fprintln(t, x.line(now))
+			t.Printf("%s\n", x.line(now))
 		}
 		all.Total.Type = "all"
-		fmt.Fprintln(t, all.Total.line(now))
+		t.Printf("%s\n", all.Total.line(now))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -460,20 +459,20 @@ func (s *stating) write(w io.Writer, all *stateShown) error {
 		return nil
 	}
 	if len(all.DeadLetters) == 0 {
-		fmt.Fprintf(w, "no dead letters since %s\n", all.LettersFrom)
+		display.Printf(w, "no dead letters since %s\n", all.LettersFrom)
 		return nil
 	}
-	fmt.Fprintf(w, "dead letters since %s:\n", all.LettersFrom)
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TOPIC\tREASON\tLETTERS")
+	display.Printf(w, "dead letters since %s:\n", all.LettersFrom)
+	t = display.NewTable(w)
+	t.Printf("TOPIC\tREASON\tLETTERS\n")
 	for _, l := range all.DeadLetters {
-		fmt.Fprintf(t, "%s\t%s\t%d\n", display.Printable(l.Topic), display.Printable(l.Reason), l.Letters)
+		t.Printf("%s\t%s\t%d\n", display.Printable(l.Topic), display.Printable(l.Reason), l.Letters)
 	}
 	return t.Flush()
 }
 
 // line is how much there is, for a table.
-func (t typeShown) line(now time.Time) string {
+func (t typeShown) line(now time.Time) display.Cells {
 	name, newest, cached := display.Printable(t.Type), "-", "-"
 	if name == "" {
 		name = "(others)"
@@ -484,5 +483,5 @@ func (t typeShown) line(now time.Time) string {
 	if t.Stored > 0 {
 		cached = fmt.Sprintf("%.1f%%", 100*float64(t.Cached)/float64(t.Stored))
 	}
-	return fmt.Sprintf("%s\t%d\t%d\t%d\t%.1f\t%.1f\t%s\t%d\t%d\t%s", name, t.Records, t.Timelines, t.Bytes, t.In, t.Out, newest, t.Deleted, t.Expired, cached)
+	return display.Cells(fmt.Sprintf("%s\t%d\t%d\t%d\t%.1f\t%.1f\t%s\t%d\t%d\t%s", name, t.Records, t.Timelines, t.Bytes, t.In, t.Out, newest, t.Deleted, t.Expired, cached))
 }

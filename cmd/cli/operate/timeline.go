@@ -3,7 +3,6 @@ package operate
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,7 +123,7 @@ type gotten struct {
 	json  bool
 	node  millrace.NodeID
 	req   *nodev1.ReadTimelineRequest
-	table *tabwriter.Writer
+	table *display.Table
 	n     int
 	notes []string
 }
@@ -139,8 +138,8 @@ type gottenLine struct {
 
 func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 	if at := m.At; at != nil && !g.json {
-		fmt.Fprintf(g.w, "%s: partition %d is %s on %s, at %d of its log\n", g.req.Entity, at.Partition, at.State, g.node, at.Content)
-		g.table = tabwriter.NewWriter(g.w, 0, 0, 2, ' ', 0)
+		display.Printf(g.w, "%s: partition %d is %s on %s, at %d of its log\n", g.req.Entity, at.Partition, at.State, g.node, at.Content)
+		g.table = display.NewTable(g.w)
 	}
 	for _, r := range m.Records {
 		l := gottenLine{recordLineOf(g.req.Entity, r), g.node, r.InStore, r.InCache}
@@ -151,9 +150,9 @@ func (g *gotten) take(m *nodev1.ReadTimelineResponse) error {
 			continue
 		}
 		if g.n == 1 {
-			fmt.Fprintln(g.table, "TIME\tTYPE\tID\tVERSION\tIN\tRECORD")
+			g.table.Printf("TIME\tTYPE\tID\tVERSION\tIN\tRECORD\n")
 		}
-		fmt.Fprintf(g.table, "%s\t%s\t%s\t%d\t%s\t%s\n", l.Time, l.Type, display.Printable(l.ID), l.Version, inOf(r), display.Printable(string(l.Record)))
+		g.table.Printf("%s\t%s\t%s\t%d\t%s\t%s\n", l.Time, l.Type, display.Printable(l.ID), l.Version, inOf(r), display.Printable(string(l.Record)))
 	}
 	if c := m.Cached; c != nil {
 		g.note(c)
@@ -191,13 +190,13 @@ func (g *gotten) end() error {
 		return nil
 	}
 	if g.n == 0 {
-		fmt.Fprintln(g.table, "no records")
+		g.table.Printf("no records\n")
 	}
 	if err := g.table.Flush(); err != nil {
 		return err
 	}
 	for _, n := range g.notes {
-		fmt.Fprintln(g.w, n)
+		display.Printf(g.w, "%s\n", n)
 	}
 	return nil
 }
@@ -244,7 +243,7 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 		return err
 	}
 	w := c.OutOrStdout()
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := display.NewTable(w)
 	seen := 0
 	stream, err := node.ReadHistory(c.Context(), &nodev1.ReadHistoryRequest{Entity: entity, Type: t.kind, Id: t.id, SinceMs: int64(since)})
 	return clusters.Receive(stream, err, func(m *nodev1.ReadHistoryResponse) error {
@@ -257,21 +256,21 @@ func (t *timelineFlags) history(c *cobra.Command, entity string) error {
 				continue
 			}
 			if seen == 1 {
-				fmt.Fprintln(table, "OFFSET\tLOGGED\tFROM\tTYPE\tID\tVERSION\tRECORD")
+				table.Printf("OFFSET\tLOGGED\tFROM\tTYPE\tID\tVERSION\tRECORD\n")
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\n", l.Offset, l.Logged, display.Printable(l.Source), l.Type, display.Printable(l.ID), l.Version, l.says())
+			table.Printf("%d\t%s\t%s\t%s\t%s\t%d\t%s\n", l.Offset, l.Logged, display.Printable(l.Source), l.Type, display.Printable(l.ID), l.Version, l.says())
 		}
 		if m.End == 0 && m.First == 0 && len(m.Entries) > 0 || t.output.JSON() {
 			return nil
 		}
 		if seen == 0 {
-			fmt.Fprintln(table, "nothing")
+			table.Printf("nothing\n")
 		}
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(w, "partition %d of the log was read from %d to %d\n", partition.Of(millrace.Entity(entity)), m.First, m.End)
-		return err
+		display.Printf(w, "partition %d of the log was read from %d to %d\n", partition.Of(millrace.Entity(entity)), m.First, m.End)
+		return nil
 	})
 }
 

@@ -4,14 +4,13 @@
 package reach
 
 import (
-	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/confluent"
@@ -88,13 +87,13 @@ func (s *Security) override(f *pflag.FlagSet) error { return config.Override(f, 
 // Help is the help on what every command has.
 func Help() *cobra.Command {
 	var text strings.Builder
-	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	t := display.NewTable(&text)
 	for _, s := range SettingsOf(new(Security)) {
 		flag := "--" + s.Flag
 		if s.Flag == "" {
 			flag = "(no flag)"
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", flag, s.Env, s.Usage)
+		t.Printf("  %s\t%s\t%s\n", flag, s.Env, s.Usage)
 	}
 	_ = t.Flush() // into memory
 	return &cobra.Command{

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -503,14 +502,14 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 		return err
 	}
 	return output.Write(t.out, shown, func(w io.Writer) error {
-		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT")
+		table := display.NewTable(w)
+		table.Printf("NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT\n")
 		for _, e := range shown.Experiments {
 			var names []string
 			for _, a := range e.Variants {
 				names = append(names, fmt.Sprintf("%s %g%%", a.Name, a.Weight))
 			}
-			fmt.Fprintf(table, "%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, e.Share, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), e.Document, e.Version)
+			table.Printf("%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, e.Share, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), e.Document, e.Version)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -626,14 +625,14 @@ func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) e
 }
 
 func writeExplained(w io.Writer, all []explained) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "EXPERIMENT\tVARIANT\tWHY")
+	t := display.NewTable(w)
+	t.Printf("EXPERIMENT\tVARIANT\tWHY\n")
 	for _, e := range all {
 		why := e.Why
 		if e.Unapplied != "" {
 			why += "; " + e.Unapplied
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", e.Experiment, cmp.Or(e.Variant, "-"), why)
+		t.Printf("%s\t%s\t%s\n", e.Experiment, cmp.Or(e.Variant, "-"), why)
 	}
 	return t.Flush()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -119,23 +120,23 @@ func (t *trial) outcomesLine(st *experiments.State, now time.Time) (line string)
 // printWatch prints whether an experiment is watched, and what its next step waits for.
 func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
 	if unwatched != "" {
-		fmt.Fprintf(w, "NOT WATCHED: %s\n", unwatched)
+		display.Printf(w, "NOT WATCHED: %s\n", unwatched)
 	}
 	if l := trail.Looked; l != nil && e.State == experiment.Running {
 		then := ""
 		if l.Share != 0 && l.Share != e.Share { // the next look is seconds away
 			then = fmt.Sprintf(", when it had %g%% of its slots", float64(l.Share)/100)
 		}
-		fmt.Fprintf(w, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
+		display.Printf(w, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
 		printInputs(w, l.Inputs)
 		printEvidence(w, l, now)
 	}
 	if h := trail.Hold; h != nil {
-		fmt.Fprintf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
+		display.Printf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
 		if h.Why != "" {
-			fmt.Fprintf(w, ": %s", h.Why)
+			display.Printf(w, ": %s", h.Why)
 		}
-		fmt.Fprintf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+		display.Printf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
 	}
 }
 
@@ -145,9 +146,9 @@ func printDecisions(w io.Writer, trail experiments.Trail) {
 		fmt.Fprintln(w)
 	}
 	for _, d := range trail.Decisions {
-		fmt.Fprintf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
+		display.Printf(w, "%s  %s %s", d.When.Format(time.RFC3339), d.By, d.What)
 		if d.Why != "" {
-			fmt.Fprintf(w, ": %s", d.Why)
+			display.Printf(w, ": %s", d.Why)
 		}
 		fmt.Fprintln(w)
 		printInputs(w, d.Inputs)
@@ -160,15 +161,15 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 		return
 	}
 	if l.Anew != "" {
-		fmt.Fprintf(w, "    evidence began anew at %s: %s\n", l.Since.Format(time.RFC3339), l.Anew)
+		display.Printf(w, "    evidence began anew at %s: %s\n", l.Since.Format(time.RFC3339), l.Anew)
 	}
 	newest := "no answer has come"
 	if !l.Newest.IsZero() {
 		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
 	}
-	fmt.Fprintf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
+	display.Printf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 	if o := l.Outcomes; o != nil {
-		fmt.Fprintf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
+		display.Printf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
 	}
 }
 
@@ -181,6 +182,6 @@ func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
 
 func printInputs(w io.Writer, all []string) {
 	for _, line := range all {
-		fmt.Fprintf(w, "    %s\n", line)
+		display.Printf(w, "    %s\n", line)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,7 +117,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	shown := statusShown{Unwatched: unwatched, experimentShown: as, Trail: trail}
 	// What coordinators know is told whether Kafka answers or not, and before it is asked.
 	if w := t.out; !output.JSON() {
-		fmt.Fprintf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
+		display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
 		if of.Unfit != "" {
 			fmt.Fprintln(w, unfitLine(&of))
 		}
@@ -175,10 +174,10 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	if err := output.Write(t.out, shown, func(w io.Writer) error {
 		if shown.Changed != "" {
-			fmt.Fprintf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
+			display.Printf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
 		}
 		if shown.Unread != "" {
-			fmt.Fprintf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
+			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
 		if err := printReport(w, &r, q.alpha); err != nil {
 			return err
@@ -191,10 +190,10 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			}
 		}
 		if others > 0 {
-			fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", others, q.topic)
+			display.Printf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", others, q.topic)
 		}
 		if strange.N > 0 {
-			fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
+			display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
 		}
 		return nil
 	}); err != nil {
@@ -352,21 +351,21 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
 		return nil
 	}
-	fmt.Fprintf(w, "answers from %s to %s\n\n", r.First, r.Last)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
+	display.Printf(w, "answers from %s to %s\n\n", r.First, r.Last)
+	t := display.NewTable(w)
+	t.Printf("VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
 	for _, action := range r.Actions {
-		fmt.Fprint(t, "\tDID ", strings.ToUpper(action))
+		t.Printf("\tDID %s", strings.ToUpper(action))
 	}
-	fmt.Fprintln(t)
+	t.Printf("\n")
 	for _, a := range r.Arms {
 		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
-		fmt.Fprintf(t, "%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
+		t.Printf("%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
 			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
 		for _, n := range a.Did {
-			fmt.Fprint(t, "\t", part(n))
+			t.Printf("\t%s", part(n))
 		}
-		fmt.Fprintln(t)
+		t.Printf("\n")
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -378,17 +377,17 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 			by = append(by, fmt.Sprintf("%s %s in %d answers", x.Model, x.Version, x.Answers))
 		}
 		if len(by) > 0 {
-			fmt.Fprintf(w, "%s is ranked by %s\n", a.Variant, strings.Join(by, ", "))
+			display.Printf(w, "%s is ranked by %s\n", a.Variant, strings.Join(by, ", "))
 		}
 	}
 	for _, a := range r.Arms {
 		for _, says := range a.Changed() {
-			fmt.Fprintf(w, "CHANGED: %s; what is compared pools them, and --since tells the last apart\n", says)
+			display.Printf(w, "CHANGED: %s; what is compared pools them, and --since tells the last apart\n", says)
 		}
 	}
 	for _, a := range r.Arms {
 		if a.Undrafted > 0 {
-			fmt.Fprintf(w, "%d answers of %s were not drafted: only the first model ranked them; their receipts say why\n", a.Undrafted, a.Variant)
+			display.Printf(w, "%d answers of %s were not drafted: only the first model ranked them; their receipts say why\n", a.Undrafted, a.Variant)
 		}
 	}
 	last := ""
@@ -398,9 +397,9 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 			if err := t.Flush(); err != nil { // the table of the variant before
 				return err
 			}
-			fmt.Fprintf(w, "\n%s beside %s:\n", e.Variant, r.Control)
+			display.Printf(w, "\n%s beside %s:\n", e.Variant, r.Control)
 		}
-		fmt.Fprintf(t, "  %s\t%s\n", e.What, effect(&e))
+		t.Printf("  %s\t%s\n", e.What, effect(&e))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -411,9 +410,9 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	fmt.Fprintln(w)
 	if len(r.Arms) > 1 {
 		if p := r.Split.P; p < alpha/10 {
-			fmt.Fprintf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
+			display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
 		} else {
-			fmt.Fprintf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
+			display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
 		}
 	}
 	for _, n := range []struct {
@@ -428,7 +427,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
 	} {
 		if n.count > 0 {
-			fmt.Fprintf(w, "%d %s\n", n.count, n.what)
+			display.Printf(w, "%d %s\n", n.count, n.what)
 		}
 	}
 	return nil
@@ -436,20 +435,20 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 
 // printDrafts prints what viewers prefer of two models that draft pages.
 func printDrafts(w io.Writer, r *compare.Report) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := display.NewTable(w)
 	last := ""
 	for _, d := range r.Drafts {
 		if d.Variant != last {
 			last = d.Variant
-			fmt.Fprintf(t, "\n%s, drafted by %s and %s; %s wins by more of its items:\n", d.Variant, d.Teams[0], d.Teams[1], d.Teams[1])
-			fmt.Fprint(t, "ACTION\tBY\tWINS\tLOSSES\tTIES\tΔ\n")
+			t.Printf("\n%s, drafted by %s and %s; %s wins by more of its items:\n", d.Variant, d.Teams[0], d.Teams[1], d.Teams[1])
+			t.Printf("ACTION\tBY\tWINS\tLOSSES\tTIES\tΔ\n")
 		}
 		row := func(by string, x interleave.Tally) {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", d.Action, by, x.Wins, x.Losses, x.Ties, text(x.Delta(), "%+.3g"))
+			t.Printf("%s\t%s\t%d\t%d\t%d\t%s\n", d.Action, by, x.Wins, x.Losses, x.Ties, text(x.Delta(), "%+.3g"))
 		}
 		row("impression", d.Impressions)
 		row("viewer", d.Units)
-		fmt.Fprintf(t, "%s\tfirst item\t%d\t%d\t\t%s\n", d.Action, d.First[1], d.First[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
+		t.Printf("%s\tfirst item\t%d\t%d\t\t%s\n", d.Action, d.First[1], d.First[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
 	}
 	return t.Flush()
 }

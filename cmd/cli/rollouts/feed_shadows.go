@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -137,35 +136,35 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 		}
 	}
 	if beyond > 0 {
-		fmt.Fprintf(w, "\n%d rankings are of pairs beyond those that are told apart\n", beyond)
+		display.Printf(w, "\n%d rankings are of pairs beyond those that are told apart\n", beyond)
 	}
 	return nil
 }
 
 func writeShadow(w io.Writer, r *shadow.Report) error {
-	fmt.Fprintf(w, "%s %s as a shadow of %s, in %d answers of feed %s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "  overlap at 10\t%.3g\n  overlap at limit\t%.3g\n  RBO\t%.3g\n  Kendall tau-b\t%s\n  items of other authors\t%s\n", r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift))
-	fmt.Fprintf(t, "  ns a candidate\t%.4g\tserved %.4g\n", r.ShadowCost.Nanos, r.ServedCost.Nanos)
-	fmt.Fprintf(t, "\n  SCORES\tSERVED\tSHADOW\tSHIFT\n")
+	display.Printf(w, "%s %s as a shadow of %s, in %d answers of feed %s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed)
+	t := display.NewTable(w)
+	t.Printf("  overlap at 10\t%.3g\n  overlap at limit\t%.3g\n  RBO\t%.3g\n  Kendall tau-b\t%s\n  items of other authors\t%s\n", r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift))
+	t.Printf("  ns a candidate\t%.4g\tserved %.4g\n", r.ShadowCost.Nanos, r.ServedCost.Nanos)
+	t.Printf("\n  SCORES\tSERVED\tSHADOW\tSHIFT\n")
 	for _, x := range r.Scores {
-		fmt.Fprintf(t, "  %g%%\t%s\t%s\t%s\n", 100*x.Quantile, optional(x.Served, "%.4g"), optional(x.Shadow, "%.4g"), optional(x.Shift, "%+.4g"))
+		t.Printf("  %g%%\t%s\t%s\t%s\n", 100*x.Quantile, optional(x.Served, "%.4g"), optional(x.Shadow, "%.4g"), optional(x.Shift, "%+.4g"))
 	}
-	fmt.Fprintf(t, "\n  TYPES\tSERVED\tSHADOW\n")
+	t.Printf("\n  TYPES\tSERVED\tSHADOW\n")
 	for _, x := range r.Types {
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", x.Type, share(&x.Served), share(&x.Shadow))
+		t.Printf("  %s\t%s\t%s\n", x.Type, share(&x.Served), share(&x.Shadow))
 	}
-	fmt.Fprintf(t, "\n  AUTHORS\tSERVED\tSHADOW\n")
+	t.Printf("\n  AUTHORS\tSERVED\tSHADOW\n")
 	for _, x := range r.Authors {
-		missed := ""
+		missed := display.Cells("")
 		if x.Missed > 0 {
-			missed = fmt.Sprintf("\tbut for %d items at most", x.Missed)
+			missed = display.Cells(fmt.Sprintf("\tbut for %d items at most", x.Missed))
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s%s\n", x.Entity, share(&x.Served), share(&x.Shadow), missed)
+		t.Printf("  %s\t%s\t%s%s\n", x.Entity, share(&x.Served), share(&x.Shadow), missed)
 	}
-	fmt.Fprintf(t, "\n  FEATURES MISSING\tSERVED\tSHADOW\n")
+	t.Printf("\n  FEATURES MISSING\tSERVED\tSHADOW\n")
 	for _, x := range r.Lacking {
-		fmt.Fprintf(t, "  %s\t%s\t%s\n", x.Feature, share(x.Served), share(x.Shadow))
+		t.Printf("  %s\t%s\t%s\n", x.Feature, share(x.Served), share(x.Shadow))
 	}
 	return t.Flush()
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -306,15 +305,15 @@ func listFeeds(ctx context.Context, s *feedStore, _ []string) (any, func(io.Writ
 }
 
 func writeFeeds(w io.Writer, all []feedShown) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tMODEL\tTYPES\tORIGIN\tFAULT")
+	t := display.NewTable(w)
+	t.Printf("NAME\tMODEL\tTYPES\tORIGIN\tFAULT\n")
 	for _, f := range all {
 		types := "all"
 		if len(f.Types) > 0 {
 			types = strings.Trim(fmt.Sprint(f.Types), "[]")
 		}
 		fault, _, _ := strings.Cut(f.Fault, "\n")
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", f.Name, f.Model, types, f.origin(), fault)
+		t.Printf("%s\t%s\t%s\t%s\t%s\n", f.Name, f.Model, types, f.origin(), fault)
 	}
 	return t.Flush()
 }
@@ -450,10 +449,10 @@ func feedHistory(ctx context.Context, s *feedStore, args []string) (any, func(io
 
 // writeEvents prints the changes of a document.
 func writeEvents(w io.Writer, events []cluster.Event) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tWHO")
+	t := display.NewTable(w)
+	t.Printf("WHEN\tWHAT\tVERSION\tWHO\n")
 	for _, e := range events {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
+		t.Printf("%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
 	}
 	return t.Flush()
 }

@@ -43,6 +43,7 @@ such were refused, stands behind two: millrace model drop NAME -- -1.`,
 			}
 			return err
 		}
+		r.overrideWay = a.OverrideWay()
 		return r.drop(ctx, args[0], args[1], over, a.Of(c))
 	})
 	a.Flags(c)
@@ -162,8 +163,8 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 	}
 	if until := pagesUntil(events, v); time.Now().Before(until) {
 		return &millrace.Error{
-			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is in use by pages: who began while it ranked may ask for more until %s", v, until.UTC().Format("2006-01-02 15:04:05Z")),
-			WayOut: "wait until then, or say --override with the cluster's name: such pages are refused then, and begin anew",
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s may be in use by pages: who began while it ranked may ask for more until %s, and whether anybody did is written down nowhere", v, until.UTC().Format("2006-01-02 15:04:05Z")),
+			WayOut: fmt.Sprintf("wait until then, or %s: such pages, if there are any, are refused then, and begin anew", r.overrideWay),
 		}
 	}
 	return nil

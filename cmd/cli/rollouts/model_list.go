@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -53,12 +52,12 @@ func (r *rollout) list(ctx context.Context, output *display.Form) error {
 }
 
 func writeModels(w io.Writer, all []listedModel) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tVERSION\tSTATE\tNODES\tCHECKSUM")
+	t := display.NewTable(w)
+	t.Printf("NAME\tVERSION\tSTATE\tNODES\tCHECKSUM\n")
 	var refusals []string
 	for _, m := range all {
 		if m.BuiltIn {
-			fmt.Fprintf(t, "%s\t%s\tbuilt in\tall\t-\n", m.Name, m.Version)
+			t.Printf("%s\t%s\tbuilt in\tall\t-\n", m.Name, m.Version)
 			continue
 		}
 		state := "published"
@@ -82,7 +81,7 @@ func writeModels(w io.Writer, all []listedModel) error {
 				refusals = append(refusals, fmt.Sprintf("%s %s: %s %s", m.Name, m.Version, a.Node, a))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%.12s\n", m.Name, m.Version, state, admitted, len(m.Nodes), m.Checksum)
+		t.Printf("%s\t%s\t%s\t%d of %d\t%.12s\n", m.Name, m.Version, state, admitted, len(m.Nodes), m.Checksum)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -99,10 +98,10 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 		return err
 	}
 	return output.Write(r.out, eventsShown(events), func(w io.Writer) error {
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO")
+		t := display.NewTable(w)
+		t.Printf("WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO\n")
 		for _, e := range events {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+			t.Printf("%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
 		}
 		return t.Flush()
 	})

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -255,7 +254,7 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
 	}
 	refused, unheard := 0, 0
-	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
+	t := display.NewTable(r.out)
 	for _, a := range all {
 		switch a.State {
 		case stateAdmitted:
@@ -264,7 +263,11 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 		default:
 			refused++
 		}
-		fmt.Fprintf(t, "%s\t%s\n", a.Node, strings.ReplaceAll(a.String(), "\n", "\n\t"))
+		node := string(a.Node)
+		for says := range strings.SplitSeq(a.String(), "\n") {
+			t.Printf("%s\t%s\n", node, says)
+			node = ""
+		}
 	}
 	if err := t.Flush(); err != nil || refused+unheard == 0 {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
+	"github.com/millrace/millrace/relevance/shadow"
 )
 
 // Of several variants each has its table below its own heading.
@@ -86,5 +87,18 @@ func TestStatusNamesTheUnit(t *testing.T) {
 	}
 	if shown := reportOf(&r, 0.05); shown.Units != r.Units || shown.Arms[0].Weight != 33.34 {
 		t.Errorf("%+v", shown)
+	}
+}
+
+// Names of records are the producers': none makes a line of the report.
+func TestShadowsHoldWhatOthersWrote(t *testing.T) {
+	const evil = "member:\x1b[2Jevil\n99  fake"
+	var b strings.Builder
+	r := shadow.Report{Authors: []shadow.Author{{Entity: evil, Missed: 3}}, Types: []shadow.Type{{Type: evil}}, Lacking: []shadow.Feature{{Feature: evil}}}
+	if err := writeShadows(&b, []shadow.Report{r}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(b.String(), "\x1b") || strings.Contains(b.String(), "\n99") || strings.Count(b.String(), `member:\u001b[2Jevil\u000a99  fake  `) != 3 || !strings.Contains(b.String(), "%  but for 3 items at most\n") {
+		t.Errorf("%s", b.String())
 	}
 }

@@ -32,6 +32,8 @@ type rollout struct {
 	failed *cluster.Condemned
 	feeds  *feedStore
 	who    string
+	// overrideWay is [command.Act.OverrideWay], of commands that have one.
+	overrideWay string
 }
 
 // The ways out of refusals.

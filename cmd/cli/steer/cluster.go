@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,8 +61,8 @@ func clusterShow(cm *clusters.Flags) *cobra.Command {
 
 func writeLook(w io.Writer, l clusters.Look) error {
 	h := l.Health
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
+	t := display.NewTable(w)
+	t.Printf("assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
 	for _, n := range h.Nodes {
 		state := n.State
 		if state != cluster.NodeAlive {
@@ -75,18 +74,24 @@ func writeLook(w io.Writer, l clusters.Look) error {
 		if n.Keeps != "" {
 			state += ", backs up " + n.Keeps
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
+		t.Printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
 	}
 	if faults := l.Faults(); len(faults) > 0 {
-		fmt.Fprintf(t, "\nnot well:\n  %s\n", strings.Join(faults, "\n  "))
+		t.Printf("\nnot well:\n")
+		for _, f := range faults {
+			t.Printf("  %s\n", f)
+		}
 		if way := l.WayOut(); way != "" {
-			fmt.Fprintf(t, "  way out: %s\n", way)
+			t.Printf("  way out: %s\n", way)
 		}
 	} else {
-		fmt.Fprintln(t, "\nall is well")
+		t.Printf("\nall is well\n")
 	}
 	if warnings := h.Warnings(); len(warnings) > 0 {
-		fmt.Fprintf(t, "\nto be looked after:\n  %s\n", strings.Join(warnings, "\n  "))
+		t.Printf("\nto be looked after:\n")
+		for _, x := range warnings {
+			t.Printf("  %s\n", x)
+		}
 	}
 	return t.Flush()
 }
@@ -272,7 +277,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
 		return cluster.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
-			WayOut: clusters.RestoreWayOut + "; if that is meant, say --override with the cluster's name",
+			WayOut: clusters.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
 		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,8 +101,8 @@ func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
 }
 
 func writeMembers(w io.Writer, members []shownMember) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tADDRESS\tZONE\tWEIGHT\tSTATE\tHOSTS\tREADY\tKEPT\tMIB\tFREE MIB\tMEMORY MIB\t")
+	t := display.NewTable(w)
+	t.Printf("NODE\tADDRESS\tZONE\tWEIGHT\tSTATE\tHOSTS\tREADY\tKEPT\tMIB\tFREE MIB\tMEMORY MIB\t\n")
 	for _, m := range members {
 		var marks []string
 		for word, is := range map[string]bool{"draining": m.Marks.Draining, "added": m.Marks.Added, "given up": m.Marks.Lost, "backs up": m.BacksUp} {
@@ -116,7 +115,7 @@ func writeMembers(w io.Writer, members []shownMember) error {
 		if m.GoneFrom != nil {
 			state += " since " + m.GoneFrom.Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\t%d\t%d\t%d\t%.1f\t%d\t%d\t%s\n", m.ID, m.Addr, m.Zone, m.Weight, state, m.Hosts, m.Ready, m.Held, float64(m.Bytes)/(1<<20), m.Free>>20, m.Memory>>20, strings.Join(marks, ", "))
+		t.Printf("%s\t%s\t%s\t%v\t%s\t%d\t%d\t%d\t%.1f\t%d\t%d\t%s\n", m.ID, m.Addr, m.Zone, m.Weight, state, m.Hosts, m.Ready, m.Held, float64(m.Bytes)/(1<<20), m.Free>>20, m.Memory>>20, strings.Join(marks, ", "))
 	}
 	return t.Flush()
 }

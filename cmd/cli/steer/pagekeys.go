@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -140,8 +139,8 @@ func (p *pageKeys) write(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "no key yet: the first broker that starts makes it")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SIGNS FROM\tITS TOKENS ARE TAKEN")
+	t := display.NewTable(w)
+	t.Printf("SIGNS FROM\tITS TOKENS ARE TAKEN\n")
 	for _, k := range p.Keys {
 		from, taken := "the first", "always"
 		if k.SignsFrom != nil {
@@ -153,7 +152,7 @@ func (p *pageKeys) write(w io.Writer) error {
 		case k.Until != nil:
 			taken = "until " + display.ShortTime(*k.Until)
 		}
-		fmt.Fprintf(t, "%s\t%s\n", from, taken)
+		t.Printf("%s\t%s\n", from, taken)
 	}
 	return t.Flush()
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -200,14 +199,14 @@ func showProposal(w io.Writer, p *coordinator.Proposal, output *display.Form) er
 
 func (out *shownProposal) write(w io.Writer) error {
 	fmt.Fprintf(w, "%s: %d moves, %.1f MiB, %d replicas of each partition\n\n", out.Why, len(out.Moves), float64(out.Bytes)/(1<<20), out.Wanted)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tPARTITIONS NOW\tAFTER\tMIB NOW\tAFTER")
+	t := display.NewTable(w)
+	t.Printf("NODE\tPARTITIONS NOW\tAFTER\tMIB NOW\tAFTER\n")
 	for _, n := range out.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.1f\t%.1f\n", n.ID, n.Before, n.After, float64(n.BytesBefore)/(1<<20), float64(n.BytesAfter)/(1<<20))
+		t.Printf("%s\t%d\t%d\t%.1f\t%.1f\n", n.ID, n.Before, n.After, float64(n.BytesBefore)/(1<<20), float64(n.BytesAfter)/(1<<20))
 	}
-	fmt.Fprintln(t)
+	t.Printf("\n")
 	for _, c := range out.Checks {
-		fmt.Fprintf(t, "%s\t%s\n", c.Gravity, c.What)
+		t.Printf("%s\t%s\n", c.Gravity, c.What)
 	}
 	return t.Flush()
 }
@@ -378,35 +377,35 @@ type shownStatus struct {
 }
 
 func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, leads bool) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := display.NewTable(w)
 	now := time.Now()
 	if leads {
-		fmt.Fprintf(t, "coordinator %s leads since %s\n", leader.Name, leader.Since.Format(time.RFC3339))
+		t.Printf("coordinator %s leads since %s\n", leader.Name, leader.Since.Format(time.RFC3339))
 	} else {
-		fmt.Fprintln(t, "NO coordinator leads: nothing is carried out or repaired until one runs")
+		t.Printf("NO coordinator leads: nothing is carried out or repaired until one runs\n")
 	}
 	for _, a := range s.Notes.Alarms {
-		fmt.Fprintf(t, "ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
+		t.Printf("ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
 	}
 	for id, since := range s.Notes.Gone {
-		fmt.Fprintf(t, "%s is gone since %s\n", id, since.Format(time.RFC3339))
+		t.Printf("%s is gone since %s\n", id, since.Format(time.RFC3339))
 	}
 	if s.Plan == nil {
-		fmt.Fprintln(t, "there has been no plan yet: see millrace cluster plan")
+		t.Printf("there has been no plan yet: see millrace cluster plan\n")
 		return t.Flush()
 	}
 	pr := s.Progress(now)
-	fmt.Fprintf(t, "\nplan %s (%s) by %s: %s\n%s\n\nNODE\tBEFORE\tNOW\tAFTER\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	t.Printf("\nplan %s (%s) by %s: %s\n%s\n\nNODE\tBEFORE\tNOW\tAFTER\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
 	for _, n := range pr.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
+		t.Printf("%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
 	}
 	if len(pr.UnderWay) > 0 {
-		fmt.Fprintln(t, "\nUNDER WAY\tMIB\tREPLICA\tFOR\t")
+		t.Printf("\nUNDER WAY\tMIB\tREPLICA\tFOR\t\n")
 		writeMoves(t, pr.UnderWay)
 	}
-	fmt.Fprintln(t)
+	t.Printf("\n")
 	for _, e := range s.Plan.Log[max(0, len(s.Plan.Log)-5):] {
-		fmt.Fprintf(t, "%s\t%s\n", e.When.Format(time.RFC3339), e.What)
+		t.Printf("%s\t%s\n", e.When.Format(time.RFC3339), e.What)
 	}
 	return t.Flush()
 }
@@ -414,12 +413,12 @@ func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, lea
 // maxShownMoves bounds what status prints; JSON has all.
 const maxShownMoves = 20
 
-func writeMoves(w io.Writer, moves []coordinator.MoveProgress) {
+func writeMoves(t *display.Table, moves []coordinator.MoveProgress) {
 	for _, m := range moves[:min(len(moves), maxShownMoves)] {
-		fmt.Fprintf(w, "%s\t%.1f\t%s\t%.0f s\t%s\n", m.Move, float64(m.Bytes)/(1<<20), m.Replica, m.Seconds, m.Detail)
+		t.Printf("%s\t%.1f\t%s\t%.0f s\t%s\n", m.Move, float64(m.Bytes)/(1<<20), m.Replica, m.Seconds, m.Detail)
 	}
 	if more := len(moves) - maxShownMoves; more > 0 {
-		fmt.Fprintf(w, "and %d more\n", more)
+		t.Printf("and %d more\n", more)
 	}
 }
 
@@ -444,27 +443,27 @@ func clusterExplain(cm *clusters.Flags) *cobra.Command {
 }
 
 func writeExplanation(w io.Writer, x coordinator.Explanation) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "partition %d, %d replicas wanted\n\n", x.Partition, x.Wanted)
+	t := display.NewTable(w)
+	t.Printf("partition %d, %d replicas wanted\n\n", x.Partition, x.Wanted)
 	for _, r := range x.Replicas {
 		since := ""
 		if !r.Since.IsZero() {
 			since = " since " + r.Since.Format(time.RFC3339)
 		}
-		fmt.Fprintf(t, "%s\tis here: %s%s\t%s\n", r.Node, r.State, since, r.Why)
+		t.Printf("%s\tis here: %s%s\t%s\n", r.Node, r.State, since, r.Why)
 		if r.Reason != "" || r.Detail != "" {
-			fmt.Fprintf(t, "\t%s: %s\n", r.Reason, r.Detail)
+			t.Printf("\t%s: %s\n", r.Reason, r.Detail)
 		}
 	}
 	for _, v := range x.Elsewhere {
 		if v.OK {
-			fmt.Fprintf(t, "%s\tmay host it\t%s\n", v.Node, v.Detail)
+			t.Printf("%s\tmay host it\t%s\n", v.Node, v.Detail)
 		} else {
-			fmt.Fprintf(t, "%s\tmay not host it: %s\t%s\n", v.Node, v.Rule, v.Detail)
+			t.Printf("%s\tmay not host it: %s\t%s\n", v.Node, v.Rule, v.Detail)
 		}
 	}
 	if len(x.Moves) > 0 {
-		fmt.Fprintln(t, "\nmoves of the last plan:")
+		t.Printf("\nmoves of the last plan:\n")
 		writeMoves(t, x.Moves)
 	}
 	return t.Flush()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,10 +150,10 @@ func writeLetters(w io.Writer, letters []letterRow, limit int) error {
 		fmt.Fprintln(w, "no dead letters")
 		return nil
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "OFFSET\tTIME\tFROM\tREASON\tDETAIL")
+	table := display.NewTable(w)
+	table.Printf("OFFSET\tTIME\tFROM\tREASON\tDETAIL\n")
 	for _, d := range letters {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Offset, d.Time, d.Source, d.Reason, d.Detail)
+		table.Printf("%d\t%s\t%s\t%s\t%s\n", d.Offset, d.Time, d.Source, d.Reason, d.Detail)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -248,7 +247,7 @@ func readLetter(ctx context.Context, l *reach.LogFlags, d kafka.DeadLetter) (let
 func (d letterShown) write(w io.Writer) error {
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(w, "%s: %s\n", name, value)
+			display.Printf(w, "%s: %s\n", name, value)
 		}
 	}
 	line("offset", fmt.Sprint(d.Offset))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -155,8 +154,8 @@ func encodeReplay(w io.Writer, letters []*nodev1.ReplayedLetter, applied bool) e
 }
 
 func writeReplay(w io.Writer, letters []*nodev1.ReplayedLetter) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "OFFSET\tFROM\tWAS REFUSED FOR\tRECORD\tNOW")
+	t := display.NewTable(w)
+	t.Printf("OFFSET\tFROM\tWAS REFUSED FOR\tRECORD\tNOW\n")
 	for _, l := range letters {
 		now := "goes to " + l.Topic
 		switch {
@@ -165,7 +164,7 @@ func writeReplay(w io.Writer, letters []*nodev1.ReplayedLetter) {
 		case l.Unjudged:
 			now += ", where only a partitioner can judge it"
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\n", l.Offset, display.Printable(l.Source), display.Printable(l.Reason), display.Printable(l.Id), now)
+		t.Printf("%d\t%s\t%s\t%s\t%s\n", l.Offset, display.Printable(l.Source), display.Printable(l.Reason), display.Printable(l.Id), now)
 	}
 	t.Flush()
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -88,16 +87,23 @@ func schemasShownOf(log *schemalog.Log, known *schemas.Snapshot) *schemasShown {
 }
 
 func (all *schemasShown) write(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "FINGERPRINT\tNAME\tSTATE\tBY\tAT")
+	table := display.NewTable(w)
+	table.Printf("FINGERPRINT\tNAME\tSTATE\tBY\tAT\n")
 	for _, s := range all.Schemas {
-		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Fingerprint, s.Name, s.State, s.By, s.At), "\t"))
+		table.Printf("%s\t%s\t%s", s.Fingerprint, s.Name, s.State)
+		if s.By+s.At != "" {
+			table.Printf("\t%s", s.By)
+		}
+		if s.At != "" {
+			table.Printf("\t%s", s.At)
+		}
+		table.Printf("\n")
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, n := range all.Notes {
-		fmt.Fprintf(w, "NOTE: %s\n", n)
+		display.Printf(w, "NOTE: %s\n", n)
 	}
 	return nil
 }

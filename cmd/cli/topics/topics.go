@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,33 +123,33 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 }
 
 func (s *topicsShown) write(w io.Writer) error {
-	fmt.Fprintf(w, "Kafka cluster %s\n", s.Kafka)
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tCLEANUP\tKEPT")
+	display.Printf(w, "Kafka cluster %s\n", s.Kafka)
+	table := display.NewTable(w)
+	table.Printf("TOPIC\tPARTITIONS\tCLEANUP\tKEPT\n")
 	for _, t := range s.Topics {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
+		table.Printf("%s\t%d\t%s\t%s\n", t.Name, t.Partitions, t.Cleanup, t.kept)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	for _, warning := range s.Warnings {
-		fmt.Fprintf(w, "WARNING: %s\n", warning)
+		display.Printf(w, "WARNING: %s\n", warning)
 	}
 	for _, g := range s.Groups {
 		now := time.Now()
-		fmt.Fprintf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", g.Group, g.Instance,
+		display.Printf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", g.Group, g.Instance,
 			now.Sub(g.At).Round(time.Millisecond), now.Sub(g.of.Through()).Round(time.Millisecond))
 		if g.Silent != "" {
-			fmt.Fprintf(w, "  %s\n", g.Silent)
+			display.Printf(w, "  %s\n", g.Silent)
 		}
 		for _, topic := range slices.Sorted(maps.Keys(g.Carries)) {
-			fmt.Fprintf(w, "  %s carries %s\n", topic, g.Carries[topic])
+			display.Printf(w, "  %s carries %s\n", topic, g.Carries[topic])
 		}
 		if g.OtherLog != "" {
-			fmt.Fprintf(w, "  %s\n", g.OtherLog)
+			display.Printf(w, "  %s\n", g.OtherLog)
 		}
 		for _, at := range g.Stuck {
-			fmt.Fprintf(w, "  %s\n", at.Says)
+			display.Printf(w, "  %s\n", at.Says)
 		}
 	}
 	return nil

@@ -32,7 +32,8 @@ import (
 )
 
 // MaxUnits bounds the units of an experiment that are told apart; what comes
-// after them is counted as [Report.Beyond]. A unit takes some 160 bytes.
+// after them is counted as [Report.Beyond]. A unit takes some 130 bytes, however
+// long its name is, and some 40 more once it has done something.
 const MaxUnits = 5_000_000
 
 // horizon is at how many units, of two arms together, intervals are narrowest.
@@ -45,9 +46,10 @@ type Tally struct {
 	arms    []arm // by name
 	shares  []float64
 	control int // of arms
-	units   map[string]met
+	units   map[unitKey]met
 	actions []string
-	did     map[string]did  // by unit
+	did     map[unitKey]did // by unit
+	room    func() bool     // whether there is any for a unit more; nil: there is
 	acted   []millrace.Time // by action: the newest answer with an item that it was done with
 	basis   Basis
 	since   millrace.Time
@@ -90,7 +92,7 @@ type arm struct {
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), units: map[string]met{}, did: map[string]did{}, most: MaxCredited}
+	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), units: map[unitKey]met{}, did: map[unitKey]did{}, most: MaxCredited}
 	t.report.Units = "viewers"
 	if attribute, is := strings.CutPrefix(d.Rule.Unit, "attribute "); is {
 		t.report.Units = "values of " + attribute
@@ -132,6 +134,17 @@ func (t *Tally) CountSince(at millrace.Time) {
 	}
 }
 
+// Within has the tally ask whether there is room for a unit more, before it takes
+// one that it does not know.
+func (t *Tally) Within(room func() bool) { t.room = room }
+
+// Units returns how many units it keeps: those that met something, and those that
+// did something, each.
+func (t *Tally) Units() int { return len(t.units) + len(t.did) }
+
+// full reports whether no unit more may be kept beside so many.
+func (t *Tally) full(kept int) bool { return kept >= MaxUnits || t.room != nil && !t.room() }
+
 // On has what is added after this count only if the basis has it.
 func (t *Tally) On(b Basis) { t.basis = b }
 
@@ -170,13 +183,14 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	}
 	a.Latest = max(a.Latest, r.Time)
-	was, again := t.units[e.Unit]
+	unit := keyOf(e.Unit)
+	was, again := t.units[unit]
 	switch {
 	case again && was.arm != int32(at):
 		if was.arm >= 0 { // told once
 			t.report.Crossed++
 			was.arm = ^was.arm
-			t.units[e.Unit] = was
+			t.units[unit] = was
 		}
 		return
 	case again && r.Time >= was.at:
@@ -186,7 +200,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		if was.step == t.steps && was.at >= t.since {
 			a.Fresh--
 		}
-	case len(t.units) >= MaxUnits:
+	case t.full(len(t.units)):
 		t.report.Beyond++
 		return
 	default:
@@ -198,7 +212,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	if m.step == t.steps && m.at >= t.since {
 		a.Fresh++
 	}
-	t.units[e.Unit] = m
+	t.units[unit] = m
 }
 
 func (t *Tally) arm(variant string) (i int, known bool) {
@@ -219,9 +233,10 @@ func (t *Tally) Did(a *outcome.Act) {
 		return
 	}
 	t.acted[action] = max(t.acted[action], a.Shown)
-	did, again := t.did[e.Unit]
+	unit := keyOf(e.Unit)
+	did, again := t.did[unit]
 	if !again {
-		if len(t.did) >= MaxUnits {
+		if t.full(len(t.did)) {
 			t.report.BeyondActs++
 			return
 		}
@@ -231,7 +246,7 @@ func (t *Tally) Did(a *outcome.Act) {
 	if bit := uint16(1) << action; did.actions&bit == 0 {
 		did.actions |= bit
 		arm.Did[action]++
-		t.did[e.Unit] = did
+		t.did[unit] = did
 	}
 	if arm.pages != nil && a.Drafted == t.name {
 		t.credit(arm, action, did.number, a)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -401,5 +402,32 @@ func TestDraftsAtRandom(t *testing.T) {
 		if found < c.least || found > c.most {
 			t.Errorf("with %v of the clicks %d of %d find a difference", c.next, found, runs)
 		}
+	}
+}
+
+// A unit takes as much as any other, however long its name is, and none beyond the room
+// is taken: callers choose names, and how many.
+func TestUnitsTakeLittle(t *testing.T) {
+	const units = 100_000
+	tally := believing(defined(t, halves))
+	tally.Within(func() bool { return tally.Units() < units })
+	name := func(i int) string { return fmt.Sprintf("%0450d", i) }
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range units + 5 {
+		tally.Add(shown(name(i), "new", 1, 1000))
+	}
+	tally.Add(shown(name(0), "new", 1, 999)) // which is known
+	if took := (heap() - before) / units; took > 250 {
+		t.Errorf("a unit takes %d bytes", took)
+	}
+	got, err := tally.Report(0.05)
+	if err != nil || tally.Units() != units || got.Beyond != 5 || got.Arms[0].Units != units {
+		t.Errorf("%d units, %d beyond, %+v, %v", tally.Units(), got.Beyond, got.Arms, err)
 	}
 }

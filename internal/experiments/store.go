@@ -291,8 +291,9 @@ func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, er
 	return s.check(st, name, src, experiment.Admit)
 }
 
-// compiler is [experiment.Admit]; or [experiment.Serve] where nobody is given a
-// variant who had none, so that what does not fit can be ended.
+// compiler is [experiment.Admit]; [experiment.Steer] of a change of state or share; or
+// [experiment.Serve] where that gives nobody a variant who had none, so that what does
+// not fit can be ended.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
 
 // check holds a document against all others as they were read.
@@ -351,7 +352,7 @@ func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.E
 		if err != nil {
 			return "", nil, nil, err
 		}
-		compile := experiment.Admit
+		compile := experiment.Steer
 		if state == experiment.Paused || state == experiment.Stopped {
 			compile = experiment.Serve
 		}

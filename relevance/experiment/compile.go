@@ -82,28 +82,39 @@ type place struct {
 // reports all that is wrong at once, as an [Error]. Of two definitions that
 // contradict each other the one in the later document is at fault. Known may be
 // nil: then feeds, models and filters are not looked at.
-func Compile(docs []Document, known Known) (*Set, error) { return compileAll(docs, 0, known) }
+func Compile(docs []Document, known Known) (*Set, error) { return compileAll(docs, 0, 0, known) }
 
 // Serve is Compile of documents that were put in place before. What they refer to
 // may have changed since: an experiment that does not fit keeps its slots and is
 // one of the set, but gives nobody a variant, and [Set.Unfit] tells of it.
-func Serve(docs []Document, known Known) (*Set, error) { return compileAll(docs, len(docs), known) }
+func Serve(docs []Document, known Known) (*Set, error) {
+	return compileAll(docs, len(docs), len(docs), known)
+}
 
 // Admit is Serve of documents of which the last is about to be put in place: of
 // that one all that is wrong is refused.
-func Admit(docs []Document, known Known) (*Set, error) { return compileAll(docs, len(docs)-1, known) }
+func Admit(docs []Document, known Known) (*Set, error) {
+	return compileAll(docs, len(docs)-1, len(docs)-1, known)
+}
+
+// Steer is Admit of a last document that only gets another state or share: what its
+// author wrote in vain stays.
+func Steer(docs []Document, known Known) (*Set, error) {
+	return compileAll(docs, len(docs)-1, len(docs), known)
+}
 
 // Unfit returns the documents with experiments that do not fit what is known, nil
 // for none.
 func (s *Set) Unfit() *Error { return errorOf(s.misfits) }
 
-// compileAll compiles documents, of which the first were put in place before.
-func compileAll(docs []Document, served int, known Known) (*Set, error) {
+// compileAll compiles documents. The first were put in place before: so many fit, or
+// did, and so many are as their authors wrote them then.
+func compileAll(docs []Document, served, written int, known Known) (*Set, error) {
 	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, served: served, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
 	for i := range docs {
 		f := &faults{name: docs[i].Name, root: docs[i].root}
 		docs[i].check(f)
-		if i >= served {
+		if i >= written {
 			docs[i].checkMeant(f)
 		}
 		c.faults = append(c.faults, f)

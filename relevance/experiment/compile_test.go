@@ -105,6 +105,43 @@ func TestWhatSetsNothingIsRefused(t *testing.T) {
 	}
 }
 
+// What does nothing, which its author did not mean, is refused by its name; in a
+// document that was put in place before it stays, and its experiments are steered.
+func TestWhatDoesNothingIsRefused(t *testing.T) {
+	const share = "share: 500"
+	guards := func(text string) string { return share + "\n    features: 10\n    guards: {" + text + "}" }
+	for with, want := range map[string]string{
+		guards("refused: 0, empty: 1.5"):                                    "experiments[0].guards.refused: 0 is no limit; write a multiple of the control's, 1 for any more at all, or leave it out",
+		guards("cost: 0.0, empty: 1.5"):                                     "experiments[0].guards.cost: 0.0 is no limit; write a multiple",
+		guards("milliseconds: 0, empty: 1.5"):                               "experiments[0].guards.milliseconds: 0 is no limit; write how many milliseconds",
+		guards("p99: -0, empty: 1.5"):                                       "experiments[0].guards.p99: -0 is no limit; write how many milliseconds",
+		guards("share_of_type: 0, empty: 1.5"):                              "experiments[0].guards.share_of_type: 0 is no limit; write a part such as 0.01",
+		guards("alpha: 0, empty: 1.5"):                                      "experiments[0].guards.alpha: 0 is no limit; write a chance such as 0.01, or leave it out for 0.05",
+		guards("nan: null, empty: 1.5"):                                     "experiments[0].guards.nan: null is no limit",
+		guards("nan: , empty: 1.5"):                                         "experiments[0].guards.nan: nothing is no limit",
+		guards("refused: 1, p99: 0.5, features_missing: 0.1, alpha: 0.01"):  "",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 499], least: 1h}": "experiments[0].ramp.steps: it would never ramp: its last step is 499, and the share is 500 already; write a step above it, lower the share, or leave the ramp out",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 500], least: 1h}": "",
+		share + "\n    outcomes: {topic: 'my clicks', actions: [click]}":    `experiments[0].outcomes.topic: "my clicks" can be no topic; write 1 to 249 letters, digits, '.', '_' and '-', as Kafka has it`,
+		share + "\n    outcomes: {topic: .., actions: [click]}":             `experiments[0].outcomes.topic: ".." can be no topic`,
+		share + "\n    outcomes: {topic: my.clicks_2-x, actions: [click]}":  "",
+	} {
+		d := parse(t, replace(shown, share, with))
+		_, err := Admit([]Document{d}, nil)
+		if (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %v, want %q", with, err, want)
+		}
+		for name, compile := range map[string]func([]Document, Known) (*Set, error){"serves": Serve, "is steered": Steer} {
+			if _, err := compile([]Document{d}, nil); err != nil {
+				t.Errorf("%s, that was there and %s: %v", with, name, err)
+			}
+		}
+	}
+	if _, err := Admit([]Document{parse(t, replace(replace(shown, share, guards("empty: 1.5")+"\n    ramp: {steps: [100], least: 1h}"), "running", "stopped"))}, nil); err != nil {
+		t.Errorf("a ramp that is over: %v", err)
+	}
+}
+
 // A layer of entities divides the entities of one answer: what is one for the
 // answer cannot differ, and there is no viewer to target.
 func TestLayerOfEntities(t *testing.T) {
@@ -121,7 +158,7 @@ func TestLayerOfEntities(t *testing.T) {
 		{set, "interleave: [a, b]", "variants[1].set.interleave: it is one for a whole answer"}, {set, "limit: 3", "variants[1].set.limit: it is one for a whole answer"},
 		{set, "spacing: {entity: 1}", "variants[1].set.spacing: it is one for a whole answer"}, {share, share + "\n    targeting: viewer.a == 1", "targeting: layer density divides entities"},
 		{share, share + "\n    guards: {empty: 1.5}", "guards: layer density divides entities"}, {share, share + "\n    outcomes: {topic: a, actions: [b]}", "outcomes: layer density divides entities"},
-		{share, share + "\n    ramp: {steps: [1], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
+		{share, share + "\n    ramp: {steps: [10000], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
 	} {
 		_, err := Compile([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
 		if err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), "use a layer of viewers") {

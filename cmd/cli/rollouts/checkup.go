@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
@@ -83,11 +82,15 @@ func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Clien
 	if lines, err = t.notes(ctx, st); err != nil {
 		return "", nil, err
 	}
-	lines = append(lines, t.unwatchedLines(st)...)
+	unwatched, outcomes, err := t.unwatchedLines(ctx, st)
+	if err != nil {
+		return "", nil, err
+	}
+	lines = append(lines, unwatched...)
 	if fault := t.Documents.Fault(); fault != nil {
 		lines = append(lines, fault.Error()+"\nwhat cannot be read is removed by millrace experiment drop DOCUMENT --apply")
 	}
-	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), lines, nil
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes, lines, nil
 }
 
 // lack is what nodes do not have of a version.

@@ -195,7 +195,7 @@ func (c *compiler) addLayers(doc int) {
 		if met, ok := c.layersByName[l.Name]; ok {
 			wayOut := "name it otherwise"
 			if met.at.doc != doc {
-				wayOut = "leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent"
+				wayOut = "leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent" + c.oneDocument(met.at)
 			}
 			c.faultf(l.at, ".name", wayOut, "there is a layer %s already%s", l.Name, c.in(met.at))
 			continue
@@ -223,11 +223,25 @@ func (c *compiler) in(at place) string {
 	return ""
 }
 
+// oneDocument is the way out of who meant to change the document in which something
+// stands, by a file of another name.
+func (c *compiler) oneDocument(at place) string {
+	name := c.docs[at.doc].Name
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("; or, to change document %s, say --name %[1]s: a document is named as its file otherwise", name)
+}
+
 func (c *compiler) addExperiments(doc int) {
 	for i, def := range c.docs[doc].Experiments {
 		e := &compiled{Experiment: def, at: place{doc, fmt.Sprintf("experiments[%d]", i)}}
 		if met, ok := c.byName[e.Name]; ok {
-			c.faultf(e.at, ".name", "name it otherwise", "there is an experiment %s already%s", e.Name, c.in(met.at))
+			wayOut := "name it otherwise"
+			if met.at.doc != doc {
+				wayOut += c.oneDocument(met.at)
+			}
+			c.faultf(e.at, ".name", wayOut, "there is an experiment %s already%s", e.Name, c.in(met.at))
 			continue
 		}
 		if len(c.experiments) == MaxExperiments {

@@ -46,7 +46,7 @@ func TestContradictions(t *testing.T) {
 		{"overlap", third, "4501-9499", "3000-4600", "line 7, column 12: experiments[0].slots: experiment fresher in a has slots 3000-3999, 4500 of layer ranking; take others, or stop that one first"},
 		{"held out", third, "4501-9499", "4501-9500", "line 7, column 12: experiments[0].slots: slots 9500 of layer ranking are held out; take others, or make the holdout smaller"},
 		{"no layer", third, "layer: ranking", "layer: rankin", "line 4, column 12: experiments[0].layer: there is no layer rankin; define it, or name another one"},
-		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise"},
+		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise; or, to change document a, say --name a: a document is named as its file otherwise"},
 		{"forced twice", third, "share: 10000", "share: 10000\n    forced: {alice: only}", `line 9, column 13: experiments[0].forced: experiment fresher of the same layer forces "alice" too, for feed home; leave it out of one`},
 		{"same salt", second, "density-1", "ranking-2026", "line 3, column 27: layers[0].salt: layer ranking has it too, so that the two would not be independent; choose another one"},
 		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a; leave it out here: experiments may be of a layer of another document; or name it otherwise"},

@@ -103,8 +103,14 @@ func (o *Outcomes) check(f *faults, at string) {
 		f.addf(at+".actions", fmt.Sprintf("name 1 to %d, such as [click, hide]", maxActions), "%d of them", n)
 	}
 	for i, a := range o.Actions {
-		if a == "" || len(a) > maxActionBytes || slices.Contains(o.Actions[:i], a) {
-			f.addf(fmt.Sprintf("%s.actions[%d]", at, i), "name each action once, as records have it in their type", "%.40q is empty, too long or there before", a)
+		at, wayOut := fmt.Sprintf("%s.actions[%d]", at, i), "name each action once, as records have it in their type"
+		switch {
+		case a == "":
+			f.addf(at, wayOut, "it is empty")
+		case len(a) > maxActionBytes:
+			f.addf(at, wayOut, "%.40q has %d bytes, more than %d", a, len(a), maxActionBytes)
+		case slices.Contains(o.Actions[:i], a):
+			f.addf(at, wayOut, "%.40q is there twice", a)
 		}
 	}
 	if o.Window < 0 || o.Window > maxWindow {
@@ -141,6 +147,7 @@ func (r *Ramp) text() string {
 	return fmt.Sprintf("%v, each for %s and %d viewers", r.Steps, r.Least, r.Viewers)
 }
 
+// text is as a definition has them; empty for none.
 func (g *Guards) text() string {
 	if g == nil {
 		return ""
@@ -148,10 +155,25 @@ func (g *Guards) text() string {
 	var all []string
 	for _, l := range g.limits() {
 		if l.value != 0 {
-			all = append(all, fmt.Sprintf("%s %v", l.name, l.value))
+			all = append(all, fmt.Sprintf("%s: %v", l.name, l.value))
 		}
 	}
-	return fmt.Sprintf("%s; fewer %v, more %v, alpha %v", strings.Join(all, ", "), g.Fewer, g.More, g.Chance())
+	for _, x := range []struct {
+		name   string
+		limits map[string]float64
+	}{{"fewer", g.Fewer}, {"more", g.More}} {
+		var each []string
+		for _, action := range slices.Sorted(maps.Keys(x.limits)) {
+			each = append(each, fmt.Sprintf("%s: %v", action, x.limits[action]))
+		}
+		if len(each) > 0 {
+			all = append(all, fmt.Sprintf("%s: {%s}", x.name, strings.Join(each, ", ")))
+		}
+	}
+	if g.Alpha != 0 {
+		all = append(all, fmt.Sprintf("alpha: %v", g.Alpha))
+	}
+	return "{" + strings.Join(all, ", ") + "}"
 }
 
 // limit is a guard that is a number.

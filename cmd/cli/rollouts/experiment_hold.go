@@ -35,10 +35,21 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 	if of.Rule.Unit == "entity" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
 	}
+	e := &of.Experiment
+	if e.State == experiment.Stopped {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s is stopped, and has no next step", name), WayOut: "hold one of millrace experiment list that runs"}
+	}
 	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %s\n", name, name)
+	switch {
+	case e.Ramp == nil:
+		fmt.Fprintf(t.out, "experiment %s has no ramp, so that only people change its share; one that it is given is held until millrace experiment resume %[1]s\n", name)
+	case e.Ramp.Next(e.Share) == 0:
+		fmt.Fprintf(t.out, "experiment %s is at the last step of its ramp; one that it is given is held until millrace experiment resume %[1]s\n", name)
+	default:
+		fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %[1]s\n", name)
+	}
 	return nil
 }
 

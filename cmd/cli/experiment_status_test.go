@@ -150,7 +150,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\n1 answers of treatment were not drafted: only the first model ranked them; their receipts say why\n",
 		"\nVIEWERS DO NOT FIT THE WEIGHTS (p ", ": something but the hash decides who is in; believe nothing above before you know what\n",
 		"\n3 answers are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic\n", "\n1 answers are of variants that the definition does not have\n",
-		"\nNOT WATCHED: no coordinator has looked at it: is one running, with exposures in its configuration?\n",
+		"\nit runs since ", " ago, and no coordinator has looked at it since; one does within 30s\n",
 		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
 		"\n2 entries of exposures are no exposures that this version reads, or of a time that has not come\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
@@ -245,7 +245,7 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	if !strings.Contains(out, "\ntreatment  50%     1        1 ") || strings.Contains(out, "DO NOT FIT") {
 		t.Errorf("status says\n%s", out)
 	}
-	if out := must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: no coordinator has looked at it") {
+	if out := must("experiment", "list"); strings.Contains(out, "NOT WATCHED") { // it has just begun
 		t.Errorf("list says\n%s", out)
 	}
 	trails, err := experiments.OpenTrails(t.Context(), s.Client)
@@ -256,6 +256,9 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
 		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
 	})
+	if out := must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: guards are blind: there is no topic") {
+		t.Errorf("list says\n%s", out)
+	}
 	if !strings.Contains(out, "    outcomes: all of clicks were read ") || !strings.Contains(out, " ago; the newest is ") || !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
 	}

@@ -98,8 +98,16 @@ func TestReplay(t *testing.T) {
 	forced := shownPage(202, "y", "a", 0, rising, 0)
 	forced[0].Experiments[1].Forced = true
 	rows = append(rows, forced...)
+	empty := shownPage(203, "z", "a", 0.5, rising, 0)[:1]
+	empty[0].ID, empty[0].Place = nil, nil
+	rows = append(rows, empty...)
+	other := shownPage(204, "u", "a", 0.5, rising, 0)
+	for i := range other {
+		other[i].Experiments = nil
+	}
+	rows = append(rows, other...)
 	told, err := replayed(t, rows, "--experiment", "e", "--depth", "3")
-	const want = `202 answers are in FILE; 1 are left out, whose items have no features; 201 are left
+	const want = `205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose variant was forced; 1 are left out, in which experiment e had no part; 1 are left out, whose items have no features; 201 are left
 of 101 viewers who did click:
 
         SHOWN    NEW    DIFFERENCE
@@ -107,7 +115,7 @@ NDCG@3  0.00383  0.997  +0.993 `
 	if err != nil || !strings.HasPrefix(told, want) || !strings.Contains(told, "\nof 101 viewers' first pages 1 would begin with the same 1 items\n") || !strings.Contains(told, "\nMRR     0.203    0.995") {
 		t.Errorf("%v\n%s", err, told)
 	}
-	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "203 answers") {
+	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose items have no features; 203 are left\n") {
 		t.Errorf("%v\n%s", err, told)
 	}
 }

@@ -201,8 +201,13 @@ func (d *decoder) scalar(n *Node, v reflect.Value, path string) {
 		v.SetInt(i)
 	case reflect.Float64:
 		f, err := strconv.ParseFloat(n.Text, 64)
-		if n.Kind != Int && n.Kind != Float || err != nil {
+		switch {
+		case n.Kind != Int && n.Kind != Float:
 			want = "a number"
+		case err != nil || math.IsInf(f, 0) || math.IsNaN(f): // .nan and .inf are none that is read
+			want = "a finite number"
+		}
+		if want != "" {
 			break
 		}
 		v.SetFloat(f)

@@ -334,5 +334,8 @@ func (r *reader) scalar(n *yaml.Node, out *Node) {
 		out.Kind = Float
 	default: // times are texts here
 		out.Kind = String
+		if _, err := strconv.ParseFloat(n.Value, 64); n.Style == 0 && errors.Is(err, strconv.ErrRange) {
+			out.Kind = Float // which is too large for the library
+		}
 	}
 }

@@ -233,6 +233,39 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 	return begun, nil
 }
 
+// Runs returns since when an experiment runs that runs now, as far as the history and
+// the versions that are kept tell; zero: they do not. Before some time it is not asked
+// about: any since then is as good.
+func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Time) (since time.Time, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	if err != nil {
+		return since, err
+	}
+	for _, e := range slices.Backward(events) {
+		if e.What != cluster.Served && e.What != cluster.RolledBack {
+			continue
+		}
+		v := cluster.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}
+		if !s.Documents.Has(v) {
+			return since, nil
+		}
+		body, err := s.Documents.Body(ctx, v)
+		if errors.Is(err, cluster.ErrAway) {
+			return since, err
+		}
+		d, _ := experiment.Parse(v.Name, body) // of one that cannot be read, as far as it can
+		if !slices.ContainsFunc(d.Experiments, func(x experiment.Experiment) bool {
+			return x.Name == of.Experiment.Name && x.State == experiment.Running
+		}) {
+			return since, nil
+		}
+		if since = e.When; since.Before(before) {
+			return since, nil
+		}
+	}
+	return since, nil
+}
+
 // has reports whether a version of a document may have had an experiment: of one
 // that is not kept, or could not be read, it may.
 func (s *Store) has(ctx context.Context, v cluster.Version, name string) bool {
@@ -291,8 +324,9 @@ func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, er
 	return s.check(st, name, src, experiment.Admit)
 }
 
-// compiler is [experiment.Admit]; or [experiment.Serve] where nobody is given a
-// variant who had none, so that what does not fit can be ended.
+// compiler is [experiment.Admit]; [experiment.Steer] of a change of state or share; or
+// [experiment.Serve] where that gives nobody a variant who had none, so that what does
+// not fit can be ended.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
 
 // check holds a document against all others as they were read.

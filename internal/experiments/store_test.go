@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
@@ -374,4 +375,59 @@ func TestExperimentsOfManyVersions(t *testing.T) {
 	if same, err := store.Same(t.Context(), cluster.Version{Name: "d", Version: "1", Sum: events[first].Sum}, b, "a"); err != nil || same {
 		t.Errorf("as in a version that is gone: %v, %v", same, err)
 	}
+}
+
+// An experiment runs since it was started last, whatever else its document becomes.
+func TestRunsSince(t *testing.T) {
+	store := stores(t, 1)[0]
+	if _, err := store.Define(t.Context(), "d", []byte(strings.Replace(document(true, "a", 0, 99), "draft", "running", 1))); err != nil {
+		t.Fatal(err)
+	}
+	of := func() *experiment.Defined {
+		st, err := store.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := st.Find("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &d
+	}
+	served := func() (when time.Time) {
+		events, err := store.Documents.History(t.Context(), "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.What == cluster.Served {
+				when = e.When
+			}
+		}
+		return when
+	}
+	runs := func(want, before time.Time) {
+		t.Helper()
+		if since, err := store.Runs(t.Context(), of(), before); err != nil || !since.Equal(want) {
+			t.Errorf("it runs since %s, %v, and not since %s", since, err, want)
+		}
+	}
+	steer := func(state experiment.State, share int) time.Time {
+		t.Helper()
+		if _, err := store.Steer(t.Context(), "a", func(experiment.Experiment) (experiment.State, int, error) { return state, share, nil }); err != nil {
+			t.Fatal(err)
+		}
+		return served()
+	}
+	first := served()
+	runs(first, time.Time{})
+	if _, err := store.Define(t.Context(), "d", []byte("# again\n"+strings.Replace(document(true, "a", 0, 99), "draft", "running", 1))); err != nil {
+		t.Fatal(err)
+	}
+	last := served()
+	runs(first, time.Time{})
+	runs(last, last.Add(time.Hour)) // what was before is not asked about
+	steer(experiment.Paused, 10_000)
+	again := steer(experiment.Running, 10_000)
+	runs(again, time.Time{})
 }

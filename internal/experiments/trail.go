@@ -67,20 +67,31 @@ type OutcomesLook struct {
 // looked for so long does not watch.
 const LooksEvery = 30 * time.Second
 
-// Unwatched says why nobody knows whether a running experiment with guards hurts;
-// empty: a coordinator watches it. The trail is what [Trails.Of] gave, with its
-// error.
-func (t *Trail) Unwatched(err error, now time.Time) string {
-	switch l := t.Looked; {
+// Unwatched says why nobody knows whether an experiment with guards hurts that runs
+// since then; empty: a coordinator watches it, or need not have looked yet. The trail
+// is what [Trails.Of] gave, with its error.
+func (t *Trail) Unwatched(err error, since, now time.Time) string {
+	last := since
+	if t.LookedSince(since) {
+		last = t.Looked.When
+	}
+	switch ago := now.Sub(last); {
 	case err != nil:
 		return fmt.Sprintf("what coordinators noted of it cannot be read; the one that leads begins it anew within seconds, and so do millrace experiment hold and resume: %v", err)
-	case l == nil:
+	case ago > LooksEvery && t.Looked == nil:
 		return "no coordinator has looked at it: is one running, with exposures in its configuration?"
-	case now.Sub(l.When) > LooksEvery:
-		return fmt.Sprintf("no coordinator has looked at it for %s: does one lead, and does it get on?", now.Sub(l.When).Round(time.Second))
-	default:
-		return l.Blind
+	case ago > LooksEvery:
+		return fmt.Sprintf("no coordinator has looked at it for %s: does one lead, and does it get on?", ago.Round(time.Second))
+	case t.LookedSince(since):
+		return t.Looked.Blind
 	}
+	return ""
+}
+
+// LookedSince reports whether a coordinator has looked since then: what it saw before
+// is of an experiment that did not run.
+func (t *Trail) LookedSince(since time.Time) bool {
+	return t.Looked != nil && !t.Looked.When.Before(since)
 }
 
 // Decision is a step that a coordinator took, or what a person said to the next

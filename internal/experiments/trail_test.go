@@ -44,7 +44,7 @@ func TestTrailsThatCannotBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		trail := becomes("unreadable", func(_ experiments.Trail, err error) bool { return err != nil })
-		if says := trail.Unwatched(err, time.Now()); trail.Hold == nil || time.Since(trail.Hold.When) > time.Hour || !strings.Contains(says, "decisions/e") || !strings.Contains(says, "millrace experiment hold") {
+		if says := trail.Unwatched(err, time.Time{}, time.Now()); trail.Hold == nil || time.Since(trail.Hold.When) > time.Hour || !strings.Contains(says, "decisions/e") || !strings.Contains(says, "millrace experiment hold") {
 			t.Errorf("%+v, %v: %s", trail, err, says)
 		}
 	}
@@ -77,6 +77,29 @@ func TestTrailsThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes("free", func(trail experiments.Trail, err error) bool { return err == nil && trail.Hold == nil })
+}
+
+// A look is due LooksEvery after the last one, or after the experiment became running:
+// it was not to be looked at before.
+func TestALookIsDueFromWhenItRuns(t *testing.T) {
+	now := time.Now()
+	ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
+	for _, c := range []struct {
+		looked, runs int // seconds ago
+		blind, want  string
+	}{
+		{55, 1, "", ""}, {55, 1, "blind", ""}, {0, 1, "blind", "blind"}, {0, 1, "", ""}, {25, 3600, "", ""},
+		{55, 31, "", "no coordinator has looked at it for 31s: does one lead"}, {55, 3600, "blind", "no coordinator has looked at it for 55s: does one lead"},
+		{-1, 1, "", ""}, {-1, 31, "", "no coordinator has looked at it: is one running"},
+	} {
+		trail := experiments.Trail{Looked: &experiments.Look{When: ago(c.looked), Blind: c.blind}}
+		if c.looked < 0 {
+			trail.Looked = nil
+		}
+		if says := trail.Unwatched(nil, ago(c.runs), now); (says == "") != (c.want == "") || !strings.HasPrefix(says, c.want) {
+			t.Errorf("%+v: %q", c, says)
+		}
+	}
 }
 
 // What others write stands in its line, steers no terminal, and is refused where a

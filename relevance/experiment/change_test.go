@@ -169,6 +169,10 @@ func TestDiff(t *testing.T) {
 			`experiment fresher: targeting viewer.country in ["de", "fr"] → viewer.country in ["de", "es"]`,
 			"experiment fresher: forced alice treatment → control", "experiment fresher: forced bob none → control", "experiment fresher: no unit moves",
 		}},
+		{replace(shown, "share: 500", "share: 500\n    guards: {refused: 2, empty: 1.5}"), replace(shown, "share: 500", "share: 500\n    outcomes: {topic: t, actions: [click]}\n    guards: {empty: 1.5, fewer: {click: 0.8}, more: {click: 3}, alpha: 0.01}"), []string{
+			"experiment fresher: guards {refused: 2, empty: 1.5} → {empty: 1.5, fewer: {click: 0.8}, more: {click: 3}, alpha: 0.01}",
+			"experiment fresher: outcomes none → click of t within 1h0m0s, by answer_id", "experiment fresher: no unit moves",
+		}},
 		{second, "layers: [{name: other, salt: x, unit: entity}]", []string{
 			"layer density: it is removed", "layer other: it is new, of unit entity: no coordinator ramps or guards its experiments, and experiment status does not compare them, for viewers are what is counted", "experiment tighter: it is removed, which was running",
 			"experiment tighter: slots 0-9999, draws 0-1999 (20 % of all units) leave off", "experiment tighter: slots 0-9999, draws 2000-9999 (80 % of all units) leave on",

@@ -97,8 +97,8 @@ func Admit(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs)-1, known)
 }
 
-// Steer is Admit of documents of which the last was put in place before, and only its
-// states and shares are others: what guards nobody does not hold up its ramp.
+// Steer is Admit of a last document that only gets another state or share: what its
+// author wrote in vain stays.
 func Steer(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs)-1, len(docs), known)
 }
@@ -107,16 +107,15 @@ func Steer(docs []Document, known Known) (*Set, error) {
 // for none.
 func (s *Set) Unfit() *Error { return errorOf(s.misfits) }
 
-// compileAll compiles documents, of which the first were put in place before.
-func compileAll(docs []Document, served, defined int, known Known) (*Set, error) {
+// compileAll compiles documents. The first were put in place before: so many fit, or
+// did, and so many are as their authors wrote them then.
+func compileAll(docs []Document, served, written int, known Known) (*Set, error) {
 	c := compiler{Set: &Set{docs: slices.Clone(docs), feeds: map[string]*feed{}}, known: known, served: served, layersByName: map[string]*layer{}, byName: map[string]*compiled{}}
 	for i := range docs {
 		f := &faults{name: docs[i].Name, root: docs[i].root}
 		docs[i].check(f)
-		if i >= served {
+		if i >= written {
 			docs[i].checkMeant(f)
-		}
-		if i >= defined {
 			docs[i].checkNever(f)
 		}
 		c.faults = append(c.faults, f)
@@ -197,7 +196,7 @@ func (c *compiler) addLayers(doc int) {
 		if met, ok := c.layersByName[l.Name]; ok {
 			wayOut := "name it otherwise"
 			if met.at.doc != doc {
-				wayOut = "leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent"
+				wayOut = "leave it out here: experiments may be of a layer of another document; or name it otherwise, with a salt of its own, for one that is independent" + c.oneDocument(met.at)
 			}
 			c.faultf(l.at, ".name", wayOut, "there is a layer %s already%s", l.Name, c.in(met.at))
 			continue
@@ -225,11 +224,25 @@ func (c *compiler) in(at place) string {
 	return ""
 }
 
+// oneDocument is the way out of who meant to change the document in which something
+// stands, by a file of another name.
+func (c *compiler) oneDocument(at place) string {
+	name := c.docs[at.doc].Name
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("; or, to change document %s, say --name %[1]s: a document is named as its file otherwise", name)
+}
+
 func (c *compiler) addExperiments(doc int) {
 	for i, def := range c.docs[doc].Experiments {
 		e := &compiled{Experiment: def, at: place{doc, fmt.Sprintf("experiments[%d]", i)}}
 		if met, ok := c.byName[e.Name]; ok {
-			c.faultf(e.at, ".name", "name it otherwise", "there is an experiment %s already%s", e.Name, c.in(met.at))
+			wayOut := "name it otherwise"
+			if met.at.doc != doc {
+				wayOut += c.oneDocument(met.at)
+			}
+			c.faultf(e.at, ".name", wayOut, "there is an experiment %s already%s", e.Name, c.in(met.at))
 			continue
 		}
 		if len(c.experiments) == MaxExperiments {

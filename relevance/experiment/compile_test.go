@@ -46,7 +46,7 @@ func TestContradictions(t *testing.T) {
 		{"overlap", third, "4501-9499", "3000-4600", "line 7, column 12: experiments[0].slots: experiment fresher in a has slots 3000-3999, 4500 of layer ranking; take others, or stop that one first"},
 		{"held out", third, "4501-9499", "4501-9500", "line 7, column 12: experiments[0].slots: slots 9500 of layer ranking are held out; take others, or make the holdout smaller"},
 		{"no layer", third, "layer: ranking", "layer: rankin", "line 4, column 12: experiments[0].layer: there is no layer rankin; define it, or name another one"},
-		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise"},
+		{"same name", third, "name: longer", "name: fresher", "line 3, column 11: experiments[0].name: there is an experiment fresher already in a; name it otherwise; or, to change document a, say --name a: a document is named as its file otherwise"},
 		{"forced twice", third, "share: 10000", "share: 10000\n    forced: {alice: only}", `line 9, column 13: experiments[0].forced: experiment fresher of the same layer forces "alice" too, for feed home; leave it out of one`},
 		{"same salt", second, "density-1", "ranking-2026", "line 3, column 27: layers[0].salt: layer ranking has it too, so that the two would not be independent; choose another one"},
 		{"same layer", second, "name: density", "name: ranking", "line 3, column 12: layers[0].name: there is a layer ranking already in a; leave it out here: experiments may be of a layer of another document; or name it otherwise"},
@@ -141,6 +141,43 @@ const hides = "outcomes: {topic: acts, actions: [hide]}"
 
 func steps(least string) string { return "ramp: {steps: [10000], least: " + least + ", viewers: 1}" }
 
+// What does nothing, which its author did not mean, is refused by its name; in a
+// document that was put in place before it stays, and its experiments are steered.
+func TestWhatDoesNothingIsRefused(t *testing.T) {
+	const share = "share: 500"
+	guards := func(text string) string { return share + "\n    features: 10\n    guards: {" + text + "}" }
+	for with, want := range map[string]string{
+		guards("refused: 0, empty: 1.5"):                                    "experiments[0].guards.refused: 0 is no limit; write a multiple of the control's, 1 for any more at all, or leave it out",
+		guards("cost: 0.0, empty: 1.5"):                                     "experiments[0].guards.cost: 0.0 is no limit; write a multiple",
+		guards("milliseconds: 0, empty: 1.5"):                               "experiments[0].guards.milliseconds: 0 is no limit; write how many milliseconds",
+		guards("p99: -0, empty: 1.5"):                                       "experiments[0].guards.p99: -0 is no limit; write how many milliseconds",
+		guards("share_of_type: 0, empty: 1.5"):                              "experiments[0].guards.share_of_type: 0 is no limit; write a part such as 0.01",
+		guards("alpha: 0, empty: 1.5"):                                      "experiments[0].guards.alpha: 0 is no limit; write a chance such as 0.01, or leave it out for 0.05",
+		guards("nan: null, empty: 1.5"):                                     "experiments[0].guards.nan: null is no limit",
+		guards("nan: , empty: 1.5"):                                         "experiments[0].guards.nan: nothing is no limit",
+		guards("refused: 1, p99: 0.5, features_missing: 0.1, alpha: 0.01"):  "",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 499], least: 1h}": "experiments[0].ramp.steps: it would never ramp: its last step is 499, and the share is 500 already; write a step above it, lower the share, or leave the ramp out",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 500], least: 1h}": "",
+		share + "\n    outcomes: {topic: 'my clicks', actions: [click]}":    `experiments[0].outcomes.topic: "my clicks" can be no topic; write 1 to 249 letters, digits, '.', '_' and '-', as Kafka has it`,
+		share + "\n    outcomes: {topic: .., actions: [click]}":             `experiments[0].outcomes.topic: ".." can be no topic`,
+		share + "\n    outcomes: {topic: my.clicks_2-x, actions: [click]}":  "",
+	} {
+		d := parse(t, replace(shown, share, with))
+		_, err := Admit([]Document{d}, nil)
+		if (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %v, want %q", with, err, want)
+		}
+		for name, compile := range map[string]func([]Document, Known) (*Set, error){"serves": Serve, "is steered": Steer} {
+			if _, err := compile([]Document{d}, nil); err != nil {
+				t.Errorf("%s, that was there and %s: %v", with, name, err)
+			}
+		}
+	}
+	if _, err := Admit([]Document{parse(t, replace(replace(shown, share, guards("empty: 1.5")+"\n    ramp: {steps: [100], least: 1h}"), "running", "stopped"))}, nil); err != nil {
+		t.Errorf("a ramp that is over: %v", err)
+	}
+}
+
 // A layer of entities divides the entities of one answer: what is one for the
 // answer cannot differ, and there is no viewer to target.
 func TestLayerOfEntities(t *testing.T) {
@@ -157,7 +194,7 @@ func TestLayerOfEntities(t *testing.T) {
 		{set, "interleave: [a, b]", "variants[1].set.interleave: it is one for a whole answer"}, {set, "limit: 3", "variants[1].set.limit: it is one for a whole answer"},
 		{set, "spacing: {entity: 1}", "variants[1].set.spacing: it is one for a whole answer"}, {share, share + "\n    targeting: viewer.a == 1", "targeting: layer density divides entities"},
 		{share, share + "\n    guards: {empty: 1.5}", "guards: layer density divides entities"}, {share, share + "\n    outcomes: {topic: a, actions: [b]}", "outcomes: layer density divides entities"},
-		{share, share + "\n    ramp: {steps: [1], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
+		{share, share + "\n    ramp: {steps: [10000], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
 	} {
 		_, err := Compile([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
 		if err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), "use a layer of viewers") {

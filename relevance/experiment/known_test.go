@@ -70,7 +70,6 @@ func TestTargetingThatIsTrueOfNobody(t *testing.T) {
 		`viewer.age > "3" && viewer.age < 5.0`:                    "viewer.age would have to be a text and a number",
 		`viewer.age && (viewer.beta && 18 < viewer.age)`:          "viewer.age would have to be a boolean and a number",
 		`viewer.age == true && viewer.age == "x"`:                 "viewer.age would have to be a boolean and a text",
-		`viewer.age && !viewer.age`:                               "",
 		`viewer.age > 3 && viewer.age < 5.0`:                      "",
 		`viewer.age > "3" || viewer.age < 5.0`:                    "",
 		`viewer.age > "3" && viewer.beta < 5.0`:                   "",
@@ -84,6 +83,35 @@ func TestTargetingThatIsTrueOfNobody(t *testing.T) {
 		}
 		s, err := Serve([]Document{d}, known)
 		if err != nil || (s.Experiments()[0].Unfit == "") != (want == "") {
+			t.Errorf("%s, of before: %v", src, err)
+		}
+	}
+}
+
+// Targeting that constants alone make false is refused, and stays where it was before.
+func TestTargetingThatIsNever(t *testing.T) {
+	known := names{"feed home", "model home2"}
+	for src, never := range map[string]bool{
+		`false`: true, `1 == 2`: true, `!true`: true, `"a" > "b"`: true, `true < false`: true, `true && 2 <= 1.5`: true,
+		`viewer.country in []`: true, `viewer.beta && viewer.country in []`: true, `viewer.country in [] || false`: true,
+		`viewer.country == "de" && viewer.country == "fr"`: true, `viewer.country in ["de", "fr"] && viewer.country == "es"`: true,
+		`viewer.country in ["de", "fr"] && viewer.country in ["es"]`: true, `viewer.country == "de" && (viewer.beta && viewer.country != "de")`: true,
+		`viewer.age && !viewer.age`: true, `viewer.age > 5 && viewer.age < 3`: true, `5 < viewer.age && 5.0 >= viewer.age`: true, `viewer.age == 4 && viewer.age > 4`: true,
+		`viewer.id == "a" && viewer.id > "b"`:                                        true,
+		`(viewer.age == 1 && viewer.age == 2) || viewer.age == 3 && viewer.age == 4`: true,
+
+		`true`: false, `1 < 2`: false, `false < true`: false, `!(viewer.country in [])`: false, `!false`: false, `"x" in viewer.tags && "y" in viewer.tags`: false,
+		`viewer.country == "de" || viewer.country == "fr"`: false, `viewer.country in ["de", "fr"] && viewer.country != "fr"`: false,
+		`viewer.age >= 5 && viewer.age <= 5.0`: false, `viewer.age == 5 && viewer.age == 5.0`: false, `viewer.age > 3 && viewer.beta < 3`: false,
+		`viewer.age == 9007199254740993 && viewer.age != 9007199254740992`: false, `viewer.a in [viewer.b] && viewer.a == "x"`: false,
+		`viewer.country != "de" && viewer.country != "fr"`: false, `viewer.age != 3 && viewer.age > 2 && viewer.age < 4`: false,
+	} {
+		d := parse(t, strings.Replace(shown, `viewer.country in ["de", "fr"]`, "'"+src+"'", 1))
+		_, err := Admit([]Document{d}, known)
+		if !never && err != nil || never && (err == nil || !strings.Contains(err.Error(), "experiments[0].targeting: it is true of nobody; leave it out for everybody")) {
+			t.Errorf("%s: %v", src, err)
+		}
+		if s, err := Serve([]Document{d}, known); err != nil || s.Experiments()[0].Unfit != "" {
 			t.Errorf("%s, of before: %v", src, err)
 		}
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -73,6 +75,13 @@ const (
 	maxTopicBytes      = 249 // Kafka's
 )
 
+var topicPattern = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// isTopic reports whether Kafka may have a topic of a name.
+func isTopic(name string) bool {
+	return len(name) <= maxTopicBytes && topicPattern.MatchString(name) && name != "." && name != ".."
+}
+
 // For returns Window, or what it is when it is left out.
 func (o *Outcomes) For() time.Duration { return cmp.Or(o.Window, defaultWindow) }
 
@@ -94,8 +103,14 @@ func (o *Outcomes) check(f *faults, at string) {
 		f.addf(at+".actions", fmt.Sprintf("name 1 to %d, such as [click, hide]", maxActions), "%d of them", n)
 	}
 	for i, a := range o.Actions {
-		if a == "" || len(a) > maxActionBytes || slices.Contains(o.Actions[:i], a) {
-			f.addf(fmt.Sprintf("%s.actions[%d]", at, i), "name each action once, as records have it in their type", "%.40q is empty, too long or there before", a)
+		at, wayOut := fmt.Sprintf("%s.actions[%d]", at, i), "name each action once, as records have it in their type"
+		switch {
+		case a == "":
+			f.addf(at, wayOut, "it is empty")
+		case len(a) > maxActionBytes:
+			f.addf(at, wayOut, "%.40q has %d bytes, more than %d", a, len(a), maxActionBytes)
+		case slices.Contains(o.Actions[:i], a):
+			f.addf(at, wayOut, "%.40q is there twice", a)
 		}
 	}
 	if o.Window < 0 || o.Window > maxWindow {
@@ -132,6 +147,7 @@ func (r *Ramp) text() string {
 	return fmt.Sprintf("%v, each for %s and %d viewers", r.Steps, r.Least, r.Viewers)
 }
 
+// text is as a definition has them; empty for none.
 func (g *Guards) text() string {
 	if g == nil {
 		return ""
@@ -139,10 +155,25 @@ func (g *Guards) text() string {
 	var all []string
 	for _, l := range g.limits() {
 		if l.value != 0 {
-			all = append(all, fmt.Sprintf("%s %v", l.name, l.value))
+			all = append(all, fmt.Sprintf("%s: %v", l.name, l.value))
 		}
 	}
-	return fmt.Sprintf("%s; fewer %v, more %v, alpha %v", strings.Join(all, ", "), g.Fewer, g.More, g.Chance())
+	for _, x := range []struct {
+		name   string
+		limits map[string]float64
+	}{{"fewer", g.Fewer}, {"more", g.More}} {
+		var each []string
+		for _, action := range slices.Sorted(maps.Keys(x.limits)) {
+			each = append(each, fmt.Sprintf("%s: %v", action, x.limits[action]))
+		}
+		if len(each) > 0 {
+			all = append(all, fmt.Sprintf("%s: {%s}", x.name, strings.Join(each, ", ")))
+		}
+	}
+	if g.Alpha != 0 {
+		all = append(all, fmt.Sprintf("alpha: %v", g.Alpha))
+	}
+	return "{" + strings.Join(all, ", ") + "}"
 }
 
 // limit is a guard that is a number.
@@ -233,5 +264,33 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 	}
 	if guarded == 0 {
 		f.addf(path+".guards", "write refused: 1.5, for one", "nothing is guarded")
+	}
+}
+
+// checkGuardsMeant refuses a guard that is written as 0 or as nothing: who writes
+// refused: 0 means that not one may be refused, and it would not be guarded.
+func (e *Experiment) checkGuardsMeant(f *faults, path string, n *document.Node) {
+	if e.Guards == nil || n == nil {
+		return
+	}
+	zero := map[string]string{"alpha": fmt.Sprintf("write a chance such as 0.01, or leave it out for %v", defaultAlpha)}
+	for _, l := range e.Guards.limits() {
+		switch {
+		case l.value != 0:
+		case l.least == 1:
+			zero[l.name] = "write a multiple of the control's, 1 for any more at all, or leave it out"
+		case l.most == 1:
+			zero[l.name] = "write a part such as 0.01, a hundredth of them more, or leave it out"
+		default:
+			zero[l.name] = "write how many milliseconds more there may be, such as 1, or leave it out"
+		}
+	}
+	if e.Guards.Alpha != 0 {
+		delete(zero, "alpha")
+	}
+	for _, x := range n.Entries {
+		if wayOut := zero[x.Key]; wayOut != "" {
+			f.addf(path+"."+x.Key, wayOut, "%s is no limit", cmp.Or(x.Value.Text, "nothing"))
+		}
 	}
 }

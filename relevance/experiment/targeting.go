@@ -1,8 +1,12 @@
 package experiment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace"
@@ -82,6 +86,182 @@ func wanted(n *expr.Node) (name, kind string) {
 		}
 	}
 	return "", ""
+}
+
+// isNever reports whether a targeting, which can be read, is true of nobody, as far as
+// constants tell: false, a list of nothing, or clauses that no value of an attribute
+// fulfils together.
+func isNever(src string) bool {
+	if src == "" {
+		return false
+	}
+	root, err := expr.Parse(src, expr.Env{Mode: expr.Filter})
+	return err == nil && never(root)
+}
+
+func never(n *expr.Node) bool {
+	switch n.Op {
+	case expr.And:
+		all := conjuncts(n)
+		return slices.ContainsFunc(all, never) || slices.ContainsFunc(slices.Collect(maps.Values(wants(all))), impossible)
+	case expr.Or:
+		return !slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return !never(a) })
+	case expr.In:
+		return n.Args[1].Op == expr.List && len(n.Args[1].Args) == 0
+	}
+	value, known := constant(n)
+	return known && value == false
+}
+
+// conjuncts returns the clauses of the outermost &&.
+func conjuncts(n *expr.Node) (all []*expr.Node) {
+	if n.Op != expr.And {
+		return []*expr.Node{n}
+	}
+	for _, a := range n.Args {
+		all = append(all, conjuncts(a)...)
+	}
+	return all
+}
+
+// constant returns what an expression is for everybody, if that is one value.
+func constant(n *expr.Node) (value any, known bool) {
+	switch n.Op {
+	case expr.Const:
+		return n.Value, true
+	case expr.Not:
+		of, known := constant(n.Args[0])
+		return of == false, known
+	case expr.Eq, expr.Ne, expr.Lt, expr.Le, expr.Gt, expr.Ge:
+		a, known := constant(n.Args[0])
+		b, too := constant(n.Args[1])
+		order, can := compareConstants(a, b)
+		return holds(n.Op, order), known && too && can
+	}
+	return nil, false
+}
+
+// clause is what an attribute has to be: as op says to one of the constants.
+type clause struct {
+	op expr.Op
+	of []any
+}
+
+// wants returns what clauses want each attribute to be, of those that compare it with
+// constants.
+func wants(clauses []*expr.Node) map[string][]clause {
+	all := map[string][]clause{}
+	attribute := func(a *expr.Node) bool { return a.Op == expr.Viewer }
+	for _, n := range clauses {
+		switch {
+		case attribute(n):
+			all[n.Name] = append(all[n.Name], clause{expr.Eq, []any{true}})
+		case n.Op == expr.Not && attribute(n.Args[0]):
+			all[n.Args[0].Name] = append(all[n.Args[0].Name], clause{expr.Eq, []any{false}})
+		case n.Op == expr.In && attribute(n.Args[0]) && n.Args[1].Op == expr.List:
+			in := clause{op: expr.Eq}
+			for _, a := range n.Args[1].Args {
+				if value, known := constant(a); known {
+					in.of = append(in.of, value)
+				}
+			}
+			if len(in.of) == len(n.Args[1].Args) {
+				all[n.Args[0].Name] = append(all[n.Args[0].Name], in)
+			}
+		case mirrored[n.Op] != 0:
+			a, b, op := n.Args[0], n.Args[1], n.Op
+			if attribute(b) {
+				a, b, op = b, a, mirrored[op]
+			}
+			if value, known := constant(b); known && attribute(a) {
+				all[a.Name] = append(all[a.Name], clause{op, []any{value}})
+			}
+		}
+	}
+	return all
+}
+
+// mirrored are comparisons with their operands swapped.
+var mirrored = map[expr.Op]expr.Op{expr.Eq: expr.Eq, expr.Ne: expr.Ne, expr.Lt: expr.Gt, expr.Le: expr.Ge, expr.Gt: expr.Lt, expr.Ge: expr.Le}
+
+// impossible reports whether no value fulfils all clauses of one attribute: none of the
+// constants that it has to be one of; or it would have to be above what it is below.
+func impossible(all []clause) bool {
+	for _, c := range all {
+		if c.op == expr.Eq {
+			return !slices.ContainsFunc(c.of, func(value any) bool {
+				return !slices.ContainsFunc(all, func(other clause) bool { return !other.mayTake(value) })
+			})
+		}
+	}
+	for _, low := range all {
+		for _, high := range all {
+			if (low.op == expr.Gt || low.op == expr.Ge) && (high.op == expr.Lt || high.op == expr.Le) {
+				order, can := compareConstants(low.of[0], high.of[0])
+				if can && (order > 0 || order == 0 && (low.op == expr.Gt || high.op == expr.Lt)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// mayTake reports whether a value fulfils a clause, as far as can be told.
+func (c clause) mayTake(value any) bool {
+	return slices.ContainsFunc(c.of, func(of any) bool {
+		order, can := compareConstants(value, of)
+		return !can || holds(c.op, order)
+	})
+}
+
+// compareConstants orders two constants of one type. Numbers are one type; of those
+// that floats do not tell apart nothing is said.
+func compareConstants(a, b any) (order int, can bool) {
+	switch a := a.(type) {
+	case string:
+		b, is := b.(string)
+		return strings.Compare(a, b), is
+	case bool:
+		b, is := b.(bool)
+		switch {
+		case a == b:
+			return 0, is
+		case a:
+			return 1, is
+		}
+		return -1, is
+	}
+	x, is := number(a)
+	y, too := number(b)
+	return cmp.Compare(x, y), is && too && (x != y || math.Abs(x) < 1<<53)
+}
+
+func number(value any) (float64, bool) {
+	switch value := value.(type) {
+	case int64:
+		return float64(value), true
+	case float64:
+		return value, !math.IsNaN(value)
+	}
+	return 0, false
+}
+
+// holds reports whether a comparison is true of two values in an order.
+func holds(op expr.Op, order int) bool {
+	switch op {
+	case expr.Eq:
+		return order == 0
+	case expr.Ne:
+		return order != 0
+	case expr.Lt:
+		return order < 0
+	case expr.Le:
+		return order <= 0
+	case expr.Gt:
+		return order > 0
+	}
+	return order >= 0
 }
 
 func problemsOf(err error) (all []problem) {

@@ -87,6 +87,9 @@ func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, e
 	switch {
 	case os.IsNotExist(err) && !strings.ContainsAny(name, "./"):
 		m, err := relevance.Builtin().Get(name)
+		if err != nil {
+			err = fmt.Errorf("%w; a NAME is of a built-in model, and anything else a file or directory: what serves in a cluster is written to one by millrace model pull %s", err, name)
+		}
 		return m, nil, err
 	case err != nil:
 		return nil, nil, err

@@ -43,6 +43,7 @@ type replay struct {
 	ranked             map[string]bool  // whose answer with an outcome counts
 	begun              map[string]int64 // the answers of the file, with the place of the first row of each
 	experiments        map[string]bool  // of the file
+	forced, others     int              // answers that do not count: their variant is forced, or the experiment had no part in them
 	answers, bare      int              // that may count, and of these without features of all items
 	lacking            int              // of these without a feature that the model reads
 	lack               error            // of the first of those
@@ -332,11 +333,13 @@ func (r *replay) take(page []export.Item) error {
 		r.experiments[e.Experiment] = true
 		if e.Experiment == r.experiment {
 			if of, chance = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside; e.Forced {
+				r.forced++
 				return nil
 			}
 		}
 	}
 	if r.experiment != "" && chance == 0 {
+		r.others++
 		return nil
 	}
 	r.answers++
@@ -469,15 +472,24 @@ func (r *replay) tell(w io.Writer) error {
 	if r.answers == 0 && r.experiment != "" {
 		return r.noAnswer()
 	}
-	display.Printf(w, "%d answers are in %s", r.answers, r.file)
-	if r.bare > 0 {
-		display.Printf(w, "; %d are left out, whose items have no features", r.bare)
+	all := len(r.begun)
+	display.Printf(w, "%d answers are in %s", all, r.file)
+	for _, out := range []struct {
+		n   int
+		why string
+	}{
+		{all - r.answers - r.forced - r.others, "which showed nothing"}, {r.forced, "whose variant was forced"},
+		{r.others, "in which experiment " + r.experiment + " had no part"}, {r.bare, "whose items have no features"},
+	} {
+		if out.n > 0 {
+			display.Printf(w, "; %d are left out, %s", out.n, out.why)
+		}
 	}
 	if r.lacking > 0 {
 		display.Printf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
 	}
 	left := r.answers - r.bare - r.lacking
-	if left < r.answers {
+	if left < all {
 		display.Printf(w, "; %d are left", left)
 	}
 	fmt.Fprintln(w)

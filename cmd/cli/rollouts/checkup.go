@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
@@ -82,9 +81,12 @@ func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Clien
 	if lines, err = t.notes(ctx, st); err != nil {
 		return "", nil, err
 	}
-	lines = append(lines, t.unwatchedLines(st)...)
+	unwatched, outcomes, err := t.unwatchedLines(ctx, st)
+	if err != nil {
+		return "", nil, err
+	}
 	odd, err := unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
-	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + t.outcomesLine(st, time.Now()), append(lines, odd...), err
+	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes, slices.Concat(lines, unwatched, odd), err
 }
 
 // unread says which documents cannot be read, and what removes them. The error is a

@@ -485,11 +485,15 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 	if err != nil {
 		return err
 	}
+	unwatched, _, err := t.unwatchedLines(ctx, st)
+	if err != nil {
+		return err
+	}
 	shown := struct {
 		Experiments []experimentShown `json:"experiments"`
 		LeftOut     []leftOut         `json:"left_out"`
 		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
-	}{[]experimentShown{}, leftOuts(st), display.List(t.unwatchedLines(st))}
+	}{[]experimentShown{}, leftOuts(st), display.List(unwatched)}
 	for _, d := range st.Set.Experiments() {
 		x, err := t.shown(ctx, st, &d)
 		if err != nil {

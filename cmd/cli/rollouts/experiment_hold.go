@@ -36,10 +36,21 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 	if of.Rule.Unit == "entity" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and no coordinator ramps it: they compare viewers", name), WayOut: "its share stays as it is until somebody ramps it"}
 	}
+	e := &of.Experiment
+	if e.State == experiment.Stopped {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s is stopped, and has no next step", name), WayOut: "hold one of millrace experiment list that runs"}
+	}
 	if err := t.trails.Hold(ctx, name, experiments.Hold{When: time.Now().UTC().Truncate(time.Millisecond), By: t.Who, Why: why}); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %s\n", name, name)
+	switch {
+	case e.Ramp == nil:
+		fmt.Fprintf(t.out, "experiment %s has no ramp, so that only people change its share; one that it is given is held until millrace experiment resume %[1]s\n", name)
+	case e.Ramp.Next(e.Share) == 0:
+		fmt.Fprintf(t.out, "experiment %s is at the last step of its ramp; one that it is given is held until millrace experiment resume %[1]s\n", name)
+	default:
+		fmt.Fprintf(t.out, "experiment %s stays at its share until millrace experiment resume %[1]s\n", name)
+	}
 	return nil
 }
 
@@ -84,59 +95,74 @@ func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 	return all
 }
 
-// watching is an experiment's trail, and why nobody knows whether it hurts, if it
-// runs and has guards.
-func (t *trial) watching(of *experiment.Defined) (trail experiments.Trail, unwatched string) {
-	trail, err := t.trails.Of(of.Experiment.Name)
-	if of.Experiment.Guards != nil && of.Experiment.State == experiment.Running {
-		unwatched = trail.Unwatched(err, time.Now())
+// watch is an experiment's trail, and whether somebody watches it.
+type watch struct {
+	experiments.Trail
+	runs      time.Time // since then, or before any look that was due; zero: it does not run with guards, or it is not known
+	unwatched string    // why nobody knows whether it hurts, if it runs and has guards
+}
+
+func (t *trial) watching(ctx context.Context, of *experiment.Defined) (w watch, err error) {
+	var unread error
+	w.Trail, unread = t.trails.Of(of.Experiment.Name)
+	if of.Experiment.Guards == nil || of.Experiment.State != experiment.Running {
+		return w, nil
 	}
-	return trail, unwatched
+	now := time.Now()
+	due := now.Add(-experiments.LooksEvery)
+	if w.Looked != nil && w.Looked.When.Before(due) {
+		due = w.Looked.When
+	}
+	if w.runs, err = t.Runs(ctx, of, due); err == nil {
+		w.unwatched = w.Unwatched(unread, w.runs, now)
+	}
+	return w, err
 }
 
 // unwatchedLines says of each experiment that runs with guards why nobody watches
-// it, if nobody does.
-func (t *trial) unwatchedLines(st *experiments.State) (lines []string) {
+// it, if nobody does; and how old the newest outcomes are by which guards judge, which
+// of an experiment that is not watched is not known.
+func (t *trial) unwatchedLines(ctx context.Context, st *experiments.State) (lines []string, outcomes string, err error) {
 	for _, d := range st.Set.Experiments() {
-		if _, why := t.watching(&d); why != "" {
-			lines = append(lines, fmt.Sprintf("experiment %s is NOT WATCHED: %s", d.Experiment.Name, why))
+		w, err := t.watching(ctx, &d)
+		if err != nil {
+			return nil, "", err
+		}
+		name := d.Experiment.Name
+		switch guarded := d.Experiment.Guards != nil && d.Experiment.State == experiment.Running; {
+		case w.unwatched != "":
+			lines = append(lines, fmt.Sprintf("experiment %s is NOT WATCHED: %s", name, w.unwatched))
+		case guarded && w.LookedSince(w.runs) && w.Looked.Outcomes != nil:
+			outcomes += fmt.Sprintf("; outcomes of %s: %s", name, newestOutcome(w.Looked.Outcomes, time.Now()))
 		}
 	}
-	return lines
-}
-
-// outcomesLine says how old the newest outcomes are by which guards judge; empty: none
-// do. Of an experiment that is not watched it is not known.
-func (t *trial) outcomesLine(st *experiments.State, now time.Time) (line string) {
-	for _, d := range st.Set.Experiments() {
-		trail, unwatched := t.watching(&d)
-		if l := trail.Looked; l != nil && l.Outcomes != nil && unwatched == "" && d.Experiment.State == experiment.Running && d.Experiment.Guards != nil {
-			line += fmt.Sprintf("; outcomes of %s: %s", d.Experiment.Name, newestOutcome(l.Outcomes, now))
-		}
-	}
-	return line
+	return lines, outcomes, nil
 }
 
 // printWatch prints whether an experiment is watched, and what its next step waits for.
-func printWatch(w io.Writer, e *experiment.Experiment, trail experiments.Trail, unwatched string, now time.Time) {
-	if unwatched != "" {
-		display.Printf(w, "NOT WATCHED: %s\n", unwatched)
+func printWatch(out io.Writer, e *experiment.Experiment, w *watch, now time.Time) {
+	if w.unwatched != "" {
+		display.Printf(out, "NOT WATCHED: %s\n", w.unwatched)
 	}
-	if l := trail.Looked; l != nil && e.State == experiment.Running {
+	switch l := w.Looked; {
+	case e.State != experiment.Running:
+	case w.LookedSince(w.runs):
 		then := ""
 		if l.Share != 0 && l.Share != e.Share { // the next look is seconds away
 			then = fmt.Sprintf(", when it had %g%% of its slots", float64(l.Share)/100)
 		}
-		display.Printf(w, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
-		printInputs(w, l.Inputs)
-		printEvidence(w, l, now)
+		display.Printf(out, "%s looked %s ago%s: %s\n", l.By, now.Sub(l.When).Round(time.Second), then, l.Says)
+		printInputs(out, l.Inputs)
+		printEvidence(out, l, now)
+	case w.unwatched == "" && e.Guards != nil:
+		display.Printf(out, "it runs since %s ago, and no coordinator has looked at it since; one does within %s\n", now.Sub(w.runs).Round(time.Second), experiments.LooksEvery)
 	}
-	if h := trail.Hold; h != nil {
-		display.Printf(w, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
+	if h := w.Hold; h != nil {
+		display.Printf(out, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
 		if h.Why != "" {
-			display.Printf(w, ": %s", h.Why)
+			display.Printf(out, ": %s", h.Why)
 		}
-		display.Printf(w, "; to let it go on: millrace experiment resume %s\n", e.Name)
+		display.Printf(out, "; to let it go on: millrace experiment resume %s\n", e.Name)
 	}
 }
 

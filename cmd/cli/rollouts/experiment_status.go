@@ -112,9 +112,13 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if err != nil {
 		return err
 	}
-	trail, unwatched := t.watching(&of)
+	watch, err := t.watching(ctx, &of)
+	if err != nil {
+		return err
+	}
+	trail := watch.Trail
 	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
-	shown := statusShown{Unwatched: unwatched, experimentShown: as, Trail: trail}
+	shown := statusShown{Unwatched: watch.unwatched, experimentShown: as, Trail: trail}
 	// What coordinators know is told whether Kafka answers or not, and before it is asked.
 	if w := t.out; !output.JSON() {
 		display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
@@ -124,7 +128,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Unapplied != "" {
 			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
 		}
-		printWatch(w, &of.Experiment, trail, unwatched, time.Now())
+		printWatch(w, &of.Experiment, &watch, time.Now())
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
 	tally.CreditDrafts()

@@ -34,7 +34,8 @@ func feedShadows() *cobra.Command {
 		Long: `Reads the topic of exposures and compares, in the sampled answers (shadow_share
 of the feed), how each shadow model ranked the same candidates: which items both
 show, how scores move, the part of each content type, whose items would be shown
-more and whose less, what a candidate costs, and which features items lack.
+more and whose less, what a candidate costs, and which features items lack: of the
+first items of a ranking on a node, at most 4, shown or not; all else is of the pages.
 
 Brokers write it if their configuration has exposures. It has the answers that
 were compared. Those that were sampled and not compared, since the broker had too
@@ -162,7 +163,7 @@ func writeShadow(w io.Writer, r *shadow.Report) error {
 		}
 		t.Printf("  %s\t%s\t%s%s\n", x.Entity, share(&x.Served), share(&x.Shadow), missed)
 	}
-	t.Printf("\n  FEATURES MISSING\tSERVED\tSHADOW\n")
+	t.Printf("\n  FEATURES MISSING (of the first items of a ranking on a node, at most 4, shown or not)\n  FEATURE\tSERVED\tSHADOW\n")
 	for _, x := range r.Lacking {
 		t.Printf("  %s\t%s\t%s\n", x.Feature, share(x.Served), share(x.Shadow))
 	}

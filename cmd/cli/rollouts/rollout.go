@@ -178,7 +178,13 @@ func (r *rollout) rollback(ctx context.Context, name string, meant command.Meant
 	before, _ := r.models.Served(name)
 	v, err := r.models.RollsBackTo(ctx, name)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
-		return fmt.Errorf("no version of model %s that is still there served before %s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, name, err)
+		others := ""
+		for _, v := range r.models.All()[name] {
+			if v != before {
+				others += fmt.Sprintf(" (%s is there, and is no way back from it)", v.Version)
+			}
+		}
+		return fmt.Errorf("no version of model %s that is still there served before %s%s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, others, name, err)
 	}
 	switch {
 	case errors.Is(err, cluster.ErrNothingBefore) && len(r.models.All()[name]) == 0:

@@ -40,10 +40,10 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		x := &r.Effects[i]
 		of := x.What.unit()
 		if limit := limits[x.What]; limit != 0 && !math.IsNaN(x.Low) && x.Above(limit) {
-			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at least %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.Low, limit)}
+			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %s %s (at least %.3g; guard %g)", x.What, x.Variant, number(x.Value), of, x.Low, limit)}
 		}
 		if limit := below[x.What]; limit != 0 && !math.IsNaN(x.High) && x.Below(limit) {
-			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %.3g %s (at most %.3g; guard %g)", x.What, x.Variant, x.Value, of, x.High, limit)}
+			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %s %s (at most %.3g; guard %g)", x.What, x.Variant, number(x.Value), of, x.High, limit)}
 		}
 	}
 	return ramp(e, r, atShare)
@@ -117,6 +117,14 @@ func (w What) unit() string {
 	return "more"
 }
 
+// number is an effect's value: any number where the control has none to divide by.
+func number(x float64) string {
+	if math.IsInf(x, 1) {
+		return "any number"
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
 // Misdealt says what is wrong with the answers of [Report.Misdealt].
 const Misdealt = "are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic"
 
@@ -149,7 +157,7 @@ func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 			if math.IsInf(x.High, 1) {
 				between = fmt.Sprintf("at least %.3g", x.Low)
 			}
-			all = append(all, fmt.Sprintf("%s of %s: %.3g %s (%s); guard %g", x.What, x.Variant, x.Value, x.What.unit(), between, limit))
+			all = append(all, fmt.Sprintf("%s of %s: %s %s (%s); guard %g", x.What, x.Variant, number(x.Value), x.What.unit(), between, limit))
 		}
 	}
 	return all

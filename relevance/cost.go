@@ -19,6 +19,9 @@ const (
 	callCost = 10 // of a function
 	textCost = 32 // of a function that reads a text
 	listCost = 64 // of an operation on a list, which is taken to have as many items
+	// longCost is of a function that reads a viewer's text from end to end for each
+	// record: a caller may send 16 KiB.
+	longCost = 4096
 	// maxSlower is how many times more a version may cost than the one that
 	// serves, if it costs more than minSlow.
 	maxSlower = 50
@@ -44,13 +47,11 @@ func (m *Model) Cost() int {
 func (m *Model) Readings() int { return m.readings }
 
 func readings(s *Spec) (n int) {
-	var ofRecord func(*expr.Node) bool
-	ofRecord = func(e *expr.Node) bool { return e.Op == expr.Record || slices.ContainsFunc(e.Args, ofRecord) }
 	var walk func(*expr.Node)
 	walk = func(e *expr.Node) {
 		for i, a := range e.Args {
 			long := a.Type == expr.String || a.Type == expr.Strings || a.Type == expr.Doubles
-			if long && (e.Op == expr.Call && e.Name != "item" || e.Op == expr.In && i == 1) && ofRecord(a) {
+			if long && (e.Op == expr.Call && e.Name != "item" || e.Op == expr.In && i == 1) && reads(a, expr.Record) {
 				n++
 			}
 			walk(a)
@@ -82,6 +83,8 @@ func ownCost(n *expr.Node) int {
 			continue
 		}
 		switch {
+		case lengthy(n, a):
+			cost += longCost
 		case (a.Type == expr.Doubles || a.Type == expr.Strings) && a.Op != expr.Const && n.Name != "size" && n.Name != "item":
 			cost += listCost
 		case a.Type == expr.String && n.Op == expr.Call:
@@ -89,6 +92,21 @@ func ownCost(n *expr.Node) int {
 		}
 	}
 	return cost
+}
+
+// lengthy reports whether an operation reads a text from end to end for each record,
+// and the text may be a viewer's. What the viewer alone decides is computed once a
+// question; a key is looked up, and a text compared, in little time.
+func lengthy(n, a *expr.Node) bool {
+	if a.Type != expr.String || n.Name != "size" && (n.Name != "contains" || a != n.Args[0]) || n.Op != expr.Call {
+		return false
+	}
+	return reads(a, expr.Viewer) && (reads(n, expr.Record) || reads(n, expr.Entity) || reads(n, expr.Object))
+}
+
+// reads reports whether an expression reads something of a record, a viewer and so on.
+func reads(n *expr.Node, what expr.Op) bool {
+	return n.Op == what || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, what) })
 }
 
 // affordable reports a model that costs too much.

@@ -124,9 +124,7 @@ func (m *Model) Viewers() []map[string]any { return m.viewers }
 
 // ReadsViewer reports whether a score depends on anything of the viewer.
 func (m *Model) ReadsViewer() bool {
-	var reads func(*expr.Node) bool
-	reads = func(e *expr.Node) bool { return e.Op == expr.Viewer || slices.ContainsFunc(e.Args, reads) }
-	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree) })
+	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree, expr.Viewer) })
 }
 
 // goldenScores holds the scores of features as they are given.

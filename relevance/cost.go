@@ -22,6 +22,10 @@ const (
 	// longCost is of a function that reads a viewer's text from end to end for each
 	// record: a caller may send 16 KiB.
 	longCost = 4096
+	// maxGoldenCost is what all golden rows together may cost: a few tenths of a second.
+	// Each node tries them at each start, those of all versions that there are.
+	maxGoldenCost = 200_000_000
+	featureCost   = 50 // of a golden row, for each feature that it is held against
 	// maxSlower is how many times more a version may cost than the one that
 	// serves, if it costs more than minSlow.
 	maxSlower = 50
@@ -113,6 +117,18 @@ func reads(n *expr.Node, what expr.Op) bool {
 func (m *Model) affordable() error {
 	if c := m.Cost(); c > maxCost {
 		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
+	}
+	return nil
+}
+
+// affordableRows reports golden rows, and the bytes that these have together, that
+// cost too much to try. What reads texts and lists of a record is taken to read all
+// bytes of a row.
+func (m *Model) affordableRows(rows, bytes int) error {
+	each, read := m.Cost()+featureCost*len(m.spec.Features), m.Readings()*bytes
+	if c := rows*each + read; c > maxGoldenCost {
+		return fmt.Errorf("%s: to try the rows costs %d operations: %d for each of %d rows, and %d for %d functions that read texts or lists of records from end to end, in %d bytes; at most %d are allowed: keep fewer rows, or shorter texts in them",
+			GoldenFile, c, each, rows, read, m.Readings(), bytes, maxGoldenCost)
 	}
 	return nil
 }

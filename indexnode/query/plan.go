@@ -120,7 +120,9 @@ func (q *Query) releasePlans() {
 		p.folded.end()
 		p.passed.end()
 		p.folder.forget()
-		p.scorer.LetGo()
+		if p.scorer != nil { // but in tests of what takes no scorer
+			p.scorer.LetGo()
+		}
 		p.shadow = nil
 		if q.spare = append(q.spare, p); len(q.spare) > maxSpare {
 			q.spare = slices.Delete(q.spare, 0, 1)

@@ -100,12 +100,24 @@ func Dot(a, b []float64) float64 {
 // Cosine returns Dot(a, b) / (sqrt(Dot(a, a)) * sqrt(Dot(b, b))). NaN where
 // Dot is, and if a list is all zeros.
 func Cosine(a, b []float64) float64 {
+	if len(a) != len(b) { // a viewer's list may be long, and is not read for each record
+		return Missing
+	}
 	return Dot(a, b) / float64(math.Sqrt(Dot(a, a))*math.Sqrt(Dot(b, b)))
 }
 
+// MaxCrossBytes bounds a cross: an entity, an object and a viewer's id, each as long
+// as any may be, and the bars between them. What is longer is the key of no table,
+// and would be copied anew for each record: texts of viewers have up to 16 KiB.
+const MaxCrossBytes = 3*512 + 2
+
 // AppendCross appends a and b, joined by "|": the key of a cross. A number
-// stands in it as [AppendNumber] writes it.
+// stands in it as [AppendNumber] writes it. It appends nothing, which is a missing
+// text, where that is longer than [MaxCrossBytes].
 func AppendCross(dst []byte, a, b string) []byte {
+	if len(a)+1+len(b) > MaxCrossBytes {
+		return dst
+	}
 	return append(append(append(dst, a...), '|'), b...)
 }
 

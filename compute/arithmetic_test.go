@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -62,6 +63,13 @@ func TestEdges(t *testing.T) {
 		if ulps(c.got, c.want) > 1 {
 			t.Errorf("%s: got %v, want %v", c.name, c.got, c.want)
 		}
+	}
+	long := strings.Repeat("x", 1535)
+	if got := AppendCross(nil, long, "en"); len(got) != 1538 {
+		t.Errorf("three of the longest names make %d bytes", len(got))
+	}
+	if got := string(AppendCross([]byte("before"), long, "eng")); got != "before" {
+		t.Errorf("what is longer makes %d bytes", len(got))
 	}
 	if got := string(AppendCross(nil, "en", string(AppendNumber(nil, 2)))); got != "en|2" {
 		t.Errorf("cross: %q", got)

@@ -188,3 +188,21 @@ func (a *Arena) Strings(rows *column.Slab, field, row int) []string {
 func (a *Arena) Reset() {
 	a.buf, a.numbers, a.strings = a.buf[:0], a.numbers[:0], a.strings[:0]
 }
+
+// LetGo lets go of the texts and lists of rows, where they take much memory.
+func (k *ModelArgs) LetGo() {
+	for _, a := range []*Arena{&k.Arena, &k.EntityArena} {
+		if a.Large() {
+			*a = Arena{}
+		}
+	}
+}
+
+// maxKept is how many bytes an arena keeps from one question to the next.
+const maxKept = 256 << 10
+
+// Large reports whether the arena has more memory than is kept for the next
+// question.
+func (a *Arena) Large() bool {
+	return cap(a.buf)+8*cap(a.numbers)+int(unsafe.Sizeof(""))*cap(a.strings) > maxKept
+}

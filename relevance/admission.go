@@ -58,15 +58,16 @@ func (p *Pack) identity(m *Model) error {
 	return errors.Join(errs...)
 }
 
-// FeatureTypes returns the features of the spec.
-func (m *Model) FeatureTypes() []FeatureType {
-	var out []FeatureType
-	for _, f := range m.spec.Features {
+// FeatureTypes returns the features of the spec. The caller must not change them.
+func (m *Model) FeatureTypes() []FeatureType { return m.spec.types }
+
+func featureTypes(features []Feature) (all []FeatureType) {
+	for _, f := range features {
 		kind, err := featureKind(f.Tree.Type)
 		if err != nil {
 			continue // refused when the spec was read
 		}
-		out = append(out, FeatureType{f.Name, kind.String()})
+		all = append(all, FeatureType{f.Name, kind.String()})
 	}
-	return out
+	return all
 }

@@ -19,6 +19,13 @@ const (
 	callCost = 10 // of a function
 	textCost = 32 // of a function that reads a text
 	listCost = 64 // of an operation on a list, which is taken to have as many items
+	// longCost is of a function that reads a viewer's text from end to end for each
+	// record: a caller may send 16 KiB.
+	longCost = 4096
+	// maxGoldenCost is what all golden rows together may cost: a few tenths of a second.
+	// Each node tries them at each start, those of all versions that there are.
+	maxGoldenCost = 200_000_000
+	featureCost   = 50 // of a golden row, for each feature that it is held against
 	// maxSlower is how many times more a version may cost than the one that
 	// serves, if it costs more than minSlow.
 	maxSlower = 50
@@ -44,13 +51,11 @@ func (m *Model) Cost() int {
 func (m *Model) Readings() int { return m.readings }
 
 func readings(s *Spec) (n int) {
-	var ofRecord func(*expr.Node) bool
-	ofRecord = func(e *expr.Node) bool { return e.Op == expr.Record || slices.ContainsFunc(e.Args, ofRecord) }
 	var walk func(*expr.Node)
 	walk = func(e *expr.Node) {
 		for i, a := range e.Args {
 			long := a.Type == expr.String || a.Type == expr.Strings || a.Type == expr.Doubles
-			if long && (e.Op == expr.Call && e.Name != "item" || e.Op == expr.In && i == 1) && ofRecord(a) {
+			if long && (e.Op == expr.Call && e.Name != "item" || e.Op == expr.In && i == 1) && reads(a, expr.Record) {
 				n++
 			}
 			walk(a)
@@ -82,6 +87,8 @@ func ownCost(n *expr.Node) int {
 			continue
 		}
 		switch {
+		case lengthy(n, a):
+			cost += longCost
 		case (a.Type == expr.Doubles || a.Type == expr.Strings) && a.Op != expr.Const && n.Name != "size" && n.Name != "item":
 			cost += listCost
 		case a.Type == expr.String && n.Op == expr.Call:
@@ -91,10 +98,37 @@ func ownCost(n *expr.Node) int {
 	return cost
 }
 
+// lengthy reports whether an operation reads a text from end to end for each record,
+// and the text may be a viewer's. What the viewer alone decides is computed once a
+// question; a key is looked up, and a text compared, in little time.
+func lengthy(n, a *expr.Node) bool {
+	if a.Type != expr.String || n.Name != "size" && (n.Name != "contains" || a != n.Args[0]) || n.Op != expr.Call {
+		return false
+	}
+	return reads(a, expr.Viewer) && (reads(n, expr.Record) || reads(n, expr.Entity) || reads(n, expr.Object))
+}
+
+// reads reports whether an expression reads something of a record, a viewer and so on.
+func reads(n *expr.Node, what expr.Op) bool {
+	return n.Op == what || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, what) })
+}
+
 // affordable reports a model that costs too much.
 func (m *Model) affordable() error {
 	if c := m.Cost(); c > maxCost {
 		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
+	}
+	return nil
+}
+
+// affordableRows reports golden rows, and the bytes that these have together, that
+// cost too much to try. What reads texts and lists of a record is taken to read all
+// bytes of a row.
+func (m *Model) affordableRows(rows, bytes int) error {
+	each, read := m.Cost()+featureCost*len(m.spec.Features), m.Readings()*bytes
+	if c := rows*each + read; c > maxGoldenCost {
+		return fmt.Errorf("%s: to try the rows costs %d operations: %d for each of %d rows, and %d for %d functions that read texts or lists of records from end to end, in %d bytes; at most %d are allowed: keep fewer rows, or shorter texts in them",
+			GoldenFile, c, each, rows, read, m.Readings(), bytes, maxGoldenCost)
 	}
 	return nil
 }

@@ -3,8 +3,11 @@ package relevance
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace"
 )
 
 // dots is a spec of n products of lists, which cost their lists.
@@ -55,6 +58,131 @@ func TestReadings(t *testing.T) {
 			t.Errorf("%s: %v", feature, err)
 		} else if m.Readings() != want {
 			t.Errorf("%s reads %d times, not %d", feature, m.Readings(), want)
+		}
+	}
+}
+
+// What a viewer's text costs counts where each record reads it, and not
+// where it is read once a question.
+func TestViewersTextsCost(t *testing.T) {
+	cost := func(feature string) int {
+		t.Helper()
+		m, err := Parse("spec.yaml", fmt.Appendf(nil, "name: reads\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {bio: string, more: string, a: list(string)}\nfeatures: {f: '%s'}\nscorer: linear\nparameters: {weights: {f: 1}}\n", feature), ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Cost()
+	}
+	for _, each := range []string{
+		`viewer.bio.contains(record.verb)`,
+		`cross(record.verb, viewer.bio).contains(viewer.more)`,
+		`size(record.likes > 0 ? viewer.bio : viewer.more)`,
+	} {
+		if got := cost(each); got < 4096 {
+			t.Errorf("%s costs %d", each, got)
+		}
+	}
+	for _, once := range []string{
+		`viewer.bio.contains("go")`, `record.verb.contains(viewer.bio)`, `record.verb in viewer.a`, `size(viewer.bio) + record.likes`,
+		`lookup({"go|post": 1}, cross(viewer.bio, record.verb), 0)`, `viewer.bio == record.verb`,
+		`lookup({"go": 1}, coalesce(viewer.bio, record.verb), 0)`,
+	} {
+		if got := cost(once); got > 300 {
+			t.Errorf("%s costs %d", once, got)
+		}
+	}
+}
+
+// Crosses that each record makes of a viewer's texts take little memory, however
+// many and long they are, and none of it from one question to the next.
+func TestCrossesTakeLittle(t *testing.T) {
+	var features, weights strings.Builder
+	for i := range 12 {
+		crossed := fmt.Sprintf(`cross("%d", record.verb)`, i)
+		for range 55 {
+			crossed = "cross(" + crossed + ", viewer.country)"
+		}
+		fmt.Fprintf(&features, "  f%d: 'lookup({\"post|x\": 1}, %s, 0)'\n", i, crossed)
+		fmt.Fprintf(&weights, "    f%d: 1\n", i)
+	}
+	m, err := Parse("spec.yaml", []byte("name: boom\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {country: string}\nfeatures:\n"+features.String()+"scorer: linear\nparameters:\n  weights:\n"+weights.String()), ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := ShippedSchemas()["millrace.Activity"].Layout
+	var all []map[string]any
+	for range 300 {
+		all = append(all, map[string]any{"verb": "post", "language": "en"})
+	}
+	rows := activities(t, layout, all...)
+	sel, out := make([]int32, rows.Len()), make([]float64, rows.Len())
+	for i := range sel {
+		sel[i] = int32(i)
+	}
+	for _, length := range []int{27, 16 << 10} {
+		viewer := &millrace.Viewer{Attributes: map[string]any{"country": strings.Repeat("z", length)}}
+		s, err := m.Bind(layout, nil, viewer, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := allocated(func() { s.Score(rows, sel, nil, out) })
+		again := allocated(func() { s.Score(rows, sel, nil, out) })
+		if first > 8<<20 || again > 64<<10 {
+			t.Errorf("crosses of %d bytes take %d KiB, and then %d KiB", length, first>>10, again>>10)
+		}
+		s.LetGo()
+		if err := s.Rebind(viewer, 0); err != nil {
+			t.Fatal(err)
+		}
+		if after := allocated(func() { s.Score(rows, sel, nil, out) }); (after > 256<<10) != (first > 256<<10) {
+			t.Errorf("crosses of %d bytes: %d KiB are kept", length, (first-after)>>10)
+		}
+	}
+}
+
+// allocated is how many bytes a call allocates, garbage included.
+func allocated(call func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	call()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// What golden rows cost to try is bounded by the pack alone: by how many they are, by
+// what a row costs, and by the texts that are read in them. No row of what is refused
+// is tried, and one plan is made for all rows of what is not.
+func TestGoldenRowsCost(t *testing.T) {
+	var features, weights, values []string
+	for i := range 10 {
+		terms := "0.0"
+		for j := range 30 {
+			terms += fmt.Sprintf(` + (record.text.contains("%d") ? 1.0 : 2.0)`, 100+30*i+j)
+		}
+		features = append(features, fmt.Sprintf("f%d: '%s'", i, terms))
+		weights, values = append(weights, fmt.Sprintf("f%d: 1", i)), append(values, fmt.Sprintf(`"f%d":60`, i))
+	}
+	spec := fmt.Sprintf("name: team\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures:\n  %s\nscorer: linear\nparameters: {weights: {%s}}\n", strings.Join(features, "\n  "), strings.Join(weights, ", "))
+	for _, c := range []struct {
+		rows, text int
+		refused    string
+	}{
+		{rows: 1000, text: 10},
+		{rows: 5, text: 30_000},
+		{rows: 10_000, text: 10, refused: "for each of 10000 rows"},
+		{rows: 50, text: 30_000, refused: "for 300 functions that read texts"},
+	} {
+		row := fmt.Sprintf(`{"record":{"text":"%s"},"features":{%s},"score":600}`+"\n", strings.Repeat("z", c.text), strings.Join(values, ","))
+		p, err := sealed(map[string]string{SpecFile: spec, CardFile: "# team\n", GoldenFile: strings.Repeat(row, c.rows)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := allocated(func() { _, err = Validate(p, ShippedSchemas()) })
+		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%d rows of %d bytes: %v", c.rows, c.text, err)
+		}
+		if took > 64<<20 {
+			t.Errorf("%d rows of %d bytes: %d MiB are allocated", c.rows, c.text, took>>20)
 		}
 	}
 }

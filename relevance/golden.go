@@ -97,6 +97,9 @@ func (p *Pack) golden(m *Model, schemas Schemas, as []reading) error {
 	if len(rows) < least {
 		return fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
 	}
+	if err := m.affordableRows(len(rows), len(p.files[GoldenFile])); err != nil {
+		return err
+	}
 	then, err := schemas.as(p.Manifest.Schemas)
 	if err != nil {
 		return err
@@ -124,9 +127,7 @@ func (m *Model) Viewers() []map[string]any { return m.viewers }
 
 // ReadsViewer reports whether a score depends on anything of the viewer.
 func (m *Model) ReadsViewer() bool {
-	var reads func(*expr.Node) bool
-	reads = func(e *expr.Node) bool { return e.Op == expr.Viewer || slices.ContainsFunc(e.Args, reads) }
-	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree) })
+	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree, expr.Viewer) })
 }
 
 // goldenScores holds the scores of features as they are given.
@@ -173,14 +174,14 @@ func off(got, want float64) float64 { return math.Abs(got-want) / max(1, math.Ab
 // feature must have a value in one of them, or nothing has tested its
 // expression.
 func (m *Model) goldenRecords(rows []Golden, schemas Schemas, as []reading) error {
-	tested := map[string]bool{}
+	tested, x := map[string]bool{}, m.explainer()
 	for i, row := range rows {
 		if row.Record == nil {
 			continue
 		}
 		var fault error
 		for _, as := range as {
-			err := m.goldenRecord(&row, schemas, as, tested)
+			err := x.goldenRecord(&row, schemas, as, tested)
 			if err == nil {
 				fault = nil
 				break
@@ -208,18 +209,18 @@ func (m *Model) goldenRecords(rows []Golden, schemas Schemas, as []reading) erro
 
 // goldenRecord holds what the expressions make of a row's record, and notes
 // which features have a value.
-func (m *Model) goldenRecord(row *Golden, schemas Schemas, as reading, tested map[string]bool) error {
-	got, err := m.explainGolden(row, schemas, as)
+func (x *explainer) goldenRecord(row *Golden, schemas Schemas, as reading, tested map[string]bool) error {
+	got, err := x.explain(row, schemas, as)
 	if err != nil {
 		return err
 	}
-	want, err := m.featureValues(row.Features)
+	want, err := x.featureValues(row.Features)
 	if err != nil {
 		return err
 	}
 	for at, f := range got.Features {
 		if !sameFeature(f.Value, want[at]) {
-			of := &m.spec.Features[at]
+			of := &x.spec.Features[at]
 			fault := fmt.Errorf("feature %s is %s, and the row says %s: its expression is %s", f.Name, featureText(f.Value), featureText(want[at]), of.Source)
 			if row.AsOf == nil && readsInstant(of.Tree) {
 				fault = fmt.Errorf("%w; the row has no as_of, so that it is as of the record's own time", fault)
@@ -227,7 +228,7 @@ func (m *Model) goldenRecord(row *Golden, schemas Schemas, as reading, tested ma
 			return fault
 		}
 	}
-	if row.Score != nil && !(off(got.Score, *row.Score) <= m.scoreTolerance()) {
+	if row.Score != nil && !(off(got.Score, *row.Score) <= x.scoreTolerance()) {
 		return fmt.Errorf("the record scores %v, and the row says %v", got.Score, *row.Score)
 	}
 	for _, f := range got.Features {
@@ -276,7 +277,7 @@ func featureText(v any) string {
 // Complete fills in the features and the score that the model gives a row with
 // a record: for somebody who knows what they should be to check.
 func (m *Model) Complete(row *Golden, schemas Schemas) error {
-	got, err := m.explainGolden(row, schemas, typed)
+	got, err := m.explainer().explain(row, schemas, typed)
 	if err != nil {
 		return err
 	}
@@ -301,7 +302,7 @@ func (m *Model) Complete(row *Golden, schemas Schemas) error {
 // order of [Model.FeatureTypes]: float64, NaN where there is no value, or
 // string.
 func (m *Model) Vector(row *Golden, schemas Schemas) ([]any, error) {
-	got, err := m.explainGolden(row, schemas, typed)
+	got, err := m.explainer().explain(row, schemas, typed)
 	if err != nil {
 		return nil, err
 	}
@@ -336,11 +337,9 @@ func (m *Model) inOrder(e Explanation) Explanation {
 
 // featureValues puts named features into the order of the spec.
 func (m *Model) featureValues(named map[string]any) ([]any, error) {
-	var names []string
 	values := make([]any, len(m.spec.Features))
 	found := 0
 	for i, t := range m.FeatureTypes() {
-		names = append(names, t.Name)
 		v, ok := named[t.Name]
 		if ok {
 			found++
@@ -359,6 +358,10 @@ func (m *Model) featureValues(named map[string]any) ([]any, error) {
 		}
 	}
 	if found != len(named) {
+		var names []string
+		for _, t := range m.FeatureTypes() {
+			names = append(names, t.Name)
+		}
 		for name := range named {
 			if !slices.Contains(names, name) {
 				return nil, fmt.Errorf("the spec has no feature %s; %s", name, nearest(name, names))

@@ -382,7 +382,7 @@ parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = m.goldenRecord(&rows[0], ShippedSchemas(), typed, map[string]bool{})
+		err = m.explainer().goldenRecord(&rows[0], ShippedSchemas(), typed, map[string]bool{})
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}

@@ -29,10 +29,35 @@ const (
 	asWritten reading = true
 )
 
-// explainGolden scores a row's record. Features are in the order of the spec, and
+// explainer explains the records of golden rows by the interpreter: one scorer for
+// all rows of the same layouts, since to plan a model costs more than to run it.
+type explainer struct {
+	*Model
+	scorers map[layouts]*Scorer
+}
+
+func (m *Model) explainer() *explainer {
+	return &explainer{m.Interpreted(), map[layouts]*Scorer{}}
+}
+
+// scorer returns the scorer for records of some layouts, bound to a viewer.
+func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Time) (*Scorer, error) {
+	if s, ok := x.scorers[l]; ok {
+		s.SetObjects(nil)
+		return s, s.Rebind(viewer, asOf)
+	}
+	s, err := x.Bind(l.rows, l.entity, viewer, asOf)
+	if err == nil {
+		x.scorers[l] = s
+	}
+	return s, err
+}
+
+// explain scores a row's record. Features are in the order of the spec, and
 // have no contributions of trees, which for a hundred rows of a large forest take
 // longer than all the rest.
-func (m *Model) explainGolden(row *Golden, schemas Schemas, as reading) (e Explanation, err error) {
+func (x *explainer) explain(row *Golden, schemas Schemas, as reading) (e Explanation, err error) {
+	m := x.Model
 	if row.Record == nil {
 		return e, errors.New("the row has no record")
 	}
@@ -70,7 +95,7 @@ func (m *Model) explainGolden(row *Golden, schemas Schemas, as reading) (e Expla
 	if err != nil {
 		return e, err
 	}
-	s, err := m.Interpreted().Bind(rows.Layout(), entityLayout, viewer, asOf)
+	s, err := x.scorer(layouts{rows.Layout(), entityLayout}, viewer, asOf)
 	if err != nil {
 		return e, err
 	}

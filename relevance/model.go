@@ -79,6 +79,7 @@ func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, 
 	if err := r.err(); err != nil {
 		return nil, err
 	}
+	r.spec.types = featureTypes(r.spec.Features)
 	m := &Model{spec: r.spec, params: params, plans: &sync.Map{}, readings: readings(r.spec)}
 	m.weights, m.tables = r.spec.compile(&params)
 	return m, nil

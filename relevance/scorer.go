@@ -69,6 +69,19 @@ func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return nil
 }
 
+// LetGo lets go of the texts and lists of the question, where they take much memory.
+// The scorer is bound anew before it is used again.
+func (s *Scorer) LetGo() {
+	s.machine.LetGo()
+	clear(s.args.Strings)
+	clear(s.args.Lists)
+	s.args.LetGo()
+	if s.folded != nil {
+		s.folded.LetGo()
+	}
+	s.explainer = nil
+}
+
 // Score writes the score of row sel[i] of rows to out[i]. Entity is one row of
 // the entity's features, or nil. In the steady state it does not allocate.
 func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {

@@ -74,7 +74,8 @@ type Spec struct {
 	Object   string   // the schema of the features of what records are about, or empty
 	Features []Feature
 	source   plan.Source
-	tables   []literal // tables written inside expressions
+	types    []FeatureType // of Features
+	tables   []literal     // tables written inside expressions
 }
 
 // Feature is a feature of a spec.

@@ -71,7 +71,7 @@ func (q *Query) plan(rows *column.Layout, features column.Packed) (int32, error)
 // bind binds the plan to a question, again if it was bound to one before.
 func (p *plan) bind(s *Spec) error {
 	var err error
-	p.shadow, p.ceilings.told = nil, false // of the question before
+	p.ceilings.told = false // of the question before
 	switch {
 	case p.planKey.filter == nil:
 	case p.filter == nil && p.counts:
@@ -120,6 +120,10 @@ func (q *Query) releasePlans() {
 		p.folded.end()
 		p.passed.end()
 		p.folder.forget()
+		if p.scorer != nil { // but in tests of what takes no scorer
+			p.scorer.LetGo()
+		}
+		p.shadow = nil
 		if q.spare = append(q.spare, p); len(q.spare) > maxSpare {
 			q.spare = slices.Delete(q.spare, 0, 1)
 		}

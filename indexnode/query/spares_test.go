@@ -1,9 +1,14 @@
 package query
 
 import (
+	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/relevance"
 )
 
 // Queries that are not in use outlast collections, and the last released is
@@ -51,5 +56,37 @@ func TestSparesLetGo(t *testing.T) {
 	}
 	if used := s.free[:5]; used[2] != nil || used[3] != nil || used[4] != nil {
 		t.Error("who was let go is held still")
+	}
+}
+
+// The texts that a question has made are let go where they take much memory: the
+// next one makes its own.
+func TestLongTextsAreLetGo(t *testing.T) {
+	keys, all := activities(t, 2, 20)
+	crossed := `cross("a", record.verb)`
+	for range 50 {
+		crossed = "cross(" + crossed + ", viewer.country)"
+	}
+	var features, weights []string
+	for i := range 8 {
+		features = append(features, fmt.Sprintf(`f%d: 'size(cross("%d", %s))'`, i, i, strings.Replace(crossed, `"a"`, fmt.Sprintf(`"%d"`, i), 1)))
+		weights = append(weights, fmt.Sprintf("f%d: 1", i))
+	}
+	m, err := relevance.Parse("spec.yaml", fmt.Appendf(nil, "name: long\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {country: string}\nfeatures: {%s}\nscorer: linear\nparameters: {weights: {%s}}\n", strings.Join(features, ", "), strings.Join(weights, ", ")), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := question(t)
+	s.Model, s.Filter, s.Viewer = m, nil, &millrace.Viewer{Attributes: map[string]any{"country": strings.Repeat("z", 29)}}
+	var before, after runtime.MemStats
+	for range 3 {
+		runtime.ReadMemStats(&before)
+		if n, err := ask(t.Context(), s, keys, all); n == 0 || err != nil {
+			t.Fatal(n, err)
+		}
+		runtime.ReadMemStats(&after)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took < 256<<10 {
+		t.Errorf("the third question allocates %d bytes: what those before it made is kept", took)
 	}
 }

@@ -67,7 +67,12 @@ type steps struct {
 	wide                    []bool // a value that record operations read as a vector
 	register                []int  // of a number that changes with the record; -1 else
 	registers               int
+	batch                   int // rows that an operation works on: at most Batch
 }
+
+// crossBytes is about how many bytes the crosses of a batch may take: fewer rows are
+// a batch where a record has many.
+const crossBytes = 1 << 20
 
 // Machine returns a machine for the plan. With keep every value keeps a place
 // of its own, so that [Machine.Vector] may read it.
@@ -168,7 +173,21 @@ func (p *Plan) schedule(keep bool) *steps {
 	if !keep {
 		s.allocate(p)
 	}
+	s.batch = Batch
+	if n := p.crosses(s.live); n > 0 {
+		s.batch = min(Batch, max(1, crossBytes/(n*compute.MaxCrossBytes)))
+	}
 	return s
+}
+
+// crosses counts the operations among values that write a cross.
+func (p *Plan) crosses(values []int) (n int) {
+	for _, i := range values {
+		if p.Values[i].Op == Cross {
+			n++
+		}
+	}
+	return n
 }
 
 // maxFused is how many products one pass over a batch adds.
@@ -368,6 +387,20 @@ func (m *Machine) begin(stage int, rows *column.Slab, sel []int32) {
 	m.arena.Reset()
 }
 
+// LetGo lets go of the texts and lists of the questions so far, where they take much
+// memory. The machine is bound anew before it is used again.
+func (m *Machine) LetGo() {
+	if !slices.ContainsFunc(m.arenas[:], func(a compute.Arena) bool { return a.Large() }) {
+		return
+	}
+	m.arenas = [len(m.arenas)]compute.Arena{}
+	for i := range m.p.Values {
+		clear(m.strs[i])
+		clear(m.lists[i])
+		clear(m.strss[i])
+	}
+}
+
 // bindSet makes a set of the list that an In looks into, unless the list
 // changes with the record.
 func (m *Machine) bindSet(i int) {
@@ -455,7 +488,7 @@ func consecutive(sel []int32) bool {
 	return true
 }
 
-// Score scores rows sel of rows, Batch at a time, by the plan's only model.
+// Score scores rows sel of rows, a batch at a time, by the plan's only model.
 func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
 	m.out[0] = out
 	m.ScoreAll(rows, sel, m.out[:])
@@ -463,8 +496,8 @@ func (m *Machine) Score(rows *column.Slab, sel []int32, out []float64) {
 
 // ScoreAll scores rows sel of rows by each of the plan's models.
 func (m *Machine) ScoreAll(rows *column.Slab, sel []int32, out [][]float64) {
-	for from := 0; from < len(sel); from += Batch {
-		to := min(from+Batch, len(sel))
+	for from := 0; from < len(sel); from += m.steps.batch {
+		to := min(from+m.steps.batch, len(sel))
 		m.Run(rows, sel[from:to])
 		m.score(0, &m.p.Output, m.in.Forest, out[0][from:to])
 		for i := range m.p.More {

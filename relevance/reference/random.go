@@ -299,8 +299,11 @@ func numbers(r *rand.Rand) []float64 {
 }
 
 func text(r *rand.Rand) string {
-	return []string{"", "post", "like", "en", "de", "seven77", "eight888", "a long string of words", "a long string", "ünï"}[r.IntN(10)]
+	return []string{"", "post", "like", "en", "de", "seven77", "eight888", "a long string of words", "a long string", "ünï", name, names}[r.IntN(12)]
 }
+
+// name is as long as a name may be, and names about as long as a cross.
+var name, names = strings.Repeat("n", 512), strings.Repeat("m", 1533)
 
 func texts(r *rand.Rand) []string {
 	out := make([]string, r.IntN(4))

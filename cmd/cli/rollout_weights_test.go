@@ -127,7 +127,8 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 }
 
 // While a version is condemned and what ranks in its place lacks the weights of a
-// variant, explain says that it is not applied, and a ramp waits for that.
+// variant, explain says that it is not applied, and a ramp waits for that; where it
+// has them, a ramp waits too.
 func TestWeightsThatDoNotRank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
@@ -151,17 +152,17 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	lean, err := rollouts.LeansOf(t.Context(), s.Client)
 	s.Check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
-	says := func(want string) {
+	says := func(want, waits string) {
 		t.Helper()
 		set, err := s.experiments()
 		s.Check(err)
 		d := set.Experiments()[0]
 		got := lean.Waits(t.Context(), &d.Experiment)
-		for began := time.Now(); got != want && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &d.Experiment) {
+		for began := time.Now(); got != waits && time.Since(began) < clitest.Patience; got = lean.Waits(t.Context(), &d.Experiment) {
 			time.Sleep(10 * time.Millisecond) // its watcher is not the test's
 		}
-		if got != want {
-			t.Errorf("coordinators wait for %q, want %q", got, want)
+		if got != waits {
+			t.Errorf("coordinators wait for %q, want %q", got, waits)
 		}
 		out := must("experiment", "explain", "--feed", "home", "--viewer", "ann")
 		if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
@@ -170,13 +171,13 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	}
 	versions := s.Models.All()["rate"]
 	condemn := func(i int) { s.Check(s.Failed.Condemn(t.Context(), s.Models, versions[i], "it panicked", "n1")) }
-	says("")
+	says("", "")
 	condemn(2)
-	says("")
+	says("", "rate 3, by which its pages are ranked, is condemned")
 	condemn(1)
-	says(fmt.Sprintf(lacks, "rate 1"))
+	says(fmt.Sprintf(lacks, "rate 1"), fmt.Sprintf(lacks, "rate 1"))
 	condemn(0)
-	says(fmt.Sprintf(lacks, "recency"))
+	says(fmt.Sprintf(lacks, "recency"), fmt.Sprintf(lacks, "recency"))
 	must("model", "release", "rate", "3")
-	says("")
+	says("", "")
 }

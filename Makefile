@@ -21,7 +21,7 @@ check: fmt-check vet lint test race bench-once ## the whole gate
 TESTS = test race bench-once e2e e2e-secured e2e-s3 faults simulate
 $(TESTS): export TMPDIR := $(or $(shell scripts/memory),$(TMPDIR))
 
-# How many tests of clusters run at once: they wait more than they work.
+# How many tests of a package run at once: the long ones wait more than they work.
 PARALLEL = $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 
 fmt-check: ## every Go file is as gofmt writes it
@@ -39,7 +39,7 @@ lint: ## staticcheck
 # Clusters of processes are tested when no other package is: some tests tell what a
 # caller notices, and these run alone. The longest package begins first.
 test: ## every test, but those that SKIP names
-	go test $(VETTED) -timeout $(TIMEOUT) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
+	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./internal/minicluster $$(go list ./... | grep -v '/cmd/cli$$')
 	go test $(VETTED) -timeout $(TIMEOUT) -parallel $(PARALLEL) -skip '$(SKIP)' ./cmd/cli
 	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
@@ -48,7 +48,7 @@ RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/..
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
-	go test $(VETTED) -race -short -timeout $(TIMEOUT) $(RACE)
+	go test $(VETTED) -race -short -timeout $(TIMEOUT) -parallel $(PARALLEL) $(RACE)
 else
 	@echo "race: skipped, for want of a C compiler"
 endif

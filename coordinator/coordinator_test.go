@@ -345,6 +345,7 @@ func watch(t *testing.T, s *estate) {
 // What a node that is gone hosted is made elsewhere; the loss of too many at
 // once waits for a person.
 func TestRepairs(t *testing.T) {
+	t.Parallel()
 	s := newEstate(t, "a", "b", "c", "d")
 	s.coordinate("one", nil)
 	s.kill("d")

@@ -554,6 +554,7 @@ func TestGuardsPause(t *testing.T) {
 // each step by what it was decided. Who holds it keeps it from its next step, and
 // guards pause it all the same.
 func TestRampsSayWhyAndAreHeld(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t, rampedDocument)
 	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
 	if err != nil {
@@ -649,6 +650,7 @@ func TestRampsWait(t *testing.T) {
 // nor soon after, when what brokers could not write is still coming; it says so, and
 // how old its evidence is. Guards pause by what has come.
 func TestRampsWaitForTheEvidence(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t, rampedDocument)
 	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
 	if err != nil {
@@ -969,6 +971,7 @@ func (t *trial) saying(what string, meanwhile func()) experiments.Look {
 // it takes no step before somebody has done it with what was shown at the one before,
 // however alive the log of outcomes is.
 func TestRampsWaitForOutcomes(t *testing.T) {
+	t.Parallel()
 	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}\n", clickedDocument, 1))
 	change := func(by func()) {
 		tr.acts.mu.Lock()
@@ -1003,6 +1006,7 @@ func TestRampsWaitForOutcomes(t *testing.T) {
 // Only time counts for a step in which a coordinator knew all that was shown; one
 // that leads next goes on from what the one before has counted.
 func TestOnlyWatchedTimeCounts(t *testing.T) {
+	t.Parallel()
 	const least = 7 * time.Second
 	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 7s", 1))
 	tr.log.goAway(errors.New("the log is frozen"))
@@ -1042,6 +1046,7 @@ func TestOnlyWatchedTimeCounts(t *testing.T) {
 
 // Time in which a variant is not shown as it is now does not count for a step.
 func TestOnlyTimeOfAllVariantsCounts(t *testing.T) {
+	t.Parallel()
 	const least = 5 * time.Second
 	tr := newTrial(t, strings.Replace(rampedDocument, "viewers: 50", "viewers: 5, least: 5s", 1))
 	tr.coordinate("one")

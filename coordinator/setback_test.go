@@ -18,6 +18,7 @@ import (
 // A veto is lost with what etcd lost, and a restoration does not know of it. No ramp
 // goes on after one until a person says so.
 func TestRampsAreHeldAfterARestoration(t *testing.T) {
+	t.Parallel()
 	ctx, dir, kept, backup := t.Context(), t.TempDir(), t.TempDir(), t.TempDir()
 	etcd, err := minicluster.StartEtcd(ctx, dir, "127.0.0.1:0")
 	if err != nil {
@@ -114,6 +115,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 // coordinator takes a step by that: neither one that comes to lead and did not lead
 // before, nor one that is new and remembers nothing. They say why.
 func TestNoStepInAnEtcdThatWentBack(t *testing.T) {
+	t.Parallel()
 	dir, backup, addr := t.TempDir(), t.TempDir(), "127.0.0.1:0"
 	var etcd *minicluster.Etcd
 	start := func() {

@@ -27,7 +27,10 @@ const (
 	cutsByDefault = 8
 )
 
-func TestCutsOnFake(t *testing.T) { testCuts(t, newFake(t)) }
+func TestCutsOnFake(t *testing.T) {
+	t.Parallel()
+	testCuts(t, newFake(t))
+}
 
 // testCuts takes cuts under load, while one of two partitioners is stopped, is
 // stopped and goes on in the middle, or is killed, and finds of every input that

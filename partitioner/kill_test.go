@@ -112,8 +112,11 @@ func (l *lastLine) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestKillsOnFake(t *testing.T)  { testKills(t, newFake(t), 600, 0) }
-func TestZombieOnFake(t *testing.T) { testZombie(t, newFake(t)) }
+func TestKillsOnFake(t *testing.T) { testKills(t, newFake(t), 600, 0) }
+func TestZombieOnFake(t *testing.T) {
+	t.Parallel()
+	testZombie(t, newFake(t))
+}
 
 // The proof of exactly-once is on a real Kafka; scripts/kafka starts one.
 func TestOnRealKafka(t *testing.T) {

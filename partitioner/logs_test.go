@@ -68,7 +68,10 @@ func (w *world) held(topic string) (n int64) {
 
 func quick(p *Partitioner) { p.pace.logs = 20 * time.Millisecond }
 
-func TestARecreatedOutputStopsTheGroup(t *testing.T) { testRecreatedOutput(t, newFake(t)) }
+func TestARecreatedOutputStopsTheGroup(t *testing.T) {
+	t.Parallel()
+	testRecreatedOutput(t, newFake(t))
+}
 
 // testRecreatedOutput: partitioners do not write to a timeline topic that is not
 // the one that they have written to, running or started anew, until an operator
@@ -149,7 +152,10 @@ func TestFurtherTopicsNeedNoWord(t *testing.T) {
 	w.untilReady(p, "")
 }
 
-func TestARecreatedInputIsGoneOnWith(t *testing.T) { testRecreatedInput(t, newFake(t)) }
+func TestARecreatedInputIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	testRecreatedInput(t, newFake(t))
+}
 
 // testRecreatedInput: a content topic that was deleted and created again is told
 // as that, with what waited in it, stops alone, and is gone on with by a word,
@@ -233,7 +239,10 @@ func (w *world) records() (n int) {
 	return n
 }
 
-func TestATrimmedInputIsGoneOnWith(t *testing.T) { testTrimmedInput(t, newFake(t)) }
+func TestATrimmedInputIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	testTrimmedInput(t, newFake(t))
+}
 
 // testTrimmedInput: a content topic that was trimmed beyond what was read is
 // told as that, with how much is gone; nothing is said to be kept that is not.

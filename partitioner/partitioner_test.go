@@ -301,6 +301,7 @@ func TestFencedOnlyOnceReplaced(t *testing.T) {
 // Kafka goes away, while records flow and before a start, and comes back with
 // what it had: nothing is lost or doubled.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	broker := kfakeOn(t, 0, dir)
 	addr := broker.ListenAddrs()[0]

@@ -31,7 +31,10 @@ func (w *world) untilThrough(l *progress.Log, after time.Time) {
 	})
 }
 
-func TestFrozenPartitionersAge(t *testing.T) { testFrozen(t, newFake(t)) }
+func TestFrozenPartitionersAge(t *testing.T) {
+	t.Parallel()
+	testFrozen(t, newFake(t))
+}
 
 // testFrozen: while every partitioner is frozen nothing new is proven, and what
 // was proven gets old; once they go on it is proven again.
@@ -63,6 +66,7 @@ func testFrozen(t *testing.T, w *world) {
 
 // A partitioner whose loop is stuck goes on writing, and proves nothing by it.
 func TestAStuckLoopProvesNothing(t *testing.T) {
+	t.Parallel()
 	w := newFake(t)
 	w.publish(schemas.Activity())
 	stuck, free := make(chan struct{}, 100), make(chan struct{})
@@ -85,7 +89,10 @@ func TestAStuckLoopProvesNothing(t *testing.T) {
 	w.untilThrough(l, produced)
 }
 
-func TestOpenTransactionIsTold(t *testing.T) { testOpenTransaction(t, newFake(t)) }
+func TestOpenTransactionIsTold(t *testing.T) {
+	t.Parallel()
+	testOpenTransaction(t, newFake(t))
+}
 
 // testOpenTransaction: a producer's transaction that does not end holds up what
 // is behind it; that is told, and over when it is aborted. What it held is never

@@ -61,7 +61,10 @@ func (w *world) bomb(topic string, partition int32) *kgo.Record {
 	return r
 }
 
-func TestBombIsSkippedByCommand(t *testing.T) { testBomb(t, newFake(t)) }
+func TestBombIsSkippedByCommand(t *testing.T) {
+	t.Parallel()
+	testBomb(t, newFake(t))
+}
 
 // testBomb: a batch that cannot be opened within bounds stops its partition and
 // no other, is told, and is skipped when an operator says so, kept byte for
@@ -208,6 +211,7 @@ func TestReadyTells(t *testing.T) {
 }
 
 func TestReadyTellsThatKafkaIsAway(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	port, addr := freePort(t)
 	w := &world{t: t, brokers: kafka.At(addr), cfg: Config{Brokers: kafka.At(addr), Content: []string{"posts"}, Instance: "one"}}
@@ -229,6 +233,7 @@ func TestReadyTellsThatKafkaIsAway(t *testing.T) {
 // A process that the group gives nothing to read is no fault while others read,
 // and is one when records wait.
 func TestReadyTellsOfIdleness(t *testing.T) {
+	t.Parallel()
 	w := newFake(t)
 	w.cfg.Content, w.cfg.Features = []string{"single"}, nil
 	w.cfg.SchemaWait = time.Millisecond

@@ -30,6 +30,7 @@ func openAs(t *testing.T, s *etcdtest.Secured, a cluster.Access, dir string) (*c
 // A wrong certificate, authority, name, user or password is refused at once, by
 // the key of the configuration that is wrong.
 func TestSecuredEtcd(t *testing.T) {
+	t.Parallel()
 	a, other := authority.New(t), authority.New(t)
 	s := etcdtest.Start(t, a)
 	stranger := other.Issue("me")

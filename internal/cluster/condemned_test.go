@@ -11,6 +11,7 @@ import (
 // What one process condemns another hears of, with the first reason, until
 // it is forgotten; and no more are kept than a model has versions.
 func TestCondemned(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t)
 	one, two := etcd.open(""), etcd.open("")
 	a, err := one.Condemned(t.Context())

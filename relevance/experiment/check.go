@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -194,62 +193,6 @@ func (s *Sets) check(f *faults, path string) {
 	}
 	if s.Limit < 0 || s.Limit > maxLimit {
 		f.addf(path+".limit", "leave it out for the feed's", "%d is not between 1 and %d", s.Limit, maxLimit)
-	}
-}
-
-// checkMeant refuses what stands in a document and does nothing, which nobody means. A
-// document that was put in place before keeps what it has.
-func (d *Document) checkMeant(f *faults) {
-	for i := range d.Experiments {
-		e, path := &d.Experiments[i], fmt.Sprintf("experiments[%d]", i)
-		if o := e.Outcomes; o != nil && strings.Contains(o.AnswerField, ".") {
-			f.addf(path+".outcomes.answer_field", "write outcomes with a field of their own for it", "%.100q is within another field, and only a field of the record itself is read", o.AnswerField)
-		}
-		if o := e.Outcomes; o != nil && o.Topic != "" && !isTopic(o.Topic) {
-			f.addf(path+".outcomes.topic", fmt.Sprintf("write 1 to %d letters, digits, '.', '_' and '-', as Kafka has it", maxTopicBytes), "%.100q can be no topic", o.Topic)
-		}
-		if r := e.Ramp; r != nil && e.State != Stopped && len(r.Steps) > 0 && slices.Max(r.Steps) < e.Share {
-			f.addf(path+".ramp.steps", "write a step above it, lower the share, or leave the ramp out", "it would never ramp: its last step is %d, and the share is %d already", slices.Max(r.Steps), e.Share)
-		}
-		if e.State != Stopped && isNever(e.Targeting) {
-			f.addf(path+".targeting", "leave it out for everybody; or leave it out and make this a draft, which gives a variant to forced viewers alone", "it is true of nobody")
-		}
-		e.checkGuardsMeant(f, path+".guards", d.at(path+".guards"))
-		for j := range e.Variants {
-			at := fmt.Sprintf("%s.variants[%d].set", path, j)
-			e.Variants[j].Set.checkMeant(f, at, d.at(at))
-		}
-	}
-}
-
-// at returns what stands at a path; nil for nothing, or if the document was not read
-// from YAML.
-func (d *Document) at(path string) *document.Node {
-	n := d.root
-	for n != nil && path != "" {
-		var step string
-		step, path = cutStep(path)
-		n = child(n, step)
-	}
-	return n
-}
-
-// checkMeant refuses what sets nothing: null, no weights, a limit of 0.
-func (s *Sets) checkMeant(f *faults, path string, n *document.Node) {
-	if n == nil {
-		return // the control
-	}
-	for _, x := range n.Entries {
-		switch {
-		case x.Value.Kind == document.Null, x.Key == "limit" && s.Limit == 0, x.Key == "weights" && len(s.Weights) == 0:
-			f.addf(path+"."+x.Key, "write what it sets, or leave it out", "it sets nothing")
-		case x.Key == "weights":
-			for _, w := range x.Value.Entries {
-				if w.Value.Kind == document.Null {
-					f.addf(path+".weights", "write a number, such as 0", "%.100q has none", w.Key)
-				}
-			}
-		}
 	}
 }
 

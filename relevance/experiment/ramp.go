@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/slot"
 )
 
@@ -264,33 +263,5 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 	}
 	if guarded == 0 {
 		f.addf(path+".guards", "write refused: 1.5, for one", "nothing is guarded")
-	}
-}
-
-// checkGuardsMeant refuses a guard that is written as 0 or as nothing: who writes
-// refused: 0 means that not one may be refused, and it would not be guarded.
-func (e *Experiment) checkGuardsMeant(f *faults, path string, n *document.Node) {
-	if e.Guards == nil || n == nil {
-		return
-	}
-	zero := map[string]string{"alpha": fmt.Sprintf("write a chance such as 0.01, or leave it out for %v", defaultAlpha)}
-	for _, l := range e.Guards.limits() {
-		switch {
-		case l.value != 0:
-		case l.least == 1:
-			zero[l.name] = "write a multiple of the control's, 1 for any more at all, or leave it out"
-		case l.most == 1:
-			zero[l.name] = "write a part such as 0.01, a hundredth of them more, or leave it out"
-		default:
-			zero[l.name] = "write how many milliseconds more there may be, such as 1, or leave it out"
-		}
-	}
-	if e.Guards.Alpha != 0 {
-		delete(zero, "alpha")
-	}
-	for _, x := range n.Entries {
-		if wayOut := zero[x.Key]; wayOut != "" {
-			f.addf(path+"."+x.Key, wayOut, "%s is no limit", cmp.Or(x.Value.Text, "nothing"))
-		}
 	}
 }

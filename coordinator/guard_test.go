@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
@@ -548,6 +549,61 @@ func TestGuardsPause(t *testing.T) {
 	}
 	tr.show(80, refuse)
 	tr.becomes(experiment.Paused, 1000)
+}
+
+// What is decided and cannot be done, since etcd has lost the text of the definition, is
+// told where one looks for it, as long as that is so.
+func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {
+	t.Parallel()
+	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	tr := newTrialAt(t, etcd.Addr(), rampedDocument)
+	raw, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = raw.Close() })
+	c, _ := tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	lost, err := raw.Delete(t.Context(), "/millrace/test/bodies/experiments/d/", clientv3.WithPrefix(), clientv3.WithPrevKV())
+	if err != nil || lost.Deleted == 0 {
+		t.Fatalf("no text was there: %v", err)
+	}
+	tr.show(80, func(r *exposure.Record, variant string) {
+		if variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && strings.HasPrefix(trail.Unwatched(nil, began, time.Now()), "it is to be paused (refused of b: any number times as many") && gaugeOf(c, "coordinator_fault") == 1 {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("it is not told: %+v, fault %v, %v", trail.Looked, gaugeOf(c, "coordinator_fault"), err)
+		}
+	}
+	if _, why := c.Leads(); why == nil || !strings.Contains(why.Error(), "experiment e: ") {
+		t.Errorf("%v", why)
+	}
+	for _, kv := range lost.PrevKvs {
+		if _, err := raw.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.becomes(experiment.Paused, 100)
+	for began := time.Now(); gaugeOf(c, "coordinator_fault") != 0; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("it is told for ever")
+		}
+	}
 }
 
 // Why a ramp is where it is can be read at any time: what it waits for, and of

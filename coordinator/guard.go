@@ -135,7 +135,6 @@ const (
 	// byCoordinator begins who made a change, in a document's history. A
 	// person's name has no space.
 	byCoordinator = "coordinator "
-	maxWho        = 190 // bytes
 )
 
 func (g *guard) run(ctx context.Context, shown Exposures) {
@@ -684,8 +683,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	if store.With = g.trails.Ramps(judged.Name, decision); v.Pause {
 		store.With = g.trails.Pauses(judged.Name, decision)
 	}
-	store.Who = fmt.Sprintf("%s%s: %s: %s", byCoordinator, g.name, what, v.Why)
-	store.Who = strings.ToValidUTF8(store.Who[:min(len(store.Who), maxWho)], "")
+	store.Who, store.Why = byCoordinator+g.name, what+": "+v.Why
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
 		switch {
 		case now.State != experiment.Running || now.Share != judged.Share:

@@ -35,6 +35,8 @@ def assign(rule: dict, unit: str) -> str:
     """The variant of a unit; "" for none."""
     if rule["unit"] in ("viewer", "entity") and unit in rule.get("forced", {}):
         return rule["forced"][unit]
+    if rule["unit"] in ("viewer", "entity") and unit in rule.get("elsewhere", []):
+        return ""
     slot = murmur3(f"{rule['salt']}/{unit}".encode()) % 10000
     if not 0 < len(unit.encode()) <= 512 or not any(s["from"] <= slot <= s["to"] for s in rule["slots"]):
         return ""

@@ -1,6 +1,7 @@
 package experiments
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Store struct {
 	Documents *cluster.Artefacts // of [Kind]
 	Known     experiment.Known
 	Who       string // as the history says it
+	Why       string // what the history says beside it; empty: what it changes
 	// With is a document that changes with each of them, in one transaction; nil:
 	// none.
 	With *cluster.With
@@ -321,10 +323,20 @@ func (s *Store) Check(ctx context.Context, name string, src []byte) (Changed, er
 	if err != nil {
 		return Changed{}, err
 	}
-	return s.check(st, name, src, experiment.Admit)
+	return s.check(st, name, src, st.admit)
 }
 
-// compiler is [experiment.Admit]; [experiment.Steer] of a change of state or share; or
+// admit is [experiment.Admit] of a definition, which starts nothing that is paused: who
+// paused it, a guard or a person, had a reason that its author's file does not know.
+func (st *State) admit(docs []experiment.Document, known experiment.Known) (*experiment.Set, error) {
+	next, err := experiment.Admit(docs, known)
+	if err != nil {
+		return nil, err
+	}
+	return next, st.Set.StartsNone(next)
+}
+
+// compiler is [State.admit]; [experiment.Steer] of a change of state or share; or
 // [experiment.Serve] where that gives nobody a variant who had none, so that what does
 // not fit can be ended.
 type compiler func([]experiment.Document, experiment.Known) (*experiment.Set, error)
@@ -369,7 +381,7 @@ const maxTries = 30
 // Define checks a document against all others and puts it in place. Brokers
 // assign by it within a second.
 func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed, err error) {
-	return s.change(ctx, func(*State) (string, []byte, compiler, error) { return name, src, experiment.Admit, nil })
+	return s.change(ctx, func(st *State) (string, []byte, compiler, error) { return name, src, st.admit, nil })
 }
 
 // Steer gives an experiment another state and share, which to says by what it
@@ -425,11 +437,32 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if !maps.Equal(s.Documents.Serving(), st.Versions) {
 			continue
 		}
-		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.Who); !errors.Is(err, cluster.ErrMoved) && !errors.Is(err, cluster.ErrNoVersion) {
+		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.note(c)); !errors.Is(err, cluster.ErrMoved) && !errors.Is(err, cluster.ErrNoVersion) {
 			return c, err
 		}
 	}
 	return c, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+}
+
+// note is what the history says of a change.
+func (s *Store) note(c Changed) string {
+	if why := cmp.Or(s.Why, strings.Join(c.Sentences, "; ")); why != "" {
+		return s.Who + ": " + why
+	}
+	return s.Who
+}
+
+// PausedBy returns the change that paused an experiment which is paused, as the history
+// of its document tells it; ok is false where it no longer does.
+func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by cluster.Event, ok bool, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	name := of.Experiment.Name
+	for _, e := range slices.Backward(events) {
+		if e.What == cluster.Served && (strings.Contains(e.Who, ": paused "+name+": ") || strings.Contains(e.Who, "experiment "+name+": state running → paused")) {
+			return e, true, err
+		}
+	}
+	return by, false, err
 }
 
 // MayDrop returns what is there, and why a document is not dropped.

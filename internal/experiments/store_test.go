@@ -336,6 +336,50 @@ func TestALeftOutDocumentIsTold(t *testing.T) {
 	}
 }
 
+// A file that is defined again starts nothing that a guard or a person has paused since;
+// the history says what was done, of what people do too.
+func TestDefinitionsStartNothingThatIsPaused(t *testing.T) {
+	s := stores(t, 1)[0]
+	running := []byte(strings.Replace(document(true, "e", 0, 99), "draft", "running", 1))
+	if _, err := s.Define(t.Context(), "a", running); err != nil {
+		t.Fatal(err)
+	}
+	to := func(state experiment.State) func(experiment.Experiment) (experiment.State, int, error) {
+		return func(now experiment.Experiment) (experiment.State, int, error) { return state, now.Share, nil }
+	}
+	if _, err := s.Steer(t.Context(), "e", to(experiment.Paused)); err != nil {
+		t.Fatal(err)
+	}
+	_, checked := s.Check(t.Context(), "a", running)
+	_, defined := s.Define(t.Context(), "a", running)
+	for what, err := range map[string]error{"check": checked, "define": defined} {
+		if e, ok := errors.AsType[*experiment.Error](err); !ok || !strings.Contains(e.Error(), "experiments[0].state: experiment e is paused, and a definition starts nothing that is; write state: paused; ") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.Define(t.Context(), "a", []byte(strings.Replace(string(running), "running", "paused", 1))); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Steer(t.Context(), "e", to(experiment.Running)); err != nil {
+		t.Error(err)
+	}
+	all, err := s.Documents.History(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, e := range all {
+		if e.What == cluster.Served {
+			told = append(told, e.Who)
+		}
+	}
+	for _, want := range []string{"it is new, running", "state running → paused", "state paused → running"} {
+		if !slices.ContainsFunc(told, func(who string) bool { return strings.HasPrefix(who, s.Who+": ") && strings.Contains(who, "experiment e: "+want) }) {
+			t.Errorf("%q is not among %q", want, told)
+		}
+	}
+}
+
 // A document that had more versions than are kept is the one that it was: an
 // experiment in it is as old as it is, and what others in it become does not change it.
 func TestExperimentsOfManyVersions(t *testing.T) {

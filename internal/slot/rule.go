@@ -33,6 +33,9 @@ type Rule struct {
 	Slots      []Range           `json:"slots"`            // in use, ascending
 	Arms       []Arm             `json:"arms"`             // in the order of their names, by bytes
 	Forced     map[string]string `json:"forced,omitempty"` // variants of named viewers or entities, not dealt by chance
+	// Elsewhere are those whom another experiment of the layer names on a feed that
+	// both are on: they have its variant there, and none of this one.
+	Elsewhere []string `json:"elsewhere,omitempty"`
 }
 
 // ReadRule reads a rule in JSON and refuses one that deals otherwise than a
@@ -91,11 +94,14 @@ func UnitOf(value any) string {
 
 // Assign returns the variant of a unit, and whether it has one. The empty unit
 // has none, nor one that is longer than MaxUnitBytes. In a layer of viewers or entities unit is the id; in one of an
-// attribute it is [UnitOf] the attribute's value, and Forced, which goes by the viewer's
-// id, is for the caller to look at first.
+// attribute it is [UnitOf] the attribute's value, and Forced and Elsewhere, which go by
+// the viewer's id, are for the caller to look at first.
 func (r *Rule) Assign(unit string) (variant string, ok bool) {
 	if v, ok := r.Forced[unit]; ok && (r.Unit == "viewer" || r.Unit == "entity") {
 		return v, true
+	}
+	if slices.Contains(r.Elsewhere, unit) && (r.Unit == "viewer" || r.Unit == "entity") {
+		return "", false
 	}
 	if unit == "" || len(unit) > MaxUnitBytes || !In(r.Slots, Of(r.Salt, unit)) {
 		return "", false

@@ -182,8 +182,11 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 func TestPythonAndClientAgree(t *testing.T) {
 	python := pythonOf(t)
 	r := random(1)
+	const elsewhere = "member:1" // of this experiment by chance, and of another of the layer by name
+	const forcing = `  - {name: later, layer: ranking, feeds: [home], state: draft, slots: [9000-9100], share: 0, forced: {"member:1": b}, variants: [{name: a, weight: 5000}, {name: b, weight: 5000}]}
+`
 	s := compile(t, replace(replace(replace(replace(replace(shown, "share: 500", "share: 9000"), "[0-3999, 4500]", "[0-6000, 7000-7999]"),
-		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", ""))
+		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", "") + forcing)
 	rule, err := json.Marshal(s.Experiments()[0].Rule)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +195,7 @@ func TestPythonAndClientAgree(t *testing.T) {
 	if err := os.WriteFile(file, rule, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	units := []string{"alice", "höchst/ungewöhnlich 名", "\U0001F600", "a b", "\t"}
+	units := []string{"alice", elsewhere, "höchst/ungewöhnlich 名", "\U0001F600", "a b", "\t"}
 	for len(units) < 1000 {
 		units = append(units, fmt.Sprintf("member:%.*s", 1+r.IntN(30), fmt.Sprint(r.Uint64(), r.Uint64())))
 	}
@@ -216,6 +219,9 @@ func TestPythonAndClientAgree(t *testing.T) {
 	n := map[string]int{}
 	for i, unit := range units {
 		broker := in(s.Assign("home", &millrace.Viewer{ID: unit}))
+		if broker == "b" {
+			broker = "" // of the other
+		}
 		caller, _ := callers.Assign(unit)
 		if broker != lines[i] || broker != caller {
 			t.Errorf("%q: the broker deals %q, the client %q, Python %q", unit, broker, caller, lines[i])

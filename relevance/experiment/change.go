@@ -13,23 +13,42 @@ import (
 // variant that they have, and nothing that they are compared by may change:
 // what does needs an experiment with a new name. DESIGN.md has the table.
 func (s *Set) Change(next *Set) error {
-	c := change{old: s, next: next}
-	for i := range next.docs {
-		c.faults = append(c.faults, &faults{name: next.docs[i].Name, root: next.docs[i].root})
-	}
+	c := changeOf(s, next)
 	for _, l := range s.layers {
 		c.layer(l)
 	}
 	for _, e := range s.experiments {
 		c.experiment(e)
 	}
-	return (&compiler{faults: c.faults}).error()
+	return c.error()
+}
+
+// StartsNone reports, as an [Error], experiments that are paused in a set and would run
+// in the next one.
+func (s *Set) StartsNone(next *Set) error {
+	c := changeOf(s, next)
+	for _, old := range s.experiments {
+		if e := next.experiment(old.Name); e != nil && old.State == Paused && e.State == Running {
+			c.faultf(e.at, ".state", fmt.Sprintf("write state: paused; then millrace experiment status %s says why it is, and millrace experiment start %s starts it", old.Name, old.Name), "experiment %s is paused, and a definition starts nothing that is", old.Name)
+		}
+	}
+	return c.error()
 }
 
 type change struct {
 	old, next *Set
 	faults    []*faults // of the next documents, and of those that are gone
 }
+
+func changeOf(old, next *Set) *change {
+	c := &change{old: old, next: next}
+	for i := range next.docs {
+		c.faults = append(c.faults, &faults{name: next.docs[i].Name, root: next.docs[i].root})
+	}
+	return c
+}
+
+func (c *change) error() error { return (&compiler{faults: c.faults}).error() }
 
 func (c *change) faultf(at place, field, wayOut, format string, args ...any) {
 	c.faults[at.doc].addf(at.path+field, wayOut, format, args...)

@@ -75,10 +75,24 @@ func (s *Set) Experiments() (all []Defined) {
 			r.Slots = append(r.Slots, e.used...)
 		}
 		if e.unfit == "" && (e.State == Running || e.State == Draft) {
-			r.Forced = e.Forced
+			r.Forced, r.Elsewhere = e.Forced, e.elsewhere()
 		}
 		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, e.unfit, r})
 	}
+	return all
+}
+
+// elsewhere returns, in order, whom other experiments of the layer force on a feed of
+// this one.
+func (e *compiled) elsewhere() (all []string) {
+	for id, by := range e.layer.forced {
+		if slices.ContainsFunc(by, func(f forced) bool {
+			return f.e != e && slices.ContainsFunc(f.e.feeds, func(x *feed) bool { return slices.Contains(e.feeds, x) })
+		}) {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
 	return all
 }
 

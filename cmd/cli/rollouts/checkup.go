@@ -86,7 +86,17 @@ func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Clien
 		return "", nil, err
 	}
 	odd, err := unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
-	return fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes, slices.Concat(lines, unwatched, odd), err
+	says = fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes
+	for _, d := range st.Set.Experiments() {
+		by, paused, err := t.pausedBy(ctx, &d)
+		if err != nil {
+			return "", nil, err
+		}
+		if paused {
+			says += fmt.Sprintf("; %s is paused by %s", d.Experiment.Name, by.Who)
+		}
+	}
+	return says, slices.Concat(lines, unwatched, odd), err
 }
 
 // unread says which documents cannot be read, and what removes them. The error is a

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -439,6 +440,7 @@ type experimentShown struct {
 	Slots      int              `json:"slots"`
 	Fault      string           `json:"fault,omitempty"`     // so that brokers give nobody a variant
 	Unapplied  string           `json:"unapplied,omitempty"` // why answers count for no variant
+	Paused     *eventShown      `json:"paused,omitempty"`    // by whom, and why
 	Definition any              `json:"definition,omitempty"`
 }
 
@@ -459,8 +461,24 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 	for _, r := range d.Rule.Slots {
 		x.Assigning += r.To - r.From + 1
 	}
+	by, paused, err := t.pausedBy(ctx, d)
+	if err != nil {
+		return x, err
+	}
+	if paused {
+		x.Paused = &eventsShown([]cluster.Event{by})[0]
+	}
 	x.Unapplied, err = t.unapplied(ctx, e)
 	return x, err
+}
+
+// pausedBy returns who paused an experiment, and why, if it is paused and its history
+// tells it.
+func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by cluster.Event, ok bool, err error) {
+	if of.Experiment.State != experiment.Paused {
+		return by, false, nil
+	}
+	return t.PausedBy(ctx, of)
 }
 
 // leftOut is a document that brokers take nothing of.
@@ -517,6 +535,11 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 		}
 		if err := table.Flush(); err != nil {
 			return err
+		}
+		for _, e := range shown.Experiments {
+			if e.Paused != nil {
+				display.Printf(w, "experiment %s is paused since %s by %s\n", e.Name, e.Paused.When.Format(time.RFC3339), e.Paused.Who)
+			}
 		}
 		for _, line := range append(lines, shown.NotWatched...) {
 			fmt.Fprintln(w, line)

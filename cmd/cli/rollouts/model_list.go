@@ -101,7 +101,7 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 		t := display.NewTable(w)
 		t.Printf("WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO\n")
 		for _, e := range events {
-			t.Printf("%s\t%s\t%s\t%.12s\t%s\n", e.When.Format("2006-01-02 15:04:05Z"), e.What, e.Version, e.Sum, e.Who)
+			t.Printf("%s\t%s\t%s\t%.12s\t%s\n", e.When.UTC().Format(time.RFC3339), e.What, e.Version, e.Sum, e.Who)
 		}
 		return t.Flush()
 	})

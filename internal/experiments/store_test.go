@@ -374,7 +374,9 @@ func TestDefinitionsStartNothingThatIsPaused(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"it is new, running", "state running → paused", "state paused → running"} {
-		if !slices.ContainsFunc(told, func(who string) bool { return strings.HasPrefix(who, s.Who+": ") && strings.Contains(who, "experiment e: "+want) }) {
+		if !slices.ContainsFunc(told, func(who string) bool {
+			return strings.HasPrefix(who, s.Who+": ") && strings.Contains(who, "experiment e: "+want)
+		}) {
 			t.Errorf("%q is not among %q", want, told)
 		}
 	}

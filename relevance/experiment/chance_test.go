@@ -186,7 +186,7 @@ func TestPythonAndClientAgree(t *testing.T) {
 	const forcing = `  - {name: later, layer: ranking, feeds: [home], state: draft, slots: [9000-9100], share: 0, forced: {"member:1": b}, variants: [{name: a, weight: 5000}, {name: b, weight: 5000}]}
 `
 	s := compile(t, replace(replace(replace(replace(replace(shown, "share: 500", "share: 9000"), "[0-3999, 4500]", "[0-6000, 7000-7999]"),
-		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", "") + forcing)
+		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", "")+forcing)
 	rule, err := json.Marshal(s.Experiments()[0].Rule)
 	if err != nil {
 		t.Fatal(err)

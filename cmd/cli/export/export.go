@@ -130,10 +130,6 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	done, report, err := e.attribute(ctx, span)
-	if err != nil {
-		return err
-	}
 	w := e.stdout
 	if e.out != "-" {
 		var f *os.File // and err is what this function returns, which says whether the file stays
@@ -150,6 +146,10 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 				err = errors.Join(err, os.Remove(e.out))
 			}
 		}()
+	}
+	done, report, err := e.attribute(ctx, span)
+	if err != nil {
+		return err
 	}
 	rows := RowsTo(w, e.to)
 	if err := e.write(ctx, span, done, rows); err != nil {

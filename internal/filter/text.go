@@ -23,7 +23,7 @@ const searched = 16
 var textTests = map[string]func(s, part string) bool{
 	"startsWith": strings.HasPrefix,
 	"endsWith":   strings.HasSuffix,
-	"contains":   strings.Contains,
+	"contains":   compute.Contains,
 }
 
 func (k *text) eval(b *batch) *vector {

@@ -35,7 +35,7 @@ var Funcs = map[string]Func{
 	"bucketize":  {"compute.Bucketize", []Kind{Number, Numbers}, Number, compute.Bucketize},
 	"dot":        {"compute.Dot", []Kind{Numbers, Numbers}, Number, compute.Dot},
 	"cosine":     {"compute.Cosine", []Kind{Numbers, Numbers}, Number, compute.Cosine},
-	"contains":   {"strings.Contains", []Kind{String, String}, Bool, strings.Contains},
+	"contains":   {"strings.Contains", []Kind{String, String}, Bool, compute.Contains}, // which code of version 1 cannot call
 	"startsWith": {"strings.HasPrefix", []Kind{String, String}, Bool, strings.HasPrefix},
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},
 }

@@ -1,0 +1,200 @@
+//go:build linux
+
+package indexnode
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+const dearSpec = `name: dear
+version: "1"
+schemas: [millrace.Activity]
+viewer: {taste: double}
+features: {length: size(record.text) * viewer.taste}
+scorer: linear
+parameters: {weights: {length: 1}}
+`
+
+// dear is set while the generated code of the model of dearSpec takes a hundred times
+// what its admission reckoned: of a record, and of each byte of its text.
+var dear atomic.Bool
+
+func init() {
+	m, err := relevance.Parse("spec.yaml", []byte(dearSpec), relevance.ShippedSchemas())
+	if err != nil {
+		panic(err)
+	}
+	p, err := relevance.Join(m).Plan(schemas.Activity().Layout(), nil)
+	if err != nil {
+		panic(err)
+	}
+	compute.RegisterModel(compute.Model{Name: "dear", Shape: p.Shape(), Score: func(k *compute.ModelArgs) {
+		limit := time.Duration(0)
+		for i, row := range k.Sel {
+			text := k.Rows.StringAt(k.Columns[0], int(row))
+			limit += m.CostLimit() + time.Duration(len(text))*relevance.ReadLimit
+			k.Out[i] = compute.Size(text) * k.Numbers[0]
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for began := threadTime(); dear.Load() && threadTime()-began < 2*slower*limit; {
+		}
+	}})
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		panic(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+// A version whose records take far longer than its admission reckoned is condemned
+// after as many questions as it takes to be sure, however short or long their texts
+// are. Its golden rows do not show it.
+func TestAVersionThatIsTooDearIsCondemned(t *testing.T) {
+	for name, text := range map[string]string{"short texts": "short", "long texts": strings.Repeat("\u00e4", 8_000)} {
+		t.Run("alone, "+name, func(t *testing.T) { dearIsCondemned(t, text, condemnAfter, by) })
+		t.Run("as the second of a draft, "+name, func(t *testing.T) {
+			dearIsCondemned(t, text, condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
+				req := by(relevance.ID{Name: "recency"}, givesWay)
+				req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
+				return req
+			})
+		})
+		t.Run("beside others, "+name, func(t *testing.T) { // which are not to blame for it
+			dearIsCondemned(t, text, aloneOf+condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
+				req := by(relevance.ID{Name: "recency"}, givesWay)
+				req.Beside = []*nodev1.Model{{Name: "home"}, {Name: cheap.Name, Version: cheap.Version, Sum: cheap.Sum}, {Name: id.Name, Version: id.Version, Sum: id.Sum}}
+				return req
+			})
+		})
+	}
+}
+
+// cheap is a version beside the one that is dear.
+var cheap = relevance.ID{Name: "broken", Version: "2", Sum: strings.Repeat("2", 64)}
+
+func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance.ID, bool) *nodev1.QueryRequest) {
+	n := authored(t, text, 64)
+	admitBroken(t, n, cheap.Version, "2.0")
+	id, err := n.models.Admit(packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()), strings.Repeat("d", 64), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 * condemnAfter {
+		if _, err := n.query(t.Context(), by(id, true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why := n.condemned.why(id); why != "" {
+		t.Fatalf("condemned though it is cheap: %s", why)
+	}
+	dear.Store(true)
+	defer dear.Store(false)
+	for range questions {
+		if _, err := n.query(t.Context(), by(id, true)); err != nil && n.condemned.why(id) == "" {
+			t.Fatal(err)
+		}
+	}
+	if why := n.condemned.why(id); !strings.Contains(why, "fifty times what its admission reckoned") {
+		t.Errorf("condemned: %q", why)
+	}
+	if why := n.condemned.why(cheap); why != "" {
+		t.Errorf("condemned with it: %q", why)
+	}
+}
+
+// authored is a node with records of one author, all of one text.
+func authored(t *testing.T, text string, records int) *Node {
+	n, h := openNode(t, cache.Config{})
+	for i := range records {
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000,"text":%q,"about":["v"]}`, i, text))
+		if err == nil {
+			err = bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: "member:1", schema: schemas.Activity(), body: body}}, millrace.Offset(i+1))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// However long the texts of records are, and of whatever letters, the pack of
+// docs/models.md is not condemned for them: who may post would take the ranking from
+// all others.
+func TestLongTextsCondemnNothing(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{relevance.SpecFile, relevance.GoldenFile, "model.txt"} {
+		b, err := os.ReadFile(filepath.Join("../docs/models", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, relevance.CardFile), []byte("Likes.\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text    string
+		records int
+	}{
+		"an article":              {strings.Repeat("an honest text of some length, ", 1300), 100},
+		"an article in Russian":   {strings.Repeat("\u0436", 8_000), 300},
+		"of as many as one takes": {strings.Repeat("\u4e16", 300_000), 12},
+		"of four bytes each":      {strings.Repeat("\U0001f600", 10_000), 100},
+		"one":                     {strings.Repeat("\u0436", 450_000), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := authored(t, c.text, c.records)
+			id, err := n.models.Admit(pack, strings.Repeat("1", 64), relevance.ShippedSchemas())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, beside := range []bool{false, true} {
+				for range 2 * condemnAfter {
+					req := by(id, true)
+					if req.Viewer.Features = nil; beside {
+						req.Model, req.ModelVersion, req.ModelSum = "recency", "", ""
+						req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
+					}
+					resp, err := n.query(t.Context(), req)
+					if err != nil || len(resp.Items) == 0 || beside && len(resp.Beside[0].Items) == 0 {
+						t.Fatalf("%s; %v", n.condemned.why(id), err)
+					}
+				}
+			}
+			m, err := n.models.Find(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e := n.condemned.evidence(m); n.condemned.why(id) != "" || e.slowIn.Load() > 0 {
+				t.Errorf("%d questions speak against it: %s", e.slowIn.Load(), n.condemned.why(id))
+			}
+		})
+	}
+}

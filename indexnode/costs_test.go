@@ -4,6 +4,7 @@ package indexnode
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode/cache"
@@ -94,7 +97,7 @@ func TestAVersionThatIsTooDearIsCondemned(t *testing.T) {
 var cheap = relevance.ID{Name: "broken", Version: "2", Sum: strings.Repeat("2", 64)}
 
 func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance.ID, bool) *nodev1.QueryRequest) {
-	n := authored(t, text, 64)
+	n := authored(t, 64, fmt.Sprintf(`"text":%q`, text))
 	admitBroken(t, n, cheap.Version, "2.0")
 	id, err := n.models.Admit(packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()), strings.Repeat("d", 64), relevance.ShippedSchemas())
 	if err != nil {
@@ -123,11 +126,12 @@ func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance
 	}
 }
 
-// authored is a node with records of one author, all of one text.
-func authored(t *testing.T, text string, records int) *Node {
+// authored is a node with records of one author that have the same fields.
+func authored(t *testing.T, records int, fields string) *Node {
+	t.Helper()
 	n, h := openNode(t, cache.Config{})
 	for i := range records {
-		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000,"text":%q,"about":["v"]}`, i, text))
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000,"about":["v"],%s}`, i, fields))
 		if err == nil {
 			err = bring(t.Context(), h, []event{{stream: kafka.Timeline, entity: "member:1", schema: schemas.Activity(), body: body}}, millrace.Offset(i+1))
 		}
@@ -170,31 +174,73 @@ func TestLongTextsCondemnNothing(t *testing.T) {
 		"one":                     {strings.Repeat("\u0436", 450_000), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := authored(t, c.text, c.records)
-			id, err := n.models.Admit(pack, strings.Repeat("1", 64), relevance.ShippedSchemas())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, beside := range []bool{false, true} {
-				for range 2 * condemnAfter {
-					req := by(id, true)
-					if req.Viewer.Features = nil; beside {
-						req.Model, req.ModelVersion, req.ModelSum = "recency", "", ""
-						req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
-					}
-					resp, err := n.query(t.Context(), req)
-					if err != nil || len(resp.Items) == 0 || beside && len(resp.Beside[0].Items) == 0 {
-						t.Fatalf("%s; %v", n.condemned.why(id), err)
-					}
-				}
-			}
-			m, err := n.models.Find(id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e := n.condemned.evidence(m); n.condemned.why(id) != "" || e.slowIn.Load() > 0 {
-				t.Errorf("%d questions speak against it: %s", e.slowIn.Load(), n.condemned.why(id))
-			}
+			notCondemned(t, authored(t, c.records, fmt.Sprintf(`"text":%q`, c.text)), pack, nil)
 		})
+	}
+}
+
+const searchingSpec = `name: searching
+version: "1"
+schemas: [millrace.Activity]
+viewer: {word: string}
+features:
+  theirs: record.text.contains(record.language)
+  word: record.text.contains(viewer.word)
+  again: record.country.contains(viewer.word)
+  listed: 'lookup({"a key that is no short one": 1, "another such key": 2}, record.text, 0)'
+  crossed: size(cross(record.language, record.text))
+  same: record.text == record.country
+  later: record.text > record.country
+scorer: linear
+parameters: {weights: {theirs: 1, word: 1, again: 1, listed: 1, crossed: 1, same: 1, later: 1}}
+`
+
+// Nor for texts of authors and viewers that are made to be slow to search, to compare
+// and to look up.
+func TestHostileTextsCondemnNothing(t *testing.T) {
+	n := authored(t, 12, fmt.Sprintf(`"text":%q,"country":%[1]q,"language":%q`, strings.Repeat("a", 200_000), colliding(100_000)))
+	row := `{"features":{"theirs":1,"word":1,"again":0,"listed":0,"crossed":3,"same":0,"later":1},"score":6,"record":{"text":"b","language":"b","country":"a"},"viewer":{"word":"b"}}`
+	notCondemned(t, n, packOf(t, searchingSpec, row, relevance.ShippedSchemas()), map[string]*structpb.Value{"word": structpb.NewStringValue(colliding(15_000))})
+}
+
+// colliding is a text that differs from n times "a" in its end alone, and that has
+// the sum by which the library searches for it: of Thue and Morse's sequence that is
+// 0 modulo 2^32.
+func colliding(n int) string {
+	text := strings.Repeat("a", n-1024)
+	for i := range 1024 {
+		text += string("b`"[bits.OnesCount(uint(i))&1])
+	}
+	return text
+}
+
+// notCondemned asks a node by a pack until it would be condemned, alone and beside
+// another model.
+func notCondemned(t *testing.T, n *Node, pack *relevance.Pack, texts map[string]*structpb.Value) {
+	t.Helper()
+	id, err := n.models.Admit(pack, strings.Repeat("1", 64), relevance.ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, beside := range []bool{false, true} {
+		for range 2 * condemnAfter {
+			req := by(id, true)
+			req.Viewer = &feedv1.Viewer{Id: "v", Attributes: texts}
+			if beside {
+				req.Model, req.ModelVersion, req.ModelSum = "recency", "", ""
+				req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
+			}
+			resp, err := n.query(t.Context(), req)
+			if err != nil || len(resp.Items) == 0 || beside && len(resp.Beside[0].Items) == 0 {
+				t.Fatalf("%s; %v", n.condemned.why(id), err)
+			}
+		}
+	}
+	m, err := n.models.Find(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := n.condemned.evidence(m); n.condemned.why(id) != "" || e.slowIn.Load() > 0 {
+		t.Errorf("%d questions speak against it: %s", e.slowIn.Load(), n.condemned.why(id))
 	}
 }

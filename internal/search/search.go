@@ -1,4 +1,6 @@
-package compute
+// Package search searches texts that nobody is to be trusted with, as filters and
+// models do.
+package search
 
 import (
 	"math/bits"

@@ -34,7 +34,8 @@ func (r *Reading) Length(rows *column.Slab, row int) int {
 	return rows.Size(r.Column, row)
 }
 
-// decoding is how many readings it is to decode a list.
+// decoding is how many readings it is to decode a list: of a byte or two come up to
+// sixteen, in memory that may be new to the question.
 const decoding = 8
 
 // Readings tells what the plan reads from end to end, and how often. A text that is

@@ -14,6 +14,7 @@ type Table struct {
 	few     []slot  // those used, if they are few
 	used    int
 	long    map[string]float64
+	longest int       // of the keys of long, in bytes
 	dense   []float64 // of number keys 0, 1, 2, ...
 	lo, hi  float64   // of the values, but for NaN; not of a set
 }
@@ -80,6 +81,7 @@ func (t *Table) reset(n int, missing float64) {
 	t.slots = t.slots[:size]
 	clear(t.slots)
 	clear(t.long)
+	t.longest = 0
 	t.missing, t.few, t.used, t.dense = missing, t.few[:0], 0, nil
 	t.lo, t.hi = math.Inf(1), math.Inf(-1)
 	t.widen(missing)
@@ -108,6 +110,7 @@ func (t *Table) putString(k string, v float64) {
 		t.long = map[string]float64{}
 	}
 	t.long[k] = v
+	t.longest = max(t.longest, len(k))
 }
 
 func slotsFor(n int) int {
@@ -233,6 +236,9 @@ func (t *Table) String(s string) float64 {
 }
 
 func (t *Table) longValue(s string) float64 {
+	if len(s) > t.longest { // which is not hashed: a record's text may have a megabyte
+		return t.missing
+	}
 	if v, ok := t.long[s]; ok {
 		return v
 	}

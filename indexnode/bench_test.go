@@ -249,7 +249,7 @@ func BenchmarkJudge(b *testing.B) {
 				var cost costWatch
 				w := cost.begin(n.condemned, id, m, true)
 				for range 20 {
-					if err := w.Scored(1000, 50*time.Microsecond); err != nil {
+					if err := w.Scored(1000, 0, 50*time.Microsecond); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -64,7 +64,7 @@ type evidence struct {
 	last     atomic.Int64  // when the last one had none
 	slow     atomic.Int32  // portions
 	slowIn   atomic.Int32  // questions that have such
-	limit    time.Duration // for a record
+	limit    time.Duration // for a record, but for what is read of it
 }
 
 func newCondemner(n *Node) *condemner {

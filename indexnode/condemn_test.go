@@ -422,15 +422,6 @@ func TestANumberNowAndThenClearsAVersion(t *testing.T) {
 	}
 }
 
-const dearSpec = `name: dear
-version: "1"
-schemas: [millrace.Activity]
-viewer: {taste: double}
-features: {length: size(record.text) * viewer.taste}
-scorer: linear
-parameters: {weights: {length: 1}}
-`
-
 // A version is not to blame for a process that was stopped, or a machine that was
 // busy.
 func TestAStoppedProcessCondemnsNothing(t *testing.T) {
@@ -447,27 +438,6 @@ func TestAStoppedProcessCondemnsNothing(t *testing.T) {
 	if why := n.condemned.why(id); why != "" {
 		t.Errorf("condemned: %s", why)
 	}
-}
-
-// A version whose records take far longer than its admission reckoned is
-// condemned after as many questions as it takes to be sure. Its golden rows, and
-// short texts, do not show it.
-func TestAVersionThatIsTooDearIsCondemned(t *testing.T) {
-	t.Run("alone", func(t *testing.T) { dearIsCondemned(t, condemnAfter, by) })
-	t.Run("as the second of a draft", func(t *testing.T) {
-		dearIsCondemned(t, condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
-			req := by(relevance.ID{Name: "recency"}, givesWay)
-			req.Beside = []*nodev1.Model{{Name: id.Name, Version: id.Version, Sum: id.Sum}}
-			return req
-		})
-	})
-	t.Run("beside others", func(t *testing.T) { // which are not to blame for it
-		dearIsCondemned(t, aloneOf+condemnAfter, func(id relevance.ID, givesWay bool) *nodev1.QueryRequest {
-			req := by(relevance.ID{Name: "recency"}, givesWay)
-			req.Beside = []*nodev1.Model{{Name: "home"}, {Name: cheap.Name, Version: cheap.Version, Sum: cheap.Sum}, {Name: id.Name, Version: id.Version, Sum: id.Sum}}
-			return req
-		})
-	})
 }
 
 // Questions that are asked at once do not each rank to their end by a version that
@@ -511,42 +481,6 @@ func TestQuestionsByADearVersionEnd(t *testing.T) {
 	crawling.Store(false)
 	if resp, err := n.query(t.Context(), by(id, false)); err != nil || len(resp.Items) == 0 {
 		t.Errorf("a broker that does not give way: %v, %v", resp, err)
-	}
-}
-
-// cheap is a version beside the one that is dear.
-var cheap = relevance.ID{Name: "broken", Version: "2", Sum: strings.Repeat("2", 64)}
-
-func dearIsCondemned(t *testing.T, questions int, by func(relevance.ID, bool) *nodev1.QueryRequest) {
-	n, h := openNode(t, cache.Config{})
-	admitBroken(t, n, cheap.Version, "2.0")
-	id, err := n.models.Admit(packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()), strings.Repeat("d", 64), relevance.ShippedSchemas())
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := func(id, text string) string {
-		return fmt.Sprintf(`{"id":%q,"actor":"member:1","verb":"post","created_at":1700000000000,"text":%q}`, id, text)
-	}
-	bringLine(t, h, kafka.Timeline, line("r1", "short"), 1)
-	for range 3 * condemnAfter {
-		if _, err := n.query(t.Context(), by(id, true)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if why := n.condemned.why(id); why != "" {
-		t.Fatalf("condemned though it is cheap: %s", why)
-	}
-	bringLine(t, h, kafka.Timeline, line("r2", strings.Repeat("ä", 400_000)), 2)
-	for range questions {
-		if _, err := n.query(t.Context(), by(id, true)); err != nil && n.condemned.why(id) == "" {
-			t.Fatal(err)
-		}
-	}
-	if why := n.condemned.why(id); !strings.Contains(why, "fifty times what its admission reckoned") {
-		t.Errorf("condemned: %q", why)
-	}
-	if why := n.condemned.why(cheap); why != "" {
-		t.Errorf("condemned with it: %q", why)
 	}
 }
 

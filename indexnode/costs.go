@@ -1,6 +1,7 @@
 package indexnode
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/indexnode/query"
@@ -30,6 +31,7 @@ type costWatch struct {
 
 	processor bool          // took is time of a processor
 	rows      int           // since it was judged last
+	read      int           // for them: bytes of texts and items of lists
 	took      time.Duration // by them
 	against   time.Duration // of a processor, in portions that spoke against the version
 	slow      bool          // a portion did
@@ -51,18 +53,18 @@ func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, ref
 // processor.
 func (w *costWatch) Processor() bool {
 	if !w.processor && w.evidence.suspected() {
-		w.processor, w.rows, w.took = true, 0, 0
+		w.processor, w.rows, w.read, w.took = true, 0, 0, 0
 	}
 	return w.processor
 }
 
 // Scored judges what has been scored since the last time, once that took long
 // enough to say something.
-func (w *costWatch) Scored(rows int, took time.Duration) error {
-	w.rows, w.took = w.rows+rows, w.took+took
+func (w *costWatch) Scored(rows, read int, took time.Duration) error {
+	w.rows, w.read, w.took = w.rows+rows, w.read+read, w.took+took
 	if w.took >= harmless {
-		w.judge(w.took / time.Duration(w.rows))
-		w.rows, w.took = 0, 0
+		w.judge()
+		w.rows, w.read, w.took = 0, 0, 0
 	}
 	if w.refuses {
 		if why := w.of.why(w.id); why != "" {
@@ -72,9 +74,13 @@ func (w *costWatch) Scored(rows int, took time.Duration) error {
 	return nil
 }
 
-func (w *costWatch) judge(each time.Duration) {
-	e := w.evidence
-	if each <= e.limit {
+// judge judges what was scored since it was judged last. How long texts and lists
+// are is up to who writes records, and no fault of the version: it may take the more
+// the more there is to read.
+func (w *costWatch) judge() {
+	e, rows := w.evidence, time.Duration(w.rows)
+	limit := rows*e.limit + time.Duration(w.read)*slower*relevance.ReadLimit
+	if w.took <= limit {
 		e.acquitCost()
 		return
 	}
@@ -87,7 +93,11 @@ func (w *costWatch) judge(each time.Duration) {
 		e.slowIn.Add(1)
 	}
 	if n := e.slow.Add(1); n >= condemnAfter && e.slowIn.Load() >= costAsked || w.against >= tooLong {
-		w.of.condemn(w.id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations", each, w.of.node.cfg.ID, e.limit, w.model.Cost())
+		reads := ""
+		if read := w.read / w.rows; read > 0 {
+			reads = fmt.Sprintf(" and %d more that read texts and lists", read)
+		}
+		w.of.condemn(w.id, causeCost, "a record takes it %s of a processor on %s: more than %s, fifty times what its admission reckoned for %d operations%s", w.took/rows, w.of.node.cfg.ID, limit/rows, w.model.Cost(), reads)
 	}
 }
 

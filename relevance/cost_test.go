@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
 )
 
 // dots is a spec of n products of lists, which cost their lists.
@@ -246,5 +249,53 @@ func TestSharesOfAJoint(t *testing.T) {
 	}
 	if got := Join(both, onlyX).Interpreted().Shares(); len(got) != 2 || got[0] <= got[1] {
 		t.Errorf("interpreted: %v", got)
+	}
+}
+
+// What is read where a version serves is told field by field, of records, objects and
+// entities, with how often: what is longer may take longer.
+func TestReadingsOfAPlan(t *testing.T) {
+	rows, entity := ShippedSchemas()["millrace.Activity"].Layout, schemas.Features().Layout()
+	for feature, want := range map[string]string{
+		`record.likes + record.features[2]`:                               "",
+		`record.verb == "post" && record.verb in viewer.verbs`:            "",
+		`record.text == viewer.word`:                                      "",
+		`record.text.startsWith("a") && record.text.endsWith("b")`:        "",
+		`lookup({"a": 1}, record.text, 0)`:                                "",
+		`viewer.word.contains("b")`:                                       "",
+		`size(record.text) + size(record.text)`:                           "text 1+0",
+		`record.text.contains("a") && record.text.contains(record.verb)`:  "text 2+0, verb 1+0",
+		`record.text == record.verb && record.text.startsWith(record.id)`: "verb 1+0, text 2+0, id 1+0",
+		`size(record.likes > 1 ? record.text : record.verb)`:              "text 1+0, verb 1+0",
+		`size(cross(cross(record.text, record.verb), record.text))`:       "text 4+0, verb 3+0",
+		`"a" in record.about || size(record.about) > 2`:                   "about 10+0",
+		`dot(record.features, viewer.taste)`:                              "features 9+0",
+		`dot(entity.embedding, viewer.taste)`:                             "entity embedding 0+9",
+		`dot(entity.embedding, record.features)`:                          "features 9+0, entity embedding 1+8",
+		`entity.subject.contains(record.verb)`:                            "verb 1+0, entity subject 1+0",
+		`dot(object.embedding, entity.embedding) + size(object.subject)`:  "object embedding 9+0, object subject 1+0, entity embedding 1+8",
+	} {
+		m, err := Parse("spec.yaml", fmt.Appendf(nil, "name: reads\nversion: \"1\"\nschemas: [millrace.Activity]\nentity: millrace.Features\nobject: millrace.Features\nviewer: {verbs: list(string), word: string, taste: list(double)}\nfeatures: {f: '%s'}\nscorer: linear\nparameters: {weights: {f: 1}}\n", feature), ShippedSchemas())
+		if err != nil {
+			t.Errorf("%s: %v", feature, err)
+			continue
+		}
+		s, err := m.Bind(rows, entity, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		tell := func(of string, l *column.Layout, all []plan.Reading) {
+			for _, r := range all {
+				got = append(got, fmt.Sprintf("%s%s %d+%d", of, l.Fields()[r.Column].Name, r.Each, r.Once))
+			}
+		}
+		r := s.Readings(false)
+		tell("", rows, r.Record)
+		tell("object ", s.ObjectLayout(), r.Object)
+		tell("entity ", entity, r.Entity)
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("%s reads %q, not %q", feature, got, want)
+		}
 	}
 }

@@ -171,6 +171,9 @@ func (s *JointScorer) Reads(columns []int) ([]int, bool) {
 	return columns, len(s.plan.Entity) > 0
 }
 
+// Readings tells what Score reads from end to end.
+func (s *JointScorer) Readings() Readings { return s.plan.Readings() }
+
 // ObjectLayout and SetObjects are those of a [Scorer].
 func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 

@@ -162,6 +162,17 @@ func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 	return columns, len(p.plan.Entity) > 0
 }
 
+// Readings are the texts and lists that are read from end to end.
+type Readings = plan.Readings
+
+// Readings tells what Score reads from end to end, or ScoreFolded.
+func (s *Scorer) Readings(folded bool) Readings {
+	if folded {
+		return s.planned.rest.plan.Readings()
+	}
+	return s.planned.plan.Readings()
+}
+
 // Execution tells what scores: "generated" or "interpreted". Both give the
 // same bits.
 func (s *Scorer) Execution() string {

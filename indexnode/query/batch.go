@@ -63,7 +63,7 @@ func (b *batch) ready(p *plan, k kind) {
 	var objects *column.Layout
 	if k != passed {
 		b.columns, b.entity = p.scorer.Reads(append(b.columns, p.time), k == folded)
-		b.pieces.bind(p.rows, b.columns, p.model)
+		b.pieces.bind(p.scorer.Readings(k == folded), p.model)
 		objects = p.scorer.ObjectLayout()
 	}
 	b.reads(p, objects)
@@ -254,10 +254,12 @@ func (q *Query) scan(ctx context.Context, p *plan, b *batch) error {
 		q.scores = make([]float64, batchRows)
 	}
 	scores := q.scores[:len(sel)]
+	of := slabs{rows: rows, entity: features}
 	if b.objects != nil {
-		p.scorer.SetObjects(b.objects.Slab())
+		of.objects = b.objects.Slab()
+		p.scorer.SetObjects(of.objects)
 	}
-	if err := q.pieces(ctx, &q.spent, &b.pieces, rows, sel, func(lo, hi int) {
+	if err := q.pieces(ctx, &q.spent, &b.pieces, of, sel, func(lo, hi int) {
 		if b.kind == folded {
 			p.scorer.ScoreFolded(b.own, rows, sel[lo:hi], features, scores[lo:hi])
 		} else {

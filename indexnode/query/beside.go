@@ -146,7 +146,7 @@ func (p *besidePass) plan(i int32) (*besidePlan, error) {
 	b := &pl.batch
 	b.full = batchRows
 	b.columns, b.entity = pl.scorer.Reads(append(b.columns, pl.time))
-	b.pieces.bind(pl.rows, b.columns, p.joint.Models()...)
+	b.pieces.bind(pl.scorer.Readings(), p.joint.Models()...)
 	b.reads(pl.plan, pl.scorer.ObjectLayout())
 	p.plans[i] = pl
 	return pl, nil
@@ -173,10 +173,12 @@ func (p *besidePass) scan(ctx context.Context, pl *besidePlan) error {
 	for i := range p.out {
 		p.out[i] = p.out[i][:len(sel)]
 	}
+	of := slabs{rows: rows, entity: features}
 	if b.objects != nil {
-		pl.scorer.SetObjects(b.objects.Slab())
+		of.objects = b.objects.Slab()
+		pl.scorer.SetObjects(of.objects)
 	}
-	if err := p.q.pieces(ctx, &p.q.besideSpent, &b.pieces, rows, sel, func(lo, hi int) {
+	if err := p.q.pieces(ctx, &p.q.besideSpent, &b.pieces, of, sel, func(lo, hi int) {
 		p.piece = p.piece[:0]
 		for _, out := range p.out {
 			p.piece = append(p.piece, out[lo:hi])

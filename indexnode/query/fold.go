@@ -105,7 +105,7 @@ func (f *folder) bind(p *plan) (err error) {
 		return err
 	}
 	columns, _ := f.scorer.Reads(nil, false)
-	f.pieces.bind(p.rows, columns, p.model)
+	f.pieces.bind(f.scorer.Readings(false), p.model)
 	f.batch.Reset(p.rows, slices.Compact(slices.Sorted(slices.Values(columns))), batchRows)
 	return nil
 }
@@ -115,7 +115,7 @@ func (f *folder) score(ctx context.Context, q *Query) error {
 	n, at := f.batch.Len(), len(f.own)
 	f.own = slices.Grow(f.own, n)[:at+n]
 	rows, sel := f.batch.Slab(), q.upTo(n)
-	err := q.pieces(ctx, &q.spent, &f.pieces, rows, sel, func(lo, hi int) { f.scorer.Score(rows, sel[lo:hi], nil, f.own[at+lo:]) })
+	err := q.pieces(ctx, &q.spent, &f.pieces, slabs{rows: rows}, sel, func(lo, hi int) { f.scorer.Score(rows, sel[lo:hi], nil, f.own[at+lo:]) })
 	f.batch.Clear()
 	return err
 }

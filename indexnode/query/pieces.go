@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// lookEvery is how many bytes of texts and lists a model reads before it is
-	// looked whether anybody waits: some tens of milliseconds of a processor.
+	// lookEvery is how many bytes of texts and items of lists a model reads before it
+	// is looked whether anybody waits: some tens of milliseconds of a processor.
 	lookEvery = 16 << 20
 	// pieceTime is what a piece takes of a model each record of which takes as much
 	// as any may.
@@ -24,63 +24,66 @@ const (
 
 // pieces is how many rows models score before anything is looked at.
 type pieces struct {
-	most  int           // rows
-	limit time.Duration // for each
-	// What models read from end to end: what a row takes depends on how long its
-	// texts and lists are, and the count of rows says little.
-	readings int   // operations that read a text or a list
-	columns  []int // of texts and lists
+	most     int           // rows
+	limit    time.Duration // for each, but for what is read of it
+	readings relevance.Readings
 }
 
-func (l *pieces) bind(rows *column.Layout, columns []int, models ...*relevance.Model) {
-	l.limit, l.readings, l.columns = 0, 0, l.columns[:0]
+// slabs are what a batch is scored from; of entity and objects nil where there is
+// nothing.
+type slabs struct{ rows, entity, objects *column.Slab }
+
+func (l *pieces) bind(readings relevance.Readings, models ...*relevance.Model) {
+	l.limit, l.readings = 0, readings
 	for _, m := range models {
 		l.limit += m.CostLimit()
-		l.readings += m.Readings()
 	}
 	l.most = max(int(pieceTime/l.limit), leastRows)
-	if l.readings == 0 {
-		return
-	}
-	fields := rows.Fields()
-	for _, c := range columns {
-		switch fields[c].Kind {
-		case column.String, column.Strings, column.Doubles:
-			l.columns = append(l.columns, c)
-		}
-	}
 }
 
 // next returns how many of the rows sel are scored next, at least one and at most
-// so many.
-func (l *pieces) next(rows *column.Slab, sel []int32, most int) int {
+// so many, and how many bytes of texts and items of lists are read for that: what a
+// row takes depends on how long these are, and the count of rows says little.
+func (l *pieces) next(of slabs, sel []int32, most int) (rows, read int) {
 	sel = sel[:min(l.most, most, len(sel))]
-	if len(l.columns) == 0 {
-		return len(sel)
+	if l.readings.None() {
+		return len(sel), 0
 	}
-	left := lookEvery / l.readings
+	once, each := 0, 0
+	for i := range l.readings.Entity {
+		r := &l.readings.Entity[i]
+		n := r.Length(of.entity, 0)
+		once, each = once+r.Once*n, each+r.Each*n
+	}
 	for i, row := range sel {
-		for _, c := range l.columns {
-			left -= rows.Size(c, int(row))
+		read += each
+		for k := range l.readings.Record {
+			r := &l.readings.Record[k]
+			read += r.Each * r.Length(of.rows, int(row))
 		}
-		if left < 0 {
-			return i + 1
+		for k := range l.readings.Object {
+			r := &l.readings.Object[k]
+			read += r.Each * r.Length(of.objects, int(row))
+		}
+		if read > lookEvery {
+			return i + 1, once + read
 		}
 	}
-	return len(sel)
+	return len(sel), once + read
 }
 
 // pieces has models score the rows sel, from lo up to hi at a time, and counts what
 // that takes. The error is that of who watches, or of ctx, once nobody waits.
-func (q *Query) pieces(ctx context.Context, s *spent, l *pieces, rows *column.Slab, sel []int32, by func(lo, hi int)) error {
+func (q *Query) pieces(ctx context.Context, s *spent, l *pieces, of slabs, sel []int32, by func(lo, hi int)) error {
 	for lo := 0; lo < len(sel); {
-		hi := lo + l.next(rows, sel[lo:], beginRows<<s.grown)
+		n, read := l.next(of, sel[lo:], beginRows<<s.grown)
+		hi := lo + n
 		took := q.count(s, func() { by(lo, hi) })
-		if took <= time.Duration(hi-lo)*l.limit && beginRows<<s.grown < batchRows {
+		if took <= time.Duration(n)*l.limit+time.Duration(read)*relevance.ReadLimit && beginRows<<s.grown < batchRows {
 			s.grown++
 		}
 		if s.watcher != nil {
-			if err := s.watcher.Scored(hi-lo, took); err != nil {
+			if err := s.watcher.Scored(n, read, took); err != nil {
 				return err
 			}
 		}

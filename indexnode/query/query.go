@@ -117,9 +117,10 @@ type spent struct {
 
 // Watcher looks at what scoring takes while it goes on.
 type Watcher interface {
-	// Scored is told of each piece of rows what it took, of a processor where
-	// Processor says so. An error ends the scan, and is its error.
-	Scored(rows int, took time.Duration) error
+	// Scored is told of each piece of rows how many bytes of texts and items of lists
+	// were read for it, and what it took, of a processor where Processor says so. An
+	// error ends the scan, and is its error.
+	Scored(rows, read int, took time.Duration) error
 	// Processor reports whether the time of a processor is to be told of the next
 	// piece, not that which passes: a model is not to blame for a process that was
 	// stopped, or a machine that had others to run. It costs some microseconds.

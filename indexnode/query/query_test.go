@@ -306,7 +306,7 @@ type watcher struct {
 	ends error
 }
 
-func (w *watcher) Scored(rows int, _ time.Duration) error {
+func (w *watcher) Scored(rows, _ int, _ time.Duration) error {
 	w.rows += rows
 	return w.ends
 }

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/internal/search"
 )
 
 // text is startsWith, endsWith, contains.
@@ -23,7 +24,7 @@ const searched = 16
 var textTests = map[string]func(s, part string) bool{
 	"startsWith": strings.HasPrefix,
 	"endsWith":   strings.HasSuffix,
-	"contains":   strings.Contains,
+	"contains":   search.Contains,
 }
 
 func (k *text) eval(b *batch) *vector {

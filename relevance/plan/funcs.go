@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/compute"
+	"github.com/millrace/millrace/internal/search"
 )
 
 // Func is a scalar function of models: the same Go function in the
@@ -35,7 +36,7 @@ var Funcs = map[string]Func{
 	"bucketize":  {"compute.Bucketize", []Kind{Number, Numbers}, Number, compute.Bucketize},
 	"dot":        {"compute.Dot", []Kind{Numbers, Numbers}, Number, compute.Dot},
 	"cosine":     {"compute.Cosine", []Kind{Numbers, Numbers}, Number, compute.Cosine},
-	"contains":   {"strings.Contains", []Kind{String, String}, Bool, strings.Contains},
+	"contains":   {"strings.Contains", []Kind{String, String}, Bool, search.Contains}, // which generated code cannot call
 	"startsWith": {"strings.HasPrefix", []Kind{String, String}, Bool, strings.HasPrefix},
 	"endsWith":   {"strings.HasSuffix", []Kind{String, String}, Bool, strings.HasSuffix},
 }

@@ -62,6 +62,14 @@ parameters:
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nnot\n%s", err, out, want)
 	}
+	for _, args := range [][]string{{"features", spec, "--keep", "label,group", "--records", file}, {"golden", spec, file}} {
+		if args[0] == "golden" {
+			write(`{` + record + `}`)
+		}
+		if out, err := execute(cancelled(t), append([]string{"model"}, args...)...); err == nil || err.Error() != "interrupted" {
+			t.Errorf("%s goes on when it is told to stop: %v\n%s", args[0], err, out)
+		}
+	}
 	// What a spec does not read may be there, for another model.
 	write(`{` + record + `,"entity":{"karma":1},"object":{"x":2}}`)
 	const note = "seen.ndjson: 1 rows give features under entity, where the spec reads none: they are left out\n"

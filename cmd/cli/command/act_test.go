@@ -25,7 +25,8 @@ func TestNobodyIsAsked(t *testing.T) {
 	for name, in := range map[string]io.Reader{"a pipe": strings.NewReader("y\n"), "/dev/null": null} {
 		for _, yes := range []bool{false, true} {
 			c := &cobra.Command{}
-			c.SetIn(in)
+			c.SetContext(t.Context())
+		c.SetIn(in)
 			c.SetErr(io.Discard)
 			ok, err := (&Act{Apply: true, Yes: yes}).Meant(c)
 			e := (*millrace.Error)(nil)

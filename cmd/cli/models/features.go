@@ -2,7 +2,6 @@ package models
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/hint"
@@ -67,7 +67,15 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				out = &jsonVectors{w: buffered, kept: keep, names: names}
 			}
 			unread := unreadRows{}
-			err = eachVector(in, name, keep, func(row *relevance.Golden, kept []json.RawMessage) error {
+			told := display.StartTeller(c.Context(), c.ErrOrStderr())
+			err = command.EachLine(c.Context(), in, name, maxVectorLine, func(n int, line []byte) error {
+				if n%1000 == 0 {
+					told.Say(fmt.Sprintf("%d lines of %s", n, name))
+				}
+				row, kept, err := readVector(line, keep)
+				if err != nil {
+					return err
+				}
 				unread.add(m.Unread(row))
 				features, err := m.Vector(row, known)
 				if err != nil {
@@ -75,6 +83,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				}
 				return out.write(kept, features)
 			})
+			told.Close()
 			unread.tell(c.ErrOrStderr(), name)
 			return errors.Join(err, out.end(), buffered.Flush()) // the lines before a fault are good
 		},
@@ -87,31 +96,6 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 
 // maxVectorLine bounds a line that features are made of.
 const maxVectorLine = 4 << 20
-
-// eachVector calls use for each line, with the fields that are kept. An error
-// names the line.
-func eachVector(in io.Reader, name string, keep []string, use func(row *relevance.Golden, kept []json.RawMessage) error) error {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxVectorLine)
-	n := 0
-	for lines.Scan() {
-		n++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		row, kept, err := readVector(lines.Bytes(), keep)
-		if err == nil {
-			err = use(row, kept)
-		}
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", name, n, err)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%s:%d: %w", name, n+1, err)
-	}
-	return nil
-}
 
 // readVector reads a line. A field that is neither of a row nor kept is a
 // fault: under a name that is mistyped, a viewer would be nobody.

@@ -85,6 +85,10 @@ parameters:
 		"what is not there":       {strings.Replace(lines[2], `"label":0.5,`, "", 1), "label,group", "seen.ndjson:2: there is no label, which --keep names"},
 		"no field of the schema":  {strings.Replace(lines[2], `"actor"`, `"author"`, 1), "label,group", "seen.ndjson:2: no field author in record"},
 		"no JSON":                 {`{"record":`, "label,group", "seen.ndjson:2: "},
+		"a name twice":            {strings.Replace(lines[2], `"label":0.5,`, `"label":0.5,"label":1,`, 1), "label,group", `seen.ndjson:2: "label" stands twice in one object`},
+		"a field twice":           {`{"record":{"likes":1,"likes":2},"label":1,"group":2}`, "label,group", `seen.ndjson:2: "likes" stands twice in one object`},
+		"no UTF-8":                {strings.Replace(lines[2], `"label":0.5`, "\"label\":\"\xff\"", 1), "label,group", "seen.ndjson:2: the text is not UTF-8"},
+		"a request's viewer":      {`{` + record + `,"viewer":{"id":"m:1","attributes":{"country":"de"}},"label":1,"group":2}`, "label,group", "seen.ndjson:2: viewer.attributes is an object, and no attribute is; write attributes beside id"},
 		"no record":               {`{"viewer":{},"label":1,"group":2}`, "label,group", "seen.ndjson:2: the row has no record"},
 	} {
 		good := lines[0]

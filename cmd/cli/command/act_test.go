@@ -26,7 +26,7 @@ func TestNobodyIsAsked(t *testing.T) {
 		for _, yes := range []bool{false, true} {
 			c := &cobra.Command{}
 			c.SetContext(t.Context())
-		c.SetIn(in)
+			c.SetIn(in)
 			c.SetErr(io.Discard)
 			ok, err := (&Act{Apply: true, Yes: yes}).Meant(c)
 			e := (*millrace.Error)(nil)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
 )
 
 func featuresCommand(avsc *[]string) *cobra.Command {
@@ -100,6 +101,9 @@ const maxVectorLine = 4 << 20
 // readVector reads a line. A field that is neither of a row nor kept is a
 // fault: under a name that is mistyped, a viewer would be nobody.
 func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessage, error) {
+	if err := schemas.CheckJSON(line); err != nil {
+		return nil, nil, err
+	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(line, &all); err != nil {
 		return nil, nil, err
@@ -120,7 +124,10 @@ func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessag
 		}
 	}
 	var row relevance.Golden
-	return &row, kept, json.Unmarshal(line, &row)
+	if err := json.Unmarshal(line, &row); err != nil {
+		return nil, nil, err
+	}
+	return &row, kept, row.CheckViewer()
 }
 
 // vectors is how features are written. They are float64, NaN where there is

@@ -160,7 +160,7 @@ var rooms = map[string][]string{
 	"clusters":    {"reach"},
 	"command":     {"clusters", "config", "display"},
 	// families of commands
-	"ask":      {"display", "reach"},
+	"ask":      {"command", "display", "reach"},
 	"export":   {"command", "display", "reach"},
 	"models":   {"command", "display", "export", "schemafiles"},                        // export: the rows that a replay reads
 	"rollouts": {"ask", "clusters", "command", "display", "reach", "schemafiles"},      // ask: attributes of viewers, as flags

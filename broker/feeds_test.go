@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -124,6 +125,41 @@ func TestCheckFeed(t *testing.T) {
 	}
 	if _, err = feeds.Check(t.Context(), feeds.Feed{Model: "recency"}, feeds.Checks{Models: []string{"recency"}}); err != nil {
 		t.Errorf("without a filter nobody has to be asked: %v", err)
+	}
+}
+
+// A type of a definition that no record has is told, however many there are, unless
+// a node that may know it is not heard, or there are no records.
+func TestUnseenTypes(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	checks := feeds.Checks{Nodes: map[millrace.NodeID]fanout.Node{"n0": w.nodes["n0"], "n1": w.nodes["n1"]}}
+	types := []millrace.ContentType{"post", "nosuch"}
+	for i := range 150 {
+		types = append(types, millrace.ContentType(fmt.Sprintf("a%03d", i)))
+	}
+	for _, n := range w.nodes {
+		n.types = []string{"like"}
+	}
+	w.nodes["n1"].types = []string{"like", "post"}
+	for _, n := range w.nodes {
+		for i := range 150 {
+			n.types = append(n.types, fmt.Sprintf("a%03d", i))
+		}
+	}
+	if unseen, known := checks.Unseen(t.Context(), types); !slices.Equal(unseen, []string{"nosuch"}) || !strings.HasSuffix(known, "a149, like, post") {
+		t.Errorf("%v, of %s", unseen, known)
+	}
+	for _, quiet := range []func(){
+		func() { checks.Absent = true },
+		func() { w.nodes["n0"].err = errors.New("away") },
+		func() { w.nodes["n0"].types = nil },
+		func() { w.nodes["n0"].types, w.nodes["n1"].types = []string{}, []string{} },
+	} {
+		quiet()
+		if unseen, _ := checks.Unseen(t.Context(), types); len(unseen) > 0 {
+			t.Errorf("%v", unseen)
+		}
+		checks.Absent, w.nodes["n0"].err = false, nil
 	}
 }
 

@@ -3,9 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -23,22 +21,14 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 	if len(req.GetTypes()) == 0 || len(o.Missing) > 0 {
 		return nil
 	}
-	unknown := req.GetTypes()
-	known, heard := map[string]bool{}, map[millrace.NodeID]bool{}
-	hear := func(id millrace.NodeID, resp *nodev1.QueryResponse) {
-		heard[id] = true
-		unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return !slices.Contains(resp.GetUnknownTypes(), t) })
-		for _, t := range resp.GetKnownTypes() {
-			known[t] = true
-		}
-	}
-	unknown = slices.DeleteFunc(slices.Clone(unknown), func(t string) bool { return slices.Contains(q.feed.Types, millrace.ContentType(t)) })
+	unseen, heard := fanout.UnseenOf(slices.DeleteFunc(slices.Clone(req.GetTypes()), func(t string) bool { return slices.Contains(q.feed.Types, millrace.ContentType(t)) })), map[millrace.NodeID]bool{}
 	for _, pt := range o.Parts {
-		hear(pt.Node, pt.Resp)
+		heard[pt.Node] = true
+		unseen.Hear(pt.Resp)
 	}
 	assigned := f.Map.Assignment()
 	for _, id := range assigned.Nodes() {
-		if len(unknown) == 0 {
+		if !unseen.Open() {
 			return nil
 		}
 		if heard[id] {
@@ -48,12 +38,13 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 		if err != nil {
 			return nil // it may know
 		}
-		hear(id, resp)
+		unseen.Hear(resp)
 	}
-	if len(unknown) == 0 || len(known) == 0 { // before the first record no type is
+	unknown := unseen.Types()
+	if len(unknown) == 0 {
 		return nil
 	}
-	wayOut := "records have " + strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+	wayOut := "records have " + unseen.Known()
 	if q.feed.Private { // which may show none of these
 		wayOut = "leave types out for all that the feed has"
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/schemas"
 )
 
 // The rules of golden rows.
@@ -56,10 +58,45 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 }
 
 // GoldenRows reads golden.ndjson.
-func (p *Pack) GoldenRows() ([]Golden, error) { return ReadGolden(GoldenFile, p.files[GoldenFile]) }
+func (p *Pack) GoldenRows() ([]Golden, error) {
+	return readGolden(GoldenFile, p.files[GoldenFile], (*Golden).read)
+}
 
-// ReadGolden reads rows, a line each.
+// ReadGolden reads rows, a line each, as [Golden.Read] does.
 func ReadGolden(file string, text []byte) (rows []Golden, err error) {
+	return readGolden(file, text, (*Golden).Read)
+}
+
+// Read reads a row. It refuses what could be understood in two ways, and what is no
+// attribute of the viewer. Packs that were sealed before are not held to that.
+func (g *Golden) Read(line []byte) error {
+	if err := schemas.CheckJSON(line); err != nil {
+		return err
+	}
+	if err := g.read(line); err != nil {
+		return err
+	}
+	return g.CheckViewer()
+}
+
+// CheckViewer refuses what is no attribute of a viewer, such as those of a request to
+// a broker, which stand one deeper.
+func (g *Golden) CheckViewer() error {
+	for _, name := range slices.Sorted(maps.Keys(g.Viewer)) {
+		if _, is := g.Viewer[name].(map[string]any); is {
+			return fmt.Errorf(`viewer.%s is an object, and no attribute is; write attributes beside id: {"id": "member:1", "country": "de"}`, name)
+		}
+	}
+	return nil
+}
+
+func (g *Golden) read(line []byte) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	return d.Decode(g)
+}
+
+func readGolden(file string, text []byte, read func(*Golden, []byte) error) (rows []Golden, err error) {
 	if len(text) > maxGoldenBytes {
 		return nil, fmt.Errorf("%s: %d bytes, more than %d; keep fewer rows", file, len(text), maxGoldenBytes)
 	}
@@ -73,9 +110,7 @@ func ReadGolden(file string, text []byte) (rows []Golden, err error) {
 			return nil, fmt.Errorf("%s:%d: a line of over %d bytes, or more than %d rows", file, n, maxGoldenLine, maxGoldenRows)
 		}
 		var row Golden
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&row); err != nil {
+		if err := read(&row, line); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, n, err)
 		}
 		rows = append(rows, row)

@@ -408,6 +408,32 @@ func sealedBy(files map[string]string, known Schemas) (*Pack, error) {
 	return newPack(raw)
 }
 
+// Rows that could be understood in two ways are refused where people write them; a
+// pack that was sealed with such rows goes on serving.
+func TestRowsAreReadStrictly(t *testing.T) {
+	for line, want := range map[string]string{
+		`{"features":{"likes":1,"likes":2},"score":1}`:                                `golden:1: "likes" stands twice in one object`,
+		"{\"features\":{\"verb\":\"\xff\"},\"score\":1}":                              "golden:1: the text is not UTF-8",
+		"\xef\xbb\xbf" + `{"score":1}`:                                                "golden:1: the text begins with a byte order mark, which JSON has none of; save it as UTF-8 without one",
+		`{"viewer":{"id":"member:1","attributes":{"country":"de"}},"score":1}`:        `golden:1: viewer.attributes is an object, and no attribute is; write attributes beside id: {"id": "member:1", "country": "de"}`,
+		`{"viewer":{"id":"member:1","country":"de","langs":["de"]},"score":1}` + "\n": "<nil>",
+	} {
+		_, err := ReadGolden("golden", []byte(line))
+		if fmt.Sprint(err) != want {
+			t.Errorf("%s: %v", line, err)
+		}
+		if strings.HasPrefix(line, "\xef") {
+			continue
+		}
+		if _, err := (&Pack{files: map[string][]byte{GoldenFile: []byte(line)}}).GoldenRows(); err != nil {
+			t.Errorf("%s, sealed: %v", line, err)
+		}
+	}
+	if err := (&packFiles{files: map[string][]byte{}}).add(GoldenFile, 46_008_165, strings.NewReader("")); err == nil || err.Error() != "golden.ndjson has 46008165 bytes, more than 4194304; keep fewer rows, of all kinds of records: 10000 at most" {
+		t.Error(err)
+	}
+}
+
 // TestOldPacksSayTheWayOut: a pack whose golden rows test no expression is
 // refused with what to do.
 func TestOldPacksSayTheWayOut(t *testing.T) {

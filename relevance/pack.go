@@ -181,7 +181,11 @@ func (f *packFiles) add(name string, size int64, r io.Reader) error {
 		most = own
 	}
 	if size < 0 || size > most {
-		return fmt.Errorf("%s has %d bytes, more than %d", name, size, most)
+		wayOut := ""
+		if name == GoldenFile {
+			wayOut = fmt.Sprintf("; keep fewer rows, of all kinds of records: %d at most", maxGoldenRows)
+		}
+		return fmt.Errorf("%s has %d bytes, more than %d%s", name, size, most, wayOut)
 	}
 	if f.bytes += size; f.bytes > maxPackBytes {
 		return fmt.Errorf("more than %d bytes", maxPackBytes)
@@ -379,6 +383,9 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 		return nil, fmt.Errorf("relevance: seal: %w", err)
 	}
 	delete(files, ManifestFile)
+	if _, err := ReadGolden(GoldenFile, files[GoldenFile]); err != nil {
+		return nil, fmt.Errorf("relevance: seal: %w", err)
+	}
 	m, err := (&Pack{files: files}).model(schemas)
 	if err != nil {
 		return nil, err

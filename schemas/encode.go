@@ -41,6 +41,19 @@ func (s *Schema) AppendJSON(dst, line []byte) ([]byte, error) {
 	return e.encode(dst, s.root, line, "")
 }
 
+// CheckJSON refuses a text that is not one JSON value which every reader understands
+// alike: one with a name twice in an object, say, or that is not UTF-8.
+func CheckJSON(text []byte) error {
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	good := e.Read(text)
+	if e.Text = nil; good {
+		return nil
+	}
+	_, err := jsontext.Value(text)
+	return err
+}
+
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // encoder writes JSON values as Avro.

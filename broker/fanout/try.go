@@ -12,13 +12,12 @@ import (
 // tryTime bounds what a node may take to answer what it makes of a definition.
 const tryTime = 2 * time.Second
 
-// TryOn asks a node for nothing, by a filter and a model.
-func TryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) error {
+// TryOn asks a node for nothing, by a filter, a model and types.
+func TryOn(ctx context.Context, node Node, q *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
 	q.ToMs, q.Limit = int64(millrace.MaxTime)+1, 1
-	_, err := node.Query(ctx, q)
-	return err
+	return node.Query(ctx, q)
 }
 
 // RefusalOf returns a node's refusal of a filter or a model; nil for any other
@@ -45,7 +44,7 @@ func (b *Fanout) Try(ctx context.Context, q *nodev1.QueryRequest) (heard bool, e
 		tried++
 		node, away := b.conns.get(n)
 		if away == nil {
-			away = TryOn(ctx, node, q)
+			_, away = TryOn(ctx, node, q)
 		}
 		if away == nil {
 			return true, nil // another that refuses it does not know a schema yet

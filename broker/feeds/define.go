@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -21,6 +22,7 @@ import (
 type Checks struct {
 	Models []string                        // that serve
 	Nodes  map[millrace.NodeID]fanout.Node // that are alive
+	Absent bool                            // another has partitions, and is not alive
 }
 
 // Defined is what became of a definition.
@@ -88,6 +90,41 @@ func Check(ctx context.Context, f Feed, checks Checks) (unheard []millrace.NodeI
 	return unheard, errors.Join(append(errs, err)...)
 }
 
+// Unseen says which of some types no record in the cluster has, which is no fault,
+// since records of one may yet come; and which types records have. Where a node
+// cannot be asked, which may know them, it says none.
+func (c *Checks) Unseen(ctx context.Context, types []millrace.ContentType) (unseen []string, known string) {
+	if c.Absent {
+		return nil, ""
+	}
+	for part := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(types))), limits.MaxTypes) {
+		asked := make([]string, len(part))
+		for i, t := range part {
+			asked[i] = string(t)
+		}
+		ids, of := slices.Collect(maps.Keys(c.Nodes)), fanout.UnseenOf(asked)
+		answers := make([]*nodev1.QueryResponse, len(ids))
+		var all errgroup.Group
+		all.SetLimit(32)
+		for i, id := range ids {
+			all.Go(func() (err error) {
+				answers[i], err = fanout.TryOn(ctx, c.Nodes[id], &nodev1.QueryRequest{Types: asked, Model: "recency"})
+				return err
+			})
+		}
+		if all.Wait() != nil {
+			return nil, ""
+		}
+		for _, resp := range answers {
+			of.Hear(resp)
+		}
+		if none := of.Types(); len(none) > 0 {
+			unseen, known = append(unseen, none...), of.Known()
+		}
+	}
+	return unseen, known
+}
+
 // filterFits asks every node. One that refuses the filter decides; and somebody
 // has to have taken it.
 func (c *Checks) filterFits(ctx context.Context, filter string) (unheard []millrace.NodeID, err error) {
@@ -97,7 +134,7 @@ func (c *Checks) filterFits(ctx context.Context, filter string) (unheard []millr
 	all.SetLimit(32)
 	for i, id := range ids {
 		all.Go(func() error {
-			answers[i] = fanout.TryOn(ctx, c.Nodes[id], &nodev1.QueryRequest{Filter: filter, Model: "recency", Types: []string{"any"}})
+			_, answers[i] = fanout.TryOn(ctx, c.Nodes[id], &nodev1.QueryRequest{Filter: filter, Model: "recency", Types: []string{"any"}})
 			return nil
 		})
 	}

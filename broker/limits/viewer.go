@@ -45,7 +45,11 @@ func CheckViewer(v *feedv1.Viewer) error {
 			return Invalid("viewer.attributes."+name, "rename it", "%v", err)
 		}
 		if err := checkAttribute(value); err != nil {
-			return Invalid("viewer.attributes."+name, "send a string, a number, a boolean, or a list of only strings or only numbers", "%v", err)
+			wayOut := "send a string, a number, a boolean, or a list of only strings or only numbers"
+			if errors.Is(err, errTooLong) {
+				wayOut = "send less of it"
+			}
+			return Invalid("viewer.attributes."+name, wayOut, "%v", err)
 		}
 		return nil
 	}); err != nil {
@@ -97,6 +101,8 @@ func checkName(name string) error {
 	return nil
 }
 
+var errTooLong = errors.New("too long")
+
 func checkAttribute(v *structpb.Value) error {
 	list, ok := v.GetKind().(*structpb.Value_ListValue)
 	if !ok {
@@ -104,7 +110,7 @@ func checkAttribute(v *structpb.Value) error {
 	}
 	values := list.ListValue.GetValues()
 	if len(values) > MaxListLen {
-		return fmt.Errorf("a list of %d values, more than %d", len(values), MaxListLen)
+		return fmt.Errorf("a list of %d values is %w: more than %d", len(values), errTooLong, MaxListLen)
 	}
 	texts := 0
 	for i, e := range values {
@@ -135,7 +141,7 @@ func checkScalar(v *structpb.Value) error {
 		return nil
 	case *structpb.Value_StringValue:
 		if len(k.StringValue) > MaxAttributeBytes {
-			return fmt.Errorf("a string of %d bytes, more than %d", len(k.StringValue), MaxAttributeBytes)
+			return fmt.Errorf("a string of %d bytes is %w: more than %d", len(k.StringValue), errTooLong, MaxAttributeBytes)
 		}
 		return nil
 	case *structpb.Value_StructValue:

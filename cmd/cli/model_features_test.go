@@ -62,6 +62,14 @@ parameters:
 	if err != nil || out != want {
 		t.Errorf("%v\n%s\nnot\n%s", err, out, want)
 	}
+	for _, args := range [][]string{{"features", spec, "--keep", "label,group", "--records", file}, {"golden", spec, file}} {
+		if args[0] == "golden" {
+			write(`{` + record + `}`)
+		}
+		if out, err := execute(cancelled(t), append([]string{"model"}, args...)...); err == nil || err.Error() != "interrupted" {
+			t.Errorf("%s goes on when it is told to stop: %v\n%s", args[0], err, out)
+		}
+	}
 	// What a spec does not read may be there, for another model.
 	write(`{` + record + `,"entity":{"karma":1},"object":{"x":2}}`)
 	const note = "seen.ndjson: 1 rows give features under entity, where the spec reads none: they are left out\n"
@@ -77,6 +85,10 @@ parameters:
 		"what is not there":       {strings.Replace(lines[2], `"label":0.5,`, "", 1), "label,group", "seen.ndjson:2: there is no label, which --keep names"},
 		"no field of the schema":  {strings.Replace(lines[2], `"actor"`, `"author"`, 1), "label,group", "seen.ndjson:2: no field author in record"},
 		"no JSON":                 {`{"record":`, "label,group", "seen.ndjson:2: "},
+		"a name twice":            {strings.Replace(lines[2], `"label":0.5,`, `"label":0.5,"label":1,`, 1), "label,group", `seen.ndjson:2: "label" stands twice in one object`},
+		"a field twice":           {`{"record":{"likes":1,"likes":2},"label":1,"group":2}`, "label,group", `seen.ndjson:2: "likes" stands twice in one object`},
+		"no UTF-8":                {strings.Replace(lines[2], `"label":0.5`, "\"label\":\"\xff\"", 1), "label,group", "seen.ndjson:2: the text is not UTF-8"},
+		"a request's viewer":      {`{` + record + `,"viewer":{"id":"m:1","attributes":{"country":"de"}},"label":1,"group":2}`, "label,group", "seen.ndjson:2: viewer.attributes is an object, and no attribute is; write attributes beside id"},
 		"no record":               {`{"viewer":{},"label":1,"group":2}`, "label,group", "seen.ndjson:2: the row has no record"},
 	} {
 		good := lines[0]

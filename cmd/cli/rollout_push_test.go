@@ -88,7 +88,7 @@ func TestRolloutOfALargePack(t *testing.T) {
 		rows := filepath.Join(dir, "rows.ndjson")
 		c.check(os.WriteFile(rows, []byte(records.String()), 0o644))
 		var golden bytes.Buffer
-		c.check(models.CompleteGolden(&golden, io.Discard, dir, rows, nil))
+		c.check(models.CompleteGolden(t.Context(), &golden, io.Discard, dir, rows, nil))
 		packs = append(packs, c.pack(text, golden.String(), files))
 	}
 	c.push(packs[0])

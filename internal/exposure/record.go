@@ -87,12 +87,17 @@ type Item struct {
 	Place      int // in the answer, from 1
 	ID, Entity string
 	Type       string
-	Score      float64 // may be NaN
+	Score      float64 // may be NaN; see Finite for an infinite one
 	Model      int     // of Record.Models
 	Team       int     // of Interleaving.Teams; -1 for nobody, and without a draft
 	Shadows    []float64
 	Features   []Value
 }
+
+// Finite reports whether the score is a finite number. A record that was written
+// and read has the largest number in the place of an infinite one, which then
+// counts as infinite too.
+func (it *Item) Finite() bool { return math.Abs(it.Score) < math.MaxFloat64 }
 
 // Value is a feature's value: a number, NaN where it is missing, or a text.
 type Value struct {

@@ -267,6 +267,16 @@ func TestNumbersWithoutEnd(t *testing.T) {
 	if it.Score != math.MaxFloat64 || it.Shadows[0] != -math.MaxFloat64 || !math.IsNaN(it.Features[0].Number) || it.Features[0].IsText || !math.IsNaN(got.Items[1].Score) {
 		t.Errorf("%+v", got.Items)
 	}
+	for score, finite := range map[float64]bool{math.Inf(1): false, math.Inf(-1): false, math.NaN(): false, 1e308: true, -1e308: true, 0: true} {
+		r.Items[0].Score = score
+		body, err := r.Append(nil)
+		must(t, err)
+		got, err := Decode(schemas.Exposure().Fingerprint(), body)
+		must(t, err)
+		if r.Items[0].Finite() != finite || got.Items[0].Finite() != finite {
+			t.Errorf("%v: %v, and read %v", score, r.Items[0].Finite(), got.Items[0].Finite())
+		}
+	}
 }
 
 func TestAppendRefuses(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace/internal/slot"
 )
@@ -203,9 +204,9 @@ func (c *compiler) addLayers(doc int) {
 		if other, ok := c.salts[l.Salt]; ok {
 			c.faultf(l.at, ".salt", "choose another one", "layer %s has it too, so that the two would not be independent", other)
 		}
-		if len(c.layers) == MaxLayers {
-			c.faultf(l.at, "", "put experiments that may exclude each other into one layer", "more than %d layers", MaxLayers)
-			return
+		if beyond := len(c.layers) - MaxLayers; beyond == 0 || beyond > 0 && c.layers[len(c.layers)-1].at.doc != doc { // told once of a document
+			c.faultf(l.at, "", "put experiments that may exclude each other into one layer, or drop documents whose experiments have stopped",
+				"more than %d layers in all documents of the cluster together: %s", MaxLayers, c.most(func(d *Document) int { return len(d.Layers) }))
 		}
 		l.kind, l.attribute, _ = l.unit()
 		l.prefix = slot.Under(l.Salt)
@@ -213,6 +214,23 @@ func (c *compiler) addLayers(doc int) {
 		c.layersByName[l.Name], c.salts[l.Salt] = l, l.Name
 		c.layers = append(c.layers, l)
 	}
+}
+
+// most says how many of something the documents have, the five with the most by name.
+func (c *compiler) most(of func(*Document) int) string {
+	var all []string
+	rest := 0
+	for i, d := range slices.SortedStableFunc(slices.Values(c.docs), func(a, b Document) int { return cmp.Compare(of(&b), of(&a)) }) {
+		if n := of(&d); n > 0 && i < 5 {
+			all = append(all, fmt.Sprintf("%s has %d", cmp.Or(d.Name, "this one"), n))
+		} else {
+			rest += n
+		}
+	}
+	if rest > 0 {
+		all = append(all, fmt.Sprintf("others %d", rest))
+	}
+	return strings.Join(all, ", ")
 }
 
 // in says where else something stands.
@@ -245,7 +263,7 @@ func (c *compiler) addExperiments(doc int) {
 			continue
 		}
 		if len(c.experiments) == MaxExperiments {
-			c.faultf(e.at, "", "remove those that are stopped", "more than %d experiments", MaxExperiments)
+			c.faultf(e.at, "", "remove those that are stopped", "more than %d experiments in all documents of the cluster together: %s", MaxExperiments, c.most(func(d *Document) int { return len(d.Experiments) }))
 			return
 		}
 		c.byName[e.Name] = e

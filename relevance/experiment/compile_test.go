@@ -299,15 +299,52 @@ func TestTooManyTogether(t *testing.T) {
 	if _, err := Compile(docs[:10], nil); err != nil {
 		t.Errorf("1,000 experiments: %v", err)
 	}
-	if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 experiments; remove those that are stopped") {
+	if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 experiments in all documents of the cluster together: ") {
 		t.Errorf("1,100 experiments: %v", err)
 	}
 	var layers []Document
 	for i := range 101 {
 		layers = append(layers, parse(t, fmt.Sprintf("layers: [{name: l%d, salt: s%d, unit: viewer}]", i, i)))
 	}
-	if _, err := Compile(layers, nil); err == nil || !strings.Contains(err.Error(), "more than 100 layers") {
+	if _, err := Compile(layers, nil); err == nil || !strings.HasSuffix(err.Error(), "more than 100 layers in all documents of the cluster together: test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, others 96; put experiments that may exclude each other into one layer, or drop documents whose experiments have stopped") {
 		t.Errorf("101 layers: %v", err)
+	}
+}
+
+// A layer that is refused is there for the experiments of its file: that is the one
+// fault.
+func TestOneFaultOfALayer(t *testing.T) {
+	document := func(name string, from, n int) Document {
+		layers, experiments := "layers:\n", "experiments:\n"
+		for i := range n {
+			layers += fmt.Sprintf("  - {name: %s%d, salt: s%d, unit: viewer}\n", name, i, from+i)
+			experiments += fmt.Sprintf("  - {name: e%s%d, layer: %s%d, feeds: [%s%d], state: draft, slots: [0], share: 0, variants: [{name: a, weight: 10000}]}\n", name, i, name, i, name, i)
+		}
+		d, err := Parse(name, []byte(layers+experiments))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	const tooMany = "more than 100 layers in all documents of the cluster together: a has 98, b has 4, c has 2; "
+	for _, c := range []struct {
+		docs []Document
+		want []string
+	}{
+		{[]Document{document("a", 0, 98), document("b", 98, 4), document("c", 102, 2)}, []string{"b: line 4, column 5: layers[2]: " + tooMany, "c: line 2, column 5: layers[0]: " + tooMany}},
+		{[]Document{document("a", 0, 1), document("b", 0, 1)}, []string{"b: line 2, column 22: layers[0].salt: layer a0 has it too"}},
+	} {
+		_, err := Compile(c.docs, nil)
+		lines := strings.Split(fmt.Sprint(err), "\n")
+		if len(lines) != len(c.want) {
+			t.Errorf("%v\nwant %q", err, c.want)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.HasPrefix(lines[i], want) {
+				t.Errorf("%s\nwant %s", lines[i], want)
+			}
+		}
 	}
 }
 

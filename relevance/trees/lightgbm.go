@@ -274,6 +274,9 @@ func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	}
 	for side, c := range []int32{t.left[i], t.right[i]} {
 		if c < 0 {
+			if ^c > int32(t.leaves-1) { // also what would overflow
+				return n, fmt.Errorf("a child is leaf %d of %d", ^c, t.leaves)
+			}
 			c = int32(t.leaves-1) + ^c
 		}
 		n.child[side] = c

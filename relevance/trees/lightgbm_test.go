@@ -217,6 +217,7 @@ func TestLightGBMRefuses(t *testing.T) {
 		{"feature_names=a b", "feature_names=a", "feature_names"},
 		{"split_feature=0", "split_feature=2", "feature 2 of 2"},
 		{"left_child=-1", "left_child=0", "twice"},
+		{"left_child=-1", "left_child=-2147483648", "a child is leaf 2147483647 of "},
 		{"left_child=-1", "left_child=7", "node 7"},
 		{"leaf_value=1 2", "leaf_value=1", "leaf_value"},
 		{"leaf_value=1 2", "leaf_value=1 nan", "nan"},

@@ -3,8 +3,8 @@
 package ask
 
 import (
-	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -22,6 +22,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
 )
@@ -38,7 +39,7 @@ func Command(definitions ...*cobra.Command) *cobra.Command {
   millrace feed --feed home --viewer member:9 --entities-file follows.txt --filter 'record.likes > 3'`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
-			req, err := flags.request(c.Flags())
+			req, err := flags.request(c.Context(), c.Flags())
 			if err != nil {
 				return err
 			}
@@ -120,10 +121,10 @@ func Attributes(flag map[string]string) (map[string]*structpb.Value, error) {
 }
 
 // request is what the flags ask for.
-func (r *requestFlags) request(f *pflag.FlagSet) (*feedv1.GetFeedRequest, error) {
+func (r *requestFlags) request(ctx context.Context, f *pflag.FlagSet) (*feedv1.GetFeedRequest, error) {
 	req := &r.req
 	if r.file != "" {
-		if err := readLines(r.file, &req.Entities); err != nil {
+		if err := readLines(ctx, r.file, &req.Entities); err != nil {
 			return nil, err
 		}
 	}
@@ -153,7 +154,7 @@ func (r *requestFlags) request(f *pflag.FlagSet) (*feedv1.GetFeedRequest, error)
 	return req, nil
 }
 
-func readLines(file string, into *[]string) error {
+func readLines(ctx context.Context, file string, into *[]string) error {
 	f := os.Stdin
 	if file != "-" {
 		var err error
@@ -162,14 +163,10 @@ func readLines(file string, into *[]string) error {
 		}
 		defer f.Close()
 	}
-	for s := bufio.NewScanner(f); ; {
-		if !s.Scan() {
-			return s.Err()
-		}
-		if line := strings.TrimSpace(s.Text()); line != "" {
-			*into = append(*into, line)
-		}
-	}
+	return command.EachLine(ctx, f, file, 64<<10, func(_ int, line []byte) error {
+		*into = append(*into, string(line))
+		return nil
+	})
 }
 
 // printReasons prints what made each score, the largest contributions first.

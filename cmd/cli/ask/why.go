@@ -29,7 +29,7 @@ entity has, and the viewer. Ask with the flags of millrace feed.`,
 		Example: `  millrace why --record post:17 --feed home --viewer member:9 --entities member:1,member:3`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if req.Request, err = flags.request(c.Flags()); err != nil {
+			if req.Request, err = flags.request(c.Context(), c.Flags()); err != nil {
 				return err
 			}
 			cl, err := reach.Broker(c.Context(), flags.addr)

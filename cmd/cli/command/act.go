@@ -78,7 +78,10 @@ func (a *Act) Meant(c *cobra.Command) (bool, error) {
 		return false, nobody
 	}
 	fmt.Fprint(c.ErrOrStderr(), "Do it? [y/N] ")
-	line, err := bufio.NewReader(in).ReadString('\n')
+	line, err := bufio.NewReader(Input(c.Context(), in)).ReadString('\n')
+	if err := c.Context().Err(); err != nil {
+		return false, err
+	}
 	if err != nil && line == "" { // as of /dev/null
 		return false, nobody
 	}

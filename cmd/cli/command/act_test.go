@@ -25,6 +25,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	for name, in := range map[string]io.Reader{"a pipe": strings.NewReader("y\n"), "/dev/null": null} {
 		for _, yes := range []bool{false, true} {
 			c := &cobra.Command{}
+			c.SetContext(t.Context())
 			c.SetIn(in)
 			c.SetErr(io.Discard)
 			ok, err := (&Act{Apply: true, Yes: yes}).Meant(c)

@@ -2,7 +2,6 @@ package models
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -15,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
 )
 
 func featuresCommand(avsc *[]string) *cobra.Command {
@@ -67,7 +68,15 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				out = &jsonVectors{w: buffered, kept: keep, names: names}
 			}
 			unread := unreadRows{}
-			err = eachVector(in, name, keep, func(row *relevance.Golden, kept []json.RawMessage) error {
+			told := display.StartTeller(c.Context(), c.ErrOrStderr())
+			err = command.EachLine(c.Context(), in, name, maxVectorLine, func(n int, line []byte) error {
+				if n%1000 == 0 {
+					told.Say(fmt.Sprintf("%d lines of %s", n, name))
+				}
+				row, kept, err := readVector(line, keep)
+				if err != nil {
+					return err
+				}
 				unread.add(m.Unread(row))
 				features, err := m.Vector(row, known)
 				if err != nil {
@@ -75,6 +84,7 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				}
 				return out.write(kept, features)
 			})
+			told.Close()
 			unread.tell(c.ErrOrStderr(), name)
 			return errors.Join(err, out.end(), buffered.Flush()) // the lines before a fault are good
 		},
@@ -88,34 +98,12 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 // maxVectorLine bounds a line that features are made of.
 const maxVectorLine = 4 << 20
 
-// eachVector calls use for each line, with the fields that are kept. An error
-// names the line.
-func eachVector(in io.Reader, name string, keep []string, use func(row *relevance.Golden, kept []json.RawMessage) error) error {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxVectorLine)
-	n := 0
-	for lines.Scan() {
-		n++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		row, kept, err := readVector(lines.Bytes(), keep)
-		if err == nil {
-			err = use(row, kept)
-		}
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", name, n, err)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("%s:%d: %w", name, n+1, err)
-	}
-	return nil
-}
-
 // readVector reads a line. A field that is neither of a row nor kept is a
 // fault: under a name that is mistyped, a viewer would be nobody.
 func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessage, error) {
+	if err := schemas.CheckJSON(line); err != nil {
+		return nil, nil, err
+	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(line, &all); err != nil {
 		return nil, nil, err
@@ -136,7 +124,10 @@ func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessag
 		}
 	}
 	var row relevance.Golden
-	return &row, kept, json.Unmarshal(line, &row)
+	if err := json.Unmarshal(line, &row); err != nil {
+		return nil, nil, err
+	}
+	return &row, kept, row.CheckViewer()
 }
 
 // vectors is how features are written. They are float64, NaN where there is

@@ -3,6 +3,7 @@
 package models
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ lets the one serve that served before.`,
 			Use: "golden DIR|SPEC.yaml ROWS.ndjson", Short: "Complete rows that have a record with the features and the score that the spec gives them, to be checked",
 			Args: cobra.ExactArgs(2),
 			RunE: func(c *cobra.Command, args []string) error {
-				return CompleteGolden(c.OutOrStdout(), c.ErrOrStderr(), args[0], args[1], avsc)
+				return CompleteGolden(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args[0], args[1], avsc)
 			},
 		},
 		featuresCommand(&avsc), replayCommand(&avsc),
@@ -189,7 +190,7 @@ func Seal(w io.Writer, dir string, avsc []string) error {
 
 // CompleteGolden writes rows as golden.ndjson has them. That they are right,
 // only somebody can say who knows what they should be.
-func CompleteGolden(w, told io.Writer, name, file string, avsc []string) error {
+func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, avsc []string) error {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return err
@@ -215,6 +216,9 @@ func CompleteGolden(w, told io.Writer, name, file string, avsc []string) error {
 	out.SetEscapeHTML(false)
 	unread := unreadRows{}
 	for i := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		unread.add(m.Unread(&rows[i]))
 		if err := m.Complete(&rows[i], known); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, i+1, err)

@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -83,7 +82,7 @@ without entity for those to be looked for everywhere. "-" is standard input.`,
 }
 
 // wanted reads which records are meant.
-func (d *deleting) wanted(in io.Reader, args []string) ([]*nodev1.WantedRecord, error) {
+func (d *deleting) wanted(ctx context.Context, in io.Reader, args []string) ([]*nodev1.WantedRecord, error) {
 	refuse := func(field, detail, way string) ([]*nodev1.WantedRecord, error) {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
 	}
@@ -91,7 +90,7 @@ func (d *deleting) wanted(in io.Reader, args []string) ([]*nodev1.WantedRecord, 
 		if len(args) > 0 || len(d.entities) > 0 || d.everywhere {
 			return refuse("file", "the file says which records are meant", "leave out the id, --entity and --everywhere, or --file")
 		}
-		return readWanted(in, d.file)
+		return readWanted(ctx, in, d.file)
 	}
 	switch {
 	case len(args) == 0 || args[0] == "":
@@ -113,7 +112,9 @@ func (d *deleting) wanted(in io.Reader, args []string) ([]*nodev1.WantedRecord, 
 // maxDeleted is how many records a file may have: nodes take no more at once.
 const maxDeleted = 10_000
 
-func readWanted(in io.Reader, file string) (all []*nodev1.WantedRecord, err error) {
+const maxWantedLine = 64 << 10 // bytes
+
+func readWanted(ctx context.Context, in io.Reader, file string) (all []*nodev1.WantedRecord, err error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
@@ -122,12 +123,7 @@ func readWanted(in io.Reader, file string) (all []*nodev1.WantedRecord, err erro
 		defer f.Close()
 		in = f
 	}
-	lines := bufio.NewScanner(in)
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
-		if len(line) == 0 {
-			continue
-		}
+	err = command.EachLine(ctx, in, file, maxWantedLine, func(n int, line []byte) error {
 		var w struct {
 			ID     string `json:"id"`
 			Entity string `json:"entity"`
@@ -135,13 +131,20 @@ func readWanted(in io.Reader, file string) (all []*nodev1.WantedRecord, err erro
 		read := json.NewDecoder(bytes.NewReader(line))
 		read.DisallowUnknownFields()
 		if err := read.Decode(&w); err != nil || w.ID == "" {
-			return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: fmt.Sprintf("line %d names no record: %.70q", n, line), WayOut: `write lines such as {"id": "post:17", "entity": "member:42"}; entity may be left out`}
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: fmt.Sprintf("line %d names no record: %.70q", n, line), WayOut: `write lines such as {"id": "post:17", "entity": "member:42"}; entity may be left out`}
 		}
 		if all = append(all, &nodev1.WantedRecord{Id: w.ID, Entity: w.Entity}); len(all) > maxDeleted {
-			return nil, &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "file", Detail: fmt.Sprintf("it names more than %d records", maxDeleted), WayOut: "split it"}
+			return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "file", Detail: fmt.Sprintf("it names more than %d records", maxDeleted), WayOut: "split it"}
 		}
+		return nil
+	})
+	if e := (*millrace.Error)(nil); errors.As(err, &e) {
+		return nil, e
 	}
-	if err := lines.Err(); err != nil || len(all) == 0 {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil || len(all) == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "file", Detail: cmp.Or(err, errors.New("it names no record")).Error(), WayOut: "write a line of JSON for each record"}
 	}
 	return all, nil
@@ -361,7 +364,7 @@ func writeSightings(w io.Writer, all []sightingShown) {
 }
 
 func (d *deleting) run(c *cobra.Command, args []string) (err error) {
-	wanted, err := d.wanted(c.InOrStdin(), args)
+	wanted, err := d.wanted(c.Context(), c.InOrStdin(), args)
 	if err != nil {
 		return err
 	}

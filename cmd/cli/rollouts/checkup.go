@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
@@ -46,20 +47,35 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	return len(serving), nowhere, lines, err
 }
 
-// FeedFaults returns how many feeds there are, and which of them brokers cannot take
-// over.
+// FeedFaults returns how many feeds there are, which of them brokers cannot take over,
+// and which of those that the cluster defines name types that no record has.
 func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string, err error) {
 	versions, err := cl.Artefacts(ctx, feeds.Kind)
 	if err != nil {
 		return 0, nil, err
 	}
-	all, err := (&feedStore{cluster: cl, versions: versions}).definitions(ctx)
+	s := &feedStore{cluster: cl, versions: versions}
+	all, err := s.definitions(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if f := all[name]; f.fault != nil {
+	names := slices.Sorted(maps.Keys(all))
+	types := make([][]millrace.ContentType, len(names))
+	for i, name := range names {
+		if f := all[name]; f.fault == nil && f.version != "" { // what is built in names types of any cluster
+			types[i] = f.Types
+		}
+	}
+	strange, err := s.unseenIn(ctx, types)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i, name := range names {
+		switch f := all[name]; {
+		case f.fault != nil:
 			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.fault, name))
+		case strange[i] != "":
+			lines = append(lines, fmt.Sprintf("feed %s: %s", name, strange[i]))
 		}
 	}
 	odd, err := unread(versions.Fault(), "millrace feed drop NAME --apply")

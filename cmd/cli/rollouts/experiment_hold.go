@@ -191,7 +191,7 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 	newest := "no answer has come"
 	if !l.Newest.IsZero() {
-		newest = fmt.Sprintf("the newest answer is %s old", now.Sub(l.Newest).Round(time.Second))
+		newest = "the newest answer is " + ageOf(l.Newest, now)
 	}
 	display.Printf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 	if o := l.Outcomes; o != nil {
@@ -203,7 +203,15 @@ func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
 	if o.Newest.IsZero() {
 		return "none has come"
 	}
-	return fmt.Sprintf("the newest is %s old", now.Sub(o.Newest).Round(time.Second))
+	return "the newest is " + ageOf(o.Newest, now)
+}
+
+// ageOf says how old something is, by this clock; who wrote it may have another.
+func ageOf(at, now time.Time) string {
+	if ahead := at.Sub(now).Round(time.Second); ahead > 0 {
+		return fmt.Sprintf("%s ahead of this clock", ahead)
+	}
+	return fmt.Sprintf("%s old", now.Sub(at).Round(time.Second))
 }
 
 func printInputs(w io.Writer, all []string) {

@@ -79,7 +79,7 @@ next version. Every index node is asked whether it takes the filter, and the
 models have to serve. A definition with a fault changes nothing. One that changes
 what a variant of a running experiment leaves to the feed, its model say, is
 refused without --serve: what was shown before would be compared with what is
-shown after.
+shown after. A type that no record has yet is noted.
 
   name: news
   types: [post, share]
@@ -141,6 +141,8 @@ func (s *feedStore) checks(ctx context.Context) (c feeds.Checks, done func(), er
 		return c, done, err
 	}
 	dial, m := fanout.DialGRPC(credentials), maps.Current()
+	assigned := m.Assignment()
+	c.Absent = slices.ContainsFunc(assigned.Nodes(), func(id millrace.NodeID) bool { return !m.Alive(id) })
 	c.Nodes = map[millrace.NodeID]fanout.Node{}
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) {
@@ -205,7 +207,37 @@ func defineFeed(ctx context.Context, w io.Writer, s *feedStore, path string, ser
 	for _, id := range d.Unheard {
 		fmt.Fprintf(w, "index node %s could not be asked whether it takes the filter\n", id)
 	}
+	if says := unseen(checks.Unseen(ctx, d.Feed.Types)); says != "" {
+		fmt.Fprintf(w, "note: %s\n", says)
+	}
 	return s.showExperiments(ctx, w, d.Feed.Name)
+}
+
+// unseen says that no record has some types, of those that records have; "" of none.
+func unseen(types []string, known string) string {
+	if len(types) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("no record has the type %s; there are %s", strings.Join(types, ", nor "), known)
+}
+
+// unseenIn tells of each list of types which of them no record has, by [unseen].
+func (s *feedStore) unseenIn(ctx context.Context, lists [][]millrace.ContentType) (says []string, err error) {
+	says = make([]string, len(lists))
+	all := slices.Concat(lists...)
+	if len(all) == 0 {
+		return says, nil
+	}
+	checks, done, err := s.checks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	none, known := checks.Unseen(ctx, all)
+	for i, list := range lists {
+		says[i] = unseen(slices.DeleteFunc(slices.Clone(none), func(t string) bool { return !slices.Contains(list, millrace.ContentType(t)) }), known)
+	}
+	return says, nil
 }
 
 // definition is a feed and where it is from.

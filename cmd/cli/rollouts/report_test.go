@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -100,5 +101,15 @@ func TestShadowsHoldWhatOthersWrote(t *testing.T) {
 	}
 	if strings.Contains(b.String(), "\x1b") || strings.Contains(b.String(), "\n99") || strings.Count(b.String(), `member:\u001b[2Jevil\u000a99  fake  `) != 3 || !strings.Contains(b.String(), "%  but for 3 items at most\n") {
 		t.Errorf("%s", b.String())
+	}
+}
+
+// What was written by a clock that is ahead is told as that.
+func TestAges(t *testing.T) {
+	now := time.Now()
+	for before, want := range map[time.Duration]string{3 * time.Second: "3s old", 0: "0s old", -4 * time.Minute: "4m0s ahead of this clock"} {
+		if got := ageOf(now.Add(-before), now); got != want {
+			t.Errorf("%s: %s", before, got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
@@ -134,7 +135,8 @@ func (t *trial) unapplied(ctx context.Context, e *experiment.Experiment) (string
 	return r.unapplied(ctx, e)
 }
 
-// notes are [faultLines], and a line for each experiment that is not applied.
+// notes are [faultLines], and a line for each experiment that is not applied, and for
+// each variant whose types no record has.
 func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, error) {
 	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
@@ -144,6 +146,32 @@ func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, err
 		}
 		if why != "" {
 			lines = append(lines, unappliedLine(&d.Experiment, why))
+		}
+	}
+	strange, err := t.strange(ctx, st)
+	return append(lines, strange...), err
+}
+
+// strange tells of variants that set types which no record has, of experiments that
+// have not stopped.
+func (t *trial) strange(ctx context.Context, st *experiments.State) (lines []string, err error) {
+	var who []string
+	var types [][]millrace.ContentType
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		for _, v := range e.Variants {
+			if e.State != experiment.Stopped && v.Set.Types != nil {
+				who, types = append(who, fmt.Sprintf("experiment %s, %s: variant %s sets types", e.Name, e.State, v.Name)), append(types, v.Set.Types)
+			}
+		}
+	}
+	says, err := t.feeds.unseenIn(ctx, types)
+	if err != nil {
+		return nil, err
+	}
+	for i := range who {
+		if says[i] != "" {
+			lines = append(lines, fmt.Sprintf("%s, and %s", who[i], says[i]))
 		}
 	}
 	return lines, nil

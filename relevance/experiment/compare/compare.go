@@ -261,7 +261,7 @@ func metBy(r *exposure.Record) met {
 		return m
 	}
 	m.partial = r.TimelinesAnswered < r.TimelinesAsked
-	m.nan = slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return math.IsNaN(it.Score) })
+	m.nan = slices.ContainsFunc(r.Items, func(it exposure.Item) bool { return !it.Finite() })
 	m.items = int32(len(r.Items))
 	if r.ScoringNanos > 0 { // what nodes of before do not tell
 		m.cost = float64(r.ScoringNanos) / 1000
@@ -350,7 +350,7 @@ type Arm struct {
 	Refused int64      // units that got a refusal
 	Empty   int64      // that got no item
 	Partial int64      // whose answer lacked timelines
-	NaN     int64      // that got an item whose score is not a number
+	NaN     int64      // that got an item whose score is no finite number
 	Items   float64    // mean of an answer
 	Share   float64    // mean share of items that one entity has, of answers with items
 	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99

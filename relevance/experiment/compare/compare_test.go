@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/interleave"
+	"github.com/millrace/millrace/schemas"
 )
 
 func defined(t *testing.T, variants string) experiment.Defined {
@@ -101,6 +102,44 @@ func TestUnitsCountOnce(t *testing.T) {
 	}
 	if len(got.Effects) != effects {
 		t.Errorf("%d effects", len(got.Effects))
+	}
+}
+
+// Scores without end count as NaN does, as a record of an answer has them: a variant
+// all of whose items have one is ranked by time alone.
+func TestInfiniteScoresAreGuarded(t *testing.T) {
+	for _, score := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		d := defined(t, halves)
+		d.Experiment.Guards = &experiment.Guards{NaN: 1, Alpha: 0.05}
+		tally := believing(d)
+		for i := range 400 {
+			r := shown(fmt.Sprint(i), []string{"new", "old"}[i%2], 2, millrace.Time(1000+i))
+			r.Models, r.Experiments = []exposure.Model{{Name: "m"}}, r.Experiments[1:]
+			r.Experiments[0].Probability, r.Experiments[0].ProbabilityInside = 0.5, 0.5
+			for k := range r.Items {
+				if r.Items[k].Team = -1; i%2 == 0 {
+					r.Items[k].Score = score
+				}
+			}
+			body, err := r.Append(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err = exposure.Decode(schemas.Exposure().Fingerprint(), body); err != nil {
+				t.Fatal(err)
+			}
+			tally.Add(r)
+		}
+		got, err := tally.Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Arms[0].NaN != 200 || got.Arms[1].NaN != 0 {
+			t.Errorf("%v: %d of new's, %d of old's", score, got.Arms[0].NaN, got.Arms[1].NaN)
+		}
+		if v := Judge(&d.Experiment, &got, 0); !v.Pause || !strings.Contains(v.Why, "nan of new") {
+			t.Errorf("%v: %+v", score, v)
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ func Value(text []byte) (any, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("the text is not UTF-8")
 	}
+	if bytes.HasPrefix(text, []byte("\xef\xbb\xbf")) {
+		return nil, errors.New("the text begins with a byte order mark, which JSON has none of; save it as UTF-8 without one")
+	}
 	members, depth := survey(text)
 	if depth > MaxDepth {
 		return nil, fmt.Errorf("the JSON nests deeper than %d levels", MaxDepth)

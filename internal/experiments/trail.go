@@ -16,10 +16,10 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// trailsKind is the kind of the cluster's documents that say why experiments are
+// TrailsKind is the kind of the cluster's documents that say why experiments are
 // ramped and paused, each under its experiment's name. They stand apart from the
 // definitions: to look at an experiment, or to hold it, begins no evidence anew.
-const trailsKind = "decisions"
+const TrailsKind = "decisions"
 
 // Trail is what a coordinator made of an experiment, and what a person says to
 // its next step.
@@ -133,6 +133,9 @@ const restorer = "a restoration of etcd"
 // No experiment has such a name.
 const restoredName = "0-restored"
 
+// IsTrail reports whether a document of [TrailsKind] is an experiment's.
+func IsTrail(name string) bool { return name != restoredName }
+
 // HoldRestored holds the ramps of experiments once after each restoration of etcd. To
 // is asked for the names of those there are then.
 func (t *Trails) HoldRestored(ctx context.Context, lead *cluster.Lead, to func() ([]string, error)) (held []string, err error) {
@@ -174,7 +177,7 @@ type Trails struct{ docs *cluster.Documents }
 // OpenTrails watches the trails of a cluster. It returns as
 // [cluster.Client.Documents] does.
 func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
-	docs, err := cl.Documents(ctx, trailsKind)
+	docs, err := cl.Documents(ctx, TrailsKind)
 	return &Trails{docs}, err
 }
 
@@ -307,7 +310,7 @@ func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) er
 // Keep forgets the trails of all but some experiments.
 func (t *Trails) Keep(ctx context.Context, names []string) error {
 	for _, name := range slices.Sorted(maps.Keys(t.docs.Current())) {
-		if name == restoredName || slices.Contains(names, name) {
+		if !IsTrail(name) || slices.Contains(names, name) {
 			continue
 		}
 		if err := t.docs.Delete(ctx, name); err != nil {

@@ -106,6 +106,12 @@ type Decision struct {
 	Inputs []string  `json:"inputs,omitempty"`
 }
 
+// Apart reports whether no change of the experiment's document tells of it: a step or
+// a pause by a coordinator is one.
+func (d *Decision) Apart() bool {
+	return d.Person || d.Cut || d.By == restorer || d.By == beginner
+}
+
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.
 type Hold struct {

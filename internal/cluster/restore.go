@@ -64,8 +64,8 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 		return r, err
 	}
 	switch b := have.setback; {
-	case b != nil && b.Generation > kept.origin.Keyspace.Generation:
-		return r, refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", "name those of processes that ran then", "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, kept.origin.Keyspace.Generation-1)
+	case b != nil && b.Generation > kept.keyspace.Generation:
+		return r, refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", "name those of processes that ran then", "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, kept.keyspace.Generation-1)
 	case kept.holds(have):
 		return r, ErrNothingLost
 	}
@@ -120,10 +120,10 @@ func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
 
 // holds reports whether etcd has all that the directories know of.
 func (k *kept) holds(have *snapshot) bool {
-	if k.origin.Keyspace != have.keyspace {
-		return have.keyspace.Generation > k.origin.Keyspace.Generation
+	if k.keyspace != have.keyspace {
+		return have.keyspace.Generation > k.keyspace.Generation
 	}
-	if have.setback != nil || k.back[have.keyspace] || have.revision < k.origin.Revision {
+	if have.setback != nil || k.back[have.keyspace] || k.origin.Keyspace == have.keyspace && have.revision < k.origin.Revision {
 		return false
 	}
 	for kind, all := range k.docs {
@@ -281,7 +281,7 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 	if err != nil {
 		return 0, err
 	}
-	of := kept.origin.Keyspace
+	of := kept.keyspace
 	if of == (keyspace{}) {
 		of = have.keyspace
 	}
@@ -305,7 +305,8 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 
 // kept is the newest that is known of a cluster.
 type kept struct {
-	origin     origin // of the newest map
+	origin     origin   // of the newest map
+	keyspace   keyspace // the newest of all: maps and documents are written one after the other
 	assignment Assignment
 	nodes      map[millrace.NodeID]Node
 	docs       map[string][]lastDocs // by kind, of each directory
@@ -347,7 +348,7 @@ func (k *kept) read(dir string) error {
 	if origin.compare(k.origin) > 0 {
 		k.origin = origin
 	}
-	k.back[origin.Keyspace] = k.back[origin.Keyspace] || origin.Back > 0
+	k.heard(origin)
 	for _, n := range m.Nodes() {
 		k.nodes[n.ID] = n
 	}
@@ -374,10 +375,18 @@ func (k *kept) read(dir string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		k.back[docs.origin.Keyspace] = k.back[docs.origin.Keyspace] || docs.origin.Back > 0
+		k.heard(docs.origin)
 		k.docs[kind] = append(k.docs[kind], docs)
 	}
 	return nil
+}
+
+// heard notes which etcd a process has heard.
+func (k *kept) heard(o origin) {
+	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
+	if o.Keyspace.Generation > k.keyspace.Generation {
+		k.keyspace = o.Keyspace
+	}
 }
 
 // moved reports whether o is to be kept on disk instead of p: revisions alone

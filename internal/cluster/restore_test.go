@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -216,6 +217,42 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// A process may have ended between its writing of documents and of the map: it knows of
+// the last restoration by either.
+func TestADirectoryKnowsByItsDocuments(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	p.now["home"] = p.write("home")
+	p.heard()
+	backup := p.etcd.backed()
+	p.now["home"] = p.write("home")
+	p.heard()
+	former := make([][]byte, len(p.dirs))
+	for i, dir := range p.dirs {
+		var err error
+		former[i], err = os.ReadFile(filepath.Join(dir, "map.json"))
+		check(t, err)
+	}
+	p.back(backup)
+	p.now["made"] = p.write("made")
+	p.heard()
+	for i, dir := range p.dirs {
+		p.stop(i)
+		check(t, os.WriteFile(filepath.Join(dir, "map.json"), former[i], 0o644))
+	}
+	backup()
+	p.start(0)
+	await(t, "it is found", p.docs[0].Changed, func() bool { return p.docs[0].Fault() != nil })
+	p.stop(0)
+	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
+	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil {
+		t.Fatalf("restored %+v", r)
+	}
+	p.start(0)
+	p.heard()
+}
 
 // Who was new when etcd had gone back, and nobody had found it yet, keeps what etcd
 // has, under a higher revision than those who know better.

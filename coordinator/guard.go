@@ -125,7 +125,7 @@ type decision struct {
 	newest millrace.Time // of its answers that have come; 0: none has
 	stay   experiments.Stay
 	acts   acts
-	beyond string // what there was no room for
+	beyond string // what there was no room for, or is no evidence
 }
 
 const (
@@ -582,7 +582,7 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
 		}
-		beyond := g.beyond(&r)
+		beyond := cmp.Or(g.beyond(&r), r.Lopsided())
 		if why := cmp.Or(waits, unread, beyond); why != "" && !v.Pause {
 			v = compare.Verdict{Waits: why}
 		}

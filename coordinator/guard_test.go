@@ -482,6 +482,38 @@ func TestEvidenceIsOfWhatRanksNow(t *testing.T) {
 	tr.becomes(experiment.Running, 1000)
 }
 
+// Etcd goes back to an older version of a model while brokers still rank by the newer
+// one: what they show of the variant that ranks by it is no evidence, and what they show
+// of the other is. That is no reason to pause: viewers are dealt as before. It is told
+// until the versions are the same again.
+func TestAModelThatWentBackPausesNothing(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	by := func(version string) func(*exposure.Record, string) {
+		return func(r *exposure.Record, variant string) {
+			if variant == "b" {
+				r.Models = []exposure.Model{{Name: "rate", Version: version}}
+			}
+		}
+	}
+	tr.leans.become(func() {
+		tr.leans.basis = compare.Basis{Since: time.Now().UTC().Truncate(time.Millisecond), Why: "model rate came to version 4", Models: map[string]string{"rate": "4"}}
+	})
+	tr.coordinate("one")
+	tr.show(40, by("4"))
+	tr.says("viewers of each variant are to see something")
+	tr.leans.become(func() { // its history is that of the backup
+		tr.leans.basis = compare.Basis{Models: map[string]string{"rate": "1"}}
+	})
+	time.Sleep(500 * time.Millisecond)
+	tr.show(300, by("4"))
+	l := tr.says("guards of rates are blind: answers of b are no evidence")
+	if l.Blind != l.Says {
+		t.Errorf("%+v", l)
+	}
+	tr.show(4000, by("1"))
+	tr.becomes(experiment.Running, 1000)
+}
+
 // Two coordinators that run take each step once. One that believes to lead, and
 // decides by what was so before the other's step, changes nothing.
 func TestTwoCoordinatorsDecideOnce(t *testing.T) {

@@ -105,6 +105,10 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 	if trails, err = experiments.OpenTrails(ctx, open("")); err != nil {
 		t.Fatal(err)
 	}
+	held, err := trails.Of("e")
+	if n := len(held.Decisions); err != nil || n == 0 || !held.Decisions[n-1].Apart() || held.Decisions[n-1].What != "held e" {
+		t.Errorf("the history of the document does not tell the hold: %+v, %v", held.Decisions, err)
+	}
 	if err := trails.Resume(ctx, "e", "ann", time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -232,7 +232,7 @@ func TestRestoreAfterARollback(t *testing.T) {
 
 	got, err := c.Restore(ctx, late, dir)
 	check(t, err)
-	if !reflect.DeepEqual(got, cluster.Restored{Epoch: 3, Documents: 2}) {
+	if !reflect.DeepEqual(got, cluster.Restored{Epoch: 3, Documents: 2, Stays: []string{"feeds jobs"}}) {
 		t.Errorf("restored %+v", got)
 	}
 	for _, d := range []*cluster.Documents{docs, secondDocs} {

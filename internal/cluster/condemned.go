@@ -21,10 +21,12 @@ type Condemnation struct {
 	When    time.Time `json:"when"`
 }
 
+// CondemnedKind is the kind of their documents, one of each model.
+const CondemnedKind = "condemned"
+
 const (
-	condemnedKind = "condemned"
-	maxCondemned  = 2 * maxVersions // of a name
-	maxWhyBytes   = 300
+	maxCondemned = 2 * maxVersions // of a name
+	maxWhyBytes  = 300
 )
 
 // Condemned is the watched versions of models that are not to be asked for,
@@ -38,12 +40,12 @@ type Condemned struct {
 // Condemned watches the versions that are condemned. It returns as
 // [Client.Documents] does.
 func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
-	docs, err := c.Documents(ctx, condemnedKind)
+	docs, err := c.Documents(ctx, CondemnedKind)
 	if err != nil {
 		return nil, err
 	}
 	d := &Condemned{docs: docs, state: newLatest(map[Version]Condemnation{})}
-	c.alarms.add(ctx, condemnedKind, d.state.faultSince)
+	c.alarms.add(ctx, CondemnedKind, d.state.faultSince)
 	docs.each(ctx, d.follow)
 	return d, nil
 }

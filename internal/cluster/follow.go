@@ -163,9 +163,8 @@ type origin struct {
 	Cluster  uint64   `json:"cluster"`
 	Revision int64    `json:"revision"`
 	Keyspace keyspace `json:"keyspace"`
-	// Back is where etcd was when it was first seen to have gone back: what
-	// is older was there before, what is newer somebody has written since. 0
-	// while it has not gone back; only a restoration ends it.
+	// Back is where etcd was when it was first seen to have gone back. 0 while it
+	// has not gone back; only a restoration ends it.
 	Back int64 `json:"back,omitempty"`
 }
 
@@ -194,6 +193,8 @@ func (o *origin) judge(s *snapshot) error {
 	}
 	switch {
 	case restored || o.Keyspace == keyspace{}:
+	case s.keyspace.before(o.Keyspace):
+		return o.wentBack(s)
 	case s.keyspace != o.Keyspace:
 		return errAnew
 	case s.revision < o.Revision || o.Back > 0:
@@ -201,10 +202,11 @@ func (o *origin) judge(s *snapshot) error {
 	case s.setback != nil:
 		return errBack // as another process has found
 	}
+	*o = origin{Cluster: s.cluster, Revision: s.revision, Keyspace: s.keyspace}
 	if s.setback != nil { // there is nothing better than what it has
 		s.fault = errors.Join(s.fault, errBack)
+		o.Revision = 0 // older than what anybody else keeps, who may know better
 	}
-	*o = origin{Cluster: s.cluster, Revision: s.revision, Keyspace: s.keyspace}
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -27,8 +28,14 @@ type Restored struct {
 	Secrets   int
 	Empty     []string // directories in which nothing is kept
 	// Stays are documents that are in etcd otherwise than in the directories, and
-	// stay so: somebody has written them since the loss.
+	// stay so: they were written there since.
 	Stays []string
+	// Unsure are documents that are in etcd otherwise than in the directories, and
+	// stay so, where it cannot be told which is newer.
+	Unsure []string
+	// Again are documents that are in etcd as of its backup, and that the
+	// directories know no longer: they were removed after the backup.
+	Again []string
 	// Lacks are versions of which the bytes are nowhere. Those that do not serve are
 	// dropped; one that serves is there again once it is published again.
 	Lacks []string
@@ -36,6 +43,10 @@ type Restored struct {
 
 // ErrNothingLost refuses a restoration.
 var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of; nothing is restored")
+
+// ErrOlderDirs refuses a restoration from directories that are all older than the
+// last one: what was written after it would be lost.
+var ErrOlderDirs = errors.New("cluster: these directories are from before the last restoration")
 
 // Restore brings the state of a cluster back into an etcd that lost it, or that
 // was restored from an older backup: out of directories in which processes of
@@ -52,10 +63,10 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 	if err != nil {
 		return r, err
 	}
-	if have.setback != nil {
-		kept.wentBack(origin{Keyspace: have.keyspace, Back: max(1, have.setback.At)})
-	}
-	if kept.holds(have) {
+	switch b := have.setback; {
+	case b != nil && b.Generation > kept.keyspace.Generation:
+		return r, refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", "name those of processes that ran then", "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, kept.keyspace.Generation-1)
+	case kept.holds(have):
 		return r, ErrNothingLost
 	}
 	if err = c.restoreDocuments(ctx, kept, have, dirs, &r); err != nil {
@@ -109,33 +120,98 @@ func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
 
 // holds reports whether etcd has all that the directories know of.
 func (k *kept) holds(have *snapshot) bool {
-	if k.origin.Keyspace != have.keyspace {
-		return have.keyspace.Generation > k.origin.Keyspace.Generation
+	if k.keyspace != have.keyspace {
+		return have.keyspace.Generation > k.keyspace.Generation
 	}
-	return k.back[have.keyspace] == 0 && have.revision >= k.origin.Revision
+	if have.setback != nil || k.back[have.keyspace] || k.origin.Keyspace == have.keyspace && have.revision < k.origin.Revision {
+		return false
+	}
+	for kind, all := range k.docs {
+		for _, docs := range all {
+			if docs.origin.Keyspace == have.keyspace && older(docs.documents, have.of(kind)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
-// wentBack notes what a process has seen of an etcd that went back.
-func (k *kept) wentBack(o origin) {
-	if at := k.back[o.Keyspace]; o.Back > 0 && (at == 0 || o.Back < at) {
-		k.back[o.Keyspace] = o.Back
+// of is what etcd has of a kind of documents, by name.
+func (s *snapshot) of(kind string) *snapshot {
+	one := *s
+	one.values = map[string]value{}
+	prefix := (&Documents{kind: kind}).prefix()
+	for key, v := range s.values {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			one.values[name] = v
+		}
 	}
+	return &one
+}
+
+// newest returns what the directories keep of a kind that is newest. Of one
+// keyspace that is what knows something that etcd lacks: the rest may have been
+// heard after etcd went back, when revisions had caught up.
+func newest(all []lastDocs, have *snapshot) lastDocs {
+	more := func(d lastDocs) int {
+		for name, doc := range d.documents {
+			if d.origin.Keyspace == have.keyspace && have.values[name].version < doc.Version {
+				return 1
+			}
+		}
+		return 0
+	}
+	return slices.MaxFunc(all, func(a, b lastDocs) int {
+		return cmp.Or(cmp.Compare(a.origin.Keyspace.Generation, b.origin.Keyspace.Generation), cmp.Compare(more(a), more(b)), a.origin.compare(b.origin))
+	})
+}
+
+// age is that of what etcd has beside what was kept.
+type age int
+
+const (
+	ofBackup age = iota // older
+	since               // somebody has written it since
+	unsure
+)
+
+// ageOf tells how old a document is that etcd has otherwise than it was kept (see
+// DESIGN.md).
+func (s *snapshot) ageOf(now value, doc Document, from origin) age {
+	switch {
+	case s.keyspace != from.Keyspace && !s.keyspace.before(from.Keyspace):
+		if from.Keyspace.Generation == s.keyspace.Generation {
+			return since // all of it: etcd was empty, and has begun anew
+		}
+		return unsure
+	case s.keyspace == from.Keyspace && now.version >= doc.Version:
+		return since
+	case s.setback.since(s.keyspace, from.Keyspace) && now.version > s.setback.At:
+		return since
+	}
+	return ofBackup
 }
 
 // restoreDocuments writes the documents that etcd lacks, and those that it has
-// in an older form: of the same keyspace, from before it went back.
-func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot, dirs []string, r *Restored) error {
-	for kind, docs := range kept.docs {
-		d := &Documents{c: c, kind: kind}
+// in an older form, of its backup.
+func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot, dirs []string, r *Restored) error {
+	for kind, known := range kept.docs {
+		d, have := &Documents{c: c, kind: kind}, all.of(kind)
+		docs := newest(known, have)
 		for _, doc := range docs.documents {
-			now, there := have.values[d.prefix()+doc.Name]
-			back := kept.back[have.keyspace]
-			older := have.keyspace == docs.origin.Keyspace && now.version < doc.Version && (back == 0 || now.version <= back)
-			if there && !older {
-				if again := have.keyspace != docs.origin.Keyspace || now.version >= doc.Version; again && string(now.data) != doc.Body {
-					r.Stays = append(r.Stays, kind+" "+doc.Name)
-				}
+			now, there := have.values[doc.Name]
+			if there && holdsBody(now.data, doc.Body) {
 				continue
+			}
+			if there {
+				switch have.ageOf(now, doc, docs.origin) {
+				case since:
+					r.Stays = append(r.Stays, kind+" "+doc.Name)
+					continue
+				case unsure:
+					r.Unsure = append(r.Unsure, kind+" "+doc.Name)
+					continue
+				}
 			}
 			body, lacks, err := c.restoreBodies(ctx, kind, doc, dirs)
 			if err != nil {
@@ -152,10 +228,27 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, have *snapshot
 				r.Stays = append(r.Stays, kind+" "+doc.Name)
 			}
 		}
+		for name, now := range have.values {
+			_, known := docs.documents[name]
+			removed := Document{Version: docs.origin.Revision + 1} // by then
+			if !known && validID(name) == nil && have.ageOf(now, removed, docs.origin) == ofBackup {
+				r.Again = append(r.Again, kind+" "+name)
+			}
+		}
 	}
-	slices.Sort(r.Stays)
-	slices.Sort(r.Lacks)
+	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks} {
+		slices.Sort(list)
+	}
 	return nil
+}
+
+// holdsBody reports whether what etcd has of a document, in one piece or in parts,
+// is a body.
+func holdsBody(data []byte, body string) bool {
+	if p, parted := parseParts(string(data)); parted {
+		return p.sum == checksum([]byte(body))
+	}
+	return string(data) == body
 }
 
 // restoreKnown lets the nodes of the assignment count as registered before.
@@ -188,7 +281,11 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 	if err != nil {
 		return 0, err
 	}
-	next := newKeyspace(1 + max(kept.origin.Keyspace.Generation, have.keyspace.Generation))
+	of := kept.keyspace
+	if of == (keyspace{}) {
+		of = have.keyspace
+	}
+	next := of.next(1 + max(of.Generation, have.keyspace.Generation))
 	noted, err := c.noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", assignmentText(&a), r.Documents, r.Secrets)})
 	if err != nil {
 		return 0, err
@@ -208,17 +305,18 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 
 // kept is the newest that is known of a cluster.
 type kept struct {
-	origin     origin // of the newest map
+	origin     origin   // of the newest map
+	keyspace   keyspace // the newest of all: maps and documents are written one after the other
 	assignment Assignment
 	nodes      map[millrace.NodeID]Node
-	docs       map[string]lastDocs // by kind
+	docs       map[string][]lastDocs // by kind, of each directory
 	secrets    map[string][]byte
-	back       map[keyspace]int64 // where etcd was when it was first seen to have gone back
-	empty      []string           // directories in which there is nothing, as after the loss of a disk
+	back       map[keyspace]bool // that etcd was seen to have gone back
+	empty      []string          // directories in which there is nothing, as after the loss of a disk
 }
 
 func readKept(dirs []string) (kept, error) {
-	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace]int64{}}
+	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string][]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace]bool{}}
 	for _, dir := range dirs {
 		switch err := k.read(dir); {
 		case errors.Is(err, os.ErrNotExist):
@@ -250,7 +348,7 @@ func (k *kept) read(dir string) error {
 	if origin.compare(k.origin) > 0 {
 		k.origin = origin
 	}
-	k.wentBack(origin)
+	k.heard(origin)
 	for _, n := range m.Nodes() {
 		k.nodes[n.ID] = n
 	}
@@ -277,12 +375,18 @@ func (k *kept) read(dir string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		k.wentBack(docs.origin)
-		if last, known := k.docs[kind]; !known || docs.origin.compare(last.origin) > 0 {
-			k.docs[kind] = docs
-		}
+		k.heard(docs.origin)
+		k.docs[kind] = append(k.docs[kind], docs)
 	}
 	return nil
+}
+
+// heard notes which etcd a process has heard.
+func (k *kept) heard(o origin) {
+	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
+	if o.Keyspace.Generation > k.keyspace.Generation {
+		k.keyspace = o.Keyspace
+	}
 }
 
 // moved reports whether o is to be kept on disk instead of p: revisions alone

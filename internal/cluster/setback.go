@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,8 +25,13 @@ var ErrLost = errors.New("cluster: etcd has lost state")
 // that is older than it was, and those who only look. A restoration removes it.
 type setback struct {
 	Of   string    `json:"of"` // what was newer: "map", or a kind of documents
-	At   int64     `json:"at"` // etcd's revision when that was found
+	At   int64     `json:"at"` // etcd's revision when that was found: what is newer was written since
 	When time.Time `json:"when"`
+	// Generation is that of the keyspace from which it went back. One of a lower
+	// generation than a process remembers came with the backup.
+	Generation int64 `json:"generation,omitempty"`
+
+	version int64 // the revision that wrote it
 }
 
 func (b *setback) String() string {
@@ -43,6 +49,7 @@ func setbackOf(kvs []*mvccpb.KeyValue) *setback {
 	if json.Unmarshal(kvs[0].Value, &b) != nil {
 		b = setback{Of: "state"}
 	}
+	b.version = kvs[0].ModRevision
 	return &b
 }
 
@@ -51,19 +58,31 @@ func setbackOf(kvs []*mvccpb.KeyValue) *setback {
 // snapshot, and so tries again.
 func (c *Client) tellSetback(ctx context.Context, what string, s *snapshot, o origin) {
 	copied := s.cluster != o.Cluster && o.Cluster != 0 // an etcd restored from a snapshot may have another id
-	if c.readOnly || s.setback != nil || s.keyspace != o.Keyspace || o.Keyspace == (keyspace{}) || o.Back == 0 && !copied {
+	ours := s.keyspace == o.Keyspace && o.Keyspace != (keyspace{}) || s.keyspace.before(o.Keyspace)
+	if c.readOnly || !ours || o.Back == 0 && !copied || s.setback.since(s.keyspace, o.Keyspace) {
 		return
+	}
+	var version int64
+	if s.setback != nil {
+		version = s.setback.version
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	body, err := json.Marshal(setback{what, s.revision, time.Now().UTC().Truncate(time.Second)})
+	body, err := json.Marshal(setback{Of: what, At: s.revision, When: time.Now().UTC().Truncate(time.Second), Generation: o.Keyspace.Generation})
 	if err == nil {
-		_, err = c.etcd.Txn(ctx).If(c.whole(), clientv3.Compare(clientv3.Value(c.keyspaceKey()), "=", s.keyspace.String())).
+		_, err = c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.setbackKey()), "=", version), clientv3.Compare(clientv3.Value(c.keyspaceKey()), "=", s.keyspace.String())).
 			Then(clientv3.OpPut(c.setbackKey(), string(body))).Commit()
 	}
 	if err != nil {
 		c.log.Warn("that etcd went back is not told to others yet", "err", err)
 	}
+}
+
+// since reports whether a setback was found by somebody who remembers as much: etcd
+// has one keyspace, and another is remembered. nil is none. One that does not say
+// so was found by an older version, in the keyspace that etcd has.
+func (b *setback) since(has, remembered keyspace) bool {
+	return b != nil && cmp.Or(b.Generation, has.Generation) >= remembered.Generation
 }
 
 // whole holds in a transaction while nobody has found that etcd went back.

@@ -16,10 +16,10 @@ import (
 	"github.com/millrace/millrace/internal/line"
 )
 
-// trailsKind is the kind of the cluster's documents that say why experiments are
+// TrailsKind is the kind of the cluster's documents that say why experiments are
 // ramped and paused, each under its experiment's name. They stand apart from the
 // definitions: to look at an experiment, or to hold it, begins no evidence anew.
-const trailsKind = "decisions"
+const TrailsKind = "decisions"
 
 // Trail is what a coordinator made of an experiment, and what a person says to
 // its next step.
@@ -106,6 +106,12 @@ type Decision struct {
 	Inputs []string  `json:"inputs,omitempty"`
 }
 
+// Apart reports whether no change of the experiment's document tells of it: a step or
+// a pause by a coordinator is one.
+func (d *Decision) Apart() bool {
+	return d.Person || d.Cut || d.By == restorer || d.By == beginner
+}
+
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.
 type Hold struct {
@@ -132,6 +138,9 @@ const restorer = "a restoration of etcd"
 // restoredName is the document that says after which restoration ramps were held last.
 // No experiment has such a name.
 const restoredName = "0-restored"
+
+// IsTrail reports whether a document of [TrailsKind] is an experiment's.
+func IsTrail(name string) bool { return name != restoredName }
 
 // HoldRestored holds the ramps of experiments once after each restoration of etcd. To
 // is asked for the names of those there are then.
@@ -174,7 +183,7 @@ type Trails struct{ docs *cluster.Documents }
 // OpenTrails watches the trails of a cluster. It returns as
 // [cluster.Client.Documents] does.
 func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
-	docs, err := cl.Documents(ctx, trailsKind)
+	docs, err := cl.Documents(ctx, TrailsKind)
 	return &Trails{docs}, err
 }
 
@@ -307,7 +316,7 @@ func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) er
 // Keep forgets the trails of all but some experiments.
 func (t *Trails) Keep(ctx context.Context, names []string) error {
 	for _, name := range slices.Sorted(maps.Keys(t.docs.Current())) {
-		if name == restoredName || slices.Contains(names, name) {
+		if !IsTrail(name) || slices.Contains(names, name) {
 			continue
 		}
 		if err := t.docs.Delete(ctx, name); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -123,11 +124,20 @@ func (h quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{h.Handle
 
 func (h quiet) WithGroup(name string) slog.Handler { return quiet{h.Handler.WithGroup(name)} }
 
-// TellFaults tells why what a command has from etcd may not be what etcd should hold.
+// TellFaults tells, each once, why what a command has from etcd may not be what etcd
+// should hold.
 func TellFaults(c *cobra.Command, watched ...interface{ Fault() error }) {
+	told := map[string]bool{}
 	for _, w := range watched {
-		if fault := w.Fault(); fault != nil {
-			fmt.Fprintln(c.ErrOrStderr(), "NOTE:", fault)
+		fault := w.Fault()
+		if fault == nil {
+			continue
+		}
+		for line := range strings.SplitSeq(fault.Error(), "\n") {
+			if !told[line] {
+				fmt.Fprintln(c.ErrOrStderr(), "NOTE:", line)
+			}
+			told[line] = true
 		}
 	}
 }

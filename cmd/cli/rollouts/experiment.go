@@ -149,7 +149,7 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
 			Long: `Tells of each version of a document, by its own name or that of an experiment in
 it: who put it in place, and when. Beside these it tells who held and resumed its
-experiments; of the models that these compare or set weights of, when another
+experiments, be it a restoration of etcd; of the models that these compare or set weights of, when another
 version began to rank, or was condemned; and of their feeds, when another
 definition changed what their variants leave to it, whose evidence begins anew
 then.`},

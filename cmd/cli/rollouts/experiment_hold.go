@@ -73,8 +73,8 @@ func (t *trial) find(ctx context.Context, name string) (experiment.Defined, erro
 	return st.Find(name)
 }
 
-// said is what people said to the ramps of experiments, and that evidence of them is
-// gone, as the history of their document tells it. A trail that cannot be read tells nothing.
+// said is what people, or a restoration of etcd, said to the ramps of experiments, and
+// that evidence of them is gone, as the history of their document tells it. A trail that cannot be read tells nothing.
 func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
@@ -82,8 +82,8 @@ func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 			continue
 		}
 		for _, d := range trail.Decisions {
-			if !d.Person && !d.Cut {
-				continue // coordinators have changed the document
+			if !d.Apart() {
+				continue
 			}
 			who := d.By
 			if d.Why != "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -293,12 +294,47 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (c
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
-// mends says what to do about a document that was not restored.
-func mends(doc string) string {
-	if strings.HasPrefix(doc, "decisions ") {
-		return "let its ramp go on with millrace experiment resume if nobody is against it"
+// document says in words which document a restoration is about, and how it is mended
+// where it was not restored; "": it is nobody's business.
+func document(doc string) (what, mend string) {
+	kind, name, _ := strings.Cut(doc, " ")
+	switch {
+	case kind == cluster.CondemnedKind:
+		return "what is condemned of model " + name, "nodes condemn again what they meet"
+	case kind != experiments.TrailsKind:
+		return doc, "push or define again what it lacks"
+	case !experiments.IsTrail(name):
+		return "", ""
 	}
-	return "push or define again what it lacks"
+	return "what was decided about experiment " + name + ", and who holds it,", "let its ramp go on with millrace experiment resume if nobody is against it"
+}
+
+// tellRestored tells what was not restored, and why.
+func tellRestored(w io.Writer, r *cluster.Restored) {
+	for _, dir := range r.Empty {
+		fmt.Fprintf(w, "nothing is kept in %s: it is left out\n", dir)
+	}
+	for _, list := range []struct {
+		docs []string
+		why  string
+	}{
+		{r.Stays, "which somebody has written since"},
+		{r.Unsure, "and it cannot be told which is newer"},
+	} {
+		for _, doc := range list.docs {
+			if what, mend := document(doc); what != "" {
+				fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored; look at it, and %s\n", what, list.why, mend)
+			}
+		}
+	}
+	for _, doc := range r.Again {
+		if what, _ := document(doc); what != "" {
+			fmt.Fprintf(w, "%s is in etcd again, and was removed after the backup: remove it again if it is not needed\n", what)
+		}
+	}
+	for _, v := range r.Lacks {
+		fmt.Fprintf(w, "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
+	}
 }
 
 func clusterRestore(cm *clusters.Flags) *cobra.Command {
@@ -311,7 +347,10 @@ their data directories, the newest of each thing. Brokers keep the definitions o
 feeds and experiments and the key of page tokens, index nodes the list of models,
 coordinators what they decided about experiments and who vetoed it; so name one of
 each. A directory in which nothing is kept, as of a node that has lost its disk, is
-left out and told. Ramps of experiments are held from then on, until somebody lets
+left out and told. What somebody has written into etcd since it lost state stays,
+and is told, and so is what was removed after etcd's backup and is in it again.
+Name directories of processes that ran until now: those that are all from before
+the last restoration are refused. Ramps of experiments are held from then on, until somebody lets
 them go on with "millrace experiment resume": a veto may be among what was lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -331,15 +370,7 @@ them go on with "millrace experiment resume": a veto may be among what was lost.
 			if err != nil {
 				return err
 			}
-			for _, dir := range r.Empty {
-				fmt.Fprintf(c.ErrOrStderr(), "nothing is kept in %s: it is left out\n", dir)
-			}
-			for _, doc := range r.Stays {
-				fmt.Fprintf(c.ErrOrStderr(), "%s stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and %s\n", doc, mends(doc))
-			}
-			for _, v := range r.Lacks {
-				fmt.Fprintf(c.ErrOrStderr(), "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
-			}
+			tellRestored(c.ErrOrStderr(), &r)
 			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
 			return nil
 		},

@@ -70,6 +70,7 @@ type met struct {
 	arm     int32 // ^arm once it has met another
 	step    int32 // of the tally, when it was counted
 	at      millrace.Time
+	outside bool // the basis has none of its answers: it was dealt its arm, and that is all
 	refused bool
 	partial bool
 	nan     bool
@@ -81,6 +82,7 @@ type met struct {
 // arm is what the units of a variant have met.
 type arm struct {
 	Arm
+	dealt                                      int64 // units, whatever the basis has of them
 	items, millis, share, types, cost, missing stats.Mean
 
 	times  stats.Quantiles
@@ -152,16 +154,21 @@ func (t *Tally) On(b Basis) { t.basis = b }
 // the earliest counts, in whatever order they come.
 func (t *Tally) Add(r *exposure.Record) {
 	i := slices.IndexFunc(r.Experiments, func(e exposure.Experiment) bool { return e.Experiment == t.name })
-	if i < 0 || !t.basis.Has(r) {
+	if i < 0 {
 		return
 	}
 	e := &r.Experiments[i]
 	at, known := t.arm(e.Variant)
-	if !known {
+	switch deals := known && (e.Forced || t.deals(e.Unit, e.Variant, e.Checksum)); {
+	case !t.basis.Has(r):
+		if deals && !e.Forced && r.ServedBefore == 0 {
+			t.dealt(e.Unit, at, r.Time)
+		}
+		return
+	case !known:
 		t.report.Unknown++
 		return
-	}
-	if !e.Forced && !t.deals(e.Unit, e.Variant, e.Checksum) {
+	case !deals:
 		t.report.Misdealt++
 		return
 	}
@@ -193,6 +200,8 @@ func (t *Tally) Add(r *exposure.Record) {
 			t.units[unit] = was
 		}
 		return
+	case again && was.outside:
+		was.step = t.steps
 	case again && r.Time >= was.at:
 		return
 	case again:
@@ -205,6 +214,7 @@ func (t *Tally) Add(r *exposure.Record) {
 		return
 	default:
 		was.step = t.steps
+		a.dealt++
 	}
 	m := metBy(r)
 	m.arm, m.step = int32(at), was.step
@@ -213,6 +223,21 @@ func (t *Tally) Add(r *exposure.Record) {
 		a.Fresh++
 	}
 	t.units[unit] = m
+}
+
+// dealt notes that a unit was dealt an arm, by an answer that the basis has not: which
+// arm that is does not hang on what ranks, but which answers are evidence does.
+func (t *Tally) dealt(unit string, at int, when millrace.Time) {
+	key := keyOf(unit)
+	if _, again := t.units[key]; again {
+		return
+	}
+	if t.full(len(t.units)) {
+		t.report.Beyond++
+		return
+	}
+	t.units[key] = met{arm: int32(at), at: when, outside: true}
+	t.arms[at].dealt++
 }
 
 func (t *Tally) arm(variant string) (i int, known bool) {
@@ -419,7 +444,8 @@ type Report struct {
 	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
 	First, Last millrace.Time   // of answers
-	Split       stats.Split     // whether units fit the weights
+	Split       stats.Split     // whether units fit the weights, by whatever they were shown
+	evidence    stats.Split     // the same of those of which answers are evidence
 	Crossed     int64           // units that met two variants
 	Beyond      int64           // answers of units that are not told apart
 	Unknown     int64           // answers of variants that the definition does not have
@@ -475,6 +501,10 @@ func (w What) Rate() bool {
 	return w == Refused || w == Empty || w == Partial || w == NaN || w == Cost || strings.HasPrefix(string(w), didPrefix)
 }
 
+// counted reports whether an effect compares how many units there are of each, as if of
+// all of them answers were evidence.
+func (w What) counted() bool { return w == Refused || w == Empty || w == Partial || w == NaN }
+
 // effects is how many a variant has, beside those of actions.
 const effects = 11
 
@@ -483,7 +513,7 @@ const effects = 11
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
 	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
-	var counts []int64
+	var counts, dealt []int64
 	var shares []float64
 	for i := range t.arms {
 		a := &t.arms[i]
@@ -495,7 +525,7 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		}
 		r.Arms = append(r.Arms, out)
 		if t.shares[i] > 0 {
-			counts, shares = append(counts, a.Units), append(shares, t.shares[i])
+			counts, dealt, shares = append(counts, a.Units), append(dealt, a.dealt), append(shares, t.shares[i])
 		}
 	}
 	if len(t.arms) == 0 {
@@ -504,7 +534,10 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	r.Control = t.arms[t.control].Variant
 	if len(counts) > 1 {
 		var err error
-		if r.Split, err = stats.SampleRatio(counts, shares); err != nil {
+		if r.Split, err = stats.SampleRatio(dealt, shares); err != nil {
+			return r, err
+		}
+		if r.evidence, err = stats.SampleRatio(counts, shares); err != nil {
 			return r, err
 		}
 	}
@@ -534,6 +567,20 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		}
 	}
 	return r, nil
+}
+
+// Lopsided says of which variant answers are missing as evidence, though it was shown as
+// often as it should be: they were not by the feed and models that serve now, as brokers
+// show that have not heard of a change. What is counted of it cannot be compared then.
+// Empty: of none.
+func (r *Report) Lopsided() string {
+	if r.evidence.P >= mismatch || r.Split.P < mismatch || len(r.Arms) < 2 {
+		return ""
+	}
+	least := slices.MinFunc(r.Arms, func(a, b Arm) int {
+		return cmp.Compare(float64(a.Units)*b.Weight, float64(b.Units)*a.Weight)
+	})
+	return fmt.Sprintf("guards of rates are blind: answers of %s are no evidence, since they are by other versions of its feeds or models than etcd says", least.Variant)
 }
 
 // beside tells how an arm differs from the control.

@@ -35,9 +35,13 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	if r.Split.P < mismatch && len(r.Arms) > 1 {
 		return Verdict{Pause: true, Why: fmt.Sprintf("%s do not fit the weights (p %.1g)", r.Units, r.Split.P)}
 	}
+	lopsided := r.Lopsided()
 	limits, below := limitsOf(e.Guards)
 	for i := range r.Effects {
 		x := &r.Effects[i]
+		if lopsided != "" && x.What.counted() {
+			continue
+		}
 		of := x.What.unit()
 		if limit := limits[x.What]; limit != 0 && !math.IsNaN(x.Low) && x.Above(limit) {
 			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %s %s (at least %.3g; guard %g)", x.What, x.Variant, number(x.Value), of, x.Low, limit)}
@@ -45,6 +49,9 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 		if limit := below[x.What]; limit != 0 && !math.IsNaN(x.High) && x.Below(limit) {
 			return Verdict{Pause: true, Why: fmt.Sprintf("%s of %s: %s %s (at most %.3g; guard %g)", x.What, x.Variant, number(x.Value), of, x.High, limit)}
 		}
+	}
+	if lopsided != "" {
+		return Verdict{Waits: lopsided}
 	}
 	return ramp(e, r, atShare)
 }

@@ -303,3 +303,38 @@ func TestUnitsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// What a variant is ranked by may not be what serves by etcd, as after etcd went back
+// to before a version that brokers have: then its answers are no evidence, and those of
+// the control are. Nobody was dealt otherwise by that, and no rate is compared.
+func TestAVariantWithoutEvidenceIsNotPaused(t *testing.T) {
+	for _, late := range []string{"new", "old"} {
+		d := guarded(t)
+		tally := believing(d)
+		tally.On(Basis{Models: map[string]string{"rate": "1"}})
+		add := func(from, to int, version string) {
+			for i := from; i < to; i++ {
+				x := shown(fmt.Sprint(i), []string{"new", "old"}[i%2], 3, millrace.Time(i))
+				if x.Experiments[1].Variant == late {
+					x.Models = []exposure.Model{{Name: "rate", Version: version}}
+				}
+				if i%10 < 2 {
+					x.Items = nil // of both
+				}
+				tally.Add(x)
+			}
+		}
+		add(0, 400, "4")
+		r, err := tally.Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := verdict(t, &d, tally, time.Hour); v.Acts() || r.Split.P < 0.5 || !strings.Contains(r.Lopsided(), "answers of "+late+" ") {
+			t.Errorf("%s: %+v, %v, %q", late, v, r.Split, r.Lopsided())
+		}
+		add(0, 400, "1") // the same viewers, by what serves
+		if r, err = tally.Report(0.05); err != nil || r.Lopsided() != "" || r.Arms[0].Units != 200 || r.Arms[1].Units != 200 {
+			t.Errorf("%s: %q, %+v, %v", late, r.Lopsided(), r.Arms, err)
+		}
+	}
+}

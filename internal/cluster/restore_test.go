@@ -1,0 +1,292 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// past is a cluster whose etcd goes back again and again, beside what is known of it.
+type past struct {
+	t    *testing.T
+	etcd *server
+	dirs []string          // of two processes
+	runs []*cluster.Client // nil: it is down
+	docs []*cluster.Documents
+	now  map[string]string // what is newest
+	last int               // number of the last body
+}
+
+func newPast(t *testing.T) *past {
+	p := &past{t: t, etcd: startEtcd(t), dirs: []string{t.TempDir(), t.TempDir()}, runs: make([]*cluster.Client, 2), docs: make([]*cluster.Documents, 2), now: map[string]string{}}
+	check(t, p.etcd.open("").Assign(t.Context(), spreadOver(t, 1, "n1")))
+	p.start(0)
+	p.start(1)
+	return p
+}
+
+func (p *past) start(i int) {
+	p.t.Helper()
+	p.runs[i] = p.etcd.open(p.dirs[i])
+	w := watch(p.t, p.runs[i])
+	p.docs[i] = documents(p.t, p.runs[i])
+	await(p.t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() > 0 })
+}
+
+func (p *past) stop(i int) {
+	p.t.Helper()
+	if p.runs[i] != nil {
+		check(p.t, p.runs[i].Close())
+		p.runs[i] = nil
+	}
+}
+
+// heard waits until who runs knows all that is newest.
+func (p *past) heard() {
+	p.t.Helper()
+	for i, docs := range p.docs {
+		if p.runs[i] == nil {
+			continue
+		}
+		await(p.t, "all is heard", docs.Changed, func() bool {
+			now := map[string]string{}
+			for name, d := range docs.Current() {
+				now[name] = d.Body
+			}
+			return docs.Fault() == nil && maps.Equal(now, p.now)
+		})
+	}
+}
+
+// write writes a document past all refusals.
+func (p *past) write(name string) string {
+	p.last++
+	body := fmt.Sprint("body ", p.last)
+	p.etcd.put("/millrace/test/docs/feeds/"+name, body)
+	return body
+}
+
+// back restores etcd, has the loss noticed if anybody runs, lets somebody write some
+// documents since, and restores the cluster. Only those stay.
+func (p *past) back(restore func(), since ...string) {
+	p.t.Helper()
+	ctx := p.t.Context()
+	restore()
+	for i, docs := range p.docs {
+		if p.runs[i] != nil {
+			await(p.t, "the loss is noticed", docs.Changed, func() bool { return docs.Fault() != nil && p.runs[i].Lost() != nil })
+		}
+	}
+	await(p.t, "the loss is told", func() <-chan struct{} { return closedAfter(p.t) }, func() bool {
+		look := p.etcd.open("")
+		defer look.Close()
+		return p.runs[0] == nil && p.runs[1] == nil || watch(p.t, look).Current().Lost() != ""
+	})
+	var stays []string
+	for _, name := range since {
+		if _, known := p.now[name]; known {
+			stays = append(stays, "feeds "+name)
+		}
+		p.now[name] = p.write(name)
+	}
+	slices.Sort(stays)
+	r, err := p.etcd.open("").Restore(ctx, p.dirs...)
+	check(p.t, err)
+	if !slices.Equal(r.Stays, stays) || r.Unsure != nil || r.Again != nil {
+		p.t.Fatalf("restored %+v; want %q to stay", r, stays)
+	}
+	for i := range p.runs {
+		if p.runs[i] == nil {
+			p.start(i)
+		}
+	}
+	p.heard()
+	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
+		p.t.Fatalf("again: %v", err)
+	}
+}
+
+// Whatever etcd goes back to, before or after whichever restoration, all comes back
+// that any directory knew as newest, and what somebody has written since stays.
+func TestEtcdGoesBackAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			t.Log("seed", seed)
+			random := rand.New(rand.NewPCG(seed, 1))
+			p := newPast(t)
+			var backups []func()
+			names := []string{"a", "b", "c", "d", "e"}
+			some := func() []string { return slices.Clone(names[:random.IntN(3)]) }
+			for range 3 {
+				for range 1 + random.IntN(2) {
+					for _, name := range append(some(), "e") {
+						p.now[name] = p.write(name)
+					}
+					p.heard()
+					backups = append(backups, p.etcd.backed())
+					p.heard()
+				}
+				down := random.IntN(4) // 0 and 1: one of them knows less; 2: both are up
+				if down < 2 {
+					p.stop(down)
+				}
+				random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+				for _, name := range append(some(), "d") {
+					p.now[name] = p.write(name)
+				}
+				p.heard()
+				if down == 3 { // nobody notices
+					p.stop(0)
+					p.stop(1)
+					p.back(backups[random.IntN(len(backups))])
+					continue
+				}
+				p.back(backups[random.IntN(len(backups))], some()...)
+			}
+		})
+	}
+}
+
+// closedAfter is for what tells of no change: it is looked at again.
+func closedAfter(t *testing.T) <-chan struct{} {
+	t.Helper()
+	c := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { close(c) })
+	return c
+}
+
+// The same backup twice, after what was written between two restorations.
+func TestTheSameBackupTwice(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	p.now["home"], p.now["jobs"] = p.write("home"), p.write("jobs")
+	p.heard()
+	backup := p.etcd.backed()
+	p.now["home"] = p.write("home")
+	p.heard()
+	p.back(backup)
+	p.now["made"] = p.write("made")
+	p.heard()
+	p.back(backup)
+	p.back(backup, "jobs")
+}
+
+// What was removed after the backup is told, and directories that are all from before
+// the last restoration are refused, since others know more.
+func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
+	t.Parallel()
+	ctx, p, old := t.Context(), newPast(t), t.TempDir()
+	p.now["home"], p.now["gone"] = p.write("home"), p.write("gone")
+	p.heard()
+	check(t, os.CopyFS(old, os.DirFS(p.dirs[0])))
+	backup := p.etcd.backed()
+	p.heard()
+	check(t, p.docs[0].Delete(ctx, "gone"))
+	delete(p.now, "gone")
+	p.heard()
+	for _, again := range []bool{false, true} {
+		p.now["home"] = p.write("home")
+		p.heard()
+		backup()
+		for i, docs := range p.docs {
+			await(t, "the loss is noticed", docs.Changed, func() bool { return docs.Fault() != nil && p.runs[i].Lost() != nil })
+		}
+		if again {
+			refused(t, second(p.etcd.open("").Restore(ctx, old)), cluster.ErrOlderDirs, "these directories know of 0")
+		}
+		r, err := p.etcd.open("").Restore(ctx, append(p.dirs, old)...)
+		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || r.Documents != 1 || r.Stays != nil || r.Unsure != nil {
+			t.Errorf("restored %+v", r)
+		}
+		check(t, p.docs[0].Delete(ctx, "gone"))
+		p.heard()
+	}
+	if r, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
+		t.Errorf("restored %+v, %v", r, err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A process may have ended between its writing of documents and of the map: it knows of
+// the last restoration by either.
+func TestADirectoryKnowsByItsDocuments(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	p.now["home"] = p.write("home")
+	p.heard()
+	backup := p.etcd.backed()
+	p.now["home"] = p.write("home")
+	p.heard()
+	former := make([][]byte, len(p.dirs))
+	for i, dir := range p.dirs {
+		var err error
+		former[i], err = os.ReadFile(filepath.Join(dir, "map.json"))
+		check(t, err)
+	}
+	p.back(backup)
+	p.now["made"] = p.write("made")
+	p.heard()
+	for i, dir := range p.dirs {
+		p.stop(i)
+		check(t, os.WriteFile(filepath.Join(dir, "map.json"), former[i], 0o644))
+	}
+	backup()
+	p.start(0)
+	await(t, "it is found", p.docs[0].Changed, func() bool { return p.docs[0].Fault() != nil })
+	p.stop(0)
+	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
+	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil {
+		t.Fatalf("restored %+v", r)
+	}
+	p.start(0)
+	p.heard()
+}
+
+// Who was new when etcd had gone back, and nobody had found it yet, keeps what etcd
+// has, under a higher revision than those who know better.
+func TestWhoIsNewInAnOlderEtcdKnowsNoBetter(t *testing.T) {
+	t.Parallel()
+	for _, found := range []bool{false, true} {
+		p, fresh := newPast(t), t.TempDir()
+		p.now["home"] = p.write("home")
+		p.heard()
+		backup := p.etcd.backed()
+		p.now["home"], p.now["made"] = p.write("home"), p.write("made")
+		p.heard()
+		p.stop(0)
+		p.stop(1)
+		backup()
+		for range 30 {
+			p.etcd.put("/elsewhere", "")
+		}
+		if found {
+			p.start(0)
+			await(t, "the loss is noticed", p.docs[0].Changed, func() bool { return p.docs[0].Fault() != nil && p.runs[0].Lost() != nil })
+			await(t, "the loss is told", func() <-chan struct{} { return closedAfter(t) }, func() bool {
+				look := p.etcd.open("")
+				defer look.Close()
+				return watch(t, look).Current().Lost() != ""
+			})
+		}
+		c := p.etcd.open(fresh)
+		w, docs := watch(t, c), documents(t, c)
+		await(t, "it has what there is", docs.Changed, func() bool { return len(docs.Current()) == 1 && w.Current().Epoch() == 1 })
+		check(t, c.Close())
+		r, err := p.etcd.open("").Restore(t.Context(), fresh, p.dirs[0])
+		if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
+			t.Errorf("found %v: restored %+v", found, r)
+		}
+	}
+}

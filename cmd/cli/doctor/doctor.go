@@ -454,11 +454,18 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 		return "", err
 	}
 	faults := strings.Join(l.Health.Faults(), "\n")
+	full, alone := l.Health.Full()
 	switch {
 	case faults != "" && d.logGone:
 		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
+	case faults != "" && len(full) > 0:
+		way := fmt.Sprintf("free space on the disks of %s, as much as it says where it says: they go on by themselves, and need no restart", full)
+		if !alone {
+			way += "; start the nodes that are gone; of the others look at the log and /readyz"
+		}
+		return "", finding(way, "%s", faults)
 	case faults != "" && l.TakenOut():
 		return "", finding("start the nodes that are gone; what an operator has taken out (by_operator) is made anew by millrace partition release PARTITION --node NODE --apply; of the others look at the log and /readyz", "%s", faults)
 	case faults != "":

@@ -89,10 +89,11 @@ type watched struct {
 	last    cluster.Event // of its document, that was looked at
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
-	acts    acts             // of its outcomes
-	stay    experiments.Stay // how long it has been watched at its share
-	counted time.Time        // until when that has been counted; zero: it is not counted now
-	cut     string           // what of its evidence is gone, and is not noted yet; empty: nothing
+	old     *compare.Outdated // of brokers that do not hear etcd
+	acts    acts              // of its outcomes
+	stay    experiments.Stay  // how long it has been watched at its share
+	counted time.Time         // until when that has been counted; zero: it is not counted now
+	cut     string            // what of its evidence is gone, and is not noted yet; empty: nothing
 }
 
 // evidence is when it begins.
@@ -135,7 +136,10 @@ const (
 	// byCoordinator begins who made a change, in a document's history. A
 	// person's name has no space.
 	byCoordinator = "coordinator "
-	maxWho        = 190 // bytes
+	// oldFor is for how long no answer of an older definition has to have come before a
+	// step is taken.
+	oldFor = time.Minute
+	maxWho = 190 // bytes
 )
 
 func (g *guard) run(ctx context.Context, shown Exposures) {
@@ -219,6 +223,7 @@ func (g *guard) take(r *exposure.Record) {
 	for _, w := range g.mu.watched {
 		if r.Time >= w.evidence() {
 			w.tally.Add(r)
+			w.old.Add(r)
 		}
 	}
 }
@@ -401,6 +406,10 @@ func (g *guard) refresh(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, w := range next {
+		w.old = compare.NewOutdated(w.Defined, w.last.When)
+		if old := g.mu.watched[name]; old != nil && old.Checksum == w.Checksum && old.last == w.last {
+			w.old = old.old
+		}
 		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
 			w.tally, w.acts, w.looked, w.stay, w.counted, w.cut = old.tally, old.acts, old.looked, old.stay, old.counted, old.cut
 		} else {
@@ -622,6 +631,9 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 			if why := w.acts.lacks(w.Experiment.Guards, &r, w.stay.Since); why != "" {
 				v = compare.Verdict{Waits: why}
 			}
+		}
+		if says := w.old.Says(millrace.TimeOf(now.Add(-oldFor))); says != "" && v.Share > 0 {
+			v = compare.Verdict{Waits: says}
 		}
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}

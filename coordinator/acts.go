@@ -21,6 +21,8 @@ type acts struct {
 	newest millrace.Time // outcome; 0: none has come
 	whole  time.Time     // when all was last read; first: when it began
 	unread string        // why that is not so now, or why it counts nothing
+	mute   bool          // its log did not answer the last reading
+	next   time.Time     // the next reading, after one that failed; zero: not known yet
 }
 
 const (
@@ -32,9 +34,11 @@ const (
 	silent = 10 * time.Minute
 )
 
+const notReadYet = "they have not been read yet"
+
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
-	a.newest = a.read.Newest()
+	a.newest, a.mute, a.next = a.read.Newest(), isSilence(err), time.Time{}
 	if err != nil {
 		a.unread = err.Error()
 		return
@@ -49,7 +53,15 @@ func (a *acts) waits(g *experiment.Guards) string {
 	if a.unread == "" || !guardsActs(g) {
 		return ""
 	}
-	return "its guards on what viewers do can count nothing: " + a.unread
+	return "its guards on what viewers do can count nothing: " + a.unread + a.again()
+}
+
+// again says when what could not be read is read again.
+func (a *acts) again() string {
+	if a.next.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("; it is read again at %s", a.next.UTC().Format(time.RFC3339))
 }
 
 // lacks says which outcomes have to come before a step is taken; empty: none. A log of
@@ -96,7 +108,7 @@ func (a *acts) blind(g *experiment.Guards, last millrace.Time) string {
 		return ""
 	}
 	if past := time.Since(a.whole); a.unread != "" && past >= actsBlindAfter {
-		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s: %s", a.of.Topic, past.Round(time.Second), a.unread)
+		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s: %s%s", a.of.Topic, past.Round(time.Second), a.unread, a.again())
 	}
 	if past := a.silence(last); past > 0 {
 		return fmt.Sprintf("guards on what viewers do are blind: %s, and answers have come for %s since", a.age(time.Now()), past.Round(time.Second))

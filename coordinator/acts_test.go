@@ -3,8 +3,11 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -55,4 +58,53 @@ func TestGuardsAreBlindWithoutOutcomes(t *testing.T) {
 	if says := none.blind(clicks, ago(0)); !strings.Contains(says, "no outcome has come to clicks since the evidence began, and answers have come for 3h0m0s since") {
 		t.Errorf("%q", says)
 	}
+}
+
+// kafkaAt is a log of outcomes that answers nobody for a while.
+type kafkaAt struct {
+	back   time.Time
+	takes  time.Duration // a reading that is answered
+	served []time.Time
+}
+
+func (k *kafkaAt) Newest() millrace.Time { return 1 }
+func (k *kafkaAt) Read(context.Context, func(*outcome.Act)) error {
+	if time.Now().Before(k.back) {
+		time.Sleep(10 * time.Second)
+		return &os.PathError{Op: "read", Path: "clicks", Err: os.ErrDeadlineExceeded}
+	}
+	time.Sleep(k.takes)
+	k.served = append(k.served, time.Now())
+	return nil
+}
+
+// A log of outcomes that is back is read within seconds, however long it was waited for
+// and however long others take; these are read as often as ever.
+func TestOutcomesAreReadSoonAfterKafkaIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		away := &kafkaAt{back: time.Now().Add(100 * time.Second)}
+		long := &kafkaAt{takes: 20 * time.Second}
+		g := &guard{log: slog.New(slog.DiscardHandler), every: 15 * time.Second}
+		of := func(name string, a Acts) *watched {
+			return &watched{Defined: experiment.Defined{Experiment: experiment.Experiment{Name: name}}, acts: acts{read: a, of: experiment.Outcomes{Topic: "clicks"}, whole: time.Now(), unread: notReadYet}}
+		}
+		w := of("away", away)
+		g.mu.watched = map[string]*watched{"away": w, "long": of("long", long)}
+		done := make(chan struct{})
+		go func() { defer close(done); g.readActs(ctx) }()
+		time.Sleep(87*time.Second + 500*time.Millisecond)
+		says := w.acts.blind(&experiment.Guards{More: map[string]float64{"click": 2}}, 1)
+		<-done
+		if len(away.served) == 0 || away.served[0].Sub(away.back) > 15*time.Second {
+			t.Errorf("back at %v, and read at %v", away.back, away.served)
+		}
+		if want := "; it is read again at "; !strings.Contains(says, want) {
+			t.Errorf("%q does not say %q", says, want)
+		}
+		if n := len(long.served); n > 3 {
+			t.Errorf("what takes 20 s is read %d times in 10 minutes", n)
+		}
+	})
 }

@@ -89,10 +89,11 @@ type watched struct {
 	last    cluster.Event // of its document, that was looked at
 	looked  time.Time     // when it was last noted what it waits for
 	tally   *compare.Tally
-	acts    acts             // of its outcomes
-	stay    experiments.Stay // how long it has been watched at its share
-	counted time.Time        // until when that has been counted; zero: it is not counted now
-	cut     string           // what of its evidence is gone, and is not noted yet; empty: nothing
+	old     *compare.Outdated // of brokers that do not hear etcd
+	acts    acts              // of its outcomes
+	stay    experiments.Stay  // how long it has been watched at its share
+	counted time.Time         // until when that has been counted; zero: it is not counted now
+	cut     string            // what of its evidence is gone, and is not noted yet; empty: nothing
 }
 
 // evidence is when it begins.
@@ -135,6 +136,9 @@ const (
 	// byCoordinator begins who made a change, in a document's history. A
 	// person's name has no space.
 	byCoordinator = "coordinator "
+	// oldFor is for how long no answer of an older definition has to have come before a
+	// step is taken.
+	oldFor = time.Minute
 )
 
 func (g *guard) run(ctx context.Context, shown Exposures) {
@@ -218,41 +222,85 @@ func (g *guard) take(r *exposure.Record) {
 	for _, w := range g.mu.watched {
 		if r.Time >= w.evidence() {
 			w.tally.Add(r)
+			w.old.Add(r)
 		}
 	}
 }
 
-// actsShare is the part of its time in which outcomes may be read, at most.
-const actsShare = 0.1
+const (
+	// actsShare is the part of its time in which outcomes may be read, at most.
+	actsShare = 0.1
+	// actsAgain is the pause before outcomes are read again of a log that did not answer.
+	// The time for which it was waited for is no work, and costs no rest.
+	actsAgain = 5 * time.Second
+)
 
-// readActs reads what viewers did, one experiment after the other.
+// isSilence reports whether a reading failed since it was not answered in time.
+func isSilence(err error) bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && t.Timeout()
+}
+
+// readActs reads what viewers did, one experiment after the other: all when that is due,
+// and before that those again whose log did not answer.
 func (g *guard) readActs(ctx context.Context) {
-	told := ""
+	told, due := "", time.Now().Add(g.every)
 	for rest := g.every; pause(ctx, rest); {
-		began := time.Now()
-		var errs []error
+		all, worked := !time.Now().Before(due), time.Duration(0)
 		for _, w := range g.withOutcomes() {
+			if !all && !w.acts.mute {
+				continue
+			}
+			began := time.Now()
 			err := w.acts.read.Read(ctx, func(a *outcome.Act) {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				g.mu.fresh = true
 				w.tally.Did(a)
 			})
-			if err != nil {
-				errs = append(errs, fmt.Errorf("experiment %s: %w", w.Experiment.Name, err))
+			if !isSilence(err) {
+				worked += time.Since(began)
 			}
 			g.reads(w, err)
 		}
-		rest = max(g.every, time.Duration(float64(time.Since(began))*(1/actsShare-1)))
-		now := ""
-		if err := errors.Join(errs...); err != nil {
-			now = err.Error()
+		owed := time.Duration(float64(worked) * (1/actsShare - 1))
+		if due = due.Add(owed); all {
+			due = time.Now().Add(max(g.every, owed))
 		}
+		var faults []string
+		rest, faults = g.readsNext(due)
+		now := strings.Join(faults, "\n")
 		if now != told && now != "" && ctx.Err() == nil {
-			g.log.Warn("outcomes are not read now; trying again", "err", now)
+			g.log.Warn("outcomes are not read now; trying again", "in", rest.Round(time.Second), "err", now)
 		}
 		told = now
 	}
+}
+
+// readsNext returns the rest before outcomes are read again, and notes it where they
+// could not be read; and why they could not.
+func (g *guard) readsNext(due time.Time) (rest time.Duration, faults []string) {
+	all := g.withOutcomes()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rest = time.Until(due)
+	for _, w := range all {
+		if w.acts.mute {
+			rest = min(rest, g.every, actsAgain)
+		}
+	}
+	for _, w := range all {
+		if w.acts.next = due; w.acts.mute {
+			w.acts.next = time.Now().Add(rest)
+		}
+		if w.acts.unread != "" && w.acts.unread != notReadYet {
+			faults = append(faults, fmt.Sprintf("experiment %s: %s", w.Experiment.Name, w.acts.unread))
+		}
+	}
+	return rest, faults
 }
 
 // reads notes that the outcomes of an experiment have been read, or why they could not.
@@ -357,13 +405,17 @@ func (g *guard) refresh(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, w := range next {
+		w.old = compare.NewOutdated(w.Defined, w.last.When)
+		if old := g.mu.watched[name]; old != nil && old.Checksum == w.Checksum && old.last == w.last {
+			w.old = old.old
+		}
 		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
 			w.tally, w.acts, w.looked, w.stay, w.counted, w.cut = old.tally, old.acts, old.looked, old.stay, old.counted, old.cut
 		} else {
 			w.tally = compare.New(w.Defined)
 			w.tally.Within(func() bool { return g.units() < g.most }) // it is locked whenever units are added
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts = acts{read: g.outcomes(*o, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: "they have not been read yet"}
+				w.acts = acts{read: g.outcomes(*o, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: notReadYet}
 			}
 			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
 				w.stay = trail.Looked.Stay
@@ -578,6 +630,9 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 			if why := w.acts.lacks(w.Experiment.Guards, &r, w.stay.Since); why != "" {
 				v = compare.Verdict{Waits: why}
 			}
+		}
+		if says := w.old.Says(millrace.TimeOf(now.Add(-oldFor))); says != "" && v.Share > 0 {
+			v = compare.Verdict{Waits: says}
 		}
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}

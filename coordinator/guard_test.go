@@ -1165,3 +1165,21 @@ func TestOnlyTimeOfAllVariantsCounts(t *testing.T) {
 		t.Errorf("ramped %s after what ranks now was shown", took)
 	}
 }
+
+// A ramp waits while a broker that is cut off from etcd goes on by the definition of
+// before, and says which it is.
+func TestARampWaitsForABrokerThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, rampedDocument)
+	old := func(r *exposure.Record, _ string) {
+		r.Time = millrace.TimeOf(time.Now().Add(compare.TakenOverWithin + time.Second)) // not to wait for it
+		r.Broker, r.Experiments[0].Checksum = "cut-off", "of-before"
+	}
+	tr.show(1, old)
+	tr.show(120, nil)
+	tr.coordinate("one")
+	tr.says(`1 by broker "cut-off"`)
+	if e := tr.now(); e.Share != 100 {
+		t.Errorf("ramped to %d", e.Share)
+	}
+}

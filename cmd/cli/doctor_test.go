@@ -171,6 +171,12 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	})
 	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
+	full := cluster.Report{State: "ready", Reason: "disk_full", Detail: "store: disk full: 9 bytes free in /data, 99 needed", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]cluster.Report{full})
+	clitest.WaitFor(c.ctx, t, "doctor to say where space is wanted", func() bool {
+		out, err := c.command(c.doctor()...)
+		return err != nil && strings.Contains(out, "are ready, and take in nothing new: disk_full: store: disk full: 9 bytes free in /data, 99 needed") && strings.Contains(out, "way out: free space on the disks of [node-1], as much as it says where it says: they go on by themselves, and need no restart\n")
+	})
 	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
 	c.nodes["node-1"].SetReports([]cluster.Report{taken})
 	clitest.WaitFor(c.ctx, t, "doctor to name the way back", func() bool {
@@ -182,13 +188,13 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	c.must(second.Close()) // as if killed: its lease ends
 	clitest.WaitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
 		out, err := c.command(c.show()...)
-		return err != nil && strings.Contains(out, "GONE since 20")
+		return err != nil && strings.Contains(out, "GONE, last heard 20")
 	})
 	out := c.says("1 of 720 partitions have no ready replica: 7", fails, c.show()...)
 	if !strings.Contains(out, "719 of 720 partitions have fewer than 2") || !strings.Contains(out, "node-2:7070") {
 		t.Errorf("shown:\n%s", out)
 	}
-	c.says("node-2 is gone since", fails, c.doctor()...)
+	c.says("node-2 is gone, last heard 20", fails, c.doctor()...)
 
 	var got struct {
 		Unserved, Below []int

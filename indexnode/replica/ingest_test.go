@@ -126,11 +126,19 @@ func TestFullDiskHoldsAndHeals(t *testing.T) {
 	w := newWorld(t)
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
+	full := time.Now()
 	w.disk.full.Store(true)
 	for range 5 {
 		w.post(here)
 	}
 	w.until("it is held back, and says so", w.is(partHere, Stale, DiskFull))
+	_, since := w.replicas.Of(partHere).Why()
+	if w.until("it is tried again", func() bool { return time.Since(since) > 2*retryAfter }); since.Before(full) {
+		t.Errorf("full since %v, and held since %v", full, since)
+	}
+	if _, now := w.replicas.Of(partHere).Why(); !now.Equal(since) {
+		t.Errorf("held since %v, and %v later", since, now)
+	}
 	w.disk.full.Store(false)
 	w.until("all is applied", func() bool { return w.count(here) == 5 && w.is(partHere, Ready, "")() })
 }

@@ -299,7 +299,11 @@ func TestWhatIsTold(t *testing.T) {
 		held *Held
 		want Reason
 	}{{nil, Behind}, {held(Compared, errStands), Behind}, {held(DiskFull, store.ErrDiskFull), DiskFull}} {
+		began := time.Now()
 		r.setHeld(kafka.Features, c.held)
+		if why, since := r.Why(); why.Reason == DiskFull && since.Before(began) {
+			t.Errorf("held back since %v, before it was at %v", since, began)
+		}
 		f.want(t, fmt.Sprintf("held by %v", c.held), partHere, Ready, c.want)
 		if r.isHeld() != (c.held != nil) {
 			t.Errorf("held by %v: %v", c.held, r.isHeld())

@@ -62,8 +62,10 @@ type Replica struct {
 		good  agreement            // of one that differs
 		since time.Time            // of the state
 		held  [kafka.Streams]*Held // what holds the streams back
-		from  Origin               // of what the store has
-		known bool                 // that origin
+		// heldSince is when that first did for the same reason.
+		heldSince [kafka.Streams]time.Time
+		from      Origin // of what the store has
+		known     bool   // that origin
 	}
 
 	backlogs [kafka.Streams]backlog // of the ingest goroutine alone
@@ -137,9 +139,9 @@ func (r *Replica) Why() (why Why, since time.Time) {
 	r.life.Lock()
 	defer r.life.Unlock()
 	if r.State() != Quarantined {
-		for _, h := range r.life.held {
+		for s, h := range r.life.held {
 			if h != nil && h.Reason != Compared { // that is no fault
-				return Why{h.Reason, h.Err.Error()}, r.life.since
+				return Why{h.Reason, h.Err.Error()}, r.life.heldSince[s]
 			}
 		}
 	}
@@ -229,6 +231,9 @@ func (r *Replica) isHeld() bool {
 func (r *Replica) setHeld(s kafka.Stream, h *Held) {
 	r.life.Lock()
 	defer r.life.Unlock()
+	if was := r.life.held[s]; h != nil && (was == nil || was.Reason != h.Reason) {
+		r.life.heldSince[s] = time.Now()
+	}
 	r.life.held[s] = h
 }
 

@@ -94,7 +94,7 @@ const (
 	InputStalled   Reason = "input_stalled"          // partitioners have not brought what came in to the log
 	Behind         Reason = "behind"                 // the log is read, and its end not reached
 	SchemaUnknown  Reason = "schema_unknown"         // a record's schema has not come yet
-	DiskFull       Reason = "disk_full"              // the store takes nothing in
+	DiskFull       Reason = cluster.DiskFullReason   // the store takes nothing in
 	StoreFailing   Reason = "store_failing"          // the store cannot write or read now
 	DeadLetters    Reason = "dead_letters"           // what was refused is not kept yet
 	Corrupt        Reason = "corrupt"                // what is stored cannot be right

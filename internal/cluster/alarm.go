@@ -62,6 +62,7 @@ var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",
 func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	out <- faultSeconds
 	out <- unwrittenSeconds
+	out <- fromDiskSeconds
 	for _, m := range c.metrics.all() {
 		m.Describe(out)
 	}
@@ -85,6 +86,7 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
 	}
 	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, secondsSince(c.unwritten.sinceWhen()))
+	c.fromDisk.collect(out)
 }
 
 // secondsSince is how long ago something began, more than 0; 0 if it did not.

@@ -174,6 +174,7 @@ type Client struct {
 	alarms   alarms
 
 	unwritten unwritten
+	fromDisk  fromDisk
 
 	reading chan struct{} // holds one while a prefix is read, see read
 	held    held

@@ -49,6 +49,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		d.state.set(kept.documents, nil)
 		d.origin = kept.origin
 		d.generation.Store(d.origin.Keyspace.Generation)
+		c.fromDisk.begin(kind, c.docsFile(kind))
 	}
 	onDisk := err == nil
 	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
@@ -70,6 +71,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			if d.apply(s, err) || d.origin.moved(from) {
 				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
 			}
+			c.tellFromDisk(kind, from, d.Fault())
 			if whole != nil {
 				c.tellSetback(ctx, kind, whole, d.origin)
 				whole.bytes = sizeOf(d.Current())

@@ -122,13 +122,19 @@ func check(t *testing.T, err error) {
 // alarm returns the metric of faults, by what is watched.
 func alarm(t *testing.T, c *cluster.Client) map[string]float64 {
 	t.Helper()
+	return gauges(t, c, "millrace_cluster_fault_seconds")
+}
+
+// gauges returns a metric by its label.
+func gauges(t *testing.T, c *cluster.Client, name string) map[string]float64 {
+	t.Helper()
 	r := prometheus.NewRegistry()
 	check(t, r.Register(c))
 	families, err := r.Gather()
 	check(t, err)
 	out := map[string]float64{}
 	for _, f := range families {
-		if f.GetName() != "millrace_cluster_fault_seconds" {
+		if f.GetName() != name {
 			continue
 		}
 		for _, m := range f.GetMetric() {

@@ -138,6 +138,22 @@ func (h Health) Faults() []string {
 	return faults
 }
 
+// Full returns the nodes of which the disk is full, and whether nothing else is wrong
+// with any node.
+func (h Health) Full() (full []millrace.NodeID, alone bool) {
+	others := 0
+	for _, n := range h.Nodes {
+		disk := func(r Report) bool { return r.Reason == DiskFullReason }
+		if slices.ContainsFunc(n.Reports, disk) {
+			full = append(full, n.ID)
+		}
+		if n.State != NodeAlive || slices.ContainsFunc(n.Reports, func(r Report) bool { return !r.Warning && !disk(r) }) {
+			others++
+		}
+	}
+	return full, others == 0
+}
+
 // Warnings says what is not wrong, and will be if nobody looks after it.
 func (h Health) Warnings() (warnings []string) {
 	for _, n := range h.Nodes {
@@ -158,7 +174,7 @@ func (n *NodeHealth) faults() (faults []string) {
 	case n.State == NodeGone && n.Seen.IsZero():
 		return []string{fmt.Sprintf("%s is gone, with %d partitions", n.ID, n.Hosts.Len())}
 	case n.State == NodeGone:
-		return []string{fmt.Sprintf("%s is gone since %s, with %d partitions", n.ID, n.Seen.Format(time.RFC3339), n.Hosts.Len())}
+		return []string{fmt.Sprintf("%s is gone, last heard %s, with %d partitions", n.ID, n.Seen.Format(time.RFC3339), n.Hosts.Len())}
 	}
 	behind := n.Hosts.Minus(n.Ready)
 	for _, r := range n.Reports {
@@ -175,9 +191,15 @@ func (n *NodeHealth) faults() (faults []string) {
 	return faults
 }
 
+// readyState is the state of a replica that answers.
+const readyState = "ready"
+
 // told says a report in words.
 func (n *NodeHealth) told(r Report) string {
 	s := fmt.Sprintf("%s: %d partitions are %s", n.ID, r.Partitions.Len(), r.State)
+	if r.State == readyState && r.Reason != "" && !r.Warning {
+		s += ", and take in nothing new"
+	}
 	for _, more := range []string{r.Reason, r.Detail} {
 		if more != "" {
 			s += ": " + more

@@ -27,6 +27,10 @@ const (
 	ByOperatorReason = "by_operator" // replicas are out of service until they are released
 )
 
+// DiskFullReason is the reason of a [Report] of a node that takes nothing in for want of
+// space.
+const DiskFullReason = "disk_full"
+
 const (
 	maxReportsBytes = 64 << 10
 	maxMerged       = 20 // and one more fit, whatever JSON makes of their texts

@@ -34,6 +34,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	if old, from, err := c.loadMap(); err == nil {
 		w.state.set(old, nil)
 		w.origin = from
+		c.fromDisk.begin("map", c.mapFile())
 		c.remember(from, old.Epoch())
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)
@@ -46,6 +47,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 		c.follow(ctx, mapPrefix, func(s *snapshot, err error) {
 			old, from := w.Current(), w.origin
 			w.apply(s, err)
+			c.tellFromDisk("map", from, w.Fault())
 			if err == nil {
 				c.tellSetback(ctx, "map", s, w.origin)
 			}

@@ -31,8 +31,15 @@ const answersWithin = 10 * time.Second
 
 // silence is an error of a Kafka that did not answer in time, with its addresses.
 func silence(brokers Brokers, topic string, err error) error {
-	return fmt.Errorf("kafka: read %s: no answer from %v within %s: %w", topic, brokers, answersWithin, err)
+	return unanswered{fmt.Errorf("kafka: read %s: no answer from %v within %s: %w", topic, brokers, answersWithin, err)}
 }
+
+// unanswered tells by Timeout, as errors of the network do, that it was only waited for.
+type unanswered struct{ error }
+
+func (unanswered) Timeout() bool { return true }
+
+func (u unanswered) Unwrap() error { return u.error }
 
 // OpenTopic looks where a topic begins and ends. A Kafka that does not answer for ten
 // seconds is an error.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -97,7 +98,8 @@ func (d *doctor) checks() []check {
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
-		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil})
+		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil},
+			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed})
 	}
 	return checks
 }
@@ -141,32 +143,108 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	return strings.Join(d.ports, ", "), unready(askRoles(ctx, d.ports))
 }
 
+// rolesHear tells of roles that go by what they last heard of etcd, and warns of those
+// that could not keep on disk what they go by.
+func (d *doctor) rolesHear(ctx context.Context) (string, error) {
+	faults, warnings := make([]string, len(d.ports)), make([]string, len(d.ports))
+	var asked sync.WaitGroup
+	for i, addr := range d.ports {
+		asked.Go(func() {
+			metrics, err := askAdmin(ctx, addr, "/metrics", 16<<20)
+			if err != nil {
+				warnings[i] = fmt.Sprintf("%s: its metrics cannot be read, and what it goes by is not known: %s", addr, display.FaultText(err))
+				return
+			}
+			faults[i], warnings[i] = hears(addr, metrics, time.Now())
+		})
+	}
+	asked.Wait()
+	said := func(all []string) string {
+		return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "\n")
+	}
+	faulty, warned := said(faults), said(warnings)
+	switch {
+	case faulty != "":
+		return "", errors.New(strings.TrimSpace(faulty + "\n" + warned))
+	case warned != "":
+		return "", warning{warned}
+	}
+	return strings.Join(d.ports, ", "), nil
+}
+
+// hears says by a role's metrics what it has not heard of etcd, and what it could not
+// keep.
+func hears(addr, metrics string, now time.Time) (fault, warning string) {
+	longest, of, oldest, unwritten := 0.0, []string(nil), 0.0, 0.0
+	for line := range strings.Lines(metrics) {
+		end := strings.LastIndexByte(line, ' ')
+		if end < 0 {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64)
+		if err != nil || seconds <= 0 {
+			continue
+		}
+		name, labels, _ := strings.Cut(line[:end], "{")
+		switch name {
+		case "millrace_cluster_fault_seconds":
+			longest = max(longest, seconds)
+			of = append(of, strings.TrimSuffix(strings.TrimPrefix(labels, `of="`), `"}`))
+		case "millrace_cluster_from_disk_seconds":
+			oldest = max(oldest, seconds)
+		case "millrace_cluster_unwritten_seconds":
+			unwritten = seconds
+		}
+	}
+	ago := func(seconds float64) string {
+		d := time.Duration(seconds * float64(time.Second))
+		return fmt.Sprintf("%s (%s ago)", now.Add(-d).UTC().Format(time.RFC3339), d.Round(time.Second))
+	}
+	if len(of) > 0 {
+		slices.Sort(of)
+		fault = fmt.Sprintf("%s: goes since %s by the last good state of %s: it has not heard of etcd since, or cannot take over what etcd holds", addr, ago(longest), strings.Join(of, ", "))
+		if oldest > 0 {
+			fault += "; that is what its disk had as it started, some of it written " + ago(oldest)
+		}
+	}
+	if unwritten > 0 {
+		warning = fmt.Sprintf("%s: cannot write to its data directory what it goes by since %s: if it starts anew while etcd is away it goes by older feeds, experiments or models; make space", addr, ago(unwritten))
+	}
+	return fault, warning
+}
+
 // readyAt returns why the role of an admin port is not ready.
 func readyAt(ctx context.Context, addr string) error {
+	_, err := askAdmin(ctx, addr, "/readyz", 64<<10)
+	return err
+}
+
+// askAdmin returns what an admin port says at a path, or as an error why it does not.
+func askAdmin(ctx context.Context, addr, path string, most int64) (string, error) {
 	s, scheme := reach.Of(ctx), "http"
 	t := &http.Transport{DialContext: s.Plain().Dial}
 	defer t.CloseIdleConnections()
 	if s.TLS.On() {
 		files, err := secure.Open(s.TLS, "tls", slog.Default())
 		if err != nil {
-			return err
+			return "", err
 		}
 		t.DialTLSContext, scheme = files.Dial, "https"
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/readyz", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	resp, err := (&http.Client{Transport: t}).Do(r)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
-	why, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	said, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(why)))
+		err = errors.New(strings.TrimSpace(string(said)))
 	}
-	return err
+	return string(said), err
 }
 
 // warning is what is not wrong, and will be if nobody looks after it.
@@ -454,11 +532,18 @@ func (d *doctor) nodesReady(ctx context.Context) (string, error) {
 		return "", err
 	}
 	faults := strings.Join(l.Health.Faults(), "\n")
+	full, alone := l.Health.Full()
 	switch {
 	case faults != "" && d.logGone:
 		return "", finding("see to the log first, above", "%s", faults)
 	case faults != "" && d.kafkaAway:
 		return "", finding("bring Kafka back first: nodes that cannot ask it are stale, which mends itself", "%s", faults)
+	case faults != "" && len(full) > 0:
+		way := fmt.Sprintf("free space on the disks of %s, as much as it says where it says: they go on by themselves, and need no restart", full)
+		if !alone {
+			way += "; start the nodes that are gone; of the others look at the log and /readyz"
+		}
+		return "", finding(way, "%s", faults)
 	case faults != "" && l.TakenOut():
 		return "", finding("start the nodes that are gone; what an operator has taken out (by_operator) is made anew by millrace partition release PARTITION --node NODE --apply; of the others look at the log and /readyz", "%s", faults)
 	case faults != "":

@@ -69,3 +69,45 @@ func TestDoctorNamesThePortOfJSON(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A role that alone has lost etcd is well by its /readyz; what it goes by is told by its
+// metrics.
+func TestDoctorTellsWhoDoesNotHearEtcd(t *testing.T) {
+	role := func(metrics string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metrics" {
+				_, _ = w.Write([]byte(metrics))
+			}
+		}))
+		t.Cleanup(s.Close)
+		return s.Listener.Addr().String()
+	}
+	well := role("millrace_cluster_fault_seconds{of=\"feeds\"} 0\nmillrace_cluster_from_disk_seconds{of=\"feeds\"} 0\nmillrace_cluster_unwritten_seconds 0\n")
+	cut := role("# HELP x y\nmillrace_cluster_fault_seconds{of=\"map\"} 55\nmillrace_cluster_fault_seconds{of=\"experiments\"} 5.5e+01\nmillrace_cluster_fault_seconds{of=\"feeds\"} 0\n")
+	old := role("millrace_cluster_fault_seconds{of=\"map\"} 5\nmillrace_cluster_from_disk_seconds{of=\"map\"} 7200\n")
+	full := role("millrace_cluster_unwritten_seconds 90\n")
+	for name, c := range map[string]struct {
+		ports  []string
+		result string
+		says   []string
+	}{
+		"well": {[]string{well}, "ok", nil},
+		"cut":  {[]string{well, cut}, "fail", []string{cut + ": goes since ", "(55s ago) by the last good state of experiments, map"}},
+		"old":  {[]string{old}, "fail", []string{"that is what its disk had as it started", "(2h0m0s ago)"}},
+		"full": {[]string{full, well}, "warn", []string{full + ": cannot write to its data directory", "(1m30s ago)"}},
+	} {
+		d := &doctor{ports: c.ports}
+		got := d.look(t.Context(), check{"roles hear etcd", d.rolesHear, "mend the way", nil})
+		if got.Result != c.result {
+			t.Errorf("%s: %+v", name, got)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(got.Detail, want) {
+				t.Errorf("%s: %q does not say %q", name, got.Detail, want)
+			}
+		}
+		if name == "cut" && strings.Contains(got.Detail, well) {
+			t.Errorf("who hears etcd is named: %s", got.Detail)
+		}
+	}
+}

@@ -44,7 +44,9 @@ slots by a hash; the experiments of a layer have slots of their own, and so
 exclude each other. Nothing is stored about anybody.
 
 Definitions are documents in the cluster. "define" checks one against all others
-and puts it in place; brokers assign by it within a second. "start", "ramp",
+and puts it in place; brokers assign by it within a second, but one that has lost etcd goes
+on as before until it hears etcd again: "millrace doctor --admin" and its metric
+millrace_cluster_fault_seconds tell that, and "status" by its answers. "start", "ramp",
 "pause" and "stop" change one experiment where it stands in its document.`,
 	}
 	var document string

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -78,6 +79,17 @@ answer for ten seconds ends the command with an error, and what is known is told
 	return c
 }
 
+// placed is when an experiment's document was last changed.
+func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
+	events, err := t.Documents.History(ctx, of.Document)
+	for _, e := range events {
+		if e.What == cluster.Served || e.What == cluster.RolledBack {
+			at = e.When
+		}
+	}
+	return at, err
+}
+
 func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
 	if !(q.alpha > 0 && q.alpha < 1) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--alpha", Detail: fmt.Sprintf("%v is no chance", q.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
@@ -131,10 +143,16 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		printWatch(w, &of.Experiment, &watch, time.Now())
 	}
 	tally, shadows := compare.New(of), shadow.Tally{}
+	placed, err := t.placed(ctx, &of)
+	if err != nil {
+		return err
+	}
+	outdated := compare.NewOutdated(of, placed)
 	tally.CreditDrafts()
 	others, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
+			outdated.Add(r)
 		}
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
 			shadows.Add(r)
@@ -162,6 +180,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		return err
 	}
 	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
+	shown.Outdated = outdated.Says(own)
 	rolled, err := t.rollout(ctx)
 	if err != nil {
 		return err
@@ -179,6 +198,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if err := output.Write(t.out, shown, func(w io.Writer) error {
 		if shown.Changed != "" {
 			display.Printf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
+		}
+		if shown.Outdated != "" {
+			display.Printf(w, "NOT ON EVERY BROKER: %s\n", shown.Outdated)
 		}
 		if shown.Unread != "" {
 			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
@@ -218,6 +240,7 @@ type statusShown struct {
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
 	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
+	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
 	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, or of a time that has not come
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`

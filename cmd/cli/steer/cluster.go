@@ -70,7 +70,7 @@ func writeLook(w io.Writer, l clusters.Look) error {
 			state = strings.ToUpper(state)
 		}
 		if !n.Seen.IsZero() {
-			state += " since " + n.Seen.Format(time.RFC3339)
+			state += ", last heard " + n.Seen.Format(time.RFC3339)
 		}
 		if n.Keeps != "" {
 			state += ", backs up " + n.Keeps

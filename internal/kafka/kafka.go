@@ -36,8 +36,8 @@ const (
 	// leak aborted records.
 	maxFetchBytes = 32 << 20
 	// sparingFetchBytes is what a reader with [Sparing] asks of each broker at once, as
-	// it is in the log: of clicks, which zstd makes ten times smaller, 35,000.
-	sparingFetchBytes = 512 << 10
+	// it is in the log: of clicks, which zstd makes ten times smaller, some 17,000.
+	sparingFetchBytes = 256 << 10
 	// MaxTimelineBatchBytes bounds what is sent to the timeline and features
 	// topics at once: a body at its limit, with its key and headers, and room.
 	MaxTimelineBatchBytes = 2 * millrace.MaxBodyBytes
@@ -111,8 +111,8 @@ func Options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, err
 }
 
 // Sparing bounds what is in memory of a topic of many small records that is read from
-// end to end: of each broker two fetches, which are some 10 MB each once they are
-// decompressed and made records.
+// end to end: of each broker two fetches, which are some 5 MB each once clicks
+// are decompressed and made records, and more where they are smaller in the log.
 func Sparing() []kgo.Opt {
 	return []kgo.Opt{kgo.FetchMaxBytes(sparingFetchBytes), kgo.FetchMaxPartitionBytes(sparingFetchBytes)}
 }

@@ -46,16 +46,17 @@ type Acts struct {
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
 	newest       millrace.Time
+	most         int // outcomes that are looked for in one passage over the answers
 }
 
 // NewActs begins where answers of that time may have outcomes.
-func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}} }
+func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}, most: maxActs} }
 
 // Newest returns when the newest outcome was that has been read, whatever it belongs
 // to; 0: none was. One that is said to come later counts as of when it was read.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
-// maxActs is how many outcomes are looked for in one passage over the answers.
+// maxActs is [Acts.most], or less of tests.
 const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
@@ -121,7 +122,7 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 		if a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action) || met != nil && met.Lacks(&o, a.cfg.Window) {
 			return nil
 		}
-		if err := ledger.Add(o); err != nil || ledger.Len() < maxActs {
+		if err := ledger.Add(o); err != nil || ledger.Len() < a.most {
 			return err
 		}
 		if from := a.since(ledger); met == nil || from < met.From() {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/memory"
 )
 
 // Config is what a coordinator works with.
@@ -49,7 +50,7 @@ type Config struct {
 	at func(step string)
 	// settles is as the constant, unless a test says otherwise.
 	settles time.Duration
-	// maxUnits is as the constant, unless a test says otherwise.
+	// maxUnits is by the memory of the machine, unless a test says otherwise.
 	maxUnits int
 }
 
@@ -60,7 +61,7 @@ func (c Config) withDefaults() Config {
 	c.Every = cmp.Or(c.Every, time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
 	c.settles = cmp.Or(c.settles, settles)
-	c.maxUnits = cmp.Or(c.maxUnits, maxUnits)
+	c.maxUnits = cmp.Or(c.maxUnits, unitsIn(memory.Machine()))
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

@@ -19,6 +19,9 @@ func (c Config) At(at func(step string)) Config { c.at = at; return c }
 // whole again before a step.
 func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }
 
+// UnitsIn is how many units there is room for.
+func UnitsIn(bytes int64) int { return unitsIn(bytes) }
+
 // Keeping returns the configuration with another bound of units.
 func (c Config) Keeping(units int) Config { c.maxUnits = units; return c }
 

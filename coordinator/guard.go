@@ -328,9 +328,22 @@ func (g *guard) withOutcomes() (all []*watched) {
 	return all
 }
 
-// maxUnits bounds the units that a coordinator keeps of all experiments together,
-// see [compare.Tally.Units]: some 1.3 GB.
-const maxUnits = 10_000_000
+const (
+	// maxUnits bounds the units that a coordinator keeps of all experiments together,
+	// see [compare.Tally.Units]: some 1.3 GB.
+	maxUnits  = 10_000_000
+	unitBytes = 150
+)
+
+// unitsIn returns how many units are kept where there is so much memory, which may be
+// unknown: 0. They have a third. What else a coordinator holds, with what it reads of
+// outcomes, takes some 150 MB however much there is.
+func unitsIn(bytes int64) int {
+	if bytes == 0 {
+		return maxUnits
+	}
+	return int(min(maxUnits, bytes/3/unitBytes))
+}
 
 // units returns how many are kept; the guard is locked.
 func (g *guard) units() (n int) {
@@ -352,7 +365,7 @@ func (g *guard) beyond(r *compare.Report) string {
 	if r.Beyond+r.BeyondActs == 0 {
 		return ""
 	}
-	return fmt.Sprintf("guards are blind to new %s: there is no room for more, by %d answers and %d acts, of %d of an experiment and %d of all experiments with guards; stop or pause other experiments, then pause and start this one, so that its evidence begins anew", r.Units, r.Beyond, r.BeyondActs, compare.MaxUnits, g.most)
+	return fmt.Sprintf("guards are blind to new %s: there is no room for more, by %d answers and %d acts, of %d of an experiment and %d of all experiments with guards; stop or pause other experiments, or give coordinators more memory, then pause and start this one, so that its evidence begins anew", r.Units, r.Beyond, r.BeyondActs, compare.MaxUnits, g.most)
 }
 
 // came reports whether an exposure has come since it was asked last.

@@ -826,8 +826,8 @@ func TestUnitsBeyondTheRoomAreNotWatched(t *testing.T) {
 			t.Fatalf("it is not blind: %+v, %v", trail.Looked, err)
 		}
 	}
-	if n := gaugeOf(c, "coordinator_units"); n != 50 {
-		t.Errorf("%v units are kept", n)
+	if n, most := gaugeOf(c, "coordinator_units\""), gaugeOf(c, "coordinator_units_most"); n != 50 || most != 50 {
+		t.Errorf("%v units of %v are kept", n, most)
 	}
 	if e := tr.now(); e.Share != 100 {
 		t.Fatalf("ramped to %d by a part of the evidence", e.Share)
@@ -836,6 +836,15 @@ func TestUnitsBeyondTheRoomAreNotWatched(t *testing.T) {
 	tr.keeping = 120
 	tr.coordinate("two")
 	tr.becomes(experiment.Running, 1000)
+}
+
+// Where there is little memory there is room for fewer units.
+func TestUnitsFitTheMemory(t *testing.T) {
+	for bytes, want := range map[int64]int{0: 10_000_000, 512 << 20: 1_193_046, 1 << 30: 2_386_092, 64 << 30: 10_000_000} {
+		if got := coordinator.UnitsIn(bytes); got != want {
+			t.Errorf("of %d bytes %d units, want %d", bytes, got, want)
+		}
+	}
 }
 
 // gaugeOf returns a metric without labels; -1: there is none.

@@ -18,13 +18,14 @@ var (
 	seenDesc   = prometheus.NewDesc("millrace_coordinator_evidence_seconds", "Seconds since all that the topic of exposures had was last known to have been read: how old what guards and ramps go by is. 0 while no experiment has guards. Of the coordinator that leads, if its configuration has exposures.", nil, nil)
 	actsDesc   = prometheus.NewDesc("millrace_coordinator_outcomes_seconds", "Seconds since all that the topic of an experiment's outcomes had was last known to have been read, of experiments with guards on what viewers do. Of the coordinator that leads.", []string{"experiment"}, nil)
 	newestDesc = prometheus.NewDesc("millrace_coordinator_outcomes_newest_seconds", "How old the newest outcome is, of experiments with guards on what viewers do; where none has come, since when there could be some. Of the coordinator that leads.", []string{"experiment"}, nil)
-	unitsDesc  = prometheus.NewDesc("millrace_coordinator_units", "Units, such as viewers, that are kept of experiments with guards, of at most 10,000,000: those that met a variant, and those that did something, each. Beyond it experiments are NOT WATCHED. Of the coordinator that leads.", nil, nil)
+	unitsDesc  = prometheus.NewDesc("millrace_coordinator_units", "Units, such as viewers, that are kept of experiments with guards, of at most as many as millrace_coordinator_units_most: those that met a variant, and those that did something, each. Beyond it experiments are NOT WATCHED. Of the coordinator that leads.", nil, nil)
+	mostDesc   = prometheus.NewDesc("millrace_coordinator_units_most", "How many units of experiments with guards there is room for: a third of the memory of the machine, or of its control group, and 10,000,000 at most. Of the coordinator that leads.", nil, nil)
 	alarmDesc  = prometheus.NewDesc("millrace_coordinator_alarm", "1 for each thing that a person has to see to, by its word: mass_loss, no_repair, replicas_differ. Of the coordinator that leads.", []string{"what"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, seenDesc, actsDesc, newestDesc, unitsDesc, alarmDesc} {
+	for _, d := range []*prometheus.Desc{leadsDesc, faultDesc, movesDesc, leftDesc, ageDesc, goneDesc, pausedDesc, seenDesc, actsDesc, newestDesc, unitsDesc, mostDesc, alarmDesc} {
 		out <- d
 	}
 }
@@ -46,6 +47,7 @@ func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	if !seen.IsZero() {
 		gauge(seenDesc, time.Since(seen).Seconds())
 		gauge(unitsDesc, float64(units))
+		gauge(mostDesc, float64(c.cfg.maxUnits))
 	}
 	for _, a := range acts {
 		gauge(actsDesc, time.Since(a.whole).Seconds(), a.experiment)

@@ -132,7 +132,7 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) err
 		return nil
 	}
 	// What is behind an aborted transaction is seen by the record that ends it.
-	cl, err := NewClient(s.brokers, nil, kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))
+	cl, err := NewClient(s.brokers, nil, append(Sparing(), kgo.KeepControlRecords(), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: at}))...)
 	if err != nil {
 		return err
 	}

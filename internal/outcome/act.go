@@ -21,58 +21,63 @@ type Act struct {
 	Team        int                   // that drafted the item, of these; -1: nobody
 }
 
-// owner is what an act has of its answer.
+// owner is an answer, and what acts have of it.
 type owner struct {
+	id          string
 	at          millrace.Time
 	experiments []exposure.Experiment
 	drafted     string
 	teams       []string
-	team        map[int]int // by place; none: nobody
 }
 
-func ownerOf(r *exposure.Record) *owner {
-	o := &owner{at: r.Time, experiments: slices.Clone(r.Experiments)}
+func (l *Ledger) ownerOf(r *exposure.Record) owner {
+	o := owner{id: r.ID, at: r.Time, experiments: slices.Clone(r.Experiments)}
+	for i := range o.experiments { // of the same few, but for the unit
+		e := &o.experiments[i]
+		e.Layer, e.Experiment, e.Variant, e.Checksum = l.shared(e.Layer), l.shared(e.Experiment), l.shared(e.Variant), l.shared(e.Checksum)
+	}
 	if d := r.Interleaving; d != nil {
-		o.drafted, o.teams, o.team = d.Experiment, d.Teams, map[int]int{}
-		for i := range r.Items {
-			if it := &r.Items[i]; it.Team >= 0 {
-				o.team[it.Place] = it.Team
-			}
+		o.drafted, o.teams = l.shared(d.Experiment), slices.Clone(d.Teams)
+		for i, team := range o.teams {
+			o.teams[i] = l.shared(team)
 		}
 	}
 	return o
 }
 
+func (l *Ledger) shared(text string) string {
+	if one, known := l.texts[text]; known {
+		return one
+	}
+	l.texts[text] = text
+	return text
+}
+
 // Acts finds what outcomes did with what answers showed: offer is given what
 // takes each answer. What was done longer than a window after its answer is
 // left out, also where it names the answer, so that whatever else is in the
-// ledger makes no difference. The acts are in the order of their times.
-func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error) ([]Act, error) {
-	owners := map[string]*owner{}
-	if err := offer(func(r *exposure.Record) {
-		if l.Offer(r) {
-			owners[r.ID] = ownerOf(r)
-		}
-	}); err != nil {
-		return nil, err
+// ledger makes no difference. The acts are taken in the order of their times.
+func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error, take func(*Act)) error {
+	if err := offer(l.Offer); err != nil {
+		return err
 	}
-	done, _ := l.Settle()
-	var all []Act
-	for p, actions := range done {
-		o := owners[p.Answer]
-		team, drafted := o.team[p.Place]
-		if !drafted {
-			team = -1
-		}
-		for _, d := range actions {
-			if time.Duration(d.First-o.at)*time.Millisecond > l.window {
-				continue
-			}
-			all = append(all, Act{p, d.Action, d.First, o.at, o.experiments, o.drafted, o.teams, team})
+	var did []int32
+	for i := range l.all {
+		if e := &l.all[i]; e.owner != none && time.Duration(e.at-l.owners[e.owner].at)*time.Millisecond <= l.window {
+			did = append(did, int32(i))
 		}
 	}
-	slices.SortFunc(all, func(a, b Act) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Item.Answer, b.Item.Answer), cmp.Compare(a.Item.Place, b.Item.Place), cmp.Compare(a.Action, b.Action))
-	})
-	return all, nil
+	same := func(i, j int32) int {
+		a, b := &l.all[i], &l.all[j]
+		return cmp.Or(cmp.Compare(l.owners[a.owner].id, l.owners[b.owner].id), cmp.Compare(a.place, b.place), cmp.Compare(l.actions[a.action], l.actions[b.action]))
+	}
+	slices.SortFunc(did, func(i, j int32) int { return cmp.Or(same(i, j), cmp.Compare(l.all[i].at, l.all[j].at)) })
+	did = slices.CompactFunc(did, func(i, j int32) bool { return same(i, j) == 0 })
+	slices.SortFunc(did, func(i, j int32) int { return cmp.Or(cmp.Compare(l.all[i].at, l.all[j].at), same(i, j)) })
+	for _, i := range did {
+		e := &l.all[i]
+		o := &l.owners[e.owner]
+		take(&Act{Place{o.id, int(e.place)}, l.actions[e.action], e.at, o.at, o.experiments, o.drafted, o.teams, int(e.team)})
+	}
+	return nil
 }

@@ -5,6 +5,9 @@ package outcome
 
 import (
 	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -58,34 +61,71 @@ type Report struct {
 //
 // Add all outcomes, then Offer every answer, then Settle: what comes in which
 // order makes no difference within each.
+//
+// Of names it keeps hashes, since there are many more outcomes than answers that
+// have any, and who logs them chooses how long names are.
 type Ledger struct {
-	window time.Duration
-	seen   map[string]struct{} // ids
-	named  map[shown][]*entry  // by answer and record
-	met    map[shown][]*entry  // by viewer and record
-	all    []*entry
-	report Report
+	window   time.Duration
+	seen     map[uint64]struct{} // ids
+	named    map[uint64]int32    // by answer and record: the last of its entries
+	met      map[uint64]int32    // by viewer and record: the same
+	all      []entry
+	earliest millrace.Time
+	actions  []string
+	action   map[string]int32
+	owners   []owner           // answers that have an outcome, or had
+	texts    map[string]string // what many owners share
+	report   Report
 }
 
-// shown is a record beside who it was shown to, or in which answer.
-type shown struct{ by, record string }
-
-// entry is an outcome and the item that has it.
+// entry is an outcome and the item that has it: 40 bytes without a pointer, and some
+// 50 more in the maps.
 type entry struct {
-	Outcome
-	place     Place
-	when      millrace.Time // of the answer; meaningless without a place
+	viewer    uint64
+	at        millrace.Time
+	before    int32 // entry of the same answer or viewer, and record; none: -1
+	action    int32
+	owner     int32 // none: nobody
+	place     int32
+	team      int32
 	elsewhere bool
+}
+
+const none = -1
+
+// seed is a secret of the process: nobody can look for names of one hash.
+var seed = maphash.MakeSeed()
+
+func hashOf(name string) uint64 { return maphash.String(seed, name) }
+
+// shown stands for a record beside who it was shown to, or in which answer.
+func shown(by, record uint64) uint64 {
+	return by*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(record, 32)*0xd6e8feb86659fd93
 }
 
 // NewLedger returns a ledger without outcomes.
 func NewLedger(window time.Duration) *Ledger {
-	return &Ledger{window: window, seen: map[string]struct{}{}, named: map[shown][]*entry{}, met: map[shown][]*entry{}}
+	l := &Ledger{window: window, seen: map[uint64]struct{}{}, named: map[uint64]int32{}, met: map[uint64]int32{}, action: map[string]int32{}, texts: map[string]string{}}
+	l.Reset()
+	return l
+}
+
+// Reset forgets all outcomes, and keeps the memory.
+func (l *Ledger) Reset() {
+	clear(l.seen)
+	clear(l.named)
+	clear(l.met)
+	clear(l.action)
+	clear(l.texts)
+	clear(l.owners)
+	clear(l.actions)
+	l.all, l.owners, l.actions, l.earliest, l.report = l.all[:0], l.owners[:0], l.actions[:0], math.MaxInt64, Report{}
 }
 
 // Add takes an outcome. The error is a [*millrace.Error]: there are too many.
 func (l *Ledger) Add(o Outcome) error {
-	if _, twice := l.seen[o.ID]; twice {
+	id := hashOf(o.ID)
+	if _, twice := l.seen[id]; twice {
 		l.report.Twice++
 		return nil
 	}
@@ -95,16 +135,24 @@ func (l *Ledger) Add(o Outcome) error {
 			WayOut: "export a shorter time, by --since and --until",
 		}
 	}
-	l.seen[o.ID] = struct{}{}
-	e := &entry{Outcome: o}
-	l.all = append(l.all, e)
-	if o.Answer != "" {
-		k := shown{o.Answer, o.Record}
-		l.named[k] = append(l.named[k], e)
-	} else {
-		k := shown{o.Viewer, o.Record}
-		l.met[k] = append(l.met[k], e)
+	l.seen[id] = struct{}{}
+	l.earliest = min(l.earliest, o.At)
+	action, known := l.action[o.Action]
+	if !known {
+		action = int32(len(l.actions))
+		l.actions = append(l.actions, o.Action)
+		l.action[o.Action] = action
 	}
+	e := entry{viewer: hashOf(o.Viewer), at: o.At, before: none, action: action, owner: none}
+	in, k := l.met, shown(e.viewer, hashOf(o.Record))
+	if o.Answer != "" {
+		in, k = l.named, shown(hashOf(o.Answer), hashOf(o.Record))
+	}
+	if before, more := in[k]; more {
+		e.before = before
+	}
+	in[k] = int32(len(l.all))
+	l.all = append(l.all, e)
 	return nil
 }
 
@@ -112,69 +160,107 @@ func (l *Ledger) Add(o Outcome) error {
 func (l *Ledger) Len() int { return len(l.all) }
 
 // Earliest returns when the first outcome was. There must be one.
-func (l *Ledger) Earliest() millrace.Time {
-	earliest := l.all[0].At
-	for _, e := range l.all {
-		earliest = min(earliest, e.At)
-	}
-	return earliest
-}
+func (l *Ledger) Earliest() millrace.Time { return l.earliest }
 
-// Offer lets an answer have the outcomes that are its own, and reports whether
-// it has any now. An answer that comes later may take them.
-func (l *Ledger) Offer(r *exposure.Record) (has bool) {
+// Offer lets an answer have the outcomes that are its own. An answer that comes
+// later may take them.
+func (l *Ledger) Offer(r *exposure.Record) {
+	id, viewer := hashOf(r.ID), hashOf(r.Viewer)
+	owner := int32(none)
+	take := func(e *entry, it *exposure.Item) {
+		if owner == none {
+			owner = int32(len(l.owners))
+			l.owners = append(l.owners, l.ownerOf(r))
+		}
+		if e.owner, e.place, e.team = owner, int32(it.Place), none; r.Interleaving != nil && it.Team >= 0 {
+			e.team = int32(it.Team)
+		}
+	}
 	for i := range r.Items {
 		it := &r.Items[i]
-		at := Place{r.ID, it.Place}
-		for _, e := range l.named[shown{r.ID, it.ID}] {
-			if e.elsewhere = e.Viewer != r.Viewer; e.elsewhere {
-				continue
-			}
-			if has = true; e.place == (Place{}) || at.Place < e.place.Place {
-				e.place = at
+		record := hashOf(it.ID)
+		for e := range l.entries(l.named, shown(id, record)) {
+			if e.elsewhere = e.viewer != viewer; !e.elsewhere && (e.owner == none || int32(it.Place) < e.place) {
+				take(e, it)
 			}
 		}
 		if r.Viewer == "" { // so many may be nobody
 			continue
 		}
-		for _, e := range l.met[shown{r.Viewer, it.ID}] {
-			if l.fits(e, r.Time) && (e.place == Place{} || e.nearer(r.Time, at)) {
-				e.place, e.when, has = at, r.Time, true
+		for e := range l.entries(l.met, shown(viewer, record)) {
+			if l.fits(e, r.Time) && (e.owner == none || l.nearer(e, r, it.Place)) {
+				take(e, it)
 			}
 		}
 	}
-	return has
+	if len(l.owners) > 2*len(l.all)+1000 {
+		l.sweep()
+	}
+}
+
+// entries are those of one key.
+func (l *Ledger) entries(in map[uint64]int32, k uint64) func(func(*entry) bool) {
+	return func(yield func(*entry) bool) {
+		for i, ok := in[k]; ok && i != none; i = l.all[i].before {
+			if !yield(&l.all[i]) {
+				return
+			}
+		}
+	}
+}
+
+// sweep forgets answers from which others have taken all, so that there are no more
+// than outcomes.
+func (l *Ledger) sweep() {
+	now, kept := make(map[int32]int32, len(l.all)), l.owners[:0:0]
+	for i := range l.all {
+		e := &l.all[i]
+		if e.owner == none {
+			continue
+		}
+		to, moved := now[e.owner]
+		if !moved {
+			to = int32(len(kept))
+			kept = append(kept, l.owners[e.owner])
+			now[e.owner] = to
+		}
+		e.owner = to
+	}
+	l.owners = kept
 }
 
 // fits reports whether an answer came early enough for an outcome, and not too
 // early.
 func (l *Ledger) fits(e *entry, t millrace.Time) bool {
-	after := time.Duration(e.At-t) * time.Millisecond
+	after := time.Duration(e.at-t) * time.Millisecond
 	return -Skew <= after && after <= l.window
 }
 
 // nearer reports whether an answer is to have the outcome that another has. Of
 // two at once, the one with the lesser id has it, however they come.
-func (e *entry) nearer(t millrace.Time, at Place) bool {
-	before, had := t <= e.At, e.when <= e.At
+func (l *Ledger) nearer(e *entry, r *exposure.Record, place int) bool {
+	has := &l.owners[e.owner]
+	before, had := r.Time <= e.at, has.at <= e.at
 	switch {
 	case before != had:
 		return before
-	case t != e.when:
-		return t > e.when == before
+	case r.Time != has.at:
+		return r.Time > has.at == before
 	}
-	return at.Answer < e.place.Answer || at.Answer == e.place.Answer && at.Place < e.place.Place
+	return r.ID < has.id || r.ID == has.id && int32(place) < e.place
 }
 
 // Settle ends the offers and returns what became of each item that something
 // did, in the order of the outcomes.
 func (l *Ledger) Settle() (map[Place][]Done, Report) {
 	done := map[Place][]Done{}
-	for _, e := range l.all {
+	for i := range l.all {
+		e := &l.all[i]
 		switch {
-		case e.place != Place{}:
+		case e.owner != none:
 			l.report.Attributed++
-			done[e.place] = count(done[e.place], &e.Outcome)
+			at := Place{l.owners[e.owner].id, int(e.place)}
+			done[at] = count(done[at], l.actions[e.action], e.at)
 		case e.elsewhere:
 			l.report.Elsewhere++
 		default:
@@ -184,13 +270,13 @@ func (l *Ledger) Settle() (map[Place][]Done, Report) {
 	return done, l.report
 }
 
-func count(all []Done, o *Outcome) []Done {
+func count(all []Done, action string, at millrace.Time) []Done {
 	for i := range all {
-		if d := &all[i]; d.Action == o.Action {
+		if d := &all[i]; d.Action == action {
 			d.Count++
-			d.First = min(d.First, o.At)
+			d.First = min(d.First, at)
 			return all
 		}
 	}
-	return append(all, Done{o.Action, 1, o.At})
+	return append(all, Done{action, 1, at})
 }

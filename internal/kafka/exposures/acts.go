@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -22,7 +23,7 @@ type ActsConfig struct {
 	Brokers                      kafka.Brokers
 	Exposures, Outcomes, Schemas string        // topics
 	AnswerField                  string        // of outcomes
-	Actions                      []string      // that are counted
+	Actions                      []string      // that are counted; nil: all
 	Named                        bool          // AnswerField is one that somebody has named, and has to be there
 	Window                       time.Duration // after an answer
 	From                         millrace.Time // of answers
@@ -34,8 +35,10 @@ type ActsConfig struct {
 //
 // Every outcome is looked at by two readings, the second for the answer that
 // was not written yet at the first; so who takes acts counts each once. Answers
-// are read anew as far back as the window reaches: that bounds the memory, by
-// the outcomes of one reading.
+// are read anew as far back as the window reaches, for at most 200,000 outcomes at
+// a time: that bounds the memory, however many there are. By the first of these
+// passages it is known who was shown anything, and the rest of the reading keeps
+// nothing of others.
 type Acts struct {
 	cfg          ActsConfig
 	id           kadm.TopicID    // of outcomes; zero: not known yet
@@ -43,16 +46,17 @@ type Acts struct {
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
 	newest       millrace.Time
+	most         int // outcomes that are looked for in one passage over the answers
 }
 
 // NewActs begins where answers of that time may have outcomes.
-func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}} }
+func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}, most: maxActs} }
 
 // Newest returns when the newest outcome was that has been read, whatever it belongs
 // to; 0: none was. One that is said to come later counts as of when it was read.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
-// maxActs is how many outcomes are looked for in one passage over the answers.
+// maxActs is [Acts.most], or less of tests.
 const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
@@ -99,7 +103,7 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 	if err != nil {
 		return err
 	}
-	ledger := outcome.NewLedger(a.cfg.Window)
+	ledger, met := outcome.NewLedger(a.cfg.Window), (*outcome.Met)(nil)
 	now := millrace.TimeOf(time.Now())
 	sound := a.Faults.N == 0
 	defer func() {
@@ -115,41 +119,47 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 			return nil
 		}
 		a.newest = max(a.newest, min(o.At, now))
-		if err := ledger.Add(o); err != nil || ledger.Len() < maxActs {
+		if a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action) || met != nil && met.Lacks(&o, a.cfg.Window) {
+			return nil
+		}
+		if err := ledger.Add(o); err != nil || ledger.Len() < a.most {
 			return err
 		}
-		full := ledger
-		ledger = outcome.NewLedger(a.cfg.Window)
-		return a.settle(ctx, full, take)
+		if from := a.since(ledger); met == nil || from < met.From() {
+			met = outcome.NewMet(from)
+			err = a.settle(ctx, ledger, met.Add, take)
+		} else {
+			err = a.settle(ctx, ledger, func(*exposure.Record) {}, take)
+		}
+		ledger.Reset()
+		return err
 	}); err != nil {
 		return err
 	}
 	if ledger.Len() == 0 {
 		return nil
 	}
-	return a.settle(ctx, ledger, take)
+	return a.settle(ctx, ledger, func(*exposure.Record) {}, take)
 }
 
-// settle finds the answers that outcomes belong to.
-func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, take func(*outcome.Act)) error {
-	from := max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
-	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, from)
+// since is from when on answers may have outcomes.
+func (a *Acts) since(ledger *outcome.Ledger) millrace.Time {
+	return max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
+}
+
+// settle finds the answers that outcomes belong to, and meets each that may have any.
+func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) error {
+	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {
 		return err
 	}
-	acts, err := ledger.Acts(func(offer func(*exposure.Record)) error {
+	return ledger.Acts(func(offer func(*exposure.Record)) error {
 		_, err := ReadSpan(ctx, shown, func(r *exposure.Record) {
 			if r.Time >= a.cfg.From {
+				meet(r)
 				offer(r)
 			}
 		})
 		return err
-	})
-	if err != nil {
-		return err
-	}
-	for i := range acts {
-		take(&acts[i])
-	}
-	return nil
+	}, take)
 }

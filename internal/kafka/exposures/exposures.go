@@ -146,7 +146,7 @@ func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposur
 func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
-	cl, err := kafka.NewClient(l.brokers, l.log, kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))
+	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))...)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,8 @@ func TestCreditOfAMillionClicks(t *testing.T) {
 				viewers.Add(ahead)
 			}
 		}
-		acts, err := ledger.Acts(func(take func(*exposure.Record)) error {
+		var acts []outcome.Act
+		err := ledger.Acts(func(take func(*exposure.Record)) error {
 			for _, x := range answers {
 				body, err := x.Append(nil)
 				if err != nil {
@@ -108,7 +109,7 @@ func TestCreditOfAMillionClicks(t *testing.T) {
 				take(read)
 			}
 			return nil
-		})
+		}, func(a *outcome.Act) { acts = append(acts, *a) })
 		if err != nil {
 			t.Fatal(err)
 		}

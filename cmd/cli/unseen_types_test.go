@@ -22,7 +22,7 @@ func TestTypesThatNoRecordHasAreTold(t *testing.T) {
 	feed := "feed define " + write("news.yaml", "name: news\nmodel: recency\ntypes: [post, nosuch]\n")
 	o.shows(feed, "!note") // before the first record
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`, `{"id":"b","author":"member:1","kind":"like","at":"2026-01-01T00:00:00Z"}`)
-	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC
+	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC + " --admin " + o.Admin
 	const says = "no record has the type nosuch; there are like, post\n"
 	const variant = "experiment fresher, draft: variant treatment sets types, and " + says
 	o.shows(feed, "note: "+says)

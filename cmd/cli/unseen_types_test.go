@@ -22,11 +22,15 @@ func TestTypesThatNoRecordHasAreTold(t *testing.T) {
 	feed := "feed define " + write("news.yaml", "name: news\nmodel: recency\ntypes: [post, nosuch]\n")
 	o.shows(feed, "!note") // before the first record
 	o.load(`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`, `{"id":"b","author":"member:1","kind":"like","at":"2026-01-01T00:00:00Z"}`)
-	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC + " --admin " + o.Admin
+	doctor := "doctor --brokers " + o.Kafka + " --grpc " + o.GRPC
 	const says = "no record has the type nosuch; there are like, post\n"
 	const variant = "experiment fresher, draft: variant treatment sets types, and " + says
 	o.shows(feed, "note: "+says)
 	o.shows("experiment define "+write("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "types: [post, nosuch]").Replace(clitest.Fresher)), "note: "+variant)
+	clitest.WaitFor(o.ctx, t, "nodes tell that they are not behind", func() bool {
+		_, err := o.run(doctor)
+		return err == nil
+	})
 	o.shows(doctor, "warn  feeds are whole          feed news: "+says, "warn  experiments are whole    "+variant)
 	o.shows("experiment list", variant)
 	o.shows("experiment stop fresher", "!note")

@@ -31,26 +31,11 @@ func someObjects(t testing.TB, n int) *cache.Timeline {
 		names = append(names, fmt.Sprint("o", i))
 	}
 	slices.Sort(names)
-	s := schemas.Features()
-	d, err := schemas.NewDecoder(s, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := column.New(s.Layout(), n, 0).Append()
+	var lines []string
 	for _, name := range names {
-		body, err := s.EncodeJSON(fmt.Appendf(nil, `{"entity":"member:1","subject":%q,"updated_at":1,"engagement":%s}`, name, name[1:]))
-		if err == nil {
-			err = d.Append(a, body)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		lines = append(lines, fmt.Sprintf(`{"entity":"member:1","subject":%q,"updated_at":1,"engagement":%s}`, name, name[1:]))
 	}
-	tl, err := cache.NewTimeline(millrace.MinTime, a.Slab())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tl
+	return timelineOf(t, schemas.Features(), lines...)
 }
 
 // A candidate is scored by the features of its object, as far as its entity

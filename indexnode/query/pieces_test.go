@@ -39,8 +39,8 @@ func reader(t testing.TB, s *schemas.Schema, feature string) *relevance.Model {
 	return m
 }
 
-// of returns one timeline of rows of a schema.
-func of(t testing.TB, s *schemas.Schema, lines ...string) *cache.Timeline {
+// timelineOf returns one timeline of rows of a schema.
+func timelineOf(t testing.TB, s *schemas.Schema, lines ...string) *cache.Timeline {
 	t.Helper()
 	d, err := schemas.NewDecoder(s, s)
 	if err != nil {
@@ -73,9 +73,9 @@ func TestWatchersAreToldWhatIsRead(t *testing.T) {
 	for i, text := range []string{"", "short", strings.Repeat("x", 1000)} {
 		lines = append(lines, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":%d,"object":"o","text":%q,"features":%s}`, i, asOf-1000+i, text, numbers(7)))
 	}
-	records := of(t, schemas.Activity(), lines...)
-	entity := of(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","updated_at":1,"embedding":%s}`, numbers(50)))
-	objects := of(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","subject":"o","updated_at":1,"embedding":%s}`, numbers(20)))
+	records := timelineOf(t, schemas.Activity(), lines...)
+	entity := timelineOf(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","updated_at":1,"embedding":%s}`, numbers(50)))
+	objects := timelineOf(t, schemas.Features(), fmt.Sprintf(`{"entity":"member:1","subject":"o","updated_at":1,"embedding":%s}`, numbers(20)))
 	for feature, want := range map[string]int{
 		`record.likes`:                                               0,
 		`size(record.text)`:                                          1005,
@@ -140,7 +140,7 @@ func BenchmarkReadings(b *testing.B) {
 			for i := range 10 {
 				lines = append(lines, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":%d,%s}`, i, asOf-1000+i, c.record))
 			}
-			records, m := of(b, s, lines...), reader(b, s, c.feature)
+			records, m := timelineOf(b, s, lines...), reader(b, s, c.feature)
 			w := new(readWatcher)
 			for b.Loop() {
 				q := New(Spec{To: millrace.MaxTime, AsOf: asOf, Limit: 10, Model: m, Viewer: viewer})

@@ -458,8 +458,12 @@ func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by cluste
 	events, err := s.Documents.History(ctx, of.Document)
 	name := of.Experiment.Name
 	for _, e := range slices.Backward(events) {
-		if e.What == cluster.Served && (strings.Contains(e.Who, ": paused "+name+": ") || strings.Contains(e.Who, "experiment "+name+": state running → paused")) {
+		switch {
+		case e.What != cluster.Served:
+		case strings.Contains(e.Who, ": paused "+name+": "), strings.Contains(e.Who, "experiment "+name+": state running → paused"):
 			return e, true, err
+		case strings.Contains(e.Who, "experiment "+name+": state paused → running"):
+			return by, false, err // it was paused since by a change of more than a note holds
 		}
 	}
 	return by, false, err

@@ -360,8 +360,29 @@ func TestDefinitionsStartNothingThatIsPaused(t *testing.T) {
 	if _, err := s.Define(t.Context(), "a", []byte(strings.Replace(string(running), "running", "paused", 1))); err != nil {
 		t.Error(err)
 	}
+	pausedBy := func() string {
+		st, err := s.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := st.Find("e")
+		if err != nil {
+			t.Fatal(err)
+		}
+		by, ok, err := s.PausedBy(t.Context(), &d)
+		if err != nil || !ok {
+			return ""
+		}
+		return by.Who
+	}
+	if by := pausedBy(); !strings.HasPrefix(by, s.Who+": experiment e: state running → paused") {
+		t.Errorf("paused by %q", by)
+	}
 	if _, err := s.Steer(t.Context(), "e", to(experiment.Running)); err != nil {
 		t.Error(err)
+	}
+	if by := pausedBy(); by != "" { // a pause of before
+		t.Errorf("started, and paused by %q", by)
 	}
 	all, err := s.Documents.History(t.Context(), "a")
 	if err != nil {

@@ -1,6 +1,7 @@
 package exposures
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,19 +37,25 @@ func TestActsWithoutSchemas(t *testing.T) {
 	}
 }
 
-// testActs: each reading goes on where the one before ended, and finds an answer
-// that comes after its outcome; what is no outcome is told; nothing is passed
-// over by a reading that fails.
-func testActs(t *testing.T, k kafkatest.Cluster) {
-	ctx := kafkatest.Deadline(t)
-	shown := k.Content + "-shown"
+// showing makes a topic of exposures, and publishes the schema of outcomes.
+func showing(t *testing.T, ctx context.Context, k kafkatest.Cluster, shown string, of *schemas.Schema) {
+	t.Helper()
 	kafkatest.Must(t, kafka.EnsureContentTopic(ctx, k.Brokers, shown, 3, nil))
 	registry, err := schemas.NewRegistry(nil, nil)
 	kafkatest.Must(t, err)
 	publisher, err := schemalog.Open(schemalog.Config{Brokers: k.Brokers, Topic: k.Topics.Schemas, Registry: registry})
 	kafkatest.Must(t, err)
 	defer publisher.Close()
-	kafkatest.Must(t, publisher.Publish(ctx, schemas.Activity()))
+	kafkatest.Must(t, publisher.Publish(ctx, of))
+}
+
+// testActs: each reading goes on where the one before ended, and finds an answer
+// that comes after its outcome; what is no outcome is told; nothing is passed
+// over by a reading that fails.
+func testActs(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	shown := k.Content + "-shown"
+	showing(t, ctx, k, shown, schemas.Activity())
 	p, err := kafka.NewProducer(k.Brokers, "", nil)
 	kafkatest.Must(t, err)
 	defer p.Close()

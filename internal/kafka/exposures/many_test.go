@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
-	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
 )
@@ -42,15 +41,9 @@ type deed struct {
 func acting(t *testing.T, ctx context.Context, k kafkatest.Cluster, answers []*exposure.Record, n int, next func(i int) deed) ActsConfig {
 	t.Helper()
 	shown := k.Content + "-shown"
-	kafkatest.Must(t, kafka.EnsureContentTopic(ctx, k.Brokers, shown, 3, nil))
-	registry, err := schemas.NewRegistry(nil, nil)
-	kafkatest.Must(t, err)
-	publisher, err := schemalog.Open(schemalog.Config{Brokers: k.Brokers, Topic: k.Topics.Schemas, Registry: registry})
-	kafkatest.Must(t, err)
-	defer publisher.Close()
 	schema, err := schemas.Parse([]byte(clicked))
 	kafkatest.Must(t, err)
-	kafkatest.Must(t, publisher.Publish(ctx, schema))
+	showing(t, ctx, k, shown, schema)
 	log, err := NewProducer(k.Brokers, shown, nil)
 	kafkatest.Must(t, err)
 	defer log.Close()

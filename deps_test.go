@@ -115,6 +115,7 @@ var homes = []home{
 	{Path: "google.golang.org/protobuf", In: []string{"api", "broker", "client", "indexnode", "internal/rpcerr", "internal/nodewire", "internal/oracle", "internal/minicluster", "cmd"}, Tests: []string{"schemas", "internal/permit", "internal/simulation"}, Why: "who speaks the wire; tests read back the Struct that schemas writes by hand, and call servers of nothing"},
 	{Path: "google.golang.org/genproto", In: []string{"internal/rpcerr"}, Why: "details of an error"},
 	{Path: "github.com/prometheus/client_golang", In: []string{"partitioner", "indexnode", "broker", "coordinator", "internal/admin", "internal/kafka", "internal/cluster", "internal/exposure", "internal/door", "internal/minicluster", "cmd"}, Tests: []string{"ops", "internal/permit", "internal/simulation"}, Why: "metrics of the roles; tests of alerts compare with them"},
+	{Path: "github.com/prometheus/common", In: []string{"cmd/cli/doctor"}, Why: "doctor reads the metrics of roles"},
 	{Path: "github.com/prometheus/client_model", Tests: []string{"partitioner", "indexnode", "broker", "coordinator", "internal"}, Why: "to read metrics back"},
 	{Path: "go.opentelemetry.io/otel", In: []string{"indexnode", "broker", "internal/tracing", "cmd"}, Tests: []string{"internal/minicluster"}, Why: "traces of the roles"},
 	{Path: "go.opentelemetry.io/otel/sdk", In: []string{"cmd"}, Tests: []string{"broker", "indexnode", "internal"}, Why: "who installs a provider of traces"},

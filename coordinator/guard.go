@@ -337,7 +337,7 @@ const (
 
 // unitsIn returns how many units are kept where there is so much memory, which may be
 // unknown: 0. They have a third. What else a coordinator holds, with what it reads of
-// outcomes, takes some 150 MB however much there is.
+// outcomes, needs less than 100 MB however much there is.
 func unitsIn(bytes int64) int {
 	if bytes == 0 {
 		return maxUnits

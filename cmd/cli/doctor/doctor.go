@@ -9,11 +9,12 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/spf13/cobra"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -152,7 +153,7 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 		asked.Go(func() {
 			metrics, err := askAdmin(ctx, addr, "/metrics", 16<<20)
 			if err != nil {
-				warnings[i] = fmt.Sprintf("%s: its metrics cannot be read, and what it goes by is not known: %s", addr, display.FaultText(err))
+				warnings[i] = unknown(addr, err)
 				return
 			}
 			faults[i], warnings[i] = hears(addr, metrics, time.Now())
@@ -172,35 +173,37 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 	return strings.Join(d.ports, ", "), nil
 }
 
+func unknown(addr string, err error) string {
+	return fmt.Sprintf("%s: its metrics cannot be read, and what it goes by is not known: %s", addr, display.FaultText(err))
+}
+
 // hears says by a role's metrics what it has not heard of etcd, and what it could not
 // keep.
 func hears(addr, metrics string, now time.Time) (fault, warning string) {
-	longest, of, oldest, unwritten := 0.0, []string(nil), 0.0, 0.0
-	for line := range strings.Lines(metrics) {
-		end := strings.LastIndexByte(line, ' ')
-		if end < 0 {
-			continue
-		}
-		seconds, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64)
-		if err != nil || seconds <= 0 {
-			continue
-		}
-		name, labels, _ := strings.Cut(line[:end], "{")
-		switch name {
-		case "millrace_cluster_fault_seconds":
-			longest = max(longest, seconds)
-			of = append(of, strings.TrimSuffix(strings.TrimPrefix(labels, `of="`), `"}`))
-		case "millrace_cluster_from_disk_seconds":
-			oldest = max(oldest, seconds)
-		case "millrace_cluster_unwritten_seconds":
-			unwritten = seconds
-		}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(metrics))
+	if err != nil {
+		return "", unknown(addr, err)
 	}
+	most := func(name string) (seconds float64, of []string) {
+		for _, m := range families[name].GetMetric() {
+			if x := m.GetGauge().GetValue() + m.GetUntyped().GetValue(); x > 0 {
+				seconds = max(seconds, x)
+				for _, l := range m.GetLabel() {
+					of = append(of, l.GetValue())
+				}
+			}
+		}
+		return seconds, of
+	}
+	longest, of := most("millrace_cluster_fault_seconds")
+	oldest, _ := most("millrace_cluster_from_disk_seconds")
+	unwritten, _ := most("millrace_cluster_unwritten_seconds")
 	ago := func(seconds float64) string {
 		d := time.Duration(seconds * float64(time.Second))
 		return fmt.Sprintf("%s (%s ago)", now.Add(-d).UTC().Format(time.RFC3339), d.Round(time.Second))
 	}
-	if len(of) > 0 {
+	if longest > 0 {
 		slices.Sort(of)
 		fault = fmt.Sprintf("%s: goes since %s by the last good state of %s: it has not heard of etcd since, or cannot take over what etcd holds", addr, ago(longest), strings.Join(of, ", "))
 		if oldest > 0 {

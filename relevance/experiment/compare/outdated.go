@@ -16,13 +16,16 @@ import (
 // was frozen too. One that still goes by an older one then has lost the way to etcd.
 const TakenOverWithin = 15 * time.Second
 
+// maxBrokers bounds the brokers that are named: whoever may write exposures makes names.
+const maxBrokers = 20
+
 // Outdated counts the answers of an experiment that are of an older definition than the
 // one that it has, though brokers should have taken that over.
 type Outdated struct {
 	name, checksum string
 	runs           bool // else nobody deals its variants
 	from           millrace.Time
-	brokers        map[string]int64
+	brokers        map[string]int64 // by name, of the first maxBrokers
 	last           millrace.Time
 }
 
@@ -38,7 +41,9 @@ func (o *Outdated) Add(r *exposure.Record) {
 	}
 	for i := range r.Experiments {
 		if e := &r.Experiments[i]; e.Experiment == o.name && e.Checksum != "" && (e.Checksum != o.checksum || !o.runs) {
-			o.brokers[r.Broker]++
+			if _, known := o.brokers[r.Broker]; known || len(o.brokers) < maxBrokers {
+				o.brokers[r.Broker]++
+			}
 			o.last = max(o.last, r.Time)
 		}
 	}

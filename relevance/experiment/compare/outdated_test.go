@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -39,5 +40,13 @@ func TestOutdatedNamesTheBroker(t *testing.T) {
 		if says != "" {
 			t.Errorf("%s: %q", name, says)
 		}
+	}
+	// Whoever writes exposures makes names of brokers without end.
+	o := NewOutdated(experiment.Defined{Checksum: "new", Experiment: experiment.Experiment{Name: "e"}}, placed)
+	for i := range 1000 {
+		o.Add(&exposure.Record{Time: millrace.TimeOf(time.Now()), Broker: fmt.Sprint(i), Experiments: []exposure.Experiment{{Experiment: "e", Checksum: "old"}}})
+	}
+	if n := len(o.brokers); n != maxBrokers {
+		t.Errorf("%d brokers are kept", n)
 	}
 }

@@ -54,6 +54,7 @@ type condemner struct {
 type condemned struct {
 	why  string
 	told bool // the cluster says so too
+	seen time.Time
 }
 
 // evidence counts questions in a row that speak against a model.
@@ -110,7 +111,7 @@ func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) 
 	fresh, why := false, fmt.Sprintf(format, args...)
 	c.change(func(all map[relevance.ID]condemned) {
 		if _, is := all[id]; !is {
-			all[id], fresh = condemned{why: why}, true
+			all[id], fresh = condemned{why: why, seen: time.Now()}, true
 		}
 	})
 	if !fresh {
@@ -286,7 +287,8 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 	return true // a model that every binary has ranks in its place
 }
 
-// dropped forgets a version, of which the cluster is told nothing any more.
+// dropped forgets a version, of which the cluster is told nothing any more, or that was
+// released before it was told.
 func (c *condemner) dropped(id relevance.ID) {
 	c.forget(id)
 	c.change(func(all map[relevance.ID]condemned) { delete(all, id) })
@@ -332,7 +334,7 @@ func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
 			}
 		}
 		for v, x := range says {
-			all[relevance.ID(v)] = condemned{x.Why, true}
+			all[relevance.ID(v)] = condemned{why: x.Why, told: true}
 		}
 	})
 }
@@ -341,9 +343,15 @@ func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
 func (c *condemner) tell(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
-		if !x.told {
-			errs = append(errs, all.Condemn(ctx, models, cluster.Version(id), x.why, string(c.node.cfg.ID)))
+		if x.told {
+			continue
 		}
+		err := all.Condemn(ctx, models, cluster.Version(id), x.why, string(c.node.cfg.ID), x.seen)
+		if errors.Is(err, cluster.ErrReleased) {
+			c.dropped(id)
+			continue
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

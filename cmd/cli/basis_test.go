@@ -132,7 +132,7 @@ func TestBasisOfAnExperiment(t *testing.T) {
 	must("model", "push", s.RatePack("2", "likes"), "--serve", "--timeout", "1m")
 	becomes("another version", last("model"), "model rate came to version 2", []int64{3, 4}, "2")
 	s.Check(s.Models.Settle(t.Context()))
-	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][1], "it panicked", "n1"))
+	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][1], "it panicked", "n1", time.Now()))
 	becomes("one that is condemned", last("model"), "model rate came to version 1", []int64{3, 4}, "1")
 	s.NewsAt("model: recency\n")
 	becomes("back", last("feed"), "feed news came to its version 1, which changed the model of control", []int64{1}, "1")

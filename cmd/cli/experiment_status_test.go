@@ -66,7 +66,7 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 			must("model", "push", s.RatePack("2", "clicks"), "--timeout", "1m")
 			must("experiment", "define", s.File("ranking.yaml", ramped))
 			bad, _ := s.Models.Served("rate")
-			s.Check(s.Failed.Condemn(t.Context(), s.Models, bad, "it panicked", "n1"))
+			s.Check(s.Failed.Condemn(t.Context(), s.Models, bad, "it panicked", "n1", time.Now()))
 			s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)

@@ -170,7 +170,9 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		}
 	}
 	versions := s.Models.All()["rate"]
-	condemn := func(i int) { s.Check(s.Failed.Condemn(t.Context(), s.Models, versions[i], "it panicked", "n1")) }
+	condemn := func(i int) {
+		s.Check(s.Failed.Condemn(t.Context(), s.Models, versions[i], "it panicked", "n1", time.Now()))
+	}
 	says("", "")
 	condemn(2)
 	says("", "rate 3, by which its pages are ranked, is condemned")

@@ -62,7 +62,7 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 	} {
 		name := fmt.Sprint("fresher", i)
 		must("feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
-		s.Check(s.Failed.Condemn(t.Context(), s.Models, rate2, "it panicked", "n1"))
+		s.Check(s.Failed.Condemn(t.Context(), s.Models, rate2, "it panicked", "n1", time.Now()))
 		define := func() string {
 			return must("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(clitest.Fresher)))
 		}
@@ -136,7 +136,7 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: serve  3") {
 		t.Errorf("its history:\n%s", out)
 	}
-	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][2], "it panicked", "n1"))
+	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][2], "it panicked", "n1", time.Now()))
 	push(4)
 	serves(4)
 	must("experiment", "stop", "fresher")

@@ -102,9 +102,14 @@ func (d *Condemned) Changed() <-chan struct{} { return d.state.changed() }
 // errSaid ends a change of what is said already.
 var errSaid = errors.New("cluster: it is said already")
 
-// Condemn says of a version of models that it is not to be asked for. The first
-// reason stays, and the history keeps it, and who gave it.
-func (d *Condemned) Condemn(ctx context.Context, models *Artefacts, v Version, why, who string) error {
+// ErrReleased is that a version was released after what speaks against it was seen.
+var ErrReleased = errors.New("cluster: the version was released since")
+
+// Condemn says of a version of models that it is not to be asked for, for what was seen
+// of it then. The first reason stays, and the history keeps it, and who gave it. The
+// error is [ErrReleased] if somebody has released it since: who is late does not undo
+// that.
+func (d *Condemned) Condemn(ctx context.Context, models *Artefacts, v Version, why, who string, seen time.Time) error {
 	why = strings.ToValidUTF8(why[:min(len(why), maxWhyBytes)], "")
 	by := func(body string) (string, error) {
 		all, err := parseCondemned(body)
@@ -122,6 +127,9 @@ func (d *Condemned) Condemn(ctx context.Context, models *Artefacts, v Version, w
 		e, ok := l.find(v.Sum)
 		if !ok || e.Version != v.Version {
 			return unchanged, nil // it was dropped: there is nothing to ask for
+		}
+		if slices.ContainsFunc(l.History, func(e Event) bool { return e.What == Released && e.Sum == v.Sum && e.When.After(seen) }) {
+			return unchanged, ErrReleased
 		}
 		l.note(Failed, e, who+": "+why)
 		return edit{made: true, with: &With{d.docs, v.Name, by}}, nil

@@ -1,9 +1,11 @@
 package cluster_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -29,8 +31,8 @@ func TestCondemned(t *testing.T) {
 	}
 	first, second := version(1), version(2)
 	await(t, "the other hears of it", same.Changed, func() bool { return same.Has(second) })
-	check(t, a.Condemn(t.Context(), models, first, "it panicked", "n1"))
-	check(t, b.Condemn(t.Context(), same, first, "it is slow", "n2"))
+	check(t, a.Condemn(t.Context(), models, first, "it panicked", "n1", time.Now()))
+	check(t, b.Condemn(t.Context(), same, first, "it is slow", "n2", time.Now()))
 	if x := b.Current()[first]; x.Why != "it panicked" || x.Who != "n1" || x.When.IsZero() || a.Why(first) != "it panicked" || a.Why(second) != "" {
 		t.Errorf("%+v", x)
 	}
@@ -46,18 +48,44 @@ func TestCondemned(t *testing.T) {
 	}
 	// A version that is dropped is not to be asked for anyway.
 	gone := cluster.Version{Name: "likes", Version: "0", Sum: strings.Repeat("0", 64)}
-	check(t, a.Condemn(t.Context(), models, gone, "it panicked", "n1"))
+	check(t, a.Condemn(t.Context(), models, gone, "it panicked", "n1", time.Now()))
 	const most = 64
 	var last cluster.Version
 	for n := range most + 3 {
 		last = version(n)
-		check(t, a.Condemn(t.Context(), models, last, strings.Repeat("x", 1000), "n1"))
+		check(t, a.Condemn(t.Context(), models, last, strings.Repeat("x", 1000), "n1", time.Now()))
 	}
 	if all := a.Current(); len(all) != most || a.Why(first) != "" || a.Why(gone) != "" || len(a.Why(last)) != 300 {
 		t.Errorf("%d are kept", len(all))
 	}
-	if err := a.Condemn(t.Context(), models, cluster.Version{Name: "a/b", Version: "1", Sum: "x"}, "", ""); err == nil {
+	if err := a.Condemn(t.Context(), models, cluster.Version{Name: "a/b", Version: "1", Sum: "x"}, "", "", time.Now()); err == nil {
 		t.Error("a name that is none")
+	}
+}
+
+// Who tells late of what was seen before a release does not undo it; what is seen after
+// it counts.
+func TestAReleaseIsNotUndoneByWhoIsLate(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	c := etcd.open("")
+	all, err := c.Condemned(t.Context())
+	check(t, err)
+	models, err := c.Artefacts(t.Context(), "models")
+	check(t, err)
+	v, _, err := models.Publish(t.Context(), "likes", "1", []byte("1"), "ann")
+	check(t, err)
+	seen := time.Now()
+	check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1", seen))
+	time.Sleep(2 * time.Millisecond)
+	check(t, all.Release(t.Context(), models, v, "ann"))
+	if err := all.Condemn(t.Context(), models, v, "it panicked", "n2", seen); !errors.Is(err, cluster.ErrReleased) || all.Why(v) != "" {
+		t.Errorf("%v, %q", err, all.Why(v))
+	}
+	time.Sleep(2 * time.Millisecond)
+	check(t, all.Condemn(t.Context(), models, v, "it panicked again", "n2", time.Now()))
+	if why := all.Why(v); why != "it panicked again" {
+		t.Errorf("%q", why)
 	}
 }
 
@@ -76,7 +104,7 @@ func TestCondemnedBesideAMalformedDocument(t *testing.T) {
 		return v
 	}
 	for _, v := range []cluster.Version{version("a", 1), version("b", 1), version("b", 2)} {
-		check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1"))
+		check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1", time.Now()))
 	}
 	docs, err := c.Documents(t.Context(), "condemned")
 	check(t, err)
@@ -104,7 +132,7 @@ func TestReleasesAreKept(t *testing.T) {
 	gone, _, err := models.Publish(t.Context(), "likes", "0", []byte("none"), "ann")
 	check(t, err)
 	for _, bad := range []cluster.Version{v, gone} {
-		check(t, all.Condemn(t.Context(), models, bad, "it panicked", "n1"))
+		check(t, all.Condemn(t.Context(), models, bad, "it panicked", "n1", time.Now()))
 	}
 	check(t, models.Drop(t.Context(), gone, nil, "ann"))
 	refused(t, all.Release(t.Context(), models, gone, "bob"), cluster.ErrNoVersion, "")

@@ -535,7 +535,7 @@ func TestCondemnedVersions(t *testing.T) {
 	bad, _ := s.models.Served("likes")
 	condemn := func() {
 		t.Helper()
-		s.Check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1"))
+		s.Check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1", time.Now()))
 	}
 	listed := func() string {
 		t.Helper()
@@ -584,7 +584,7 @@ func TestCondemnedVersions(t *testing.T) {
 	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
 		t.Errorf("the version that ranks in its place: %v", err)
 	}
-	s.Check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2"))
+	s.Check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2", time.Now()))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
 	}
@@ -601,7 +601,7 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 	}
 	for _, v := range s.models.All()["likes"] {
 		if v.Version != "1" {
-			s.Check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1"))
+			s.Check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1", time.Now()))
 		}
 	}
 	for i := range 31 { // 32 are kept

@@ -79,13 +79,14 @@ func (s *Stage) Check(err error) {
 	}
 }
 
-// Answer lets a node answer every version as it comes, until the test ends.
-func (s *Stage) Answer(id millrace.NodeID, refuse func(v cluster.Version) string) {
-	s.AnswerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
+// Answer lets a node answer every version as it comes, until the test ends or stop has
+// returned.
+func (s *Stage) Answer(id millrace.NodeID, refuse func(v cluster.Version) string) (stop func()) {
+	return s.AnswerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
 }
 
 // AnswerAs is answer of a node that tells more.
-func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) {
+func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -108,7 +109,9 @@ func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.
 			}
 		}
 	}()
-	s.Cleanup(func() { cancel(); <-done })
+	stop = func() { cancel(); <-done }
+	s.Cleanup(stop)
+	return stop
 }
 
 // Admits is what a node has against a version that it admits.

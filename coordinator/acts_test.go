@@ -95,7 +95,9 @@ func TestOutcomesAreReadSoonAfterKafkaIsBack(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); g.readActs(ctx) }()
 		time.Sleep(87*time.Second + 500*time.Millisecond)
+		g.mu.Lock()
 		says := w.acts.blind(&experiment.Guards{More: map[string]float64{"click": 2}}, 1)
+		g.mu.Unlock()
 		<-done
 		if len(away.served) == 0 || away.served[0].Sub(away.back) > 15*time.Second {
 			t.Errorf("back at %v, and read at %v", away.back, away.served)

@@ -63,8 +63,8 @@ each other and have none; what a viewer prefers in all may change.
 An experiment with guards is looked at by the coordinator that leads: what it
 waits for, and how old its evidence is, comes first, out of etcd; NOT WATCHED says
 that no guard sees what is shown, or what viewers do, and why. Each step that it
-took, with what it was decided by, comes behind the comparison. Last comes what
-"feed shadows" says of its feeds, of those that have shadows. A Kafka that does not
+took, with what it was decided by, comes behind the comparison. Last comes a line
+for each shadow of its feeds; "feed shadows" says all of it. A Kafka that does not
 answer for ten seconds ends the command with an error, and what is known is told.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
@@ -211,7 +211,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		printDecisions(w, trail)
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
-			if err := writeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
+			if err := summarizeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
 				return err
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,6 +139,30 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 	}
 	if beyond > 0 {
 		display.Printf(w, "\n%d rankings are of pairs beyond those that are told apart\n", beyond)
+	}
+	return nil
+}
+
+// summarizeShadows writes a row for each report, and which command has all of it.
+func summarizeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
+	t := display.NewTable(w)
+	t.Printf("SHADOW\tOF\tFEED\tANSWERS\tOVERLAP AT 10\tAT LIMIT\tRBO\tTAU-B\tOTHER AUTHORS\tNS A CANDIDATE\n")
+	var feeds []string
+	for i := range reports {
+		r := &reports[i]
+		if !slices.Contains(feeds, r.Feed) {
+			feeds = append(feeds, r.Feed)
+		}
+		t.Printf("%s %s\t%s\t%s\t%d\t%.3g\t%.3g\t%.3g\t%s\t%s\t%.4g (served %.4g)\n", r.Shadow, r.Version, r.Model, r.Feed, r.Answers, r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift), r.ShadowCost.Nanos, r.ServedCost.Nanos)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if beyond > 0 {
+		display.Printf(w, "%d rankings are of pairs beyond those that are told apart\n", beyond)
+	}
+	for _, feed := range feeds {
+		display.Printf(w, "scores, types, authors and features of its shadows: millrace feed shadows %s\n", feed)
 	}
 	return nil
 }

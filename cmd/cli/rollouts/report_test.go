@@ -113,3 +113,22 @@ func TestAges(t *testing.T) {
 		}
 	}
 }
+
+// A status has a row for each shadow, and says where the rest of it is.
+func TestShadowsInARow(t *testing.T) {
+	tau := 0.25
+	report := func(feed, model string) shadow.Report {
+		return shadow.Report{Pair: shadow.Pair{Feed: feed, Model: "plain", Shadow: model, Version: "7"}, Answers: 12, Overlap10: 0.5, Overlap: 0.75, RBO: 0.625, Tau: &tau, AuthorShift: 0.125, ServedCost: shadow.Cost{Nanos: 40}, ShadowCost: shadow.Cost{Nanos: 80}}
+	}
+	var b strings.Builder
+	if err := summarizeShadows(&b, []shadow.Report{report("home", "next"), report("home", "other"), report("town", "next")}, 3); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(b.String(), "\n")
+	if len(lines) != 8 || strings.Join(strings.Fields(lines[1]), " ") != "next 7 plain home 12 0.5 0.75 0.625 0.25 12.5% 80 (served 40)" {
+		t.Fatalf("%s", &b)
+	}
+	if want := "3 rankings are of pairs beyond those that are told apart\nscores, types, authors and features of its shadows: millrace feed shadows home\nscores, types, authors and features of its shadows: millrace feed shadows town\n"; strings.Join(lines[4:], "\n") != want {
+		t.Errorf("%q", lines[4:])
+	}
+}

@@ -1,0 +1,40 @@
+package cluster
+
+import "testing"
+
+// The table in DESIGN.md, line by line.
+func TestAgeOfADocument(t *testing.T) {
+	first := keyspace{1, "aaaaaaaa11111111"}
+	second := keyspace{2, "aaaaaaaa22222222"} // of its restoration
+	third := keyspace{3, "aaaaaaaa33333333"}
+	anew := keyspace{2, "bbbbbbbb22222222"}
+	other := keyspace{1, "bbbbbbbb11111111"}
+	back := func(of keyspace, at int64) *setback { return &setback{At: at, Generation: of.Generation} }
+	for _, c := range []struct {
+		what       string
+		has, knows keyspace
+		found      *setback
+		now, kept  int64 // revisions of the document
+		want       age
+	}{
+		{"an older one", second, second, nil, 6, 7, ofBackup},
+		{"an older one, found so", second, second, back(second, 6), 6, 7, ofBackup},
+		{"a newer one", second, second, nil, 8, 7, since},
+		{"another by the same revision", second, second, nil, 7, 7, since},
+		{"one written since it was found", second, second, back(second, 5), 6, 7, since},
+		{"one of before a restoration", first, second, back(second, 9), 9, 7, ofBackup},
+		{"one of before a restoration, that nobody has found", first, second, nil, 9, 7, ofBackup},
+		{"one of before a restoration, where only an earlier return was found", first, second, back(first, 5), 9, 7, ofBackup},
+		{"one of before a restoration, written since that was found", first, second, back(second, 8), 9, 7, since},
+		{"one of before two restorations, written since that was found", first, third, back(third, 8), 9, 7, since},
+		{"one of an etcd that has begun anew", anew, second, nil, 6, 7, since},
+		{"one of a later restoration", third, second, nil, 6, 7, unsure},
+		{"one of a lower generation of others", other, second, nil, 6, 7, unsure},
+		{"one of a keyspace without a name", keyspace{}, second, nil, 6, 7, unsure},
+	} {
+		s := &snapshot{keyspace: c.has, setback: c.found}
+		if got := s.ageOf(value{version: c.now}, Document{Version: c.kept}, origin{Keyspace: c.knows}); got != c.want {
+			t.Errorf("%s: %d, want %d", c.what, got, c.want)
+		}
+	}
+}

@@ -310,27 +310,44 @@ func featureText(v any) string {
 }
 
 // Complete fills in the features and the score that the model gives a row with
-// a record: for somebody who knows what they should be to check.
+// a record: for somebody who knows what they should be to check. What a row has of
+// them stays: it may be the word of the library that trained the model.
 func (m *Model) Complete(row *Golden, schemas Schemas) error {
+	if row.Features != nil && row.Score != nil {
+		return nil
+	}
 	got, err := m.explainer().explain(row, schemas, typed)
 	if err != nil {
 		return err
 	}
-	row.Features = map[string]any{}
-	for _, f := range got.Features {
-		if x, ok := f.Value.(float64); ok && !hasValue(x) {
-			if math.IsInf(x, 0) {
-				return m.infinite(f)
-			}
-			row.Features[f.Name] = nil
-			continue
+	if row.Features == nil { // else one that is left out is missing
+		if row.Features, err = m.written(got); err != nil {
+			return err
 		}
-		row.Features[f.Name] = f.Value
 	}
-	if row.Score = &got.Score; !hasValue(got.Score) {
-		return fmt.Errorf("the score is %v", got.Score)
+	if row.Score == nil {
+		row.Score = &got.Score
+	}
+	if !hasValue(*row.Score) {
+		return fmt.Errorf("the score is %v", *row.Score)
 	}
 	return nil
+}
+
+// written are the features of a row as JSON has them.
+func (m *Model) written(of Explanation) (map[string]any, error) {
+	features := map[string]any{}
+	for _, f := range of.Features {
+		if x, ok := f.Value.(float64); ok && !hasValue(x) {
+			if math.IsInf(x, 0) {
+				return nil, m.infinite(f)
+			}
+			features[f.Name] = nil
+			continue
+		}
+		features[f.Name] = f.Value
+	}
+	return features, nil
 }
 
 // Vector returns what the spec's expressions make of a row's record, in the

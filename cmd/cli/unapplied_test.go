@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,9 +87,9 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 	}
 }
 
-// A push that changes what a variant of a running experiment is ranked by waits for
-// --serve, unless what serves is condemned. It says who uses the model, and the history
-// of the experiment when it changed.
+// A push or rollback that changes what a variant of a running experiment is ranked by
+// waits for --serve, unless what serves is condemned. It says who uses the model, and the
+// history of the experiment when it changed.
 func TestPushUnderARunningExperiment(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
@@ -130,13 +131,25 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 		t.Errorf("with --serve:\n%s", out)
 	}
 	serves(3)
-	if out := must("model", "rollback", "rate"); !strings.Contains(out, "note: "+changes) {
-		t.Errorf("a rollback:\n%s", out)
+	back := []string{"model", "rollback", "rate"}
+	for _, args := range [][]string{back, append(slices.Clone(back), "--apply", "--yes")} {
+		if out, err := s.run(args...); err == nil || !strings.Contains(err.Error(), "experiment: "+changes+"; pause or stop it first, or add --serve") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
 	}
-	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: serve  3") {
+	serves(3)
+	if out := must(append(slices.Clone(back), "--serve", "--apply", "--yes")...); !strings.Contains(out, "note: "+changes+"; its evidence begins anew then") {
+		t.Errorf("a rollback with --serve:\n%s", out)
+	}
+	serves(2)
+	push(3, "--serve")
+	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: rollback  2") {
 		t.Errorf("its history:\n%s", out)
 	}
 	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][2], "it panicked", "n1", time.Now()))
+	if out := must(back...); strings.Contains(out, "changes") {
+		t.Errorf("a rollback from what is condemned:\n%s", out)
+	}
 	push(4)
 	serves(4)
 	must("experiment", "stop", "fresher")

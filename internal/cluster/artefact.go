@@ -113,7 +113,7 @@ func (a *Artefacts) follow() {
 		}
 		next[name] = l
 		if l.bad != nil {
-			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.kind, name, l.bad))
+			fault = errors.Join(fault, fmt.Errorf("cluster: %s %s: %w", a.one(), name, l.bad))
 		}
 	}
 	a.forget(old, next)
@@ -210,7 +210,7 @@ func (a *Artefacts) Names() []string { return slices.Sorted(maps.Keys(a.All())) 
 func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
 	l, err := a.read(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: history of %s %s: %w", a.kind, name, err)
+		return nil, fmt.Errorf("cluster: history of %s %s: %w", a.one(), name, err)
 	}
 	if len(l.History) == 0 {
 		return nil, a.unknown(name, "")
@@ -279,9 +279,9 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 
 func (a *Artefacts) otherBytes(v Version, is string, have edition) error {
 	if is == "" || is == v.Sum {
-		return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.kind, v, have.Version)
+		return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "publish it under that version", "%s %s has the bytes of version %s", a.one(), v, have.Version)
 	}
-	return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.kind, v, is, v.Sum)
+	return refuse(ErrOtherBytes, millrace.ReasonInvalid, "version", "give it another version", "%s %s has the checksum %.12s, and this is %.12s: a version never changes", a.one(), v, is, v.Sum)
 }
 
 // Serve lets a version serve. If expect is not nil, it gives [ErrMoved] when
@@ -372,7 +372,7 @@ func (a *Artefacts) Rollback(ctx context.Context, name, who string) (v Version, 
 func (a *Artefacts) RollsBackTo(ctx context.Context, name string) (Version, error) {
 	l, err := a.read(ctx, name)
 	if err != nil {
-		return Version{}, fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		return Version{}, fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 	}
 	return a.before(l, name)
 }
@@ -404,7 +404,7 @@ func (a *Artefacts) Drop(ctx context.Context, v Version, uses func(v Version, se
 func (a *Artefacts) MayDrop(ctx context.Context, v Version, uses func(v Version, serves bool) []string) (int, error) {
 	l, err := a.read(ctx, v.Name)
 	if err != nil {
-		return 0, fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
+		return 0, fmt.Errorf("cluster: %s %s: %w", a.one(), v, err)
 	}
 	e, err := a.droppable(l, v, uses)
 	return e.Bytes, err
@@ -419,11 +419,11 @@ func (a *Artefacts) droppable(l *ledger, v Version, uses func(v Version, serves 
 	serves := l.Serving == e.Sum
 	if uses != nil {
 		if by := uses(v, serves); len(by) > 0 {
-			return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %v", a.kind, v, by)
+			return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "let these use another first", "%s %s is in use by %s", a.one(), v, strings.Join(by, ", "))
 		}
 	}
 	if serves && len(l.Versions) > 1 {
-		return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.kind, v)
+		return e, refuse(ErrInUse, millrace.ReasonInvalid, "version", "serve another version first, or roll back", "%s %s serves", a.one(), v)
 	}
 	return e, nil
 }
@@ -469,7 +469,7 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 	for range maxChanges {
 		l, err := a.read(ctx, name)
 		if err != nil {
-			return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 		}
 		next := l.clone()
 		did, err := by(next)
@@ -478,14 +478,14 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 		}
 		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
-			return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 		}
 		if at > 0 {
 			a.await(ctx, name, at)
 			return nil
 		}
 	}
-	return fmt.Errorf("cluster: %s %s: its bytes are not in etcd, or others change it all the time; publish it again", a.kind, name)
+	return fmt.Errorf("cluster: %s %s: its bytes are not in etcd, or others change it all the time; publish it again", a.one(), name)
 }
 
 // read returns a name's ledger as etcd has it, an empty one if there is none.
@@ -521,7 +521,7 @@ func (a *Artefacts) Unreadable(ctx context.Context, name string) (why, err error
 	}
 	l, err := a.readRaw(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		return nil, fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 	}
 	return l.bad, nil
 }
@@ -531,7 +531,7 @@ func (a *Artefacts) Unreadable(ctx context.Context, name string) (why, err error
 func (a *Artefacts) DropUnreadable(ctx context.Context, name, who string) error {
 	l, err := a.readRaw(ctx, name)
 	if err != nil {
-		return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 	}
 	if l.bad == nil {
 		return nil // somebody has mended it
@@ -541,7 +541,7 @@ func (a *Artefacts) DropUnreadable(ctx context.Context, name, who string) error 
 	at, err := a.commit(ctx, name, next, edit{made: true})
 	switch {
 	case err != nil:
-		return fmt.Errorf("cluster: %s %s: %w", a.kind, name, err)
+		return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
 	case at == 0:
 		return refuse(ErrMoved, millrace.ReasonInvalid, "name", "look at it and try again", "somebody else has changed %s of the %s at the same time", name, a.kind)
 	}

@@ -109,11 +109,11 @@ func TestArtefactPointerMoves(t *testing.T) {
 	check(t, a.Drop(ctx, v[2], nil, "bob"))
 	uses := func(_ cluster.Version, serves bool) []string {
 		if serves {
-			return []string{"feed likely"}
+			return []string{"feed likely", "experiment fresher"}
 		}
 		return nil
 	}
-	refused(t, a.Drop(ctx, v[1], uses, "bob"), cluster.ErrInUse, "feed likely")
+	refused(t, a.Drop(ctx, v[1], uses, "bob"), cluster.ErrInUse, "model likes 2 is in use by feed likely, experiment fresher")
 	check(t, a.Drop(ctx, v[1], nil, "bob"))
 	if _, ok := a.Served("likes"); ok {
 		t.Error("what was dropped serves")

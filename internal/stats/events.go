@@ -30,7 +30,10 @@ const rateConcentration = 8
 // equal rates. It is the test of inhomogeneous Bernoulli processes by Lindon and
 // Malek 2022, with a beta prior around equal rates: exact at every
 // count, and also when the rate of both arms rises and falls with the hour, as
-// when a backend fails, because only the split of the events is asked.
+// when a backend fails, because only the split of the events is asked. So it is
+// when units come first and have their events later, where Difference of both
+// shares is not. Where most units have the event, it takes several times the units
+// that Difference takes.
 //
 // The events are units that had one, each counted once. Share is the part of
 // both arms' units that the assignment gives to the variant, in (0, 1): 1/2

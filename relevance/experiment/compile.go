@@ -448,11 +448,21 @@ func (c *compiler) checkParameters(e *compiled) {
 						wayOut = "stop that one first, or leave it out of one"
 					}
 					c.faultf(e.at, ".variants", wayOut,
-						"%s of feed %s is set by experiment %s of layer %s%s too", parameter, name, first.Name, first.Layer, c.in(first.at))
+						"%s by experiment %s of layer %s%s too", first.sets(parameter, name), first.Name, first.Layer, c.in(first.at))
 				}
 			}
 		}
 	}
+}
+
+// sets says that the experiment sets a parameter of a feed: of what ranks, whether
+// that is another model, or weights alone.
+func (e *compiled) sets(parameter Parameter, feed string) string {
+	ranks := func(v Variant) bool { return v.Set.Model != "" || v.Set.Interleave != nil }
+	if parameter == OfModel && !slices.ContainsFunc(e.Variants, ranks) {
+		return fmt.Sprintf("weights of the model of feed %s are set", feed)
+	}
+	return fmt.Sprintf("%s of feed %s is set", parameter, feed)
 }
 
 // Parameter is what a variant can set of a feed. Model, interleave and weights

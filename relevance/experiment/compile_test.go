@@ -72,6 +72,12 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	compile(t, shown, second, third)
+	// Of one that sets weights alone, they are named.
+	a, b := parse(t, replace(shown, "model: home2", "weights: {likes: 2}")), parse(t, replace(second, "cap_per_entity: 1", "model: home3"))
+	a.Name, b.Name = "a", "b"
+	if _, err := Compile([]Document{a, b}, nil); err == nil || !strings.Contains(err.Error(), "experiments[0].variants: weights of the model of feed home are set by experiment fresher of layer ranking in a too") {
+		t.Error(err)
+	}
 	// What has stopped, or is of another feed, contradicts nothing.
 	compile(t, shown, replace(replace(third, "4501-9499", "0-4500"), "running", "stopped"))
 	compile(t, shown, replace(replace(second, "cap_per_entity: 1", "limit: 1"), "[home]", "[recent]"))

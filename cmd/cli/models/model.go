@@ -3,14 +3,10 @@
 package models
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -49,14 +45,7 @@ lets the one serve that served before.`,
 			Use: "seal DIR", Short: "Make a pack of a directory: check everything and write its manifest", Args: cobra.ExactArgs(1),
 			RunE: func(c *cobra.Command, args []string) error { return Seal(c.OutOrStdout(), args[0], avsc) },
 		},
-		&cobra.Command{
-			Use: "golden DIR|SPEC.yaml ROWS.ndjson", Short: "Complete rows that have a record with the features and the score that the spec gives them, to be checked",
-			Args: cobra.ExactArgs(2),
-			RunE: func(c *cobra.Command, args []string) error {
-				return CompleteGolden(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args[0], args[1], avsc)
-			},
-		},
-		featuresCommand(&avsc), replayCommand(&avsc),
+		goldenCommand(&avsc), featuresCommand(&avsc), replayCommand(&avsc),
 		display.Looking(&cobra.Command{
 			Use: "show PACK|SPEC.yaml|NAME", Short: "Features, weights and card of a pack, a spec, or a built-in model", Args: cobra.ExactArgs(1),
 		}, func(c *cobra.Command, output *display.Form, args []string) error {
@@ -186,64 +175,6 @@ func Seal(w io.Writer, dir string, avsc []string) error {
 	}
 	fmt.Fprintf(w, "%s %s is sealed: %d files, checksum %.12s\n", p.Manifest.Name, p.Manifest.Version, len(p.Manifest.Files)+1, sum)
 	return nil
-}
-
-// CompleteGolden writes rows as golden.ndjson has them. That they are right,
-// only somebody can say who knows what they should be.
-func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, avsc []string) error {
-	snapshot, err := schemafiles.Snapshot(avsc)
-	if err != nil {
-		return err
-	}
-	known := relevance.SchemasOf(snapshot)
-	spec := name
-	if !strings.HasSuffix(name, ".yaml") {
-		spec = filepath.Join(name, relevance.SpecFile) // sealed or not, it is the spec that counts
-	}
-	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	rows, err := relevance.ReadGolden(file, text)
-	if err != nil {
-		return err
-	}
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	unread := unreadRows{}
-	for i := range rows {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		unread.add(m.Unread(&rows[i]))
-		if err := m.Complete(&rows[i], known); err != nil {
-			return fmt.Errorf("%s:%d: %w", file, i+1, err)
-		}
-		if err := out.Encode(rows[i]); err != nil {
-			return err
-		}
-	}
-	unread.tell(told, file)
-	return nil
-}
-
-// unreadRows counts the rows that give what the spec does not read, by what.
-type unreadRows map[string]int
-
-func (u unreadRows) add(names []string) {
-	for _, name := range names {
-		u[name]++
-	}
-}
-
-func (u unreadRows) tell(w io.Writer, file string) {
-	for _, name := range slices.Sorted(maps.Keys(u)) {
-		fmt.Fprintf(w, "%s: %d rows give features under %s, where the spec reads none: they are left out\n", file, u[name], name)
-	}
 }
 
 // modelShown is what model show shows.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
@@ -65,7 +66,7 @@ func (s *feedStore) alters(ctx context.Context, feed string, to *feeds.Feed, mea
 		}
 		if what := alteration(e, &from.Feed, to); what != "" {
 			names = append(names, e.Name)
-			says = joined(says, fmt.Sprintf("it changes %s in experiment %s, which runs", what, e.Name))
+			says = display.Joined(says, fmt.Sprintf("it changes %s in experiment %s, which runs", what, e.Name))
 		}
 	}
 	if says == "" || meant {

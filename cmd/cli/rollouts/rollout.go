@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
@@ -128,10 +129,7 @@ func Models(avsc *[]string) []*cobra.Command {
 			func(ctx context.Context, r *rollout, output *display.Form, args []string) error {
 				return r.history(ctx, output, args[0])
 			}),
-		rolloutAct(&cobra.Command{Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1)},
-			func(ctx context.Context, r *rollout, args []string, meant command.Meant) error {
-				return r.rollback(ctx, args[0], meant)
-			}),
+		rollbackModel(),
 		rolloutCommand(&cobra.Command{
 			Use: "release NAME VERSION", Short: "Let a version be asked for again that was condemned, or that a node died of", Args: cobra.ExactArgs(2),
 			Long: `Lets a version be asked for again that is condemned. An index node condemns a
@@ -148,6 +146,20 @@ admitted it try it again, once.`,
 		}, func(ctx context.Context, r *rollout, args []string) error { return r.release(ctx, args[0], args[1]) }),
 		dropModel(),
 	}
+}
+
+func rollbackModel() *cobra.Command {
+	var serve bool
+	c := rolloutAct(&cobra.Command{
+		Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1),
+		Long: `Lets the version serve that served before. Where that changes what a variant of a
+running experiment is ranked by, and the experiment compares models or sets
+weights, it is refused without --serve, unless what serves is condemned.`,
+	}, func(ctx context.Context, r *rollout, args []string, meant command.Meant) error {
+		return r.rollback(ctx, args[0], serve, meant)
+	})
+	c.Flags().BoolVar(&serve, "serve", false, "let it serve even if it changes a variant of a running experiment, whose evidence begins anew then")
+	return c
 }
 
 func (r *rollout) pack(ctx context.Context, v cluster.Version) (*relevance.Pack, error) {
@@ -174,7 +186,7 @@ func (r *rollout) version(name, version string) (cluster.Version, error) {
 	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
 }
 
-func (r *rollout) rollback(ctx context.Context, name string, meant command.Meant) error {
+func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant command.Meant) error {
 	before, _ := r.models.Served(name)
 	v, err := r.models.RollsBackTo(ctx, name)
 	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
@@ -198,28 +210,37 @@ func (r *rollout) rollback(ctx context.Context, name string, meant command.Meant
 	if err := r.showUses(ctx, name); err != nil {
 		return err
 	}
-	changes, err := r.changes(ctx, before, v)
+	r.tellUnfit(ctx, v)
+	changes, err := r.mayGoBack(ctx, before, v, serve)
 	if err != nil {
 		return err
 	}
-	if changes != "" {
-		fmt.Fprintf(r.out, "note: %s\n", changes)
-	}
-	r.tellUnfit(ctx, v)
-	if err := r.feeds.keeps(ctx, change{model: v}); err != nil {
-		return err
-	}
+	tellAltered(r.out, changes)
 	if ok, err := meant(); !ok {
 		return err
 	}
-	err = r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
-		return goBack(ctx, r.models, v)
-	})
+	err = r.feeds.keeping(ctx, func(ctx context.Context) error {
+		_, err := r.mayGoBack(ctx, before, v, serve)
+		return err
+	}, func(ctx context.Context) error { return goBack(ctx, r.models, v) })
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s serves again, in place of %s\n", v, before.Version)
 	return nil
+}
+
+// mayGoBack says what a version that would serve again changes of running experiments.
+// It refuses that, unless it is meant, and what would give one a fault.
+func (r *rollout) mayGoBack(ctx context.Context, from, to cluster.Version, meant bool) (string, error) {
+	if err := r.feeds.keeps(ctx, change{model: to}); err != nil {
+		return "", err
+	}
+	changes, err := r.changes(ctx, from, to)
+	if err == nil && changes != "" && !meant {
+		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: changes, WayOut: "pause or stop it first, or add --serve: its evidence begins anew then"}
+	}
+	return changes, err
 }
 
 // tellUnfit tells what speaks against a version, and refuses nothing by it: it is

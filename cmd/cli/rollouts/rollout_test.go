@@ -269,7 +269,7 @@ func TestPushAgainOnceHeard(t *testing.T) {
 	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, "likes 1 serves") {
 		t.Errorf("again: %v:\n%s", err, out)
 	}
-	if err := s.rollout.rollback(t.Context(), "likes", isMeant); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
+	if err := s.rollout.rollback(t.Context(), "likes", false, isMeant); err == nil || !strings.Contains(err.Error(), "millrace model push --serve FILE") {
 		t.Errorf("a rollback too many: %v", err)
 	}
 }
@@ -354,10 +354,10 @@ func TestPushOfVersions(t *testing.T) {
 		s.serves(c.serves)
 	}
 	for _, want := range []string{"1", "2"} {
-		s.Check(s.rollout.rollback(t.Context(), "likes", isMeant))
+		s.Check(s.rollout.rollback(t.Context(), "likes", false, isMeant))
 		s.serves(want)
 	}
-	if err := s.rollback(t.Context(), "likes", isMeant); !errors.Is(err, cluster.ErrNoVersion) {
+	if err := s.rollback(t.Context(), "likes", false, isMeant); !errors.Is(err, cluster.ErrNoVersion) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
@@ -693,12 +693,12 @@ func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 func TestRollbackToNothing(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1")
-	if err := s.rollout.rollback(t.Context(), "rm", isMeant); err == nil || !strings.HasPrefix(err.Error(), `no model "rm" has been pushed`) {
+	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), `no model "rm" has been pushed`) {
 		t.Error(err)
 	}
 	_, _, err := s.models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
 	s.Check(err)
-	if err := s.rollout.rollback(t.Context(), "rm", isMeant); err == nil || !strings.HasPrefix(err.Error(), "no version of model rm serves, and none that is still there served before") {
+	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), "no version of model rm serves, and none that is still there served before") {
 		t.Error(err)
 	}
 }

@@ -210,10 +210,3 @@ func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (s
 	}
 	return says, nil
 }
-
-func joined(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
-}

@@ -114,25 +114,23 @@ func (r *Registry) Find(id ID) (*Model, error) {
 	}
 }
 
-// Admit validates a pack, the bytes of which have the checksum sum, and adds
-// it beside the other versions. What comes of it is decided by the pack and
-// the schemas alone, so that every node decides the same.
-func (r *Registry) Admit(p *Pack, sum string, schemas Schemas) (ID, error) {
-	id := ID{p.Manifest.Name, p.Manifest.Version, sum}
+// Admit adds a version beside the others: the model that validate returns, which is
+// called if the id is one that a version may have.
+func (r *Registry) Admit(id ID, validate func() (*Model, error)) error {
 	if err := CheckName(id.Name); err != nil {
-		return id, fmt.Errorf("relevance: admit %s: %w", id, err)
+		return fmt.Errorf("relevance: admit %s: %w", id, err)
 	}
-	if id.Version == "" || sum == "" {
-		return id, fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)
+	if id.Version == "" || id.Sum == "" {
+		return fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)
 	}
-	m, err := Validate(p, schemas)
+	m, err := validate()
 	if err != nil {
-		return id, err
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.models[id] = m
-	return id, nil
+	return nil
 }
 
 // Drop removes a version. A built-in model stays.
@@ -243,3 +241,12 @@ var builtinModels = sync.OnceValue(func() map[string]*Model {
 	}
 	return models
 })
+
+// CheckName refuses the name of a model that every binary has: no pack takes its
+// place, since it ranks where all others fail.
+func CheckName(name string) error {
+	if _, builtin := builtinModels()[name]; !builtin {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}
+}

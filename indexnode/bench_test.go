@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/internal/column"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -164,16 +164,16 @@ func besideModels(b *testing.B, n *Node, count int) (models []*nodev1.Model) {
 	for i := range count {
 		name, dir := fmt.Sprint("m", i), b.TempDir()
 		for file, text := range map[string]string{
-			relevance.SpecFile: fmt.Sprintf(besideSpec, name, 1+0.1*float64(i)), relevance.CardFile: "# M\n",
-			relevance.GoldenFile: `{"features": {"likes": 0, "comments": 2, "talk": 4, "liked": false, "english": true, "busy": 0}, "score": 4, "record": {"likes": 0, "comments": 4, "language": "en"}}` + "\n",
+			modelpack.SpecFile: fmt.Sprintf(besideSpec, name, 1+0.1*float64(i)), modelpack.CardFile: "# M\n",
+			modelpack.GoldenFile: `{"features": {"likes": 0, "comments": 2, "talk": 4, "liked": false, "english": true, "busy": 0}, "score": 4, "record": {"likes": 0, "comments": 4, "language": "en"}}` + "\n",
 		} {
 			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
 				b.Fatal(err)
 			}
 		}
-		pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
+		pack, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 		if err == nil {
-			_, err = n.models.Admit(pack, name, relevance.ShippedSchemas())
+			_, err = pack.Admit(n.models, name, relevance.ShippedSchemas())
 		}
 		if err != nil {
 			b.Fatal(err)

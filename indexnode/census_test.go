@@ -15,7 +15,7 @@ func TestWhatRecordsLack(t *testing.T) {
 	spec := strings.Replace(likesSpec, "{likes: record.likes,", "{likes: record.likes + size(record.about), text: size(record.text), object: size(record.object),", 1)
 	spec = strings.Replace(spec, "{likes: 1,", "{likes: 1, text: 1, object: 1,", 1)
 	row := `{"features":{"likes":2,"text":1,"object":2,"followers":1,"taste":1,"verb":"post"},"score":8,"record":{"likes":1,"about":["a"],"text":"x","object":"ob","verb":"post"},"entity":{"followers":1},"viewer":{"taste":1}}`
-	id, err := n.models.Admit(packOf(t, spec, row, relevance.ShippedSchemas()), strings.Repeat("a", 64), relevance.ShippedSchemas())
+	id, err := packOf(t, spec, row, relevance.ShippedSchemas()).Admit(n.models, strings.Repeat("a", 64), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/cluster"
@@ -58,7 +57,7 @@ func admitBroken(t *testing.T, n *Node, version, plus string) relevance.ID {
 	t.Helper()
 	score := map[string]int{"1.0": 2, "2.0": 3, none: 2, infinite: 2, sometimes: 2}[plus]
 	pack := packOf(t, fmt.Sprintf(brokenSpec, version, plus), fmt.Sprintf(`{"features":{"liked":%d},"score":%[1]d,"record":{"likes":1,"impressions":5},"viewer":{"taste":1}}`, score), relevance.ShippedSchemas())
-	id, err := n.models.Admit(pack, strings.Repeat(version, 64), relevance.ShippedSchemas())
+	id, err := pack.Admit(n.models, strings.Repeat(version, 64), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +298,7 @@ func TestCallersCondemnNoVersion(t *testing.T) {
 				row += `,"record":{"likes":0,"impressions":5},"viewer":{"taste":0}`
 			}
 			pack := packOf(t, spec, row+"}", relevance.ShippedSchemas())
-			id, err := n.models.Admit(pack, strings.Repeat("c", 64), relevance.ShippedSchemas())
+			id, err := pack.Admit(n.models, strings.Repeat("c", 64), relevance.ShippedSchemas())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -100,7 +101,7 @@ var cheap = relevance.ID{Name: "broken", Version: "2", Sum: strings.Repeat("2", 
 func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance.ID, bool) *nodev1.QueryRequest) {
 	n := authored(t, 64, fmt.Sprintf(`"text":%q`, text))
 	admitBroken(t, n, cheap.Version, "2.0")
-	id, err := n.models.Admit(packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()), strings.Repeat("d", 64), relevance.ShippedSchemas())
+	id, err := packOf(t, dearSpec, `{"features":{"length":1},"score":1,"record":{"text":"a"},"viewer":{"taste":1}}`, relevance.ShippedSchemas()).Admit(n.models, strings.Repeat("d", 64), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func authored(t *testing.T, records int, fields string) *Node {
 // all others.
 func TestLongTextsCondemnNothing(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{relevance.SpecFile, relevance.GoldenFile, "model.txt"} {
+	for _, name := range []string{modelpack.SpecFile, modelpack.GoldenFile, "model.txt"} {
 		b, err := os.ReadFile(filepath.Join("../docs/models", name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), b, 0o644)
@@ -157,10 +158,10 @@ func TestLongTextsCondemnNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, relevance.CardFile), []byte("Likes.\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, modelpack.CardFile), []byte("Likes.\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	pack, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	pack, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,9 +218,9 @@ func colliding(n int) string {
 
 // notCondemned asks a node by a pack until it would be condemned, alone and beside
 // another model.
-func notCondemned(t *testing.T, n *Node, pack *relevance.Pack, texts map[string]*structpb.Value) {
+func notCondemned(t *testing.T, n *Node, pack *modelpack.Pack, texts map[string]*structpb.Value) {
 	t.Helper()
-	id, err := n.models.Admit(pack, strings.Repeat("1", 64), relevance.ShippedSchemas())
+	id, err := pack.Admit(n.models, strings.Repeat("1", 64), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
-	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/kafka"
@@ -144,7 +143,7 @@ const aboutRow = `{"features": {"own": 2, "followers": 4, "known": true, "engage
 func (l *history) admit(t *testing.T, n *Node) {
 	known := relevance.ShippedSchemas()
 	pack := packOf(t, aboutSpec, fmt.Sprintf(aboutRow, 9), known)
-	if _, err := n.models.Admit(pack, aboutSum, known); err != nil {
+	if _, err := pack.Admit(n.models, aboutSum, known); err != nil {
 		t.Fatal(err)
 	}
 	other := strings.NewReplacer("name: about", "name: heavy", "bias: 1", "bias: -2", "own: 1,", "own: -0.5,", "engagement: 0.25", "engagement: 4").Replace(aboutSpec)

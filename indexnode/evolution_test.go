@@ -8,9 +8,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
@@ -100,7 +99,7 @@ func TestASchemaTakesNothingAway(t *testing.T) {
 			load(first, `{"id":"r1","who":"member:1","kind":"post","at":1600000000000,"likes":3,"text":"ab"}`, 1)
 			load(first, `{"id":"r2","who":"member:1","kind":"post","at":1600000000001,"likes":7,"text":"a text of some length"}`, 2)
 			known := relevance.SchemasOf(n.schemas.Snapshot())
-			model, err := n.models.Admit(packOf(t, reviewSpec, reviewRow, known), "a", known)
+			model, err := packOf(t, reviewSpec, reviewRow, known).Admit(n.models, "a", known)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-
 	"github.com/millrace/millrace"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -59,9 +59,9 @@ func TestGoldenRowsAreReadAsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(relevance.SpecFile, familySpec)
-	write(relevance.CardFile, "x")
-	m, err := relevance.ParseFile(os.DirFS(dir), relevance.SpecFile, known)
+	write(modelpack.SpecFile, familySpec)
+	write(modelpack.CardFile, "x")
+	m, err := relevance.ParseFile(os.DirFS(dir), modelpack.SpecFile, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +79,11 @@ func TestGoldenRowsAreReadAsServed(t *testing.T) {
 		id := fmt.Sprint("r", i)
 		line := fmt.Sprintf(`{"id":%q,"who":"member:1","kind":"post","at":%d,%s}`, id, 1600000000000+i, c.fields)
 		bringReview(t, h, c.by, line, millrace.Offset(i+1))
-		rows, err := relevance.ReadGolden("golden", fmt.Appendf(nil, `{"record":%s,"schema":"shop.Review@%s"}`, line, c.by.Fingerprint()))
+		rows, err := modelpack.ReadGolden("golden", fmt.Appendf(nil, `{"record":%s,"schema":"shop.Review@%s"}`, line, c.by.Fingerprint()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Complete(&rows[0], known); err != nil {
+		if err := rows[0].Complete(m, known); err != nil {
 			t.Fatal(err)
 		}
 		want[id] = *rows[0].Score
@@ -93,12 +93,12 @@ func TestGoldenRowsAreReadAsServed(t *testing.T) {
 		}
 		golden += string(text) + "\n"
 	}
-	write(relevance.GoldenFile, golden)
-	p, err := relevance.Seal(dir, known)
+	write(modelpack.GoldenFile, golden)
+	p, err := modelpack.Seal(dir, known)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := n.models.Admit(p, "a", known)
+	id, err := p.Admit(n.models, "a", known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestGoldenRowsAreReadAsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := relevance.Validate(p, relevance.SchemasOf(n.schemas.Snapshot())); err != nil {
+		if _, err := modelpack.Validate(p, relevance.SchemasOf(n.schemas.Snapshot())); err != nil {
 			t.Errorf("the same rows later: %v", err)
 		}
 		if err := n.schemas.Retire(third.Fingerprint()); err != nil {

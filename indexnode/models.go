@@ -15,6 +15,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -252,14 +253,14 @@ func (f *modelFollower) lacksOf(ctx context.Context, id relevance.ID, m *relevan
 }
 
 func (n *Node) admitModel(v cluster.Version, body []byte, known *schemas.Snapshot) error {
-	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	if pack.Manifest.Name != v.Name || pack.Manifest.Version != v.Version {
 		return fmt.Errorf("the pack says that it is %s %s", pack.Manifest.Name, pack.Manifest.Version)
 	}
-	_, err = n.models.Admit(pack, v.Sum, relevance.SchemasOf(known))
+	_, err = pack.Admit(n.models, v.Sum, relevance.SchemasOf(known))
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/relevance/weights"
 	"github.com/millrace/millrace/schemas"
 )
@@ -30,7 +31,7 @@ import (
 // the newest question has.
 func TestUncoveredFeatures(t *testing.T) {
 	n, h := openNode(t, cache.Config{})
-	likes, err := n.models.Admit(likesPack(t), "a", relevance.ShippedSchemas())
+	likes, err := likesPack(t).Admit(n.models, "a", relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func TestUncoveredFeatures(t *testing.T) {
 	}
 }
 
-func likesPack(t *testing.T) *relevance.Pack {
+func likesPack(t *testing.T) *modelpack.Pack {
 	t.Helper()
 	return packOf(t, likesSpec, likesRow, relevance.ShippedSchemas())
 }
@@ -73,15 +74,15 @@ parameters: {weights: {likes: 1, followers: 1, taste: 1, verb: {post: 1}}}
 	likesRow = `{"features":{"likes":1,"followers":1,"taste":1,"verb":"post"},"score":4,"record":{"likes":1,"verb":"post"},"entity":{"followers":1},"viewer":{"taste":1}}`
 )
 
-func packOf(t *testing.T, spec, row string, known relevance.Schemas) *relevance.Pack {
+func packOf(t *testing.T, spec, row string, known relevance.Schemas) *modelpack.Pack {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{relevance.SpecFile: spec, relevance.GoldenFile: row + "\n", relevance.CardFile: "Likes.\n"} {
+	for name, text := range map[string]string{modelpack.SpecFile: spec, modelpack.GoldenFile: row + "\n", modelpack.CardFile: "Likes.\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p, err := relevance.Seal(dir, known)
+	p, err := modelpack.Seal(dir, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func (p *published) set(change func()) {
 }
 
 // put publishes a pack.
-func (p *published) put(t *testing.T, pack *relevance.Pack) cluster.Version {
+func (p *published) put(t *testing.T, pack *modelpack.Pack) cluster.Version {
 	t.Helper()
 	var body bytes.Buffer
 	if err := pack.WriteTar(&body); err != nil {

@@ -12,20 +12,12 @@ import (
 // alone and measures no time: every node, however busy, comes to the same, and
 // so either all of them admit a pack or none does.
 const (
-	// maxCost is what a record may cost. An operation takes half a nanosecond
-	// or less, so that a question of 20,000 candidates keeps a core busy for a
-	// second at most. A hundred trees of 255 leaves cost about 2,000.
-	maxCost  = 100_000
 	callCost = 10 // of a function
 	textCost = 32 // of a function that reads a text
 	listCost = 64 // of an operation on a list, which is taken to have as many items
 	// longCost is of a function that reads a viewer's text from end to end for each
 	// record: a caller may send 16 KiB.
 	longCost = 4096
-	// maxGoldenCost is what all golden rows together may cost: a few tenths of a second.
-	// Each node tries them at each start, those of all versions that there are.
-	maxGoldenCost = 200_000_000
-	featureCost   = 50 // of a golden row, for each feature that it is held against
 	// maxSlower is how many times more a version may cost than the one that
 	// serves, if it costs more than minSlow.
 	maxSlower = 50
@@ -112,26 +104,6 @@ func lengthy(n, a *expr.Node) bool {
 // reads reports whether an expression reads something of a record, a viewer and so on.
 func reads(n *expr.Node, what expr.Op) bool {
 	return n.Op == what || slices.ContainsFunc(n.Args, func(a *expr.Node) bool { return reads(a, what) })
-}
-
-// affordable reports a model that costs too much.
-func (m *Model) affordable() error {
-	if c := m.Cost(); c > maxCost {
-		return fmt.Errorf("a record costs %d operations; at most %d are allowed", c, maxCost)
-	}
-	return nil
-}
-
-// affordableRows reports golden rows, and the bytes that these have together, that
-// cost too much to try. What reads texts and lists of a record is taken to read all
-// bytes of a row.
-func (m *Model) affordableRows(rows, bytes int) error {
-	each, read := m.Cost()+featureCost*len(m.spec.Features), m.Readings()*bytes
-	if c := rows*each + read; c > maxGoldenCost {
-		return fmt.Errorf("%s: to try the rows costs %d operations: %d for each of %d rows, and %d for %d functions that read texts or lists of records from end to end, in %d bytes; at most %d are allowed: keep fewer rows, or shorter texts in them",
-			GoldenFile, c, each, rows, read, m.Readings(), bytes, maxGoldenCost)
-	}
-	return nil
 }
 
 // shares divides what several models cost together: an expression that some of
@@ -225,4 +197,9 @@ func MuchSlower(now, before int) error {
 		return nil
 	}
 	return fmt.Errorf("a record costs %d operations, more than %d times the %d of the version that serves", now, maxSlower, before)
+}
+
+// ReadsViewer reports whether a score depends on anything of the viewer.
+func (m *Model) ReadsViewer() bool {
+	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree, expr.Viewer) })
 }

@@ -31,21 +31,6 @@ func dots(t *testing.T, n int) *Model {
 	return m
 }
 
-// TestCostIsOfTheSpecAlone: what is admitted does not depend on the machine.
-func TestCostIsOfTheSpecAlone(t *testing.T) {
-	for _, name := range Builtin().Names() {
-		if err := builtinModel(t, name).affordable(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for products, fits := range map[int]bool{400: true, 1200: false} {
-		err := dots(t, products).affordable()
-		if (err == nil) != fits || !fits && !strings.Contains(err.Error(), "operations") {
-			t.Errorf("%d products of lists: %v", products, err)
-		}
-	}
-}
-
 // What a model reads of a record from end to end is counted, and nothing else.
 func TestReadings(t *testing.T) {
 	for feature, want := range map[string]int{
@@ -150,44 +135,6 @@ func allocated(call func()) uint64 {
 	call()
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
-}
-
-// What golden rows cost to try is bounded by the pack alone: by how many they are, by
-// what a row costs, and by the texts that are read in them. No row of what is refused
-// is tried, and one plan is made for all rows of what is not.
-func TestGoldenRowsCost(t *testing.T) {
-	var features, weights, values []string
-	for i := range 10 {
-		terms := "0.0"
-		for j := range 30 {
-			terms += fmt.Sprintf(` + (record.text.contains("%d") ? 1.0 : 2.0)`, 100+30*i+j)
-		}
-		features = append(features, fmt.Sprintf("f%d: '%s'", i, terms))
-		weights, values = append(weights, fmt.Sprintf("f%d: 1", i)), append(values, fmt.Sprintf(`"f%d":60`, i))
-	}
-	spec := fmt.Sprintf("name: team\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures:\n  %s\nscorer: linear\nparameters: {weights: {%s}}\n", strings.Join(features, "\n  "), strings.Join(weights, ", "))
-	for _, c := range []struct {
-		rows, text int
-		refused    string
-	}{
-		{rows: 1000, text: 10},
-		{rows: 5, text: 30_000},
-		{rows: 10_000, text: 10, refused: "for each of 10000 rows"},
-		{rows: 50, text: 30_000, refused: "for 300 functions that read texts"},
-	} {
-		row := fmt.Sprintf(`{"record":{"text":"%s"},"features":{%s},"score":600}`+"\n", strings.Repeat("z", c.text), strings.Join(values, ","))
-		p, err := sealed(map[string]string{SpecFile: spec, CardFile: "# team\n", GoldenFile: strings.Repeat(row, c.rows)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		took := allocated(func() { _, err = Validate(p, ShippedSchemas()) })
-		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
-			t.Errorf("%d rows of %d bytes: %v", c.rows, c.text, err)
-		}
-		if took > 64<<20 {
-			t.Errorf("%d rows of %d bytes: %d MiB are allocated", c.rows, c.text, took>>20)
-		}
-	}
 }
 
 // TestFiftyTimesSlower: it is told of a version that costs so much more than

@@ -5,31 +5,42 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/millrace/millrace"
 )
 
+const logisticSpec = `name: team
+version: "1.9"
+schemas: [millrace.Activity]
+viewer: {languages: list(string)}
+features:
+  likes: log1p(record.likes)
+  verb: record.verb
+  hour: bucketize(record.shares, [1, 10])
+  language: record.language in viewer.languages
+scorer: logistic
+parameters: {bias: -0.5, weights: {likes: 0.25, verb: {post: 1.0, share: 0.5}, hour: [0, 0.1, 0.3], language: 2}}
+`
+
 // TestExplainAddsUp: base and contributions are the score before its link.
 func TestExplainAddsUp(t *testing.T) {
-	forest := map[string]string{SpecFile: "name: f\nversion: 1\nschemas: [millrace.Activity]\nfeatures: {X1: record.likes, X2: record.shares}\nscorer: trees\ntrees: {model: model.txt, output: raw}\n"}
+	forest := fstest.MapFS{"spec.yaml": {Data: []byte("name: f\nversion: 1\nschemas: [millrace.Activity]\nfeatures: {X1: record.likes, X2: record.shares}\nscorer: trees\ntrees: {model: model.txt, output: raw}\n")}}
 	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	forest["model.txt"] = string(model)
+	forest["model.txt"] = &fstest.MapFile{Data: model}
 	layout := ShippedSchemas()["millrace.Activity"].Layout
 	rows := activities(t, layout,
 		map[string]any{"verb": "post", "likes": 7, "created_at": 1000, "language": "en"},
 		map[string]any{"verb": "share", "shares": 100, "likes": 500})
 	viewer := &millrace.Viewer{Attributes: map[string]any{"languages": []string{"en"}}}
-	parse := func(files map[string]string) *Model {
-		m, err := ParseFile(os.DirFS(writePack(t, files, 1)), SpecFile, ShippedSchemas())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m
+	trees, err := ParseFile(forest, "spec.yaml", ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, m := range map[string]*Model{"home": builtinModel(t, "home"), "logistic": parse(teamFiles()), "trees": parse(forest)} {
+	for name, m := range map[string]*Model{"home": builtinModel(t, "home"), "logistic": parseSpec(t, logisticSpec), "trees": trees} {
 		s, err := m.Bind(layout, nil, viewer, 3_600_000)
 		if err != nil {
 			t.Fatal(err)

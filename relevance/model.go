@@ -1,3 +1,6 @@
+// Package relevance scores records: model specs and their parameters, the
+// registry of models that serve, and the interpreter, which is the exact
+// reference of the Go that package codegen writes.
 package relevance
 
 import (
@@ -44,8 +47,11 @@ type planned struct {
 // Parse reads a spec with its parameters. File names it in messages; schemas
 // are those it may name. The error, a [*SpecError], reports every fault.
 func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
-	return parse(file, src, schemas, nil)
+	return SpecText{Name: file, Text: src}.Parse(schemas)
 }
+
+// MaxFileBytes bounds what a spec names, and so what a pack holds.
+const MaxFileBytes = 48 << 20
 
 // ParseFile reads the spec name of fsys, and the files beside it that it names.
 func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
@@ -53,9 +59,9 @@ func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relevance: %w", err)
 	}
-	return parse(name, src, schemas, func(file string) ([]byte, error) {
-		return readBounded(fsys, path.Join(path.Dir(name), file), maxPackBytes)
-	})
+	return SpecText{name, src, func(file string) ([]byte, error) {
+		return readBounded(fsys, path.Join(path.Dir(name), file), MaxFileBytes)
+	}}.Parse(schemas)
 }
 
 // readBounded reads a file, and no more of one that is larger than it may be
@@ -73,8 +79,20 @@ func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 	return src, err
 }
 
-func parse(file string, src []byte, schemas Schemas, open func(string) ([]byte, error)) (*Model, error) {
-	r := &specReader{specFile: specFile{&problems{}, newSource(file, src), src}, schemas: schemas, open: open}
+// SpecText is a spec as it is written.
+type SpecText struct {
+	Name string // in messages
+	Text []byte
+	Open func(name string) ([]byte, error) // what the spec names; nil: it may name nothing
+}
+
+func (t SpecText) reader(schemas Schemas) *specReader {
+	return &specReader{specFile: specFile{&problems{}, newSource(t.Name, t.Text), t.Text}, schemas: schemas, open: t.Open}
+}
+
+// Parse is the function [Parse] of a spec that names files.
+func (t SpecText) Parse(schemas Schemas) (*Model, error) {
+	r := t.reader(schemas)
 	params := r.untilFull(r.read)
 	if err := r.err(); err != nil {
 		return nil, err
@@ -211,4 +229,15 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 		}
 	}
 	return x, nil
+}
+
+// Viewers returns a few viewers of the model's golden rows, as these have them: by
+// what the author of the model says, it has a number for them.
+func (m *Model) Viewers() []map[string]any { return m.viewers }
+
+// WithViewers returns the model with viewers of its golden rows.
+func (m *Model) WithViewers(all []map[string]any) *Model {
+	with := *m
+	with.viewers = all
+	return &with
 }

@@ -1,13 +1,17 @@
 package relevance
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/document"
 )
 
 func TestBuiltinModelsAreGenerated(t *testing.T) {
@@ -178,5 +182,20 @@ func TestScoreDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(10, func() { s.Score(rows, sel, nil, out) }); n != 0 {
 			t.Errorf("%s: %v allocations", s.Execution(), n)
 		}
+	}
+}
+
+// A file that is larger than it may be is read no further than that.
+func TestFilesAreReadNoFurtherThanTheyMayBe(t *testing.T) {
+	src := make([]byte, 100)
+	fsys := fstest.MapFS{"f": {Data: src}}
+	if got, err := readBounded(fsys, "f", 100); err != nil || len(got) != 100 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if got, err := readBounded(fsys, "f", 99); err == nil || len(got) > 100 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := ParseFile(fstest.MapFS{"spec.yaml": {Data: bytes.Repeat([]byte("#\n"), document.MaxBytes)}}, "spec.yaml", ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("a spec without end: %v", err)
 	}
 }

@@ -2,6 +2,8 @@ package relevance
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -287,4 +289,40 @@ func (s *Spec) expressionTables(p *Parameters) (tables []*compute.Table) {
 		tables = append(tables, t.compile(compute.Missing))
 	}
 	return tables
+}
+
+// String prints a weight as a spec writes it.
+func (w Weight) String() string {
+	if w.Table != nil {
+		return w.Table.String()
+	}
+	return fmt.Sprint(w.Scalar)
+}
+
+// Number is a weight as JSON has it: a number, or an object of numbers by what they
+// are looked up by.
+func (w Weight) Number() any {
+	if w.Table == nil {
+		return w.Scalar
+	}
+	all := maps.Clone(w.Table.Strings)
+	if all == nil {
+		all = map[string]float64{}
+	}
+	for i, k := range w.Table.Numbers {
+		all[fmt.Sprint(k)] = w.Table.Values[i]
+	}
+	return all
+}
+
+// String prints a table as a spec writes it, keys ascending.
+func (t Table) String() string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {
+		parts = append(parts, fmt.Sprintf("%s: %v", k, t.Strings[k]))
+	}
+	for i, k := range t.Numbers {
+		parts = append(parts, fmt.Sprintf("%v: %v", k, t.Values[i]))
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
 }

@@ -2,6 +2,7 @@ package relevance
 
 import (
 	"cmp"
+	"embed"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	_ "github.com/millrace/millrace/relevance/models" // the generated code
+	"github.com/millrace/millrace/schemas"
 )
 
 // ID names one version of a model: the same three always mean the same bytes.
@@ -111,25 +114,23 @@ func (r *Registry) Find(id ID) (*Model, error) {
 	}
 }
 
-// Admit validates a pack, the bytes of which have the checksum sum, and adds
-// it beside the other versions. What comes of it is decided by the pack and
-// the schemas alone, so that every node decides the same.
-func (r *Registry) Admit(p *Pack, sum string, schemas Schemas) (ID, error) {
-	id := ID{p.Manifest.Name, p.Manifest.Version, sum}
+// Admit adds a version beside the others: the model that validate returns, which is
+// called if the id is one that a version may have.
+func (r *Registry) Admit(id ID, validate func() (*Model, error)) error {
 	if err := CheckName(id.Name); err != nil {
-		return id, fmt.Errorf("relevance: admit %s: %w", id, err)
+		return fmt.Errorf("relevance: admit %s: %w", id, err)
 	}
-	if id.Version == "" || sum == "" {
-		return id, fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)
+	if id.Version == "" || id.Sum == "" {
+		return fmt.Errorf("relevance: admit %s: a model needs a version and a checksum", id)
 	}
-	m, err := Validate(p, schemas)
+	m, err := validate()
 	if err != nil {
-		return id, err
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.models[id] = m
-	return id, nil
+	return nil
 }
 
 // Drop removes a version. A built-in model stays.
@@ -185,4 +186,67 @@ func digits(s string) int {
 		n++
 	}
 	return n
+}
+
+//go:embed builtin/*.yaml
+var builtin embed.FS
+
+var shipped = sync.OnceValue(func() Schemas {
+	known, err := schemas.NewRegistry(nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
+		if _, err := known.Admit(s); err != nil {
+			panic(err)
+		}
+	}
+	all := Schemas{}
+	all.add(known.Snapshot())
+	return all
+})
+
+// ShippedSchemas are the schemas of every binary, for [Parse].
+func ShippedSchemas() Schemas { return maps.Clone(shipped()) }
+
+// SchemasOf returns the schemas that ship and those of a registry: what specs may
+// name where these are known.
+func SchemasOf(known *schemas.Snapshot) Schemas {
+	all := ShippedSchemas()
+	all.add(known)
+	return all
+}
+
+func (s Schemas) add(known *schemas.Snapshot) {
+	for _, f := range known.Families() {
+		s[f.Name()] = Records{f.Layout(), f}
+	}
+}
+
+// BuiltinSpec returns the source of a model that every binary has.
+func BuiltinSpec(name string) ([]byte, error) { return builtin.ReadFile("builtin/" + name + ".yaml") }
+
+var builtinModels = sync.OnceValue(func() map[string]*Model {
+	models := map[string]*Model{}
+	for _, name := range []string{"home", "recency"} {
+		src, err := BuiltinSpec(name)
+		if err != nil {
+			panic(err)
+		}
+		m, err := Parse(name+".yaml", src, ShippedSchemas())
+		if err != nil {
+			panic(err)
+		}
+		models[name] = m
+	}
+	return models
+})
+
+// CheckName refuses the name of a model that every binary has: no pack takes its
+// place, since it ranks where all others fail.
+func CheckName(name string) error {
+	if _, builtin := builtinModels()[name]; !builtin {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}
 }

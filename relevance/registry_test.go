@@ -25,3 +25,14 @@ func TestRegistryJoin(t *testing.T) {
 		t.Error("joined with a model that there is not")
 	}
 }
+
+func TestCompareVersions(t *testing.T) {
+	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
+	for i, a := range order {
+		for j, b := range order {
+			if got := CompareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
+				t.Errorf("%q against %q gives %d", a, b, got)
+			}
+		}
+	}
+}

@@ -25,38 +25,6 @@ type Records struct {
 	Family *schemas.Family // whose layout it is; nil where only the layout is known
 }
 
-// as returns the schemas as they were when a pack was sealed: of each name that
-// it was sealed with, those that are known of its schemas then.
-func (s Schemas) as(sealed map[string]string) (Schemas, error) {
-	then := maps.Clone(s)
-	for name, prints := range sealed {
-		if s[name].Family == nil {
-			continue
-		}
-		f, err := s[name].Family.Of(strings.Fields(prints))
-		if err != nil {
-			return nil, err
-		}
-		if f != nil {
-			then[name] = Records{f.Layout(), f}
-		}
-	}
-	return then, nil
-}
-
-// prints names the schemas of a family by fingerprint, in the order of
-// admission; "" where only the layout is known.
-func (r Records) prints() string {
-	if r.Family == nil {
-		return ""
-	}
-	var all []string
-	for _, s := range r.Family.Schemas() {
-		all = append(all, s.Fingerprint().String())
-	}
-	return strings.Join(all, " ")
-}
-
 // names are what a spec can say.
 func (s Schemas) names() []string { return slices.Sorted(maps.Keys(s)) }
 
@@ -412,4 +380,24 @@ func RoleLayout() *column.Layout {
 		panic(err)
 	}
 	return l
+}
+
+// FeatureType is a feature's name and what its value is: "number" or "string".
+type FeatureType struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// FeatureTypes returns the features of the spec. The caller must not change them.
+func (m *Model) FeatureTypes() []FeatureType { return m.spec.types }
+
+func featureTypes(features []Feature) (all []FeatureType) {
+	for _, f := range features {
+		kind, err := featureKind(f.Tree.Type)
+		if err != nil {
+			continue // refused when the spec was read
+		}
+		all = append(all, FeatureType{f.Name, kind.String()})
+	}
+	return all
 }

@@ -113,3 +113,17 @@ parameters: {weights: {extra: 1, deep: 1, likes: 1, op: 1}}
 		}
 	}
 }
+
+// familyOf is the schemas that ship and one more, each a family of its own.
+func familyOf(t *testing.T, all ...*schemas.Schema) Schemas {
+	t.Helper()
+	known := ShippedSchemas()
+	for _, s := range all {
+		f, err := schemas.FamilyOf(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known[s.Name()] = Records{f.Layout(), f}
+	}
+	return known
+}

@@ -35,16 +35,15 @@ func (m *Model) Weighted(set map[string]float64) (*Model, error) {
 	return next, nil
 }
 
-// CheckWeights reports what are no parameters of a pack's model, as
-// [Model.Weighted] does. The schemas of its records need not be known.
-func (p *Pack) CheckWeights(set map[string]float64) error {
-	src := p.files[SpecFile]
-	r := &specReader{specFile: specFile{&problems{}, newSource(SpecFile, src), src}, open: p.open}
+// CheckWeights reports what are no parameters of the spec's model, which has that
+// id, as [Model.Weighted] does. The schemas of its records need not be known.
+func (t SpecText) CheckWeights(id ID, set map[string]float64) error {
+	r := t.reader(nil)
 	params := r.untilFull(r.readParametersAlone)
 	if err := r.err(); err != nil {
 		return err
 	}
-	return params.setAll(ID{Name: p.Manifest.Name, Version: p.Manifest.Version}, r.spec.source.Scorer, set)
+	return params.setAll(id, r.spec.source.Scorer, set)
 }
 
 // setAll gives parameters of a model other values.

@@ -128,44 +128,17 @@ func TestWeightsOfWrongNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pack, err := Seal(writePack(t, goldenPack(t, models[0], 0), 0), ShippedSchemas())
-	if err != nil {
-		t.Fatal(err)
+	var features, inputs []string
+	for c := range trained.Columns {
+		features, inputs = append(features, fmt.Sprintf("x%d: record.likes", c)), append(inputs, fmt.Sprintf("x%d", c))
 	}
-	forest, err := Validate(pack, ShippedSchemas())
+	spec := fmt.Sprintf("name: forest\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {%s}\nscorer: trees\ntrees: {model: model, class: 0, inputs: [%s]}\n", strings.Join(features, ", "), strings.Join(inputs, ", "))
+	forest, err := SpecText{"spec.yaml", []byte(spec), func(string) ([]byte, error) { return models[0].File, nil }}.Parse(ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := forest.Weighted(map[string]float64{"x0": 1}); err == nil || !strings.Contains(err.Error(), "of trees, which have no weights") {
 		t.Errorf("trees: %v", err)
-	}
-}
-
-// A pack says by itself what is no parameter of its model, in the model's words,
-// whatever schemas are known.
-func TestPacksTellTheirWeights(t *testing.T) {
-	p := seal(t, writePack(t, teamFiles(), 4))
-	m, err := Validate(p, ShippedSchemas())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.files[SpecFile] = []byte(strings.Replace(packSpec, "millrace.Activity", "team.Talk", 1))
-	if _, err := Validate(p, ShippedSchemas()); err == nil {
-		t.Fatal("team.Talk is known")
-	}
-	for _, name := range []string{"likes", "bias", "verb.share", "hour.1", "verb", "verb.like", "hour.3", "clicks", "tables.a.b"} {
-		_, want := m.Weighted(map[string]float64{name: 1, "language": 3})
-		if got := p.CheckWeights(map[string]float64{name: 1, "language": 3}); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
-	}
-	p.files[SpecFile] = []byte(strings.Replace(packSpec, "logistic", "trees", 1))
-	if err := p.CheckWeights(map[string]float64{"likes": 1}); err == nil || !strings.Contains(err.Error(), "model team 1.9 is of trees, which have no weights") {
-		t.Errorf("trees: %v", err)
-	}
-	delete(p.files, "parameters.yaml")
-	if err := p.CheckWeights(map[string]float64{"likes": 1}); err == nil || !strings.Contains(err.Error(), "no file parameters.yaml in the pack") {
-		t.Errorf("without parameters: %v", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -161,15 +162,15 @@ func TestRetireKeepsReaders(t *testing.T) {
 	s.Check(s.Feeds.Serve(s.Context(), v, nil, "somebody"))
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		relevance.SpecFile:   "name: zm\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {z: record.zing}\nscorer: linear\nparameters: {weights: {z: 2}}\n",
-		relevance.GoldenFile: `{"features":{"z":1},"score":2,"record":{"zing":1}}`,
-		relevance.CardFile:   "Zing.\n",
+		modelpack.SpecFile:   "name: zm\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {z: record.zing}\nscorer: linear\nparameters: {weights: {z: 2}}\n",
+		modelpack.GoldenFile: `{"features":{"z":1},"score":2,"record":{"zing":1}}`,
+		modelpack.CardFile:   "Zing.\n",
 	} {
 		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	_, err = relevance.Seal(dir, relevance.SchemasOf(known))
+	_, err = modelpack.Seal(dir, relevance.SchemasOf(known))
 	s.Check(err)
-	pack, err := relevance.OpenPack(dir)
+	pack, err := modelpack.Open(dir)
 	s.Check(err)
 	var tar bytes.Buffer
 	s.Check(pack.WriteTar(&tar))

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // The features of records are what golden rows say that they are, whichever
@@ -122,7 +122,7 @@ func TestModelFeaturesEqualGoldenRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err := relevance.ReadGolden(file, golden)
+	rows, err := modelpack.ReadGolden(file, golden)
 	if err != nil {
 		t.Fatal(err)
 	}

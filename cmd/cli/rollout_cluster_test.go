@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // rollingCluster is a cluster of processes, with two brokers and a coordinator,
@@ -84,11 +85,11 @@ func (c *rollingCluster) check(err error) {
 func (c *rollingCluster) pack(spec, golden string, more map[string]string) string {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	more[relevance.SpecFile], more[relevance.CardFile], more[relevance.GoldenFile] = spec, "For a test.\n", golden
+	more[modelpack.SpecFile], more[modelpack.CardFile], more[modelpack.GoldenFile] = spec, "For a test.\n", golden
 	for name, text := range more {
 		c.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	_, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	c.check(err)
 	return dir
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/models"
 	"github.com/millrace/millrace/internal/figure"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // forest writes a LightGBM model of two features of so many bytes or a little
@@ -83,7 +83,7 @@ func TestRolloutOfALargePack(t *testing.T) {
 	for version := range rounds + 1 {
 		files, dir := map[string]string{"model.txt": forest(uint64(version), size)}, t.TempDir()
 		text := fmt.Sprintf(spec, version+1)
-		c.check(os.WriteFile(filepath.Join(dir, relevance.SpecFile), []byte(text), 0o644))
+		c.check(os.WriteFile(filepath.Join(dir, modelpack.SpecFile), []byte(text), 0o644))
 		c.check(os.WriteFile(filepath.Join(dir, "model.txt"), []byte(files["model.txt"]), 0o644))
 		rows := filepath.Join(dir, "rows.ndjson")
 		c.check(os.WriteFile(rows, []byte(records.String()), 0o644))

@@ -18,7 +18,7 @@
 //
 // Terms that codegen wrote Go for, from the filter of a feed's definition, run
 // by that code wherever they stand one after the other in a filter, so also
-// behind those of a request. Package block is what both ways share.
+// behind those of a request. Package compute is what both ways share.
 //
 // # Null, error and NaN
 //

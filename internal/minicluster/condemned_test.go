@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -58,13 +59,13 @@ func (r *rollout) likesOf(version, feature string, golden int) cluster.Version {
 	r.Helper()
 	dir := r.TempDir()
 	for name, text := range map[string]string{
-		relevance.SpecFile:   fmt.Sprintf(likedSpec, version, feature),
-		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":%d},"score":%[1]d,"record":{"likes":1,"impressions":1},"viewer":{"taste":1}}`, golden),
-		relevance.CardFile:   "Likes.\n",
+		modelpack.SpecFile:   fmt.Sprintf(likedSpec, version, feature),
+		modelpack.GoldenFile: fmt.Sprintf(`{"features":{"likes":%d},"score":%[1]d,"record":{"likes":1,"impressions":1},"viewer":{"taste":1}}`, golden),
+		modelpack.CardFile:   "Likes.\n",
 	} {
 		r.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	p, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	p, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	r.check(err)
 	var tar bytes.Buffer
 	r.check(p.WriteTar(&tar))

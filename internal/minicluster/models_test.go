@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -56,13 +57,13 @@ func (r *rollout) publish(version int) cluster.Version {
 	r.Helper()
 	dir := r.TempDir()
 	for name, text := range map[string]string{
-		relevance.SpecFile:   fmt.Sprintf("name: likes\nversion: \"%d\"\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {bias: %[1]d, weights: {likes: 0.001}}\n", version),
-		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%d.001,"record":{"likes":1}}`, version),
-		relevance.CardFile:   "Likes.\n",
+		modelpack.SpecFile:   fmt.Sprintf("name: likes\nversion: \"%d\"\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {bias: %[1]d, weights: {likes: 0.001}}\n", version),
+		modelpack.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%d.001,"record":{"likes":1}}`, version),
+		modelpack.CardFile:   "Likes.\n",
 	} {
 		r.check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	p, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	p, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	r.check(err)
 	var tar bytes.Buffer
 	r.check(p.WriteTar(&tar))

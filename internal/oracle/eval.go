@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -39,8 +40,8 @@ func NewEval(known ...*schemas.Schema) (*Eval, error) {
 }
 
 // Admit lets a model pack score, in place of one of the same name.
-func (e *Eval) Admit(p *relevance.Pack) error {
-	m, err := relevance.Validate(p, relevance.ShippedSchemas())
+func (e *Eval) Admit(p *modelpack.Pack) error {
+	m, err := modelpack.Validate(p, relevance.ShippedSchemas())
 	if err == nil {
 		e.models[m.Name()] = m
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // Stage is a cluster of etcd alone, whose nodes answer what a test says.
@@ -122,13 +123,13 @@ func (s *Stage) RatePack(version, feature string) string {
 	s.Helper()
 	dir := s.TempDir()
 	for name, text := range map[string]string{
-		relevance.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
-		relevance.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
-		relevance.CardFile:   "Rate.\n",
+		modelpack.SpecFile:   fmt.Sprintf("name: rate\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {%s: record.likes}\nscorer: linear\nparameters: {weights: {%s: 2}}\n", version, feature, feature),
+		modelpack.GoldenFile: fmt.Sprintf(`{"features":{"%s":1},"score":2,"record":{"likes":1}}`, feature),
+		modelpack.CardFile:   "Rate.\n",
 	} {
 		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	_, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	s.Check(err)
 	return dir
 }

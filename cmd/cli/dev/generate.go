@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -139,7 +140,7 @@ func specSources(names []string) ([]codegen.Spec, error) {
 		if info, err := os.Stat(name); err != nil {
 			return nil, err
 		} else if info.IsDir() {
-			name = filepath.Join(name, relevance.SpecFile)
+			name = filepath.Join(name, modelpack.SpecFile)
 		}
 		sources[i] = codegen.Spec{Name: filepath.Base(name), Dir: os.DirFS(filepath.Dir(name))}
 	}

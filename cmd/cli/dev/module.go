@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/codegen"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // module is a team's own: what init wrote, and what the team made of it. Paths
@@ -38,7 +39,7 @@ func openModule(dir string) (*module, error) {
 	for _, of := range []struct {
 		pattern string
 		to      *[]string
-	}{{"schemas/*.avsc", &m.schemas}, {"models/*/" + relevance.SpecFile, &m.models}, {"feeds/*.yaml", &m.feeds}} {
+	}{{"schemas/*.avsc", &m.schemas}, {"models/*/" + modelpack.SpecFile, &m.models}, {"feeds/*.yaml", &m.feeds}} {
 		files, err := filepath.Glob(filepath.Join(dir, of.pattern))
 		if err != nil {
 			return nil, err
@@ -150,19 +151,19 @@ func (m *module) seal(w io.Writer, check bool) error {
 	}
 	for _, dir := range m.models {
 		if check {
-			p, err := relevance.OpenPack(dir)
+			p, err := modelpack.Open(dir)
 			if err == nil {
-				_, err = relevance.Validate(p, relevance.SchemasOf(known))
+				_, err = modelpack.Validate(p, relevance.SchemasOf(known))
 			}
 			if err != nil {
 				return fmt.Errorf("%s is not as it was sealed; run millrace generate: %w", dir, err)
 			}
 			continue
 		}
-		if _, err := relevance.Seal(dir, relevance.SchemasOf(known)); err != nil {
+		if _, err := modelpack.Seal(dir, relevance.SchemasOf(known)); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		if _, err := fmt.Fprintln(w, filepath.Join(dir, relevance.ManifestFile)); err != nil {
+		if _, err := fmt.Fprintln(w, filepath.Join(dir, modelpack.ManifestFile)); err != nil {
 			return err
 		}
 	}

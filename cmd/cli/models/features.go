@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -77,8 +78,8 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 				if err != nil {
 					return err
 				}
-				unread.add(m.Unread(row))
-				features, err := m.Vector(row, known)
+				unread.add(row.Unread(m))
+				features, err := row.Vector(m, known)
 				if err != nil {
 					return err
 				}
@@ -100,7 +101,7 @@ const maxVectorLine = 4 << 20
 
 // readVector reads a line. A field that is neither of a row nor kept is a
 // fault: under a name that is mistyped, a viewer would be nobody.
-func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessage, error) {
+func readVector(line []byte, keep []string) (*modelpack.Golden, []json.RawMessage, error) {
 	if err := schemas.CheckJSON(line); err != nil {
 		return nil, nil, err
 	}
@@ -123,7 +124,7 @@ func readVector(line []byte, keep []string) (*relevance.Golden, []json.RawMessag
 			return nil, nil, fmt.Errorf("%s is no field of a row; %s, or carry it over by --keep %s", name, hint.Nearest(name, known), name)
 		}
 	}
-	var row relevance.Golden
+	var row modelpack.Golden
 	if err := json.Unmarshal(line, &row); err != nil {
 		return nil, nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 func goldenCommand(avsc *[]string) *cobra.Command {
@@ -60,7 +61,7 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 	known := relevance.SchemasOf(snapshot)
 	spec := name
 	if !strings.HasSuffix(name, ".yaml") {
-		spec = filepath.Join(name, relevance.SpecFile) // sealed or not, it is the spec that counts
+		spec = filepath.Join(name, modelpack.SpecFile) // sealed or not, it is the spec that counts
 	}
 	m, err := relevance.ParseFile(os.DirFS(filepath.Dir(spec)), filepath.Base(spec), known)
 	if err != nil {
@@ -70,7 +71,7 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 	if err != nil {
 		return err
 	}
-	rows, err := relevance.ReadGolden(file, text)
+	rows, err := modelpack.ReadGolden(file, text)
 	if err != nil {
 		return err
 	}
@@ -82,8 +83,8 @@ func CompleteGolden(ctx context.Context, w, told io.Writer, name, file string, a
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		unread.add(m.Unread(&rows[i]))
-		if err := m.Complete(&rows[i], known); err != nil {
+		unread.add(rows[i].Unread(m))
+		if err := rows[i].Complete(m, known); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, i+1, err)
 		}
 		if err := out.Encode(rows[i]); err != nil {

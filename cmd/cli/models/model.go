@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -67,7 +68,7 @@ lets the one serve that served before.`,
 
 // openModel reads a pack, a directory that is not sealed yet, a spec, or a
 // built-in model. The pack is nil unless there is one.
-func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, error) {
+func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, error) {
 	snapshot, err := schemafiles.Snapshot(avsc)
 	if err != nil {
 		return nil, nil, err
@@ -86,15 +87,15 @@ func openModel(name string, avsc []string) (*relevance.Model, *relevance.Pack, e
 	case strings.HasSuffix(name, ".yaml"):
 		m, err := relevance.ParseFile(os.DirFS(filepath.Dir(name)), filepath.Base(name), known)
 		return m, nil, err
-	case info.IsDir() && !isThere(filepath.Join(name, relevance.ManifestFile)):
-		m, err := relevance.ParseFile(os.DirFS(name), relevance.SpecFile, known)
+	case info.IsDir() && !isThere(filepath.Join(name, modelpack.ManifestFile)):
+		m, err := relevance.ParseFile(os.DirFS(name), modelpack.SpecFile, known)
 		return m, nil, err
 	}
-	p, err := relevance.OpenPack(name)
+	p, err := modelpack.Open(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := relevance.Validate(p, known)
+	m, err := modelpack.Validate(p, known)
 	return m, p, err
 }
 
@@ -165,7 +166,7 @@ func Seal(w io.Writer, dir string, avsc []string) error {
 	if err != nil {
 		return err
 	}
-	p, err := relevance.Seal(dir, relevance.SchemasOf(known))
+	p, err := modelpack.Seal(dir, relevance.SchemasOf(known))
 	if err != nil {
 		return err
 	}
@@ -238,13 +239,13 @@ func diffModels(w io.Writer, output *display.Form, before, after string, avsc []
 	if err != nil {
 		return err
 	}
-	var golden []relevance.Golden
+	var golden []modelpack.Golden
 	if pack != nil {
 		if golden, err = pack.GoldenRows(); err != nil {
 			return err
 		}
 	}
-	changes := relevance.Diff(a, b, golden)
+	changes := modelpack.Diff(a, b, golden)
 	return output.Write(w, display.List(changes), func(w io.Writer) error {
 		for _, c := range changes {
 			fmt.Fprintln(w, c)

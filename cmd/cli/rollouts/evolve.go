@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -189,11 +190,11 @@ func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader
 }
 
 func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
-	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return reader{}, err
 	}
-	m, err := relevance.Validate(pack, relevance.SchemasOf(known))
+	m, err := modelpack.Validate(pack, relevance.SchemasOf(known))
 	if err != nil {
 		return reader{}, err
 	}
@@ -263,10 +264,10 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 			slog.Warn("what this reads is not known", "version", v.String(), "err", err)
 			continue
 		}
-		if _, err := relevance.Validate(pack, now); err != nil {
+		if _, err := modelpack.Validate(pack, now); err != nil {
 			continue
 		}
-		if _, err := relevance.Validate(pack, then); err != nil {
+		if _, err := modelpack.Validate(pack, then); err != nil {
 			uses, unread := r.uses(ctx, name)
 			if unread != nil {
 				return nil, unread

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -162,7 +163,7 @@ func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, s
 	if err != nil {
 		return err
 	}
-	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

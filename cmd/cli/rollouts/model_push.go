@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 func pushModel(avsc *[]string) *cobra.Command {
@@ -51,12 +52,12 @@ experiment sets does not serve while there is that experiment.`,
 
 // packToPush opens a pack and checks it here where its schemas are known. Where
 // they are not, the index nodes know them, and check it.
-func packToPush(name string, avsc []string) (*relevance.Pack, error) {
-	_, unsealed := os.Stat(filepath.Join(name, relevance.ManifestFile))
+func packToPush(name string, avsc []string) (*modelpack.Pack, error) {
+	_, unsealed := os.Stat(filepath.Join(name, modelpack.ManifestFile))
 	if info, err := os.Stat(name); err == nil && info.IsDir() && unsealed != nil {
 		return nil, fmt.Errorf("%s is not sealed; run millrace model seal %s", name, name)
 	}
-	pack, err := relevance.OpenPack(name)
+	pack, err := modelpack.Open(name)
 	if err == nil {
 		err = relevance.CheckName(pack.Manifest.Name)
 	}
@@ -68,8 +69,8 @@ func packToPush(name string, avsc []string) (*relevance.Pack, error) {
 		return nil, err
 	}
 	go func() { _, _ = pack.Tar() }() // both take a while, of a large one
-	if known := relevance.SchemasOf(snapshot); known.Knows(pack) {
-		_, err = relevance.Validate(pack, known)
+	if known := relevance.SchemasOf(snapshot); pack.KnownTo(known) {
+		_, err = modelpack.Validate(pack, known)
 	}
 	return pack, err
 }
@@ -83,7 +84,7 @@ type push struct {
 // errHeld is of a version that serves only if it is told to.
 var errHeld = errors.New("is published and does not serve")
 
-func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error {
+func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error {
 	before, _ := r.models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
@@ -134,7 +135,7 @@ func (r *rollout) push(ctx context.Context, pack *relevance.Pack, p push) error 
 
 // publish stores a pack. The same pack is the same version, whatever wrote its
 // archive.
-func (r *rollout) publish(ctx context.Context, pack *relevance.Pack) (cluster.Version, error) {
+func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Version, error) {
 	tar, err := pack.Tar()
 	if err != nil {
 		return cluster.Version{}, err
@@ -177,7 +178,7 @@ func (r *rollout) pagesOf(ctx context.Context, v cluster.Version) string {
 	return ""
 }
 
-func (r *rollout) samePack(ctx context.Context, pack *relevance.Pack) (cluster.Version, bool) {
+func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (cluster.Version, bool) {
 	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
 	if err != nil {
 		return v, false

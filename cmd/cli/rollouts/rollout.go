@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // rollout is what the commands see that change which models there are.
@@ -162,12 +162,12 @@ weights, it is refused without --serve, unless what serves is condemned.`,
 	return c
 }
 
-func (r *rollout) pack(ctx context.Context, v cluster.Version) (*relevance.Pack, error) {
+func (r *rollout) pack(ctx context.Context, v cluster.Version) (*modelpack.Pack, error) {
 	body, err := r.models.Body(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	return relevance.ReadPack(bytes.NewReader(body))
+	return modelpack.Read(bytes.NewReader(body))
 }
 
 // version finds a version of a model.

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/models"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // rolling is a stage, and what commands of models see of it.
@@ -78,17 +79,17 @@ func (s *rolling) pushedWithin(version, weight string, p push) (string, error) {
 }
 
 // likes is a pack of the model likes.
-func (s *rolling) likes(version, weight string) *relevance.Pack {
+func (s *rolling) likes(version, weight string) *modelpack.Pack {
 	s.Helper()
 	dir := s.TempDir()
 	for name, text := range map[string]string{
-		relevance.SpecFile:   fmt.Sprintf("name: likes\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: %s}}\n", version, weight),
-		relevance.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%s,"record":{"likes":1}}`, weight),
-		relevance.CardFile:   "Likes.\n",
+		modelpack.SpecFile:   fmt.Sprintf("name: likes\nversion: %q\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes}\nscorer: linear\nparameters: {weights: {likes: %s}}\n", version, weight),
+		modelpack.GoldenFile: fmt.Sprintf(`{"features":{"likes":1},"score":%s,"record":{"likes":1}}`, weight),
+		modelpack.CardFile:   "Likes.\n",
 	} {
 		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	_, err := relevance.Seal(dir, relevance.ShippedSchemas())
+	_, err := modelpack.Seal(dir, relevance.ShippedSchemas())
 	s.Check(err)
 	pack, err := packToPush(dir, nil)
 	s.Check(err)
@@ -283,9 +284,9 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "talk.avsc")
 	for path, text := range map[string]string{
 		file:                                     `{"type":"record","name":"team.Talk","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"claps","type":"long","default":0}]}`,
-		filepath.Join(dir, relevance.SpecFile):   "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
-		filepath.Join(dir, relevance.GoldenFile): `{"features":{"claps":2},"score":2,"record":{"claps":2}}`,
-		filepath.Join(dir, relevance.CardFile):   "Claps.\n",
+		filepath.Join(dir, modelpack.SpecFile):   "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
+		filepath.Join(dir, modelpack.GoldenFile): `{"features":{"claps":2},"score":2,"record":{"claps":2}}`,
+		filepath.Join(dir, modelpack.CardFile):   "Claps.\n",
 	} {
 		s.Check(os.WriteFile(path, []byte(text), 0o644))
 	}
@@ -307,16 +308,16 @@ func TestPushOfABuiltInName(t *testing.T) {
 	s := newRolling(t, "n1")
 	for _, name := range []string{"recency", "home"} {
 		dir := s.RatePack("9", "likes")
-		pack, err := relevance.OpenPack(dir)
+		pack, err := modelpack.Open(dir)
 		s.Check(err)
-		spec, err := os.ReadFile(filepath.Join(dir, relevance.SpecFile))
+		spec, err := os.ReadFile(filepath.Join(dir, modelpack.SpecFile))
 		s.Check(err)
 		spec = bytes.Replace(spec, []byte("name: rate"), []byte("name: "+name), 1)
-		pack.Manifest.Name, pack.Manifest.Files[relevance.SpecFile] = name, fmt.Sprintf("%x", sha256.Sum256(spec))
+		pack.Manifest.Name, pack.Manifest.Files[modelpack.SpecFile] = name, fmt.Sprintf("%x", sha256.Sum256(spec))
 		manifest, err := json.Marshal(pack.Manifest)
 		s.Check(err)
-		s.Check(os.WriteFile(filepath.Join(dir, relevance.SpecFile), spec, 0o644))
-		s.Check(os.WriteFile(filepath.Join(dir, relevance.ManifestFile), manifest, 0o644))
+		s.Check(os.WriteFile(filepath.Join(dir, modelpack.SpecFile), spec, 0o644))
+		s.Check(os.WriteFile(filepath.Join(dir, modelpack.ManifestFile), manifest, 0o644))
 		_, err = s.run("model", "push", dir)
 		e, ok := errors.AsType[*millrace.Error](err)
 		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.models.Names()) > 0 {
@@ -367,7 +368,7 @@ func TestPushOfVersions(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "likes.tar.zst")
 	s.Check(s.pull(t.Context(), []string{"likes", "10"}, file))
-	if p, err := relevance.OpenPack(file); err != nil || p.Manifest.Version != "10" {
+	if p, err := modelpack.Open(file); err != nil || p.Manifest.Version != "10" {
 		t.Errorf("pulled %v, %v", p, err)
 	}
 }

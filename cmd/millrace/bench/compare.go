@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/stats"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -208,7 +208,7 @@ func (r *comparison) start(s *side) error {
 	s.partition = each(cpu)
 	run, err := r.family.StartCluster(r.backing, rig.Setup{
 		Name: s.own, Nodes: 1, Replicas: 1, Binary: s.binary,
-		Packs: []*relevance.Pack{r.world.pack}, Feeds: map[string][]byte{r.world.feed.Name: r.world.feedText},
+		Packs: []*modelpack.Pack{r.world.pack}, Feeds: map[string][]byte{r.world.feed.Name: r.world.feedText},
 	})
 	if err != nil {
 		return err

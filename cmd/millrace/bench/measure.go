@@ -10,10 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/internal/oracle"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // result is what was measured of one cluster.
@@ -42,7 +41,7 @@ func measure(c *Config, f *rig.Family, w *world, b *rig.Backing, truth []oracle.
 	}()
 	run, err := f.StartCluster(b, rig.Setup{
 		Name: fmt.Sprintf("nodes-%d", nodes), Nodes: nodes, Replicas: replicas,
-		Packs: []*relevance.Pack{w.pack}, Feeds: map[string][]byte{w.feed.Name: w.feedText},
+		Packs: []*modelpack.Pack{w.pack}, Feeds: map[string][]byte{w.feed.Name: w.feedText},
 	})
 	if err != nil {
 		return res, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/relevance/plan"
 )
 
@@ -22,16 +23,16 @@ func TestModelsAreFresh(t *testing.T) {
 }
 
 func testModel(t *testing.T, name string, features int) {
-	m, err := relevance.ParseFile(os.DirFS(name), relevance.SpecFile, relevance.ShippedSchemas())
+	m, err := relevance.ParseFile(os.DirFS(name), modelpack.SpecFile, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := len(m.Spec().Features); n != features {
 		t.Errorf("%d features, want %d", n, features)
 	}
-	fresh(t, name+"/"+relevance.GoldenFile, golden(m))
+	fresh(t, name+"/"+modelpack.GoldenFile, golden(m))
 	if *rewrite {
-		if _, err := relevance.Seal(name, relevance.ShippedSchemas()); err != nil {
+		if _, err := modelpack.Seal(name, relevance.ShippedSchemas()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,20 +59,20 @@ func golden(m *relevance.Model) []byte {
 			row[f.Name] = x
 			score += w.Scalar * x
 		}
-		line, err := json.Marshal(relevance.Golden{Features: row, Score: &score})
+		line, err := json.Marshal(modelpack.Golden{Features: row, Score: &score})
 		if err != nil {
 			panic(err)
 		}
 		out.Write(append(line, '\n'))
 	}
-	row := relevance.Golden{
+	row := modelpack.Golden{
 		Record: map[string]any{
 			"id": "post:1", "actor": "member:1", "verb": "post", "created_at": 1_700_000_000_000.0, "object": "post:1", "language": "en", "country": "Peru", "visibility": "public",
 			"text": "A photo.", "likes": 12.0, "comments": 3.0, "shares": 2.0, "impressions": 400.0, "features": []any{0.5, 0.25}, "about": []any{"member:2"}, "version": 1.0,
 		},
 		Viewer: map[string]any{"id": "member:2", "country": "Peru", "freshness_hours": 6.0, "chatty": 0.5, "visual": 0.5, "languages": []any{"en"}}, AsOf: 1_700_010_000_000.0,
 	}
-	if err := m.Complete(&row, relevance.ShippedSchemas()); err != nil {
+	if err := row.Complete(m, relevance.ShippedSchemas()); err != nil {
 		panic(err)
 	}
 	line, err := json.Marshal(row)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // A shape is what a query asks of how much.
@@ -45,7 +46,7 @@ func readFeed(name string) ([]byte, feeds.Feed, error) {
 }
 
 // readPack returns a pack and its model, admitted as a node does it.
-func readPack(name string) (*relevance.Pack, *relevance.Model, error) {
+func readPack(name string) (*modelpack.Pack, *relevance.Model, error) {
 	dir, err := os.MkdirTemp("", "millrace-pack-")
 	if err != nil {
 		return nil, nil, err
@@ -59,10 +60,10 @@ func readPack(name string) (*relevance.Pack, *relevance.Model, error) {
 	if err := os.CopyFS(to, sub); err != nil {
 		return nil, nil, err
 	}
-	p, err := relevance.OpenPack(to)
+	p, err := modelpack.Open(to)
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := relevance.Validate(p, relevance.ShippedSchemas())
+	m, err := modelpack.Validate(p, relevance.ShippedSchemas())
 	return p, m, err
 }

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -27,7 +27,7 @@ type world struct {
 	seed     uint64
 	feed     feeds.Feed
 	feedText []byte
-	pack     *relevance.Pack
+	pack     *modelpack.Pack
 	model    *relevance.Model
 	asked    []question
 }

@@ -9,11 +9,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -133,7 +133,7 @@ func (w *world) truth(s *schemas.Schema, known relevance.Schemas) (func(i int) [
 	if err != nil {
 		return nil, err
 	}
-	model, err := relevance.Validate(pack, known)
+	model, err := modelpack.Validate(pack, known)
 	if err != nil {
 		return nil, err
 	}

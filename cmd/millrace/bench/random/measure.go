@@ -12,11 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -56,7 +55,7 @@ func (c *Config) measure(f *rig.Family, w *world, seed uint64) (res result, err 
 	if _, err := b.Fill(f.Ctx, schema, w.bodies(schema)); err != nil {
 		return res, err
 	}
-	cluster, err := f.StartCluster(b, rig.Setup{Name: "random", Nodes: 1, Replicas: 1, Packs: []*relevance.Pack{pack}, Feeds: map[string][]byte{feedName: w.feed()}})
+	cluster, err := f.StartCluster(b, rig.Setup{Name: "random", Nodes: 1, Replicas: 1, Packs: []*modelpack.Pack{pack}, Feeds: map[string][]byte{feedName: w.feed()}})
 	if err != nil {
 		return res, err
 	}

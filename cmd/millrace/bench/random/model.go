@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // model is features and what a scorer makes of them.
@@ -200,13 +201,13 @@ func spaced[T any](list []T) string { return strings.Trim(fmt.Sprint(list), "[]"
 const goldenRows = 100
 
 // pack seals the model. What its golden rows say is computed here.
-func (w *world) pack(known relevance.Schemas) (_ *relevance.Pack, err error) {
+func (w *world) pack(known relevance.Schemas) (_ *modelpack.Pack, err error) {
 	dir, err := os.MkdirTemp("", "millrace-pack-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	files := map[string]string{relevance.SpecFile: w.spec(), relevance.CardFile: "# random\n\nOf a benchmark; its numbers mean nothing.\n"}
+	files := map[string]string{modelpack.SpecFile: w.spec(), modelpack.CardFile: "# random\n\nOf a benchmark; its numbers mean nothing.\n"}
 	if w.model.scorer == "trees" {
 		files["trees.txt"] = w.model.lightGBM()
 	}
@@ -214,13 +215,13 @@ func (w *world) pack(known relevance.Schemas) (_ *relevance.Pack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	files[relevance.GoldenFile] = golden
+	files[modelpack.GoldenFile] = golden
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return nil, err
 		}
 	}
-	return relevance.Seal(dir, known)
+	return modelpack.Seal(dir, known)
 }
 
 // golden writes rows of records, with the features and the score that they are
@@ -229,7 +230,7 @@ func (w *world) golden() (string, error) {
 	var b strings.Builder
 	for i := range goldenRows {
 		x, q := w.records[i%len(w.records)], w.somebody()
-		row := relevance.Golden{Features: map[string]any{}, AsOf: float64(asOf), Viewer: map[string]any{"id": "viewer:0"}}
+		row := modelpack.Golden{Features: map[string]any{}, AsOf: float64(asOf), Viewer: map[string]any{"id": "viewer:0"}}
 		values := make([]float64, len(w.model.features))
 		for j, c := range w.model.features {
 			values[j] = c.eval(x, q)

@@ -12,13 +12,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
-	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // Setup is a cluster to start.
@@ -27,7 +26,7 @@ type Setup struct {
 	Nodes    int               // index nodes
 	Replicas int               // of each partition, where there are as many nodes
 	Binary   string            // of the roles; "": this one
-	Packs    []*relevance.Pack // models to serve
+	Packs    []*modelpack.Pack // models to serve
 	Feeds    map[string][]byte // definitions by name
 }
 

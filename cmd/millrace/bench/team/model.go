@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -141,13 +142,13 @@ parameters:
 }
 
 // pack seals the model, with one record of the world for its golden row.
-func (w *world) pack(m *model, known relevance.Schemas) (_ *relevance.Pack, err error) {
+func (w *world) pack(m *model, known relevance.Schemas) (_ *modelpack.Pack, err error) {
 	dir, err := os.MkdirTemp("", "millrace-pack-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	parsed, err := relevance.Parse(relevance.SpecFile, []byte(m.spec(w.flat)), known)
+	parsed, err := relevance.Parse(modelpack.SpecFile, []byte(m.spec(w.flat)), known)
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +157,14 @@ func (w *world) pack(m *model, known relevance.Schemas) (_ *relevance.Pack, err 
 		return nil, err
 	}
 	for name, text := range map[string][]byte{
-		relevance.SpecFile: []byte(m.spec(w.flat)), relevance.GoldenFile: golden,
-		relevance.CardFile: []byte("# " + m.name + "\n\nOf a benchmark; its weights mean nothing.\n"),
+		modelpack.SpecFile: []byte(m.spec(w.flat)), modelpack.GoldenFile: golden,
+		modelpack.CardFile: []byte("# " + m.name + "\n\nOf a benchmark; its weights mean nothing.\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			return nil, err
 		}
 	}
-	return relevance.Seal(dir, known)
+	return modelpack.Seal(dir, known)
 }
 
 func (w *world) golden(m *relevance.Model, known relevance.Schemas) ([]byte, error) {
@@ -175,14 +176,14 @@ func (w *world) golden(m *relevance.Model, known relevance.Schemas) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	row := relevance.Golden{
+	row := modelpack.Golden{
 		Viewer: map[string]any{"country": records[0].country, "freshness_hours": 6.0},
 		AsOf:   float64(asOf),
 	}
 	if err := json.Unmarshal(line, &row.Record); err != nil {
 		return nil, err
 	}
-	if err := m.Complete(&row, known); err != nil {
+	if err := row.Complete(m, known); err != nil {
 		return nil, err
 	}
 	text, err := json.Marshal(row)

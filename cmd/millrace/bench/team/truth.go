@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -66,7 +66,7 @@ func (t *truth) ask(w *world, feed *oracle.Feed, s *schemas.Schema, known releva
 	}
 	var scores []oracle.Score
 	for i := range models {
-		m, err := relevance.Parse(relevance.SpecFile, []byte(models[i].spec(w.flat)), known)
+		m, err := relevance.Parse(modelpack.SpecFile, []byte(models[i].spec(w.flat)), known)
 		if err != nil {
 			return err
 		}

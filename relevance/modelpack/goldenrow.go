@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"encoding/json"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -29,19 +31,25 @@ const (
 	asWritten reading = true
 )
 
+// layouts are those of a row's record and of the features of its entity.
+type layouts struct{ rows, entity *column.Layout }
+
+// records are what a row's values are written as.
+type records struct{ relevance.Records }
+
 // explainer explains the records of golden rows by the interpreter: one scorer for
 // all rows of the same layouts, since to plan a model costs more than to run it.
 type explainer struct {
-	*Model
-	scorers map[layouts]*Scorer
+	*relevance.Model
+	scorers map[layouts]*relevance.Scorer
 }
 
-func (m *Model) explainer() *explainer {
-	return &explainer{m.Interpreted(), map[layouts]*Scorer{}}
+func newExplainer(m *relevance.Model) *explainer {
+	return &explainer{m.Interpreted(), map[layouts]*relevance.Scorer{}}
 }
 
 // scorer returns the scorer for records of some layouts, bound to a viewer.
-func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Time) (*Scorer, error) {
+func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Time) (*relevance.Scorer, error) {
 	if s, ok := x.scorers[l]; ok {
 		s.SetObjects(nil)
 		return s, s.Rebind(viewer, asOf)
@@ -56,18 +64,17 @@ func (x *explainer) scorer(l layouts, viewer *millrace.Viewer, asOf millrace.Tim
 // explain scores a row's record. Features are in the order of the spec, and
 // have no contributions of trees, which for a hundred rows of a large forest take
 // longer than all the rest.
-func (x *explainer) explain(row *Golden, schemas Schemas, as reading) (e Explanation, err error) {
-	m := x.Model
+func (x *explainer) explain(row *Golden, schemas relevance.Schemas, as reading) (e relevance.Explanation, err error) {
 	if row.Record == nil {
 		return e, errors.New("the row has no record")
 	}
-	records, writer, err := m.goldenSchema(row.Schema, schemas)
+	known, writer, err := x.goldenSchema(row.Schema, schemas)
 	if err != nil {
 		return e, err
 	}
-	rows, err := records.golden(writer, row.Record, "record", as)
+	rows, err := known.golden(writer, row.Record, "record", as)
 	if err != nil {
-		return e, m.whichSchema(row, err)
+		return e, x.whichSchema(row, err)
 	}
 	layout := rows.Layout()
 	asOf := millrace.Time(0)
@@ -81,13 +88,13 @@ func (x *explainer) explain(row *Golden, schemas Schemas, as reading) (e Explana
 		}
 		asOf = t
 	}
-	entityLayout := schemas[m.spec.Entity].Layout
+	entityLayout := schemas[x.Spec().Entity].Layout
 	var entity *column.Slab
 	if row.Entity != nil {
 		if entityLayout == nil {
 			return e, errors.New("entity: the spec names no schema of the entity's features")
 		}
-		if entity, err = schemas[m.spec.Entity].golden("", row.Entity, "entity", as); err != nil {
+		if entity, err = (records{schemas[x.Spec().Entity]}).golden("", row.Entity, "entity", as); err != nil {
 			return e, err
 		}
 	}
@@ -99,34 +106,35 @@ func (x *explainer) explain(row *Golden, schemas Schemas, as reading) (e Explana
 	if err != nil {
 		return e, err
 	}
-	if err := m.goldenObject(s, row.Object, schemas, as); err != nil {
+	if err := x.goldenObject(s, row.Object, schemas, as); err != nil {
 		return e, err
 	}
 	e, _ = s.Features(rows, 0, entity)
-	return m.inOrder(e), nil
+	return inOrder(x.Model, e), nil
 }
 
 // whichSchema adds to the fault of a record what it was taken for, where the
 // spec leaves a choice.
-func (m *Model) whichSchema(row *Golden, fault error) error {
-	if row.Schema != "" || len(m.spec.Schemas) < 2 {
+func (x *explainer) whichSchema(row *Golden, fault error) error {
+	all := x.Spec().Schemas
+	if row.Schema != "" || len(all) < 2 {
 		return fault
 	}
-	return fmt.Errorf("%w\nthe row names no schema, so that its record is of %s, the first that the spec names: a record of another says so, as \"schema\": %q", fault, m.spec.Schemas[0], m.spec.Schemas[1])
+	return fmt.Errorf("%w\nthe row names no schema, so that its record is of %s, the first that the spec names: a record of another says so, as \"schema\": %q", fault, all[0], all[1])
 }
 
 // goldenSchema returns what a row's schema names, and the fingerprint of the one
 // that wrote the record, or "".
-func (m *Model) goldenSchema(of string, all Schemas) (known Records, writer string, err error) {
+func (x *explainer) goldenSchema(of string, all relevance.Schemas) (known records, writer string, err error) {
 	name, writer, _ := strings.Cut(of, "@")
 	switch {
-	case name == "" && len(m.spec.Schemas) == 0:
-		return Records{Layout: RoleLayout()}, writer, nil
+	case name == "" && len(x.Spec().Schemas) == 0:
+		return records{relevance.Records{Layout: relevance.RoleLayout()}}, writer, nil
 	case name == "":
-		name = m.spec.Schemas[0]
+		name = x.Spec().Schemas[0]
 	}
-	if known = all[name]; known.Layout == nil {
-		return known, writer, fmt.Errorf("no schema %s; %s; give the .avsc files of others by --schema", name, nearest(name, all.names()))
+	if known = (records{all[name]}); known.Layout == nil {
+		return known, writer, fmt.Errorf("no schema %s; %s; give the .avsc files of others by --schema", name, hint.Nearest(name, slices.Sorted(maps.Keys(all))))
 	}
 	return known, writer, nil
 }
@@ -134,7 +142,7 @@ func (m *Model) goldenSchema(of string, all Schemas) (known Records, writer stri
 // golden is one row of values by field, as what serves reads it: written under
 // a schema of the family, and read in the columns of all of them. Where writer,
 // a fingerprint, is "", that is the newest schema that has the fields.
-func (r Records) golden(writer string, values map[string]any, what string, as reading) (*column.Slab, error) {
+func (r records) golden(writer string, values map[string]any, what string, as reading) (*column.Slab, error) {
 	if r.Family == nil {
 		flat, err := flattened(r.Layout, values, what)
 		if err != nil {
@@ -157,14 +165,14 @@ func (r Records) golden(writer string, values map[string]any, what string, as re
 	return r.Family.Reread(s, own, flat)
 }
 
-// Unread takes the features out of a row that the spec does not read, and names
+// Unread takes the features out of a row that a model does not read, and names
 // them: one file of rows may be for several models.
-func (m *Model) Unread(row *Golden) (names []string) {
-	if m.spec.Entity == "" && row.Entity != nil {
-		row.Entity, names = nil, append(names, "entity")
+func (g *Golden) Unread(m *relevance.Model) (names []string) {
+	if m.Spec().Entity == "" && g.Entity != nil {
+		g.Entity, names = nil, append(names, "entity")
 	}
-	if m.spec.Object == "" && row.Object != nil {
-		row.Object, names = nil, append(names, "object")
+	if m.Spec().Object == "" && g.Object != nil {
+		g.Object, names = nil, append(names, "object")
 	}
 	return names
 }
@@ -185,7 +193,7 @@ func inWords(err error, what string) error {
 }
 
 // written finds the schema of a row, and its values by column.
-func (r Records) written(writer string, values map[string]any, what string) (_ *schemas.Schema, flat map[string]any, err error) {
+func (r records) written(writer string, values map[string]any, what string) (_ *schemas.Schema, flat map[string]any, err error) {
 	err = fmt.Errorf("schema: no schema %s@%s; %s has %s", r.Family.Name(), writer, r.Family.Name(), r.prints())
 	newest := true
 	for _, s := range slices.Backward(r.Family.Schemas()) {
@@ -203,11 +211,11 @@ func (r Records) written(writer string, values map[string]any, what string) (_ *
 	return nil, nil, err
 }
 
-func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas, as reading) error {
+func (x *explainer) goldenObject(s *relevance.Scorer, values map[string]any, schemas relevance.Schemas, as reading) error {
 	if values == nil {
 		return nil
 	}
-	known := schemas[m.spec.Object]
+	known := records{schemas[x.Spec().Object]}
 	if known.Layout == nil || s.ObjectLayout() == nil {
 		return errors.New("object: the spec reads no features of what records are about")
 	}
@@ -215,7 +223,7 @@ func (m *Model) goldenObject(s *Scorer, values map[string]any, schemas Schemas, 
 	if err != nil {
 		return err
 	}
-	objects := NewObjects(s.ObjectLayout())
+	objects := relevance.NewObjects(s.ObjectLayout())
 	if err := objects.Add(features, 0); err != nil {
 		return err
 	}
@@ -277,7 +285,7 @@ func flattened(l *column.Layout, values map[string]any, what string) (map[string
 				}
 			}
 		default:
-			faults = append(faults, fmt.Errorf("no field %s in %s; %s", path, what, nearest(path, known)))
+			faults = append(faults, fmt.Errorf("no field %s in %s; %s", path, what, hint.Nearest(path, known)))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {

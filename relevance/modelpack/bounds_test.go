@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"archive/tar"
@@ -10,12 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/relevance"
 )
 
 // bomb is a .tar.zst of files of zeros.
@@ -82,10 +82,13 @@ func TestRefusalsAreCheap(t *testing.T) {
 	}
 	name := func(i int) string { return fmt.Sprintf("f%d", i) }
 	pack := func(b []byte) func() error {
-		return func() error { _, err := ReadPack(bytes.NewReader(b)); return err }
+		return func() error { _, err := Read(bytes.NewReader(b)); return err }
 	}
 	spec := func(text string) func() error {
-		return func() error { _, err := Parse("spec.yaml", []byte(text), ShippedSchemas()); return err }
+		return func() error {
+			_, err := relevance.Parse("spec.yaml", []byte(text), relevance.ShippedSchemas())
+			return err
+		}
 	}
 	head := "name: x\nversion: \"1\"\nscorer: linear\nparameters: {weights: {}}\n"
 	for _, c := range []struct {
@@ -161,19 +164,4 @@ func cpuTime() time.Duration {
 		panic(err)
 	}
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
-}
-
-// A file that is larger than it may be is read no further than that.
-func TestFilesAreReadNoFurtherThanTheyMayBe(t *testing.T) {
-	src := make([]byte, 100)
-	fsys := fstest.MapFS{"f": {Data: src}}
-	if got, err := readBounded(fsys, "f", 100); err != nil || len(got) != 100 {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if got, err := readBounded(fsys, "f", 99); err == nil || len(got) > 100 {
-		t.Errorf("%d bytes, %v", len(got), err)
-	}
-	if _, err := ParseFile(fstest.MapFS{SpecFile: {Data: bytes.Repeat([]byte("#\n"), document.MaxBytes)}}, SpecFile, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "more than") {
-		t.Errorf("a spec without end: %v", err)
-	}
 }

@@ -1,4 +1,7 @@
-package relevance
+// Package modelpack keeps models as files that are sealed: a spec, what it names, and
+// golden rows that say what the model should give, under checksums. It opens them,
+// admits what comes out as its rows say, and tells how two versions differ.
+package modelpack
 
 import (
 	"archive/tar"
@@ -22,6 +25,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/trees"
 )
 
@@ -36,7 +40,7 @@ const (
 // The bounds of a pack. They hold before anything is unpacked: what a header
 // says is believed only as far as there is room for it.
 const (
-	maxPackBytes     = 48 << 20 // of all files together
+	maxPackBytes     = relevance.MaxFileBytes // of all files together
 	maxPackFiles     = 64
 	maxManifestBytes = 1 << 20
 	maxCardBytes     = 1 << 20
@@ -46,18 +50,12 @@ const (
 
 // Manifest says what a pack holds. It is written last.
 type Manifest struct {
-	Format   int               `json:"format"` // 2
-	Name     string            `json:"name"`
-	Version  string            `json:"version"`
-	Schemas  map[string]string `json:"schemas,omitempty"` // by name the fingerprints that the spec was checked against, with spaces between, in the order of admission
-	Features []FeatureType     `json:"features"`          // in the order of the spec
-	Files    map[string]string `json:"files"`             // SHA-256 of every other file
-}
-
-// FeatureType is a feature's name and what its value is: "number" or "string".
-type FeatureType struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
+	Format   int                     `json:"format"` // 2
+	Name     string                  `json:"name"`
+	Version  string                  `json:"version"`
+	Schemas  map[string]string       `json:"schemas,omitempty"` // by name the fingerprints that the spec was checked against, with spaces between, in the order of admission
+	Features []relevance.FeatureType `json:"features"`          // in the order of the spec
+	Files    map[string]string       `json:"files"`             // SHA-256 of every other file
 }
 
 // Pack is an opened model pack: its files are those of the manifest, and their
@@ -75,10 +73,10 @@ type Pack struct {
 	}
 }
 
-// OpenPack reads a pack from a directory or a .tar.zst file. It refuses what
+// Open reads a pack from a directory or a .tar.zst file. It refuses what
 // is not a plain file of the pack, what the manifest does not list, and what
 // has another checksum.
-func OpenPack(path string) (*Pack, error) {
+func Open(path string) (*Pack, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("relevance: open pack: %w", err)
@@ -99,8 +97,8 @@ func OpenPack(path string) (*Pack, error) {
 	return p, nil
 }
 
-// ReadPack reads a pack from a .tar.zst stream, as [OpenPack] does from a file.
-func ReadPack(r io.Reader) (*Pack, error) {
+// Read reads a pack from a .tar.zst stream, as [Open] does from a file.
+func Read(r io.Reader) (*Pack, error) {
 	files, err := untar(r)
 	if err != nil {
 		return nil, fmt.Errorf("relevance: read pack: %w", err)
@@ -347,8 +345,8 @@ func (p *Pack) Sum() (string, error) {
 	return checksum(b), err
 }
 
-// Knows reports whether every schema that a pack was sealed with is among these.
-func (s Schemas) Knows(p *Pack) bool {
+// KnownTo reports whether every schema that the pack was sealed with is among these.
+func (p *Pack) KnownTo(s relevance.Schemas) bool {
 	for name, prints := range p.Manifest.Schemas {
 		if s[name].Family == nil {
 			return false
@@ -362,22 +360,13 @@ func (s Schemas) Knows(p *Pack) bool {
 	return true
 }
 
-// CheckName refuses the name of a model that every binary has: no pack takes its
-// place, since it ranks where all others fail.
-func CheckName(name string) error {
-	if _, builtin := builtinModels()[name]; !builtin {
-		return nil
-	}
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: fmt.Sprintf("%s is built in", name), WayOut: "give the model another name, in its spec"}
-}
-
 // newVersion is what versions are sealed as. Packs of before may have others.
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
 // Seal makes a pack of a directory that has a spec and what it names, golden
 // rows and a card: it checks everything that [Validate] checks, of golden rows
 // that they are as what serves reads them, and then writes the manifest.
-func Seal(dir string, schemas Schemas) (*Pack, error) {
+func Seal(dir string, schemas relevance.Schemas) (*Pack, error) {
 	files, err := readDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("relevance: seal: %w", err)
@@ -390,7 +379,7 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := CheckName(m.Name()); err != nil {
+	if err := relevance.CheckName(m.Name()); err != nil {
 		return nil, err
 	}
 	if !newVersion.MatchString(m.Version()) {
@@ -400,8 +389,8 @@ func Seal(dir string, schemas Schemas) (*Pack, error) {
 		}
 	}
 	manifest := Manifest{Format: packFormat, Name: m.Name(), Version: m.Version(), Features: m.FeatureTypes(), Schemas: map[string]string{}, Files: map[string]string{}}
-	for _, name := range append(slices.Clone(m.spec.Schemas), m.spec.Entity, m.spec.Object) {
-		if prints := schemas[name].prints(); prints != "" {
+	for _, name := range append(slices.Clone(m.Spec().Schemas), m.Spec().Entity, m.Spec().Object) {
+		if prints := (records{schemas[name]}).prints(); prints != "" {
 			manifest.Schemas[name] = prints
 		}
 	}

@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/schemas"
 )
@@ -50,7 +51,7 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 			t.Fatal(err)
 		}
 	}
-	m, err := ParseFile(os.DirFS(dir), SpecFile, ShippedSchemas())
+	m, err := relevance.ParseFile(os.DirFS(dir), SpecFile, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 				named[f.Name] = float64(r.IntN(3))
 			}
 		}
-		values, err := m.featureValues(named)
+		values, err := featureValues(m, named)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,26 +97,26 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 }
 
 // recordRow is a golden row with a record, as the model computes it.
-func recordRow(t *testing.T, m *Model, n int) []byte {
+func recordRow(t *testing.T, m *relevance.Model, n int) []byte {
 	t.Helper()
-	layouts := ShippedSchemas()
+	layouts := relevance.ShippedSchemas()
 	record := layouts["millrace.Activity"].Layout
-	if len(m.spec.Schemas) > 0 {
-		record = layouts[m.spec.Schemas[0]].Layout
+	if len(m.Spec().Schemas) > 0 {
+		record = layouts[m.Spec().Schemas[0]].Layout
 	}
 	row := Golden{Record: sampleRow(record, n), Viewer: map[string]any{"id": "member:1"}, AsOf: 1.7e12 + float64(n)*1e6}
-	if l := layouts[m.spec.Entity].Layout; l != nil {
+	if l := layouts[m.Spec().Entity].Layout; l != nil {
 		row.Entity = sampleRow(l, n)
 	}
-	if l := layouts[m.spec.Object].Layout; l != nil {
+	if l := layouts[m.Spec().Object].Layout; l != nil {
 		row.Object = sampleRow(l, n)
 	}
-	for _, v := range m.spec.source.Viewer {
+	for _, v := range m.Spec().Source().Viewer {
 		if v.Name != "id" {
 			row.Viewer[v.Name] = map[plan.Kind]any{plan.Bool: true, plan.Number: 0.5, plan.String: "post", plan.Numbers: []any{1.0, 2.0}, plan.Strings: []any{"post"}}[v.Kind]
 		}
 	}
-	if err := m.Complete(&row, layouts); err != nil {
+	if err := row.Complete(m, layouts); err != nil {
 		t.Fatal(err)
 	}
 	line, err := json.Marshal(row)
@@ -146,7 +147,7 @@ func teamFiles() map[string]string {
 
 func seal(t *testing.T, dir string) *Pack {
 	t.Helper()
-	p, err := Seal(dir, ShippedSchemas())
+	p, err := Seal(dir, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +156,10 @@ func seal(t *testing.T, dir string) *Pack {
 
 // No pack takes the name of a model that every binary has.
 func TestNoPackOfABuiltInName(t *testing.T) {
-	for _, name := range Builtin().Names() {
+	for _, name := range relevance.Builtin().Names() {
 		files := teamFiles()
 		files[SpecFile] = regexp.MustCompile(`(?m)^name: .*$`).ReplaceAllString(packSpec, "name: "+name)
-		if _, err := Seal(writePack(t, files, 50), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), name+" is built in") {
+		if _, err := Seal(writePack(t, files, 50), relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), name+" is built in") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -167,7 +168,7 @@ func TestNoPackOfABuiltInName(t *testing.T) {
 func TestPackRoundTrip(t *testing.T) {
 	dir := writePack(t, teamFiles(), 50)
 	sealed := seal(t, dir)
-	fromDir, err := OpenPack(dir)
+	fromDir, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestPackRoundTrip(t *testing.T) {
 	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	fromTar, err := OpenPack(file)
+	fromTar, err := Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,7 @@ func TestPackRoundTrip(t *testing.T) {
 		if p.Checksum != sealed.Checksum || p.Card != "# team\n" || p.Manifest.Schemas["millrace.Activity"] != schemas.Activity().Fingerprint().String() {
 			t.Errorf("got %+v", p.Manifest)
 		}
-		m, err := Validate(p, ShippedSchemas())
+		m, err := Validate(p, relevance.ShippedSchemas())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,11 +229,11 @@ func TestPackMutations(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", extra); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenPack(dir); err == nil || !strings.Contains(err.Error(), "plain file") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "plain file") {
 		t.Errorf("a link: %v", err)
 	}
 	os.Remove(extra)
-	if _, err := OpenPack(dir); err != nil {
+	if _, err := Open(dir); err != nil {
 		t.Errorf("put back: %v", err)
 	}
 }
@@ -249,7 +250,7 @@ func mustRefuse(t *testing.T, dir, path string, data []byte, want string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenPack(dir); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
 	}
 }
@@ -282,7 +283,7 @@ func TestAdmission(t *testing.T) {
 			text = c.new
 		}
 		p.files[c.file] = []byte(text)
-		if _, err := Validate(p, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Validate(p, relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -290,7 +291,7 @@ func TestAdmission(t *testing.T) {
 
 // TestOpenWhatIsNoPack: the fault says what the file is.
 func TestOpenWhatIsNoPack(t *testing.T) {
-	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
+	model, err := os.ReadFile("../trees/testdata/lightgbm/model_simple.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +306,7 @@ func TestOpenWhatIsNoPack(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenPack(file); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Open(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}
@@ -315,14 +316,14 @@ func TestOpenWhatIsNoPack(t *testing.T) {
 // or newer, leaves the others as they are, and each is found by all three of
 // its name, version and checksum.
 func TestVersionsStandBesideEachOther(t *testing.T) {
-	r := Builtin()
-	admit := func(version, weight, sum string) (ID, error) {
+	r := relevance.Builtin()
+	admit := func(version, weight, sum string) (relevance.ID, error) {
 		files := teamFiles()
 		files[SpecFile] = strings.Replace(packSpec, "1.9", version, 1)
 		files["parameters.yaml"] = strings.Replace(packParameters, "0.25", weight, 1)
-		return r.Admit(seal(t, writePack(t, files, 20)), sum, ShippedSchemas())
+		return seal(t, writePack(t, files, 20)).Admit(r, sum, relevance.ShippedSchemas())
 	}
-	var ids []ID
+	var ids []relevance.ID
 	for _, c := range [][3]string{{"1.9", "0.25", "a"}, {"1.10", "0.5", "b"}, {"1.8", "0.75", "c"}, {"1.9", "0.25", "a"}} {
 		id, err := admit(c[0], c[1], c[2])
 		if err != nil {
@@ -335,14 +336,14 @@ func TestVersionsStandBesideEachOther(t *testing.T) {
 			t.Errorf("%s: %v, %v", ids[i], m, err)
 		}
 	}
-	for _, id := range []ID{{"team", "1.9", "b"}, {"team", "2", "a"}, {"team", "1.9", ""}} {
+	for _, id := range []relevance.ID{{Name: "team", Version: "1.9", Sum: "b"}, {Name: "team", Version: "2", Sum: "a"}, {Name: "team", Version: "1.9", Sum: ""}} {
 		var e *millrace.Error
 		if _, err := r.Find(id); !errors.As(err, &e) || e.Reason != millrace.ReasonNotHere {
 			t.Errorf("%v: %v", id, err)
 		}
 	}
 	var e *millrace.Error
-	if _, err := r.Find(ID{Name: "team"}); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
+	if _, err := r.Find(relevance.ID{Name: "team"}); !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown {
 		t.Errorf("without a version: %v", err)
 	}
 	r.Drop(ids[0])
@@ -354,13 +355,13 @@ func TestVersionsStandBesideEachOther(t *testing.T) {
 	}
 	another := seal(t, writePack(t, teamFiles(), 20))
 	another.Manifest.Name = "home" // as binaries of before sealed it
-	if _, err := r.Admit(another, "d", ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "home is built in") {
+	if _, err := another.Admit(r, "d", relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "home is built in") {
 		t.Errorf("a built-in model is replaced: %v", err)
 	}
 }
 
 func TestTreesNeedHundredRows(t *testing.T) {
-	model, err := os.ReadFile("trees/testdata/lightgbm/model_simple.txt")
+	model, err := os.ReadFile("../trees/testdata/lightgbm/model_simple.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +373,7 @@ features: {X1: record.likes, X2: record.shares}
 scorer: trees
 trees: {model: model.txt}
 `, "model.txt": string(model), CardFile: "x"}
-	if _, err := Seal(writePack(t, files, 99), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "100 are needed") {
+	if _, err := Seal(writePack(t, files, 99), relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "100 are needed") {
 		t.Errorf("99 rows: %v", err)
 	}
 	seal(t, writePack(t, files, 100))
@@ -384,11 +385,11 @@ func TestDiff(t *testing.T) {
 	files[SpecFile] = strings.NewReplacer("1.9", "2", "log1p(record.likes)", "sqrt(record.likes)", "  language: record.language in viewer.languages\n", "").Replace(packSpec)
 	files["parameters.yaml"] = strings.NewReplacer("0.25", "0.5", "  language: 2\n", "", "share: 0.5", "share: 0.75").Replace(packParameters)
 	b := seal(t, writePack(t, files, 20))
-	x, err := Validate(a, ShippedSchemas())
+	x, err := Validate(a, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	y, err := Validate(b, ShippedSchemas())
+	y, err := Validate(b, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,17 +419,6 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-func TestCompareVersions(t *testing.T) {
-	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
-	for i, a := range order {
-		for j, b := range order {
-			if got := CompareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
-				t.Errorf("%q against %q gives %d", a, b, got)
-			}
-		}
-	}
-}
-
 // FuzzPack: a manifest and a golden file of any bytes are refused or accepted,
 // and what is accepted validates or says why not.
 func FuzzPack(f *testing.F) {
@@ -439,7 +429,7 @@ func FuzzPack(f *testing.F) {
 		if err != nil {
 			p = &Pack{files: files}
 		}
-		if _, err := Validate(p, ShippedSchemas()); err == nil && p.Checksum == "" {
+		if _, err := Validate(p, relevance.ShippedSchemas()); err == nil && p.Checksum == "" {
 			t.Error(fmt.Sprint("accepted ", p.Manifest))
 		}
 	})
@@ -448,7 +438,7 @@ func FuzzPack(f *testing.F) {
 // Bytes behind the end of an archive would be kept and handed on, and read by nobody.
 func TestNothingFollowsAPack(t *testing.T) {
 	dir := writePack(t, map[string]string{SpecFile: packSpec, "parameters.yaml": packParameters, CardFile: "A team's.\n"}, 20)
-	p, err := Seal(dir, ShippedSchemas())
+	p, err := Seal(dir, relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,12 +446,12 @@ func TestNothingFollowsAPack(t *testing.T) {
 	if err := p.WriteTar(&packed); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadPack(bytes.NewReader(packed.Bytes())); err != nil {
+	if _, err := Read(bytes.NewReader(packed.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	second := append(bytes.Clone(packed.Bytes()), packed.Bytes()...) // another frame
 	for what, body := range map[string][]byte{"bytes": append(bytes.Clone(packed.Bytes()), "more"...), "a frame": second} {
-		if _, err := ReadPack(bytes.NewReader(body)); err == nil || !strings.Contains(err.Error(), "something follows the end") {
+		if _, err := Read(bytes.NewReader(body)); err == nil || !strings.Contains(err.Error(), "something follows the end") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -472,7 +462,7 @@ func TestSealRefusesALookAlike(t *testing.T) {
 	for _, version := range []string{"\uff11", "1\u200b", "-1"} {
 		spec := strings.Replace(packSpec, `"1.9"`, `"`+version+`"`, 1)
 		dir := writePack(t, map[string]string{SpecFile: spec, "parameters.yaml": packParameters, CardFile: "A team's.\n"}, 20)
-		if _, err := Seal(dir, ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "may look like another version") {
+		if _, err := Seal(dir, relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "may look like another version") {
 			t.Errorf("%+q: %v", version, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/trees/trained"
 	"github.com/millrace/millrace/schemas"
 )
@@ -28,10 +29,10 @@ func TestGoldenRowsOfLibraries(t *testing.T) {
 		switch path.Base(m.Name) {
 		case "binary", "softprob", "poisson", "tweedie", "rf", "logistic_ubj", "categories_40":
 			tried++
-			if _, err := Seal(writePack(t, goldenPack(t, m, 0), 0), ShippedSchemas()); err != nil {
+			if _, err := Seal(writePack(t, goldenPack(t, m, 0), 0), relevance.ShippedSchemas()); err != nil {
 				t.Errorf("%s: %v", m.Name, err)
 			}
-			if _, err := Seal(writePack(t, goldenPack(t, m, 1e-6), 0), ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "golden rows are off") {
+			if _, err := Seal(writePack(t, goldenPack(t, m, 1e-6), 0), relevance.ShippedSchemas()); err == nil || !strings.Contains(err.Error(), "golden rows are off") {
 				t.Errorf("%s, other scores: %v", m.Name, err)
 			}
 		}
@@ -120,7 +121,7 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := Seal(dir, ShippedSchemas())
+		_, err := Seal(dir, relevance.ShippedSchemas())
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, sealed: %v", name, err)
 		}
@@ -130,7 +131,7 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 		// The same, as somebody seals it who checks nothing.
 		p, err := sealed(files)
 		if err == nil {
-			_, err = Validate(p, ShippedSchemas())
+			_, err = Validate(p, relevance.ShippedSchemas())
 		}
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, admitted: %v", name, err)
@@ -140,7 +141,7 @@ func TestGoldenRowsCatchExpressions(t *testing.T) {
 	files := map[string]string{SpecFile: strings.Replace(ratioSpec, "record.likes / record.shares", "record.likes / (record.shares - record.shares)", 1), GoldenFile: zeroNull, CardFile: "x"}
 	p, err := sealed(files)
 	if err == nil {
-		_, err = Validate(p, ShippedSchemas())
+		_, err = Validate(p, relevance.ShippedSchemas())
 	}
 	if err == nil || !strings.Contains(err.Error(), "ratio") {
 		t.Errorf("a feature that is always divided by zero: %v", err)
@@ -161,7 +162,7 @@ func TestGoldenRecordsAreAsLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := familyOf(t, shop)
-	m, err := Parse(SpecFile, []byte(`name: visits
+	m, err := relevance.Parse(SpecFile, []byte(`name: visits
 version: "1"
 schemas: [shop.Visit]
 features: {stars: record.stars, country: record.place.country, size: record.place.size, age: record.place.owner.age, kind: record.kind}
@@ -189,7 +190,7 @@ parameters: {weights: {stars: 1, country: {IN: 10, PE: 20}, size: 100, age: 1000
 			t.Fatal(err)
 		}
 		got := ""
-		if err = m.Complete(&rows[0], known); err != nil && !strings.Contains(err.Error(), "score") {
+		if err = rows[0].Complete(m, known); err != nil && !strings.Contains(err.Error(), "score") {
 			got = err.Error()
 		} else {
 			f := rows[0].Features
@@ -202,15 +203,15 @@ parameters: {weights: {stars: 1, country: {IN: 10, PE: 20}, size: 100, age: 1000
 }
 
 // familyOf is the schemas that ship and one more, each a family of its own.
-func familyOf(t *testing.T, all ...*schemas.Schema) Schemas {
+func familyOf(t *testing.T, all ...*schemas.Schema) relevance.Schemas {
 	t.Helper()
-	known := ShippedSchemas()
+	known := relevance.ShippedSchemas()
 	for _, s := range all {
 		f, err := schemas.FamilyOf(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		known[s.Name()] = Records{f.Layout(), f}
+		known[s.Name()] = relevance.Records{Layout: f.Layout(), Family: f}
 	}
 	return known
 }
@@ -249,7 +250,7 @@ func TestGoldenRowsAreOfTheSchemasTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := familyOf(t, shop)
-	m, err := Parse(SpecFile, []byte(mealSpec), known)
+	m, err := relevance.Parse(SpecFile, []byte(mealSpec), known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +258,7 @@ func TestGoldenRowsAreOfTheSchemasTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Vector(&rows[0], known)
+	got, err := rows[0].Vector(m, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +284,7 @@ func TestGoldenRowsAreOfTheSchemasTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	served, _ := s.Features(record, 0, entity)
-	for i, f := range m.inOrder(served).Features {
+	for i, f := range inOrder(m, served).Features {
 		if f.Value != got[i] {
 			t.Errorf("%s: the row makes %v, and the body %v", f.Name, got[i], f.Value)
 		}
@@ -302,7 +303,7 @@ func TestGoldenRowsAreOfTheSchemasTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Vector(&rows[0], known); err == nil || err.Error() != want {
+		if _, err := rows[0].Vector(m, known); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", change[1], err, want)
 		}
 	}
@@ -370,7 +371,7 @@ features: {age_h: "age(record.created_at) / 3600", likes: record.likes, kind: re
 scorer: linear
 parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 `
-	m, err := Parse(SpecFile, []byte(two), ShippedSchemas())
+	m, err := relevance.Parse(SpecFile, []byte(two), relevance.ShippedSchemas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +383,7 @@ parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = m.explainer().goldenRecord(&rows[0], ShippedSchemas(), typed, map[string]bool{})
+		err = newExplainer(m).goldenRecord(&rows[0], relevance.ShippedSchemas(), typed, map[string]bool{})
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", text, err, want)
 		}
@@ -390,10 +391,12 @@ parameters: {weights: {age_h: 1, likes: 1, kind: {a: 1}}}
 }
 
 // sealed makes a pack of files without a look at them.
-func sealed(files map[string]string) (*Pack, error) { return sealedBy(files, ShippedSchemas()) }
+func sealed(files map[string]string) (*Pack, error) {
+	return sealedBy(files, relevance.ShippedSchemas())
+}
 
-func sealedBy(files map[string]string, known Schemas) (*Pack, error) {
-	m, err := Parse(SpecFile, []byte(files[SpecFile]), known)
+func sealedBy(files map[string]string, known relevance.Schemas) (*Pack, error) {
+	m, err := relevance.Parse(SpecFile, []byte(files[SpecFile]), known)
 	if err != nil {
 		return nil, err
 	}

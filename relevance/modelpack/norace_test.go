@@ -1,5 +1,5 @@
 //go:build !race
 
-package relevance
+package modelpack
 
 const underRace = false

@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/relevance"
 )
 
 // Change is one thing in which two models differ.
@@ -56,12 +58,12 @@ func (d *Drift) String() string {
 
 // Diff returns what b changes of a: version, features, parameters, and how far
 // the scores of a's golden rows move. Nothing: the models compute the same.
-func Diff(a, b *Model, golden []Golden) []Change {
+func Diff(a, b *relevance.Model, golden []Golden) []Change {
 	var out []Change
 	if a.Version() != b.Version() {
 		out = append(out, Change{What: "version", Was: a.Version(), Is: b.Version()})
 	}
-	if x, y := a.spec.Scorer(), b.spec.Scorer(); x != y {
+	if x, y := a.Spec().Scorer(), b.Spec().Scorer(); x != y {
 		out = append(out, Change{What: "scorer", Was: x, Is: y})
 	}
 	was, is := sources(a), sources(b)
@@ -70,16 +72,16 @@ func Diff(a, b *Model, golden []Golden) []Change {
 			out = append(out, Change{What: "feature", Name: name, Was: was[name], Is: is[name]})
 		}
 	}
-	out = append(out, diffParameters(&a.params, &b.params)...)
+	out = append(out, diffParameters(a.Parameters(), b.Parameters())...)
 	if d := drift(a, b, golden); d.Moved+d.Lost > 0 {
 		out = append(out, Change{What: "scores", Drift: d})
 	}
 	return out
 }
 
-func sources(m *Model) map[string]string {
+func sources(m *relevance.Model) map[string]string {
 	s := map[string]string{}
-	for _, f := range m.spec.Features {
+	for _, f := range m.Spec().Features {
 		s[f.Name] = strings.Join(strings.Fields(f.Source), " ")
 	}
 	return s
@@ -91,7 +93,7 @@ func union[V any](a, b map[string]V) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-func diffParameters(a, b *Parameters) []Change {
+func diffParameters(a, b *relevance.Parameters) []Change {
 	var out []Change
 	if a.Bias != b.Bias {
 		out = append(out, Change{What: "bias", Was: fmt.Sprint(a.Bias), Is: fmt.Sprint(b.Bias)})
@@ -115,50 +117,14 @@ func diffParameters(a, b *Parameters) []Change {
 	return out
 }
 
-// String prints a weight as a spec writes it.
-func (w Weight) String() string {
-	if w.Table != nil {
-		return w.Table.String()
-	}
-	return fmt.Sprint(w.Scalar)
-}
-
-// Number is a weight as JSON has it: a number, or an object of numbers by what they
-// are looked up by.
-func (w Weight) Number() any {
-	if w.Table == nil {
-		return w.Scalar
-	}
-	all := maps.Clone(w.Table.Strings)
-	if all == nil {
-		all = map[string]float64{}
-	}
-	for i, k := range w.Table.Numbers {
-		all[fmt.Sprint(k)] = w.Table.Values[i]
-	}
-	return all
-}
-
-// String prints a table as a spec writes it, keys ascending.
-func (t Table) String() string {
-	var parts []string
-	for _, k := range slices.Sorted(maps.Keys(t.Strings)) {
-		parts = append(parts, fmt.Sprintf("%s: %v", k, t.Strings[k]))
-	}
-	for i, k := range t.Numbers {
-		parts = append(parts, fmt.Sprintf("%v: %v", k, t.Values[i]))
-	}
-	return "{" + strings.Join(parts, ", ") + "}"
-}
-
-func drift(a, b *Model, golden []Golden) *Drift {
+func drift(a, b *relevance.Model, golden []Golden) *Drift {
 	d, sum := &Drift{}, 0.0
 	for _, g := range golden {
-		x, err := a.featureValues(g.Features)
+		x, err := featureValues(a, g.Features)
 		if err != nil {
 			continue
 		}
-		y, err := b.featureValues(g.Features)
+		y, err := featureValues(b, g.Features)
 		if err != nil {
 			continue
 		}

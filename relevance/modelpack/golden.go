@@ -1,4 +1,4 @@
-package relevance
+package modelpack
 
 import (
 	"bytes"
@@ -12,7 +12,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/hint"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/plan"
 	"github.com/millrace/millrace/schemas"
 )
@@ -119,28 +122,28 @@ func readGolden(file string, text []byte, read func(*Golden, []byte) error) (row
 }
 
 // golden holds the model against its golden rows, whose records come out by one
-// of the readings, and reports the first of each kind of fault.
-func (p *Pack) golden(m *Model, schemas Schemas, as []reading) error {
+// of the readings, and reports the first of each kind of fault. It returns viewers
+// that the rows have.
+func (p *Pack) golden(m *relevance.Model, schemas relevance.Schemas, as []reading) (viewers []map[string]any, err error) {
 	rows, err := p.GoldenRows()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	least := minGoldenRows
-	if m.params.Forest != nil {
+	if m.Parameters().Forest != nil {
 		least = minGoldenTrained
 	}
 	if len(rows) < least {
-		return fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
+		return nil, fmt.Errorf("%s has %d rows; %d are needed", GoldenFile, len(rows), least)
 	}
-	if err := m.affordableRows(len(rows), len(p.files[GoldenFile])); err != nil {
-		return err
+	if err := affordableRows(m, len(rows), len(p.files[GoldenFile])); err != nil {
+		return nil, err
 	}
-	then, err := schemas.as(p.Manifest.Schemas)
+	then, err := atSeal(schemas, p.Manifest.Schemas)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	m.viewers = viewersOf(rows)
-	return errors.Join(m.goldenScores(rows), m.goldenRecords(rows, then, as))
+	return viewersOf(rows), errors.Join(goldenScores(m, rows), goldenRecords(m, rows, then, as))
 }
 
 // maxViewers is how many viewers of golden rows are kept.
@@ -156,24 +159,15 @@ func viewersOf(rows []Golden) (all []map[string]any) {
 	return all
 }
 
-// Viewers returns a few viewers of the model's golden rows, as these have them: by
-// what the author of the model says, it has a number for them.
-func (m *Model) Viewers() []map[string]any { return m.viewers }
-
-// ReadsViewer reports whether a score depends on anything of the viewer.
-func (m *Model) ReadsViewer() bool {
-	return slices.ContainsFunc(m.spec.Features, func(f Feature) bool { return reads(f.Tree, expr.Viewer) })
-}
-
 // goldenScores holds the scores of features as they are given.
-func (m *Model) goldenScores(rows []Golden) error {
-	tolerance := m.scoreTolerance()
+func goldenScores(m *relevance.Model, rows []Golden) error {
+	tolerance := scoreTolerance(m)
 	wrong, worst, at := 0, 0.0, 0
 	for i, row := range rows {
 		if row.Score == nil {
 			return fmt.Errorf("%s:%d: no score", GoldenFile, i+1)
 		}
-		values, err := m.featureValues(row.Features)
+		values, err := featureValues(m, row.Features)
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", GoldenFile, i+1, err)
 		}
@@ -195,8 +189,8 @@ func (m *Model) goldenScores(rows []Golden) error {
 	return nil
 }
 
-func (m *Model) scoreTolerance() float64 {
-	if f := m.params.Forest; f != nil && f.Single() {
+func scoreTolerance(m *relevance.Model) float64 {
+	if f := m.Parameters().Forest; f != nil && f.Single() {
 		return singleTolerance
 	}
 	return goldenTolerance
@@ -208,8 +202,8 @@ func off(got, want float64) float64 { return math.Abs(got-want) / max(1, math.Ab
 // goldenRecords holds what the expressions make of the records of rows. Every
 // feature must have a value in one of them, or nothing has tested its
 // expression.
-func (m *Model) goldenRecords(rows []Golden, schemas Schemas, as []reading) error {
-	tested, x := map[string]bool{}, m.explainer()
+func goldenRecords(m *relevance.Model, rows []Golden, schemas relevance.Schemas, as []reading) error {
+	tested, x := map[string]bool{}, newExplainer(m)
 	for i, row := range rows {
 		if row.Record == nil {
 			continue
@@ -228,7 +222,7 @@ func (m *Model) goldenRecords(rows []Golden, schemas Schemas, as []reading) erro
 		}
 	}
 	var untested []string
-	for _, f := range m.spec.Features {
+	for _, f := range m.Spec().Features {
 		if !tested[f.Name] {
 			untested = append(untested, f.Name)
 		}
@@ -244,18 +238,18 @@ func (m *Model) goldenRecords(rows []Golden, schemas Schemas, as []reading) erro
 
 // goldenRecord holds what the expressions make of a row's record, and notes
 // which features have a value.
-func (x *explainer) goldenRecord(row *Golden, schemas Schemas, as reading, tested map[string]bool) error {
+func (x *explainer) goldenRecord(row *Golden, schemas relevance.Schemas, as reading, tested map[string]bool) error {
 	got, err := x.explain(row, schemas, as)
 	if err != nil {
 		return err
 	}
-	want, err := x.featureValues(row.Features)
+	want, err := featureValues(x.Model, row.Features)
 	if err != nil {
 		return err
 	}
 	for at, f := range got.Features {
 		if !sameFeature(f.Value, want[at]) {
-			of := &x.spec.Features[at]
+			of := &x.Spec().Features[at]
 			fault := fmt.Errorf("feature %s is %s, and the row says %s: its expression is %s", f.Name, featureText(f.Value), featureText(want[at]), of.Source)
 			if row.AsOf == nil && readsInstant(of.Tree) {
 				fault = fmt.Errorf("%w; the row has no as_of, so that it is as of the record's own time", fault)
@@ -263,7 +257,7 @@ func (x *explainer) goldenRecord(row *Golden, schemas Schemas, as reading, teste
 			return fault
 		}
 	}
-	if row.Score != nil && !(off(got.Score, *row.Score) <= x.scoreTolerance()) {
+	if row.Score != nil && !(off(got.Score, *row.Score) <= scoreTolerance(x.Model)) {
 		return fmt.Errorf("the record scores %v, and the row says %v", got.Score, *row.Score)
 	}
 	for _, f := range got.Features {
@@ -309,38 +303,38 @@ func featureText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Complete fills in the features and the score that the model gives a row with
+// Complete fills in the features and the score that a model gives a row with
 // a record: for somebody who knows what they should be to check. What a row has of
 // them stays: it may be the word of the library that trained the model.
-func (m *Model) Complete(row *Golden, schemas Schemas) error {
-	if row.Features != nil && row.Score != nil {
+func (g *Golden) Complete(m *relevance.Model, schemas relevance.Schemas) error {
+	if g.Features != nil && g.Score != nil {
 		return nil
 	}
-	got, err := m.explainer().explain(row, schemas, typed)
+	got, err := newExplainer(m).explain(g, schemas, typed)
 	if err != nil {
 		return err
 	}
-	if row.Features == nil { // else one that is left out is missing
-		if row.Features, err = m.written(got); err != nil {
+	if g.Features == nil { // else one that is left out is missing
+		if g.Features, err = written(m, got); err != nil {
 			return err
 		}
 	}
-	if row.Score == nil {
-		row.Score = &got.Score
+	if g.Score == nil {
+		g.Score = &got.Score
 	}
-	if !hasValue(*row.Score) {
-		return fmt.Errorf("the score is %v", *row.Score)
+	if !hasValue(*g.Score) {
+		return fmt.Errorf("the score is %v", *g.Score)
 	}
 	return nil
 }
 
 // written are the features of a row as JSON has them.
-func (m *Model) written(of Explanation) (map[string]any, error) {
+func written(m *relevance.Model, of relevance.Explanation) (map[string]any, error) {
 	features := map[string]any{}
 	for _, f := range of.Features {
 		if x, ok := f.Value.(float64); ok && !hasValue(x) {
 			if math.IsInf(x, 0) {
-				return nil, m.infinite(f)
+				return nil, infinite(m, f)
 			}
 			features[f.Name] = nil
 			continue
@@ -351,52 +345,55 @@ func (m *Model) written(of Explanation) (map[string]any, error) {
 }
 
 // Vector returns what the spec's expressions make of a row's record, in the
-// order of [Model.FeatureTypes]: float64, NaN where there is no value, or
+// order of [relevance.Model.FeatureTypes]: float64, NaN where there is no value, or
 // string.
-func (m *Model) Vector(row *Golden, schemas Schemas) ([]any, error) {
-	got, err := m.explainer().explain(row, schemas, typed)
+func (g *Golden) Vector(m *relevance.Model, schemas relevance.Schemas) ([]any, error) {
+	got, err := newExplainer(m).explain(g, schemas, typed)
 	if err != nil {
 		return nil, err
 	}
 	values := make([]any, len(got.Features))
 	for i, f := range got.Features {
 		if x, ok := f.Value.(float64); ok && math.IsInf(x, 0) {
-			return nil, m.infinite(f)
+			return nil, infinite(m, f)
 		}
 		values[i] = f.Value
 	}
 	return values, nil
 }
 
-func (m *Model) infinite(f Explained) error {
-	return fmt.Errorf("feature %s is %v: its expression is %s", f.Name, f.Value, m.featureSource(f.Name))
+func infinite(m *relevance.Model, f relevance.Explained) error {
+	return fmt.Errorf("feature %s is %v: its expression is %s", f.Name, f.Value, featureSource(m, f.Name))
 }
 
-func (m *Model) featureSource(name string) string {
-	i := slices.IndexFunc(m.spec.Features, func(f Feature) bool { return f.Name == name })
-	return m.spec.Features[i].Source
+func featureSource(m *relevance.Model, name string) string {
+	all := m.Spec().Features
+	return all[slices.IndexFunc(all, func(f relevance.Feature) bool { return f.Name == name })].Source
 }
 
 // inOrder puts features into the order of the spec.
-func (m *Model) inOrder(e Explanation) Explanation {
+func inOrder(m *relevance.Model, e relevance.Explanation) relevance.Explanation {
 	at := map[string]int{}
-	for i, f := range m.spec.Features {
+	for i, f := range m.Spec().Features {
 		at[f.Name] = i
 	}
-	slices.SortFunc(e.Features, func(a, b Explained) int { return at[a.Name] - at[b.Name] })
+	slices.SortFunc(e.Features, func(a, b relevance.Explained) int { return at[a.Name] - at[b.Name] })
 	return e
 }
 
 // featureValues puts named features into the order of the spec.
-func (m *Model) featureValues(named map[string]any) ([]any, error) {
-	values := make([]any, len(m.spec.Features))
+func featureValues(m *relevance.Model, named map[string]any) ([]any, error) {
+	values := make([]any, len(m.Spec().Features))
 	found := 0
 	for i, t := range m.FeatureTypes() {
 		v, ok := named[t.Name]
 		if ok {
 			found++
 		}
-		switch v := asNumber(v).(type) {
+		if b, ok := v.(bool); ok {
+			v = compute.Bool(b)
+		}
+		switch v := v.(type) {
 		case nil:
 			values[i] = math.NaN()
 			if t.Type == plan.String.String() {
@@ -416,9 +413,41 @@ func (m *Model) featureValues(named map[string]any) ([]any, error) {
 		}
 		for name := range named {
 			if !slices.Contains(names, name) {
-				return nil, fmt.Errorf("the spec has no feature %s; %s", name, nearest(name, names))
+				return nil, fmt.Errorf("the spec has no feature %s; %s", name, hint.Nearest(name, names))
 			}
 		}
 	}
 	return values, nil
+}
+
+// atSeal returns the schemas as they were when a pack was sealed: of each name that
+// it was sealed with, those that are known of its schemas then.
+func atSeal(s relevance.Schemas, sealed map[string]string) (relevance.Schemas, error) {
+	then := maps.Clone(s)
+	for name, prints := range sealed {
+		if s[name].Family == nil {
+			continue
+		}
+		f, err := s[name].Family.Of(strings.Fields(prints))
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			then[name] = relevance.Records{Layout: f.Layout(), Family: f}
+		}
+	}
+	return then, nil
+}
+
+// prints names the schemas of a family by fingerprint, in the order of
+// admission; "" where only the layout is known.
+func (r records) prints() string {
+	if r.Family == nil {
+		return ""
+	}
+	var all []string
+	for _, s := range r.Family.Schemas() {
+		all = append(all, s.Fingerprint().String())
+	}
+	return strings.Join(all, " ")
 }

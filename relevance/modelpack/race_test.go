@@ -1,6 +1,6 @@
 //go:build race
 
-package relevance
+package modelpack
 
 // underRace: everything takes many times as long.
 const underRace = true

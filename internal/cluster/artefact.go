@@ -134,6 +134,31 @@ func (a *Artefacts) take(doc Document, before *ledger) *ledger {
 	return l
 }
 
+// goesBy tells of a process that says what it uses by that, and else by what serves.
+func (a *Artefacts) goesBy() (string, Applied) {
+	ledgers, fault := a.state.get()
+	if pastLost(fault) {
+		return a.kind, Applied{}
+	}
+	used := a.used.now()
+	var by Applied
+	for name, l := range ledgers {
+		by.Revision = max(by.Revision, l.at)
+		e, serves := l.find(l.Serving)
+		u, uses := used[name]
+		if l.bad != nil || used != nil && (uses != serves || uses && u != Version{name, e.Version, e.Sum}) {
+			by.Not = append(by.Not, name)
+		}
+	}
+	for name := range used {
+		if ledgers[name] == nil {
+			by.Not = append(by.Not, name)
+		}
+	}
+	by.Not = notGoneBy(by.Not)
+	return a.kind, by
+}
+
 // Changed is as [Watcher.Changed].
 func (a *Artefacts) Changed() <-chan struct{} { return a.state.changed() }
 
@@ -453,6 +478,7 @@ type edit struct {
 	needs string // the sum of the version whose bytes must be there; "": none
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 	with  *With  // what changes too; nil: nothing
+	moves bool   // processes are to go by something else than before
 }
 
 var unchanged edit
@@ -476,6 +502,7 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 		if !did.made || err != nil {
 			return err
 		}
+		did.moves = next.Serving != l.Serving || len(next.Versions) < len(l.Versions)
 		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
 			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
@@ -538,7 +565,7 @@ func (a *Artefacts) DropUnreadable(ctx context.Context, name, who string) error 
 	}
 	next := &ledger{at: l.at}
 	next.note(Dropped, edition{}, who+": it could not be read: "+l.bad.Error())
-	at, err := a.commit(ctx, name, next, edit{made: true})
+	at, err := a.commit(ctx, name, next, edit{made: true, moves: true})
 	switch {
 	case err != nil:
 		return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)
@@ -574,6 +601,7 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 		conditions = append(conditions, steady.unchangedBut(a, name)...)
 	}
 	changes := []clientv3.Op{clientv3.OpPut(a.docs.key(name), body)}
+	withs := false
 	if w := did.with; w != nil {
 		same, change, err := w.Documents.prepare(ctx, w.Name, w.By)
 		if err != nil {
@@ -581,6 +609,7 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 		}
 		if conditions = append(conditions, same); change != nil {
 			changes = append(changes, *change)
+			withs = true
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.c.askTime())
@@ -597,6 +626,12 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 	}
 	if err != nil || !put.Succeeded {
 		return 0, a.c.unanswered(err)
+	}
+	if did.moves {
+		a.c.noteWritten(a.kind, name, put.Header.Revision)
+	}
+	if withs {
+		a.c.noteWritten(did.with.Documents.kind, did.with.Name, put.Header.Revision)
 	}
 	a.sweep(ctx, name, l, put.Header.Revision)
 	return put.Header.Revision, nil

@@ -19,6 +19,7 @@
 //	map/state/ID    JSON of [Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
+//	brokers/WORD    JSON of a [Broker], leased for minutes
 //	map/models/ID   JSON of a list of [Admission], leased
 //	stats/ID        JSON of [NodeStats], leased
 //	leader          JSON of a [Leader], leased
@@ -174,6 +175,7 @@ type Client struct {
 	alarms   alarms
 
 	unwritten unwritten
+	written   written
 	fromDisk  fromDisk
 
 	reading chan struct{} // holds one while a prefix is read, see read

@@ -34,7 +34,13 @@ const (
 // ledger, so that a binary that knows of none reads the ledger all the same.
 type Condemned struct {
 	docs  *Documents
-	state *latest[map[Version]Condemnation]
+	state *latest[condemned]
+}
+
+// condemned is what is condemned.
+type condemned struct {
+	versions map[Version]Condemnation
+	revision int64 // of the documents that say so
 }
 
 // Condemned watches the versions that are condemned. It returns as
@@ -44,7 +50,7 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Condemned{docs: docs, state: newLatest(map[Version]Condemnation{})}
+	d := &Condemned{docs: docs, state: newLatest(condemned{})}
 	c.alarms.add(ctx, CondemnedKind, d.state.faultSince)
 	docs.each(ctx, d.follow)
 	return d, nil
@@ -53,10 +59,10 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 // follow takes over the documents as they are. What one that is malformed said
 // before stays.
 func (d *Condemned) follow() {
-	old, _ := d.state.get()
-	fault := d.docs.Fault()
+	old := d.Current()
+	docs, fault := d.docs.state.get()
 	next := map[Version]Condemnation{}
-	for name, doc := range d.docs.Current() {
+	for name, doc := range docs.by {
 		all, err := parseCondemned(doc.Body)
 		if err != nil {
 			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
@@ -70,7 +76,7 @@ func (d *Condemned) follow() {
 			next[Version{name, x.Version, x.Sum}] = x
 		}
 	}
-	d.state.set(next, fault)
+	d.state.set(condemned{next, docs.revision}, fault)
 }
 
 func parseCondemned(body string) (all []Condemnation, err error) {
@@ -91,7 +97,20 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 
 // Current returns the versions that are condemned. The caller must not change
 // it.
-func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.get(); return v }
+func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.get(); return v.versions }
+
+func (d *Condemned) goesBy() (string, Applied) {
+	read := d.docs.read.Load() // before they are looked at, which so are not older
+	docs, _ := d.docs.state.get()
+	now, fault := d.state.get()
+	switch {
+	case pastLost(fault):
+		return CondemnedKind, Applied{}
+	case now.revision == docs.revision:
+		return CondemnedKind, Applied{Revision: read}
+	}
+	return CondemnedKind, Applied{Revision: now.revision}
+}
 
 // Why returns why a version is condemned; "" if it is not.
 func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }

@@ -25,12 +25,22 @@ type Document struct {
 type Documents struct {
 	c      *Client
 	kind   string
-	state  *latest[map[string]Document]
+	state  *latest[documents]
+	read   atomic.Int64 // etcd's revision when they were last found to be as they are
 	origin origin
 	log    *slog.Logger
 
 	generation atomic.Int64 // of origin, for everybody
 }
+
+// documents are all of a kind, as they were last good.
+type documents struct {
+	by       map[string]Document // by name
+	revision int64               // of etcd, when they were first found to be so
+}
+
+// docsPrefix is where all documents are.
+const docsPrefix = "docs/"
 
 var errSilent = errors.New("it has not answered since this process started")
 
@@ -41,19 +51,19 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	if err := validID(kind); err != nil {
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
-	d := &Documents{c: c, kind: kind, state: newLatest(map[string]Document{}), log: c.log.With("documents", kind)}
+	d := &Documents{c: c, kind: kind, state: newLatest(documents{}), log: c.log.With("documents", kind)}
 	c.alarms.add(ctx, kind, d.state.faultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {
-		d.state.set(kept.documents, nil)
+		d.state.set(documents{kept.documents, kept.origin.Revision}, nil)
 		d.origin = kept.origin
 		d.generation.Store(d.origin.Keyspace.Generation)
 		c.fromDisk.begin(kind, c.docsFile(kind))
 	}
 	onDisk := err == nil
 	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
-		d.state.set(kept.documents, away(errSilent))
+		d.state.set(documents{kept.documents, kept.origin.Revision}, away(errSilent))
 		known.Do(func() { close(first) })
 	}
 	c.wg.Go(func() {
@@ -87,13 +97,13 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	return d, nil
 }
 
-func (d *Documents) prefix() string { return "docs/" + d.kind + "/" }
+func (d *Documents) prefix() string { return docsPrefix + d.kind + "/" }
 
 func (d *Documents) key(name string) string { return d.c.prefix + d.prefix() + name }
 
 // Current returns the last good documents, by name. The caller must not
 // change them.
-func (d *Documents) Current() map[string]Document { v, _ := d.state.get(); return v }
+func (d *Documents) Current() map[string]Document { v, _ := d.state.get(); return v.by }
 
 // Generation counts the restorations of etcd that these documents have been through,
 // from 1; 0 if that is not known. It rises before [Client.Lost] says that all is well.
@@ -108,7 +118,8 @@ func (d *Documents) Fault() error { _, err := d.state.get(); return err }
 // apply takes a snapshot over unless etcd has lost or changed its past: what
 // it lacks then was not deleted by anybody.
 func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
-	old, oldFault := d.state.get()
+	was, oldFault := d.state.get()
+	old, revision, good := was.by, was.revision, false
 	next, from := old, d.origin.Keyspace
 	if fault == nil {
 		fault = d.origin.judge(s)
@@ -129,6 +140,11 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 			}
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
+		good = fault == nil
+	}
+	if good {
+		revision = s.revision
+		defer d.read.Store(revision)
 	}
 	d.generation.Store(d.origin.Keyspace.Generation)
 	changed = !maps.Equal(next, old)
@@ -138,7 +154,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	if fault != nil && !sameFault(fault, oldFault) {
 		d.log.Error("serving the last good documents", "fault", fault)
 	}
-	d.state.set(next, fault)
+	d.state.set(documents{next, revision}, fault)
 	return changed
 }
 

@@ -58,3 +58,9 @@ func SetMaxHistory(t *testing.T, acts int) {
 func (c *Client) Unwritten() (files int, seconds float64) {
 	return len(c.unwritten.left()), secondsSince(c.unwritten.sinceWhen())
 }
+
+// Hearers says which changes brokers do not go by.
+func Hearers(brokers []Broker, of []Written) ([]Hearer, bool) { return hearers(brokers, of) }
+
+// NotGoneBy are names as an [Applied] has them.
+func NotGoneBy(names []string) []string { return notGoneBy(names) }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -45,7 +46,10 @@ func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 }
 
 // Generations is a watched secret that is replaced from time to time.
-type Generations struct{ state *latest[[]Generation] }
+type Generations struct {
+	state    *latest[[]Generation]
+	revision atomic.Int64 // of etcd, that it has taken over
+}
 
 // Generations watches the generations of a secret until ctx or the client ends.
 // As with [Client.Secret] the first is made by whoever asks first, and while
@@ -83,16 +87,23 @@ func (c *Client) Generations(ctx context.Context, name string) (*Generations, er
 	call, cancel := context.WithTimeout(ctx, c.firstCall())
 	learn(c.list(call, secretsPrefix))
 	cancel()
-	g := &Generations{newLatest(generationsOf(name, known))}
+	g := &Generations{state: newLatest(generationsOf(name, known))}
 	c.wg.Go(func() {
 		c.follow(ctx, secretsPrefix, func(s *snapshot, err error) {
 			before := len(known)
 			if learn(s, err); len(known) > before {
 				g.state.set(generationsOf(name, known), nil)
 			}
+			if err == nil {
+				g.revision.Store(s.revision)
+			}
 		})
 	})
 	return g, nil
+}
+
+func (g *Generations) goesBy() (string, Applied) {
+	return SecretsKind, Applied{Revision: g.revision.Load()}
 }
 
 // Changed is as [Watcher.Changed].
@@ -184,6 +195,7 @@ func (c *Client) Rotate(ctx context.Context, name string, g Generation, keep tim
 	if err != nil {
 		return fail(err)
 	}
+	c.noteWritten(SecretsKind, name, resp.Header.Revision)
 	c.trimHistory(ctx)
 	return nil
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -19,7 +20,10 @@ const (
 	maxTraced      = 10_000
 )
 
-func (c *Client) traceKey(viewer string) string { return c.prefix + "trace/" + viewer }
+// tracePrefix is where the viewers are who are traced.
+const tracePrefix = "trace/"
+
+func (c *Client) traceKey(viewer string) string { return c.prefix + tracePrefix + viewer }
 
 // Trace has every broker trace a viewer's requests for a while, from within a
 // second on. The key is leased, so it ends by itself; see [Client.Untrace].
@@ -36,23 +40,30 @@ func (c *Client) Trace(ctx context.Context, viewer string, d time.Duration) (unt
 		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
 	}
 	until = time.Now().Add(d)
-	if _, err := c.etcd.Put(ctx, c.traceKey(viewer), d.String(), clientv3.WithLease(lease.ID)); err != nil {
+	put, err := c.etcd.Put(ctx, c.traceKey(viewer), d.String(), clientv3.WithLease(lease.ID))
+	if err != nil {
 		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
 	}
+	c.noteWritten(TraceKind, viewer, put.Header.Revision)
 	return until, nil
 }
 
 // Untrace ends a viewer's trace; without one it does nothing.
 func (c *Client) Untrace(ctx context.Context, viewer string) error {
-	if _, err := c.etcd.Delete(ctx, c.traceKey(viewer)); err != nil {
+	gone, err := c.etcd.Delete(ctx, c.traceKey(viewer))
+	if err != nil {
 		return fmt.Errorf("cluster: untrace %s: %w", viewer, err)
+	}
+	if gone.Deleted > 0 {
+		c.noteWritten(TraceKind, viewer, gone.Header.Revision)
 	}
 	return nil
 }
 
 // Traced is the watched set of viewers who are traced.
 type Traced struct {
-	state *latest[map[string]traced]
+	state    *latest[map[string]traced]
+	revision atomic.Int64 // of etcd, that it has taken over
 }
 
 // traced is a viewer's trace. It ends here by itself, too, should etcd be away.
@@ -63,9 +74,9 @@ type traced struct {
 
 // Traced watches who is traced until ctx or the client ends.
 func (c *Client) Traced(ctx context.Context) *Traced {
-	t := &Traced{newLatest(map[string]traced{})}
+	t := &Traced{state: newLatest(map[string]traced{})}
 	c.wg.Go(func() {
-		c.follow(ctx, "trace/", func(s *snapshot, err error) {
+		c.follow(ctx, tracePrefix, func(s *snapshot, err error) {
 			if err != nil {
 				return
 			}
@@ -81,6 +92,7 @@ func (c *Client) Traced(ctx context.Context) *Traced {
 				}
 			}
 			t.state.set(next, nil)
+			t.revision.Store(s.revision)
 		})
 	})
 	return t
@@ -92,6 +104,8 @@ func (t *Traced) Has(viewer string) bool {
 	v, ok := all[viewer]
 	return ok && time.Now().Before(v.until)
 }
+
+func (t *Traced) goesBy() (string, Applied) { return TraceKind, Applied{Revision: t.revision.Load()} }
 
 // Changed is as [Watcher.Changed].
 func (t *Traced) Changed() <-chan struct{} { return t.state.changed() }

@@ -28,6 +28,13 @@ func (u *used) has(sum string) bool {
 	return false
 }
 
+// now returns the versions that are used; nil: nobody has said.
+func (u *used) now() map[string]Version {
+	u.Lock()
+	defer u.Unlock()
+	return u.versions
+}
+
 func (a *Artefacts) usedFile() string { return filepath.Join(a.c.dir, "used-"+a.kind+".json") }
 
 // loadUsed reads what Use kept.

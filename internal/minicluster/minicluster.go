@@ -53,6 +53,7 @@ type Config struct {
 	TopicPrefix string // before every topic and group, to share a Kafka
 	Etcd        string // an etcd to use; empty starts one in this process
 	Name        string // of the cluster in etcd; default "millrace"
+	Version     string // that the broker says it is
 
 	KafkaAddr, EtcdAddr, HTTPAddr, GRPCAddr, AdminAddr string // to listen on
 
@@ -324,7 +325,8 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 	if err != nil {
 		return err
 	}
-	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: c.client.Traced(run), Metrics: metrics, Log: c.cfg.Log}
+	traced := c.client.Traced(run)
+	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: traced, Name: brokerName, Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
 		brokers := kafka.At(c.Kafka)
@@ -360,7 +362,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 		c.group.Go(func() error { return f(door.New(l, door.Config{Port: port, Refusal: refusal, Told: told})) })
 		return nil
 	}
-	return errors.Join(
+	err = errors.Join(
 		serve("http", &c.HTTP, c.cfg.HTTPAddr, door.RefusalHTTP, func(l net.Listener) error { return admin.ServeBy(run, l, b.HTTPServer(), 2*time.Second) }),
 		serve("admin", &c.Admin, c.cfg.AdminAddr, door.RefusalHTTP, func(l net.Listener) error {
 			return admin.Serve(run, l, everybody.Handler(admin.Handler(metrics, c.Ready, cmp.Or(c.cfg.LogLevels, http.NotFoundHandler()))))
@@ -370,7 +372,13 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 			return server.Serve(b.Guard(l))
 		}),
 	)
+	leave := c.client.Announce(cluster.Broker{Name: brokerName, Addr: c.GRPC, Admin: c.Admin, Version: c.cfg.Version}, brokerName, definitions, models, condemned, tests, pages, traced)
+	c.closed = append(c.closed, func() error { _ = leave(context.Background()); return nil }) // or its lease ends
+	return err
 }
+
+// brokerName is that of the broker.
+const brokerName = "broker-1"
 
 func (c *Cluster) partitionGroup() string { return c.cfg.TopicPrefix + "partitioner" }
 

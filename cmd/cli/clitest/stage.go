@@ -6,13 +6,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -111,6 +114,32 @@ func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.
 		}
 	}()
 	stop = func() { cancel(); <-done }
+	s.Cleanup(stop)
+	return stop
+}
+
+// Broker lets a broker hear of everything, until stop: then it hears nothing more, and
+// nobody is told, as if it had lost etcd. It returns once it is registered.
+func (s *Stage) Broker(name string) (stop func()) {
+	s.Helper()
+	cl, err := cluster.Open(s.Context(), cluster.Config{Endpoints: s.Etcd, Name: s.Name, Log: slog.New(slog.DiscardHandler)})
+	s.Check(err)
+	artefacts := func(kind string) *cluster.Artefacts {
+		a, err := cl.Artefacts(s.Context(), kind)
+		s.Check(err)
+		return a
+	}
+	failed, err := cl.Condemned(s.Context())
+	s.Check(err)
+	pages, err := cl.Generations(s.Context(), pagetoken.Secret)
+	s.Check(err)
+	cl.Announce(cluster.Broker{Name: name, Addr: name + ":9090", Admin: name + ":6060", Version: "v1"}, "",
+		artefacts(feeds.Kind), artefacts(experiments.Kind), artefacts(indexnode.ModelsKind), failed, pages, cl.Traced(s.Context()))
+	WaitFor(s.Context(), s.T, name+" to be registered", func() bool {
+		all, err := cl.Heard(s.Context(), nil)
+		return err == nil && slices.ContainsFunc(all, func(b cluster.Hearer) bool { return b.Name == name })
+	})
+	stop = sync.OnceFunc(func() { _ = cl.Close() })
 	s.Cleanup(stop)
 	return stop
 }

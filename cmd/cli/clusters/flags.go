@@ -5,6 +5,7 @@ package clusters
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -72,7 +73,8 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	return nil
 }
 
-// On makes a command that runs on a cluster, which is open for its time.
+// On makes a command that runs on a cluster, which is open for its time. It tells which
+// brokers have heard of what it changed.
 func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.Client, args []string) error) *Flags {
 	cm := FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -86,7 +88,8 @@ func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.C
 		if err := NotLost(ctx, c, cl); err != nil {
 			return err
 		}
-		return run(ctx, cm, cl, args)
+		err = run(ctx, cm, cl, args)
+		return errors.Join(err, TellHeard(ctx, c.OutOrStdout(), cl))
 	}
 	return cm
 }

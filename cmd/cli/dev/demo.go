@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/ask"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -161,7 +162,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)
-	cfg.Leans = rollouts.LeansOf
+	cfg.Leans, cfg.Version = rollouts.LeansOf, version.Here()
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err

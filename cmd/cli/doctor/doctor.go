@@ -96,6 +96,7 @@ func (d *doctor) checks() []check {
 		{"feeds are whole", d.feedsWhole, "", believed},
 		{"experiments are whole", d.experimentsWhole, "", believed},
 		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
+		{"brokers hear of changes", d.brokersHear, "", believed},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
@@ -631,6 +632,31 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 		return "", warning{strings.Join(lines, "\n")}
 	}
 	return says, nil
+}
+
+// brokersHear warns of brokers that do not go by what etcd has.
+func (d *doctor) brokersHear(ctx context.Context) (string, error) {
+	all, err := d.Brokers(ctx)
+	if err != nil {
+		return "", err
+	}
+	var names, lines []string
+	for _, b := range all {
+		if names = append(names, b.Name); !b.Well() {
+			line := b.Name + ": " + b.State() + "; if it still answers, it goes on with what was before"
+			if b.Admin != "" {
+				line += "; see millrace doctor --admin " + b.Admin
+			}
+			lines = append(lines, line)
+		}
+	}
+	switch {
+	case len(lines) > 0:
+		return "", warning{strings.Join(lines, "\n")}
+	case len(names) == 0:
+		return "", warning{"no broker is registered: whether one hears of changes is not known, unless by --admin"}
+	}
+	return strings.Join(names, ", "), nil
 }
 
 func (d *doctor) brokerAnswers(ctx context.Context) (string, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
@@ -110,4 +111,26 @@ func TestDoctorTellsWhoDoesNotHearEtcd(t *testing.T) {
 			t.Errorf("who hears etcd is named: %s", got.Detail)
 		}
 	}
+}
+
+// A broker that is registered and does not go by what etcd has is warned of, and so is
+// that none is registered.
+func TestDoctorTellsWhichBrokersHear(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}}
+	look := func(result, says string) {
+		t.Helper()
+		got := d.look(t.Context(), check{"brokers hear of changes", d.brokersHear, "", nil})
+		if got.Result != result || !strings.HasPrefix(got.Detail, says) || strings.Contains(got.Detail, "one:") {
+			t.Errorf("%+v, want %s, %s", got, result, says)
+		}
+	}
+	look("warn", "no broker is registered")
+	s.Broker("one")
+	cut := s.Broker("two")
+	look("ok", "one, two")
+	cut()
+	s.NewsAt("model: recency\n")
+	look("warn", "two: BEHIND in feeds, by ")
 }

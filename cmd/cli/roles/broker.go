@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
+	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
@@ -195,7 +196,8 @@ func Broker() *cobra.Command {
 			}
 			defer https.Close()
 		}
-		if _, err := c.checkDir(c.Data, ""); err != nil {
+		instance, err := c.checkDir(c.Data, "")
+		if err != nil {
 			return err
 		}
 		cl, err := c.openCluster(ctx, clusters.LastGood(c.Data))
@@ -248,12 +250,20 @@ func Broker() *cobra.Command {
 		}
 		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, fanout.DialGRPC(dial)
 		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
-		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, cl.Traced(ctx), r.metrics
+		traced := cl.Traced(ctx)
+		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, traced, r.metrics
 		b, err := broker.New(cfg)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
+		leave := cl.Announce(cluster.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
+			instance.Word, definitions, models, condemned, tests, pages, traced)
+		defer func() {
+			if err := leave(context.WithoutCancel(ctx)); err != nil {
+				slog.Warn("the broker stays registered for some minutes", "err", err)
+			}
+		}()
 		if https != nil {
 			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
 		}
@@ -269,6 +279,16 @@ func Broker() *cobra.Command {
 		})
 		return r.wait()
 	})
+}
+
+// reached is where others reach what listens at an address: at the host's name, if it
+// does so on all of its addresses.
+func reached(addr, host string) string {
+	at, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(at); err == nil && (at == "" || ip != nil && ip.IsUnspecified()) {
+		return net.JoinHostPort(host, port)
+	}
+	return addr
 }
 
 // readFeeds reads every definition of a directory, and reports the faults of

@@ -43,13 +43,24 @@ func clusterShow(cm *clusters.Flags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
-		Args:  cobra.NoArgs,
+		Long: `Shows the index nodes, what they host and what of it is ready, which brokers are
+registered and whether they go by all that etcd has, and what is wrong. It fails
+unless all is well; a broker that is silent or behind is told, and is no fault.
+
+A broker that stops takes its registration back. One that ends otherwise, or has
+lost etcd, is named as silent for ten minutes at most. Brokers of a version
+before this register nowhere.`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := cm.Look(c.Context())
 			if err != nil {
 				return err
 			}
-			err = output.Write(c.OutOrStdout(), shownOf(l), func(w io.Writer) error { return writeLook(w, l) })
+			brokers, err := cm.Brokers(c.Context())
+			if err != nil {
+				return err
+			}
+			err = output.Write(c.OutOrStdout(), shownOf(l, brokers), func(w io.Writer) error { return writeLook(w, l, brokers) })
 			if n := len(l.Faults()); err == nil && n > 0 {
 				err = fmt.Errorf("cluster %s is not well: %s", cm.Name(), display.Faults(n))
 			}
@@ -60,7 +71,7 @@ func clusterShow(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-func writeLook(w io.Writer, l clusters.Look) error {
+func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	h := l.Health
 	t := display.NewTable(w)
 	t.Printf("assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
@@ -76,6 +87,14 @@ func writeLook(w io.Writer, l clusters.Look) error {
 			state += ", backs up " + n.Keeps
 		}
 		t.Printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f s\n", n.ID, n.Addr, n.Zone, state, n.Hosts.Len(), n.Ready.Len(), n.Lag.Behind.Len(), n.Lag.Seconds)
+	}
+	if len(brokers) > 0 {
+		t.Printf("\nBROKER\tADDRESS\tADMIN\tVERSION\tSTATE\n")
+	} else {
+		t.Printf("\nno broker is registered\n")
+	}
+	for _, b := range brokers {
+		t.Printf("%s\t%s\t%s\t%s\t%s\n", b.Name, b.Addr, cmp.Or(b.Admin, "-"), b.Version, b.State())
 	}
 	if faults := l.Faults(); len(faults) > 0 {
 		t.Printf("\nnot well:\n")
@@ -108,6 +127,7 @@ type shown struct {
 	Unserved   []int              `json:"unserved"` // partitions without a ready replica
 	Below      []int              `json:"below"`    // with fewer than replicas
 	Nodes      []shownNode        `json:"nodes"`
+	Brokers    []clusters.Broker  `json:"brokers"`    // that are registered
 	Assignment cluster.Assignment `json:"assignment"` // for assign --from
 }
 
@@ -135,9 +155,9 @@ type shownReport struct {
 	Warning    bool      `json:"warning,omitempty"`
 }
 
-func shownOf(l clusters.Look) shown {
+func shownOf(l clusters.Look, brokers []clusters.Broker) shown {
 	h, faults := l.Health, l.Faults()
-	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
+	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, Brokers: brokers, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: display.Numbers(n.Hosts), BacksUp: n.Keeps, Ready: display.Numbers(n.Ready), Behind: display.Numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {

@@ -79,7 +79,7 @@ this version: older ones know the first key alone.`,
 			if !shown.Applied {
 				return nil
 			}
-			return shown.write(w)
+			return errors.Join(shown.write(w), shown.Heard.Write(w))
 		})
 	}
 	f := c.Flags()
@@ -92,9 +92,10 @@ this version: older ones know the first key alone.`,
 
 // pageKeys are the keys of a cluster, or what becomes of them.
 type pageKeys struct {
-	Keys    []pageKey `json:"keys"` // the newest first
-	Next    *nextKey  `json:"next,omitempty"`
-	Applied bool      `json:"applied"`
+	Keys            []pageKey `json:"keys"` // the newest first
+	Next            *nextKey  `json:"next,omitempty"`
+	Applied         bool      `json:"applied"`
+	*clusters.Heard           // once it is applied
 }
 
 // pageKey is what becomes of tokens that a key signed.
@@ -130,7 +131,7 @@ func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next cluster
 		return err
 	}
 	all, err := cl.SecretsOf(ctx, pagetoken.Secret)
-	p.Keys, p.Applied = pageKeysOf(all, time.Now()).Keys, true
+	p.Keys, p.Applied, p.Heard = pageKeysOf(all, time.Now()).Keys, true, clusters.HeardOf(ctx, cl)
 	return err
 }
 

@@ -37,7 +37,7 @@ made, as with "explain". It ends by itself.`,
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is not traced\n", viewer)
-			return nil
+			return clusters.TellHeard(c.Context(), c.OutOrStdout(), cl)
 		}
 		if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: fmt.Sprintf("viewer %.100q", viewer), Before: "not traced", After: "traced for " + d.String()}); err != nil {
 			return err
@@ -47,7 +47,7 @@ made, as with "explain". It ends by itself.`,
 			return err
 		}
 		fmt.Fprintf(c.OutOrStdout(), "%s is traced until %s\n", viewer, until.Format(time.RFC3339))
-		return nil
+		return clusters.TellHeard(c.Context(), c.OutOrStdout(), cl)
 	}
 	f := c.Flags()
 	f.StringVar(&viewer, "viewer", "", "whose requests")

@@ -1,0 +1,350 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/line"
+)
+
+// Broker is what a broker says of itself in etcd.
+type Broker struct {
+	Name    string `json:"name"`            // as in exposures
+	Addr    string `json:"addr"`            // host:port of its gRPC
+	Admin   string `json:"admin,omitempty"` // host:port of its admin port; empty: it has none
+	Version string `json:"version"`
+	// GoesBy is what it answers by, by kind: of [Artefacts] and [Condemned] theirs,
+	// else one of the kinds below.
+	GoesBy map[string]Applied `json:"goes_by"`
+	Told   time.Time          `json:"told"` // when it wrote this, by its own clock
+}
+
+// The kinds of what brokers go by that is no document.
+const (
+	SecretsKind = "secrets" // [Generations]
+	TraceKind   = "trace"   // [Traced]
+)
+
+// Applied is what a process goes by of one kind: it has taken over what was there at
+// a revision, but for some.
+type Applied struct {
+	// Revision is of a change in etcd. What etcd has lost, by what the process
+	// remembers, counts as nothing: 0.
+	Revision int64 `json:"revision"`
+	// Not are the names of what it has heard of and does not go by, as it could not
+	// take it over, or has not yet. After the first few it is [AnyName].
+	Not []string `json:"not,omitempty"`
+}
+
+// AnyName stands for all names that are not listed.
+const AnyName = "*"
+
+// maxNot is how many names an [Applied] lists.
+const maxNot = 50
+
+// Applying tells what its process goes by: [Artefacts], [Condemned], [Generations] and
+// [Traced] do.
+type Applying interface {
+	goesBy() (kind string, by Applied)
+}
+
+const (
+	brokersPrefix = "brokers/"
+	// brokerSeconds is how long a broker that is silent is still named: it may be cut
+	// off from etcd, and answer by what was before.
+	brokerSeconds = 600
+	// brokerLooks is how often a broker looks whether what it goes by is another than
+	// it has told, and brokerBeat how often it tells it all the same.
+	brokerLooks = 250 * time.Millisecond
+	brokerBeat  = 5 * time.Second
+	// brokerSilent is how long after its last word a broker counts as silent.
+	brokerSilent = 3 * brokerBeat
+	// maxBrokerBytes bounds what a broker says before it is parsed.
+	maxBrokerBytes = 64 << 10
+)
+
+// Silent returns for how long a broker has told nothing; 0 while it does.
+func (b *Broker) Silent(now time.Time) time.Duration {
+	if since := now.Sub(b.Told); since > brokerSilent {
+		return since
+	}
+	return 0
+}
+
+// announcement keeps in etcd what a broker says of itself.
+type announcement struct {
+	c     *Client
+	key   string
+	who   Broker // as it was told last
+	by    []Applying
+	lease clientv3.LeaseID // 0: it is to be had
+	done  chan struct{}
+}
+
+// Announce has a broker say in etcd which it is, and what it goes by, until leave is
+// called, which takes it back, or the client ends. It waits for nothing. Two processes
+// do not say it in the same place unless they have the same instance, a word of their
+// data directory, and the same name; empty: this process alone.
+func (c *Client) Announce(who Broker, instance string, by ...Applying) (leave func(context.Context) error) {
+	if instance == "" {
+		instance = newKeyspace(1).ID
+	}
+	word := sha256.Sum256([]byte(instance + "\x00" + who.Name))
+	a := &announcement{c: c, key: fmt.Sprintf("%s%s%x", c.prefix, brokersPrefix, word[:8]), who: who, by: by, done: make(chan struct{})}
+	ctx, stop := context.WithCancel(c.ctx)
+	c.wg.Go(func() { a.run(ctx) })
+	return func(ctx context.Context) error {
+		stop()
+		<-a.done
+		if a.lease == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		if _, err := c.etcd.Revoke(ctx, a.lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return fmt.Errorf("cluster: leave %s: %w", who.Name, away(err))
+		}
+		return nil
+	}
+}
+
+func (a *announcement) run(ctx context.Context) {
+	defer close(a.done)
+	look := time.NewTicker(brokerLooks)
+	defer look.Stop()
+	var fault error
+	for ctx.Err() == nil {
+		now := a.goesBy()
+		if time.Since(a.who.Told) >= brokerBeat || fault != nil || !reflect.DeepEqual(now, a.who.GoesBy) {
+			err := a.tell(ctx, now)
+			if ctx.Err() == nil && err != nil && fault == nil {
+				a.c.log.Warn("etcd does not have what this broker goes by; trying again", "err", err)
+			}
+			fault = err
+		}
+		select {
+		case <-ctx.Done():
+		case <-look.C:
+		}
+	}
+}
+
+func (a *announcement) goesBy() map[string]Applied {
+	all := make(map[string]Applied, len(a.by))
+	for _, x := range a.by {
+		kind, by := x.goesBy()
+		all[kind] = by
+	}
+	return all
+}
+
+// tell writes what the broker goes by, under a lease that is kept alive as long as
+// etcd is heard.
+func (a *announcement) tell(ctx context.Context, by map[string]Applied) error {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if a.lease == 0 {
+		lease, err := a.c.etcd.Grant(call, brokerSeconds)
+		if err != nil {
+			return away(err)
+		}
+		alive, err := a.c.etcd.KeepAlive(ctx, lease.ID)
+		if err != nil {
+			return away(err)
+		}
+		a.lease = lease.ID
+		a.c.wg.Go(func() {
+			for range alive { // until the lease or ctx ends
+			}
+		})
+	}
+	who := a.who
+	who.GoesBy, who.Told = by, time.Now().UTC().Truncate(time.Millisecond)
+	body, err := json.Marshal(who)
+	if err != nil {
+		return err
+	}
+	_, err = a.c.etcd.Put(call, a.key, string(body), clientv3.WithLease(a.lease))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		a.lease = 0
+	}
+	if err != nil {
+		return away(err)
+	}
+	a.who = who
+	return nil
+}
+
+// notGoneBy are names as an [Applied] has them.
+func notGoneBy(names []string) []string {
+	slices.Sort(names)
+	if len(names) > maxNot {
+		names = append(names[:maxNot], AnyName)
+	}
+	return names
+}
+
+// Written is a change of what brokers go by.
+type Written struct {
+	Kind     string // see [Broker.GoesBy]
+	Name     string // of what has changed; empty: all of the kind is meant
+	Revision int64  // that wrote it
+}
+
+// written is what a client has changed of what brokers go by.
+type written struct {
+	sync.Mutex
+	at map[Written]int64 // without the revision, which is this
+}
+
+func (c *Client) noteWritten(kind, name string, revision int64) {
+	c.written.Lock()
+	defer c.written.Unlock()
+	if c.written.at == nil {
+		c.written.at = map[Written]int64{}
+	}
+	c.written.at[Written{Kind: kind, Name: name}] = revision
+}
+
+// Written returns what this client has changed of what brokers go by.
+func (c *Client) Written() (all []Written) {
+	c.written.Lock()
+	defer c.written.Unlock()
+	for w, at := range c.written.at {
+		w.Revision = at
+		all = append(all, w)
+	}
+	return all
+}
+
+// Hearer is a broker, and what of some changes it does not go by.
+type Hearer struct {
+	Broker
+	Behind []Behind // none: it goes by all of it
+}
+
+// Behind is a change that a broker does not go by.
+type Behind struct {
+	Written
+	Heard bool // it knows of it, and could not take it over, or has not yet
+}
+
+const (
+	hearWithin = 3 * time.Second
+	hearAgain  = 100 * time.Millisecond
+)
+
+// Heard returns the brokers that are registered, by name, once all of them go by
+// changes, or after 3 s. A broker of a version that registers nowhere is none of them.
+func (c *Client) Heard(ctx context.Context, of []Written) ([]Hearer, error) {
+	for end := time.Now().Add(hearWithin); ; {
+		brokers, _, err := c.brokers(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		all, behind := hearers(brokers, of)
+		if !behind || time.Now().After(end) {
+			return all, nil
+		}
+		if err := wait(ctx, hearAgain); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Brokers is [Client.Heard] of all that etcd has of what brokers go by.
+func (c *Client) Brokers(ctx context.Context) ([]Hearer, error) {
+	brokers, _, err := c.brokers(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, newest, err := c.brokers(ctx, kindsOf(brokers))
+	if err != nil {
+		return nil, err
+	}
+	return c.Heard(ctx, newest)
+}
+
+// hearers says of each broker which changes it does not go by, and whether there is
+// such a broker. What no broker says anything of is nothing that brokers go by.
+func hearers(brokers []Broker, of []Written) (all []Hearer, behind bool) {
+	kinds := kindsOf(brokers)
+	for _, b := range brokers {
+		h := Hearer{Broker: b}
+		for _, w := range of {
+			by := b.GoesBy[w.Kind]
+			not := slices.Contains(by.Not, w.Name) || slices.Contains(by.Not, AnyName) || w.Name == "" && len(by.Not) > 0
+			if heard := by.Revision >= w.Revision; slices.Contains(kinds, w.Kind) && (!heard || not) {
+				h.Behind = append(h.Behind, Behind{w, heard})
+			}
+		}
+		behind = behind || len(h.Behind) > 0
+		all = append(all, h)
+	}
+	return all, behind
+}
+
+// kindsOf are the kinds that brokers say something of.
+func kindsOf(brokers []Broker) []string {
+	kinds := map[string]bool{}
+	for _, b := range brokers {
+		for kind := range b.GoesBy {
+			kinds[kind] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(kinds))
+}
+
+// brokers reads what brokers say of themselves, and the newest change of each of some
+// kinds.
+func (c *Client) brokers(ctx context.Context, kinds []string) (all []Broker, newest []Written, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.askTime())
+	defer cancel()
+	ops := []clientv3.Op{clientv3.OpGet(c.prefix+brokersPrefix, clientv3.WithPrefix())}
+	for _, kind := range kinds {
+		ops = append(ops, clientv3.OpGet(c.prefix+prefixOf(kind), append(clientv3.WithLastRev(), clientv3.WithKeysOnly())...))
+	}
+	got, err := c.etcd.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, nil, c.unanswered(err)
+	}
+	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
+		var b Broker
+		if len(kv.Value) > maxBrokerBytes || json.Unmarshal(kv.Value, &b) != nil || b.Name == "" {
+			c.log.Warn("what a broker says of itself is left out", "key", string(kv.Key))
+			continue
+		}
+		b.Name, b.Addr, b.Admin, b.Version = line.Of(b.Name), line.Of(b.Addr), line.Of(b.Admin), line.Of(b.Version)
+		all = append(all, b)
+	}
+	slices.SortStableFunc(all, func(a, b Broker) int { return strings.Compare(a.Name, b.Name) })
+	for i, kind := range kinds {
+		for _, kv := range got.Responses[1+i].GetResponseRange().Kvs {
+			newest = append(newest, Written{Kind: kind, Revision: kv.ModRevision})
+		}
+	}
+	return all, newest, nil
+}
+
+// prefixOf is where what is of a kind stands.
+func prefixOf(kind string) string {
+	switch kind {
+	case SecretsKind:
+		return secretsPrefix
+	case TraceKind:
+		return tracePrefix
+	}
+	return docsPrefix + kind + "/"
+}

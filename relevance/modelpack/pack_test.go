@@ -195,6 +195,9 @@ func TestPackRoundTrip(t *testing.T) {
 		if m.Parameters().Weights["likes"].Scalar != 0.25 {
 			t.Error("the parameters are not those of the file")
 		}
+		if all := m.Viewers(); len(all) != 1 || all[0]["id"] != "member:1" {
+			t.Errorf("the viewers are %v", all)
+		}
 	}
 }
 
@@ -326,8 +329,8 @@ func TestVersionsStandBesideEachOther(t *testing.T) {
 	var ids []relevance.ID
 	for _, c := range [][3]string{{"1.9", "0.25", "a"}, {"1.10", "0.5", "b"}, {"1.8", "0.75", "c"}, {"1.9", "0.25", "a"}} {
 		id, err := admit(c[0], c[1], c[2])
-		if err != nil {
-			t.Fatal(err)
+		if want := (relevance.ID{Name: "team", Version: c[0], Sum: c[2]}); err != nil || id != want {
+			t.Fatalf("%v, want %v: %v", id, want, err)
 		}
 		ids = append(ids, id)
 	}

@@ -164,11 +164,16 @@ func TestSecured(t *testing.T) {
 		"would go to topic":       {"record", "delete", "post:1", "--entity", "member:1"},
 		"password_file":           {"context", "show"},
 		"* estate":                {"context", "list"},
+		"goes by all there is":    {"cluster", "show"},
 	} {
 		if text, err := output(line...); err != nil || !strings.Contains(text, want) {
 			t.Errorf("millrace %v does not say %q: %v\n%s", line, want, err, text)
 		}
 	}
+	clitest.WaitFor(e.ctx, t, "the broker to hear of a change", func() bool {
+		text, err := output("trace", "--viewer", "member:9")
+		return err == nil && strings.Contains(text, "\nheard by 1 broker\n")
+	})
 
 	other := authority.New(t)
 	stranger := other.Issue("me")

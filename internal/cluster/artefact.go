@@ -268,20 +268,20 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		if version == "" {
 			if n := len(l.Versions); n > 0 && l.Versions[n-1].Sum == sum {
 				v.Version = l.Versions[n-1].Version
-				return unchanged, a.mend(ctx, v, body)
+				return edit{stands: sum == l.Serving}, a.mend(ctx, v, body)
 			}
 			v.Version = l.nextNumber()
 		}
 		e, have := l.find(sum)
 		if have && version == "" { // the bytes of an older number
 			v.Version = e.Version
-			return unchanged, a.mend(ctx, v, body)
+			return edit{stands: sum == l.Serving}, a.mend(ctx, v, body)
 		}
 		if is := l.sumOf(v.Version); is != "" && is != sum || have && e.Version != v.Version {
 			return unchanged, a.otherBytes(v, is, e)
 		}
 		if have {
-			return unchanged, a.mend(ctx, v, body)
+			return edit{stands: sum == l.Serving}, a.mend(ctx, v, body)
 		}
 		if err := a.upload(ctx, v, body); err != nil {
 			return unchanged, err
@@ -322,7 +322,7 @@ func (a *Artefacts) Serve(ctx context.Context, v Version, expect *Version, who s
 			return unchanged, refuse(ErrMoved, millrace.ReasonInvalid, "version", "look at its history and try again", "%s %s has changed meanwhile: %s serves now, in place of %s", a.one(), v.Name, named(now.Version), named(expect.Version))
 		}
 		if l.Serving == e.Sum {
-			return unchanged, nil
+			return edit{stands: true}, nil
 		}
 		l.serve(e, who)
 		return edit{made: true, needs: e.Sum}, nil
@@ -479,6 +479,8 @@ type edit struct {
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 	with  *With  // what changes too; nil: nothing
 	moves bool   // processes are to go by something else than before
+	// stands is of what is to serve, and did before, perhaps unheard.
+	stands bool
 }
 
 var unchanged edit
@@ -499,6 +501,9 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 		}
 		next := l.clone()
 		did, err := by(next)
+		if did.stands && err == nil {
+			a.c.noteWritten(a.kind, name, l.at)
+		}
 		if !did.made || err != nil {
 			return err
 		}

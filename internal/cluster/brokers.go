@@ -196,7 +196,7 @@ func notGoneBy(names []string) []string {
 	return names
 }
 
-// Written is a change of what brokers go by.
+// Written is a change of what brokers go by, or what stands as it was to be changed.
 type Written struct {
 	Kind     string // see [Broker.GoesBy]
 	Name     string // of what has changed; empty: all of the kind is meant
@@ -218,7 +218,8 @@ func (c *Client) noteWritten(kind, name string, revision int64) {
 	c.written.at[Written{Kind: kind, Name: name}] = revision
 }
 
-// Written returns what this client has changed of what brokers go by.
+// Written returns what this client has changed of what brokers go by, or had no need to
+// change: who says a thing again wants to know whether all have heard.
 func (c *Client) Written() (all []Written) {
 	c.written.Lock()
 	defer c.written.Unlock()

@@ -102,6 +102,9 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"drop", "ranking"}, says: "experiment fresher, stopped, goes with"},
 		{args: []string{"drop", "ranking", "--apply", "--yes"}, says: "document ranking is dropped"},
 		{args: []string{"drop", "ranking"}, err: "there is no document"},
+		{args: []string{"status", "fresher"}, err: "there is no experiment fresher any more: it stood in document ranking; millrace experiment history ranking tells what became of it, and millrace export exposures --experiment fresher has"},
+		{args: []string{"history", "ranking"}, says: "drop "},
+		{args: []string{"history", "fresher"}, says: "drop "},
 		{args: []string{"history", "nosuch"}, err: "millrace experiment list"},
 	} {
 		out, err := s.run(append([]string{"experiment"}, step.args...)...)

@@ -243,6 +243,17 @@ func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
 	return l.History, nil
 }
 
+// Histories returns the last changes of each name, oldest first, also of those that
+// have no version any more.
+func (a *Artefacts) Histories() map[string][]Event {
+	ledgers, _ := a.state.get()
+	out := make(map[string][]Event, len(ledgers))
+	for name, l := range ledgers {
+		out[name] = l.History
+	}
+	return out
+}
+
 // Spare has room for what is published made of some versions never, besides the one
 // that serves and the one before it, and of some, by their name's history, last.
 // Call it before [Artefacts.Publish].

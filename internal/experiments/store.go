@@ -40,6 +40,7 @@ type State struct {
 	docs     map[string]good                // that are in the set
 	left     map[string]experiment.Document // that are left out, as far as they could be read
 	whole    map[string]good                // of those, what is good but for what it contradicts
+	events   map[string][]cluster.Event     // of all documents, dropped ones too
 	revision int64
 }
 
@@ -75,7 +76,7 @@ func (s *Store) Read(ctx context.Context) (st *State, err error) {
 // read is Read of what is known here. The version is the one that an error is of,
 // if it is of one.
 func (s *Store) read(ctx context.Context) (*State, cluster.Version, error) {
-	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}}
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
 	var err error
 	for name, v := range st.Versions {
@@ -180,6 +181,20 @@ func (st *State) DocumentOf(name string) string {
 	return ""
 }
 
+// Had returns the document whose history last has an experiment that is there no more,
+// since it was taken out of the document or dropped with it; "" for none that is known.
+func (st *State) Had(name string) (document string) {
+	var last time.Time
+	for of, events := range st.events {
+		for _, e := range events {
+			if e.When.After(last) && strings.Contains(e.Who, "experiment "+name+": ") {
+				document, last = of, e.When
+			}
+		}
+	}
+	return document
+}
+
 // Find returns an experiment of the set.
 func (st *State) Find(name string) (experiment.Defined, error) {
 	var names []string
@@ -192,6 +207,9 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	e := &millrace.Error{Reason: millrace.ReasonUnknown, Field: "experiment", Detail: fmt.Sprintf("there is no experiment %.100q", name), WayOut: "name one of " + strings.Join(names, ", ")}
 	if len(names) == 0 {
 		e.WayOut = "define one first"
+	}
+	if had := st.Had(name); had != "" {
+		e.Detail, e.WayOut = fmt.Sprintf("there is no experiment %s any more: it stood in document %s", name, had), fmt.Sprintf("millrace experiment history %s tells what became of it, and millrace export exposures --experiment %s has what it showed, as long as the topic does", had, name)
 	}
 	for _, document := range slices.Sorted(maps.Keys(st.left)) {
 		stands := slices.ContainsFunc(st.left[document].Experiments, func(x experiment.Experiment) bool { return x.Name == name })

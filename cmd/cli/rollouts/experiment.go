@@ -150,7 +150,7 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentRule(),
 		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
 			Long: `Tells of each version of a document, by its own name or that of an experiment in
-it: who put it in place, and when. Beside these it tells who held and resumed its
+it: who put it in place, and when; also once it is dropped. Beside these it tells who held and resumed its
 experiments, be it a restoration of etcd; of the models that these compare or set weights of, when another
 version began to rank, or was condemned; and of their feeds, when another
 definition changed what their variants leave to it, whose evidence begins anew
@@ -689,14 +689,19 @@ func (t *trial) rule(ctx context.Context, name string) error {
 	return display.WriteJSON(t.out, d.Rule)
 }
 
-// history tells of a document by its own name, or by that of an experiment in it.
+// history tells of a document by its own name, or by that of an experiment that is or
+// was in it, also once it is dropped.
 func (t *trial) history(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
 	}
 	if len(t.Documents.All()[name]) == 0 {
-		if name = st.DocumentOf(name); name == "" {
+		dropped := ""
+		if len(t.Documents.Histories()[name]) > 0 {
+			dropped = name
+		}
+		if name = cmp.Or(st.DocumentOf(name), dropped, st.Had(name)); name == "" {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: "there is no experiment and no document of this name", WayOut: "millrace experiment list names what there is"}
 		}
 	}

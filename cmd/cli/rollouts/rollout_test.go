@@ -722,3 +722,36 @@ func TestAnUnkeptPackIsTold(t *testing.T) {
 		t.Errorf("on no node: %+v", l)
 	}
 }
+
+// A file that show has written is the document again: nothing of what stood above it
+// piles up, however often.
+func TestWhatIsShownCanBeDefined(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	file := filepath.Join(t.TempDir(), "clicked.yaml")
+	const document = "# experiment of the sale\nlayers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: few, layer: l, feeds: [home], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: less, weight: 5000, set: {limit: 5}}]}]\n"
+	s.Check(os.WriteFile(file, []byte(document), 0o644))
+	if _, err := s.run("experiment", "define", file); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := s.run("experiment", "show", "few")
+	s.Check(err)
+	if !strings.HasSuffix(shown, document) || !strings.HasPrefix(shown, "# document clicked, version 1\n") {
+		t.Fatalf("%s", shown)
+	}
+	above := strings.TrimSuffix(shown, document)
+	for _, again := range []string{shown, above + above + document} {
+		s.Check(os.WriteFile(file, []byte(again), 0o644))
+		if out, err := s.run("experiment", "define", file); err != nil || !strings.HasPrefix(out, "document clicked is defined, version 1\nno change\n") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	}
+	if again, err := s.run("experiment", "show", "few"); err != nil || again != shown {
+		t.Errorf("%v:\n%s", err, again)
+	}
+	s.Check(os.WriteFile(file, []byte(strings.Replace(shown, "layer: l,", "layer: m,", 1)), 0o644))
+	if _, err := s.run("experiment", "define", file); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("line %d,", 3+strings.Count(above, "\n"))) {
+		t.Errorf("%v", err)
+	}
+}

@@ -755,3 +755,29 @@ func TestWhatIsShownCanBeDefined(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A variant that sets what all its feeds say already is told: nothing would be compared.
+func TestAVariantThatChangesNothingIsTold(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	for name, definition := range map[string]string{"jobs": "name: jobs\nmodel: recency\ncap_per_entity: 3\n", "shops": "name: shops\nmodel: recency\ncap_per_entity: 2\nlimit: 20\n"} {
+		v, _, err := s.feeds.versions.Publish(t.Context(), name, "", []byte(definition), "test")
+		s.Check(err)
+		s.Check(s.feeds.versions.Serve(t.Context(), v, nil, "test"))
+	}
+	file := filepath.Join(t.TempDir(), "d.yaml")
+	for set, told := range map[string]bool{
+		"model: recency, limit: 20": true, "filter: \"\", window: 0s": true, "cap_per_entity: 3": false, "limit: 19": false,
+		"interleave: [recency, home]": false, "types: [post]": false, "spacing: {}": true,
+	} {
+		s.Check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: few, layer: l, feeds: [jobs, shops], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: other, weight: 5000, set: {"+set+"}}]}]\n"), 0o644))
+		out, err := s.run("experiment", "define", file)
+		if err != nil {
+			t.Errorf("%s: %v", set, err)
+		}
+		if got := strings.Contains(out, "note: experiment few, draft: variant other sets what its feeds (jobs, shops) say already"); got != told {
+			t.Errorf("%s:\n%s", set, out)
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package feeds
 
 import (
+	"cmp"
+	"reflect"
 	"slices"
 
 	"github.com/millrace/millrace/relevance/experiment"
@@ -35,6 +37,18 @@ func (f *Feed) Set(s experiment.Sets) {
 	if s.Limit != 0 {
 		f.Limit = s.Limit
 	}
+}
+
+// Changes reports whether a variant changes what a definition shows.
+func (f *Feed) Changes(s experiment.Sets) bool {
+	if s.Interleave != nil || len(s.Weights) > 0 {
+		return true
+	}
+	was, is := *f, *f
+	is.Set(s)
+	was.Shadow, is.Shadow = nil, nil
+	was.Limit, is.Limit = cmp.Or(was.Limit, DefaultLimit), cmp.Or(is.Limit, DefaultLimit)
+	return !reflect.DeepEqual(was, is)
 }
 
 // interleaves lets two models draft a feed.

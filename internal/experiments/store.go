@@ -1,6 +1,7 @@
 package experiments
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -442,6 +443,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if c, err = s.check(st, name, src, compile); err != nil {
 			return c, err
 		}
+		src = bytes.TrimLeft(src, "\n") // where a file has what was shown above its document
 		if c.Version, c.Fresh, err = s.Documents.Publish(ctx, name, "", src, s.Who); err != nil {
 			return c, err
 		}

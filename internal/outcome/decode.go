@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/schemas"
 )
 
 // Decode reads an outcome by the roles of its schema: entity is the viewer,
-// object the record, type the action. A field, if the schema has it, holds the
-// answer's id.
+// object the record, type the action. A field, if the schema has it or an alias
+// links it to one that it has, holds the answer's id.
 func Decode(known *schemas.Snapshot, value []byte, answerField string) (o Outcome, err error) {
 	framed, err := schemas.Unframe(value)
 	if err != nil {
@@ -39,18 +40,30 @@ func Decode(known *schemas.Snapshot, value []byte, answerField string) (o Outcom
 		ID: strings.Clone(string(e.Record.ID)), Viewer: strings.Clone(string(e.Entity)), Record: strings.Clone(string(e.Record.Object)),
 		Action: strings.Clone(string(e.Type)), At: e.Record.Time,
 	}
-	fields, err := s.JSONValue(framed.Body)
-	if err != nil {
+	if o.Answer, err = answerOf(known.Decoder(framed.Fingerprint), framed.Body, answerField); err != nil {
 		return o, err
 	}
-	if v := fields[answerField]; v != nil {
-		text, ok := v.(string)
-		if !ok {
-			return o, fmt.Errorf("%s is no string", answerField)
-		}
-		o.Answer = text
-	}
 	return o, nil
+}
+
+// answerOf reads a field as filters do: after a renaming both names read it, in
+// records of before and after. It is empty where the schema has no such field.
+func answerOf(d *schemas.Decoder, body []byte, field string) (string, error) {
+	at := d.Layout().Index(field)
+	if at < 0 {
+		return "", nil
+	}
+	if d.Layout().Fields()[at].Kind != column.String {
+		return "", fmt.Errorf("%s is no string", field)
+	}
+	row := column.New(d.Layout(), 1, len(body)).Append()
+	if err := d.Append(row, body); err != nil {
+		return "", err
+	}
+	if row.Slab().Null(at, 0) {
+		return "", nil
+	}
+	return strings.Clone(row.Slab().StringAt(at, 0)), nil
 }
 
 // Faults are entries of a topic that are no outcomes.

@@ -9,14 +9,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Seen are the schemas of the entries of a topic that were read.
-type Seen map[*schemas.Schema]struct{}
+// Seen are the schemas of the entries of a topic that were read, with their
+// families, whose names they can be read by.
+type Seen map[*schemas.Schema]*schemas.Family
 
 // Add notes an entry's schema, if it is known.
 func (s Seen) Add(known *schemas.Snapshot, value []byte) {
 	if framed, err := schemas.Unframe(value); err == nil && !framed.Confluent {
 		if of := known.ByFingerprint(framed.Fingerprint); of != nil {
-			s[of] = struct{}{}
+			s[of] = known.Family(of.Name())
 		}
 	}
 }
@@ -28,11 +29,12 @@ func (s Seen) Lacks(topic string, actions []string, field string) error {
 	refuse := func(of, wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Field: of, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
 	}
-	var types, fields []string
-	open := len(s) == 0
-	for of := range s {
+	var types []string
+	open, there := len(s) == 0, len(s) == 0 || field == ""
+	for of, family := range s {
 		open = open || of.Types() == nil
-		types, fields = append(types, of.Types()...), append(fields, of.Fields()...)
+		there = there || family.Layout().Index(field) >= 0
+		types = append(types, of.Types()...)
 	}
 	slices.Sort(types)
 	types = slices.Compact(types)
@@ -41,7 +43,7 @@ func (s Seen) Lacks(topic string, actions []string, field string) error {
 			return refuse("outcomes.actions", "name one of "+strings.Join(types, ", "), "topic %s has no action %s", topic, action)
 		}
 	}
-	if field != "" && len(s) > 0 && !slices.Contains(fields, field) {
+	if !there {
 		return refuse("outcomes.answer_field", "name the field that holds the answer_id of a receipt, or leave it out", "no schema of topic %s has a field %s", topic, field)
 	}
 	return nil

@@ -165,7 +165,7 @@ func goldenScores(m *relevance.Model, rows []Golden) error {
 	wrong, worst, at := 0, 0.0, 0
 	for i, row := range rows {
 		if row.Score == nil {
-			return fmt.Errorf("%s:%d: no score", GoldenFile, i+1)
+			return fmt.Errorf("%s:%d: no score: write the number that the library gives, or let millrace model golden complete the row", GoldenFile, i+1)
 		}
 		values, err := featureValues(m, row.Features)
 		if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
 )
@@ -71,7 +72,8 @@ func (r *review) orAccept(wayOut string) string {
 }
 
 // schema prints what a schema would change and who reads it. It refuses one that
-// takes a field from a feed or a model that serves, unless it is forced.
+// takes a field from a feed or a model that serves, or from the outcomes of an
+// experiment, unless it is forced.
 func (r *review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
@@ -105,15 +107,15 @@ func (r *review) schema(ctx context.Context, known *schemas.Snapshot, add *schem
 	switch {
 	case r.force:
 	case loses && unasked != nil:
-		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("the schema loses fields, and which feeds and models read them cannot be asked: %v", unasked),
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("the schema loses fields, and which feeds, models and experiments read them cannot be asked: %v", unasked),
 			WayOut: r.orAccept("start etcd, or name the cluster by --etcd and --cluster")}
 	case len(lost) > 0:
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("records of this %s would lack what feeds and models read: %s", add.Name(), strings.Join(lost, "; ")), WayOut: r.orAccept("keep the field, or rename it by an alias")}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("records of this %s would lack what is read: %s", add.Name(), strings.Join(lost, "; ")), WayOut: r.orAccept("keep the field, or rename it by an alias")}
 	}
 	return nil
 }
 
-// reader is a feed or a model that serves, and what it reads.
+// reader is a feed or a model that serves, or a running experiment, and what it reads.
 type reader struct {
 	name   string
 	fields []string // such as record.likes
@@ -136,7 +138,7 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 	return names
 }
 
-// readers returns the feeds and models that serve.
+// readers returns the feeds and models that serve, and the experiments that run.
 func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (all []reader, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -167,8 +169,28 @@ func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (
 			all = append(all, one)
 		}
 	}
+	set, err := experimentSet(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range set.Experiments() {
+		e := &d.Experiment
+		if e.Outcomes != nil && (e.State == experiment.Running || e.State == experiment.Paused) {
+			all = append(all, outcomesReader(e, known))
+		}
+	}
 	slices.SortFunc(all, func(a, b reader) int { return strings.Compare(a.name, b.name) })
 	return all, nil
+}
+
+// outcomesReader is an experiment, which reads from outcomes what answer they are of.
+// Which schemas its topic has nobody says: any may be one whose records say what was
+// acted on.
+func outcomesReader(e *experiment.Experiment, known *schemas.Snapshot) reader {
+	return reader{name: "outcomes of experiment " + e.Name, fields: []string{"record." + e.Outcomes.Field()}, of: func(schema, _ string) bool {
+		f := known.Family(schema)
+		return f != nil && slices.ContainsFunc(f.Schemas(), func(s *schemas.Schema) bool { return s.Roles().Object.Name != "" })
+	}}
 }
 
 // builtIn is how readers are named that are part of every binary.
@@ -324,12 +346,12 @@ func readerOf(name string, m *relevance.Model) reader {
 func SchemaCheck(l *reach.LogFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check FILE.avsc",
-		Short: "Say what a schema would change, and which feeds and models read it",
+		Short: "Say what a schema would change, and which feeds, models and experiments read it",
 		Long: `Compares a schema with those of the log: what it adds, renames, widens, drops and
 retypes, what else of a type is another, and which of the feeds and models that
-serve read these fields. It fails where the schema is refused, and where records
-of it would lack what a feed or a model reads; "millrace load" refuses it then.
-It changes nothing.`,
+serve, and of the experiments that run (the answer_field of their outcomes), read
+these fields. It fails where the schema is refused, and where records of it would
+lack what one of them reads; "millrace load" refuses it then. It changes nothing.`,
 		Args: cobra.ExactArgs(1),
 	}
 	var output display.Form

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,6 +37,14 @@ func TestReviewOfASchema(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s of %s: %v", name, feeds.Kind, err)
 		}
+	}
+	const document = `layers: [{name: l, salt: s, unit: viewer}]
+experiments: [{name: clicked, layer: l, feeds: [jobs], state: running, slots: [0-99], share: 100, outcomes: {topic: clicks, actions: [click], answer_field: language}, variants: [{name: control, weight: 5000}, {name: few, weight: 5000, set: {limit: 5}}]}]
+`
+	file := filepath.Join(t.TempDir(), "clicked.yaml")
+	s.Check(os.WriteFile(file, []byte(document), 0o644))
+	if _, err := s.run("experiment", "define", file); err != nil {
+		t.Fatal(err)
 	}
 	registry, err := schemas.NewRegistry(nil, nil)
 	if err == nil {
@@ -75,6 +85,16 @@ func TestReviewOfASchema(t *testing.T) {
 				t.Errorf("%s tells %s", name, out.String())
 			}
 		}
+	}
+	// Outcomes would lose what answer they are of.
+	const language = `"name": "language"`
+	lost, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), language, `"name": "tongue"`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = (&review{cm: cm, out: new(bytes.Buffer)}).schema(t.Context(), registry.Snapshot(), lost)
+	if err == nil || !strings.Contains(err.Error(), "language (built-in model home, feed german, feed jobs, outcomes of experiment clicked)") {
+		t.Errorf("%v", err)
 	}
 	// One that is retired is not loaded by mistake.
 	if _, err = registry.Admit(schemas.Note()); err != nil {

@@ -1,6 +1,7 @@
 package rollouts
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -349,7 +351,7 @@ func (t *trial) diff(ctx context.Context, output *display.Form, file, name strin
 }
 
 // ofFile does something with the document of a file, whose name is the file's
-// unless it is said.
+// unless it is said. What show has written above it is no part of it.
 func ofFile(ctx context.Context, file, name string, do func(context.Context, string, []byte) (experiments.Changed, error)) (string, experiments.Changed, error) {
 	src, err := document.ReadFile(file)
 	if err != nil {
@@ -358,7 +360,9 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 	if name == "" {
 		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	}
-	c, err := do(ctx, name, src)
+	above := shownAbove.Find(src)
+	blank := bytes.Repeat([]byte("\n"), bytes.Count(above, []byte("\n"))) // so that faults name the file's lines
+	c, err := do(ctx, name, append(blank, src[len(above):]...))
 	if err != nil {
 		err = fmt.Errorf("%s: %w", file, err)
 	}
@@ -584,17 +588,20 @@ func (t *trial) show(ctx context.Context, output *display.Form, name string) err
 	shown.Definition = display.Object(st.Texts[d.Document])
 	return output.Write(t.out, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
-		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		if d.Unfit != "" {
 			fmt.Fprintf(w, "# %s\n", unfitLine(&d))
 		}
 		if shown.Unapplied != "" {
 			fmt.Fprintf(w, "# %s\n", unappliedLine(&d.Experiment, shown.Unapplied))
 		}
+		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		_, err := w.Write(st.Texts[d.Document])
 		return err
 	})
 }
+
+// shownAbove is what show writes above a document, once or more often.
+var shownAbove = regexp.MustCompile(`^(# document [^\n]*, version [^\n]*\n(# [^\n]*\n)*?# [^\n]*: checksum [0-9a-f]+; [0-9]+ of [0-9]+ slots assign\n)+`)
 
 // asked is whom explain is asked about.
 type asked struct {

@@ -318,8 +318,14 @@ type draftShown struct {
 	Teams       []string   `json:"teams"`
 	Impressions tallyShown `json:"impressions"`
 	Viewers     tallyShown `json:"viewers"`
-	First       [2]int64   `json:"first"` // viewers, by the team that has their first item
+	FirstItem   wonShown   `json:"first_item"` // of viewers: of which team it is
 	estimate               // of these
+}
+
+// wonShown is what the second of two teams has won, where there is no tie.
+type wonShown struct {
+	Wins   int64 `json:"wins"`
+	Losses int64 `json:"losses"`
 }
 
 // tallyShown is what the second of two teams has won.
@@ -368,7 +374,7 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
 	}
 	for _, d := range r.Drafts {
-		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), d.First, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
+		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), wonShown{d.First[1], d.First[0]}, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
 	}
 	return out
 }

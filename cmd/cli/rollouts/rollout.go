@@ -118,7 +118,7 @@ func Models(avsc *[]string) []*cobra.Command {
 	pull := rolloutCommand(&cobra.Command{
 		Use: "pull NAME [VERSION]", Short: "Write a pack to a file: the version that serves, or another", Args: cobra.RangeArgs(1, 2),
 	}, func(ctx context.Context, r *rollout, args []string) error { return r.pull(ctx, args, out) })
-	pull.Flags().StringVarP(&out, "out", "o", "", "the file; default NAME-VERSION.tar.zst")
+	pull.Flags().StringVar(&out, "out", "", "the file; default NAME-VERSION.tar.zst")
 	return []*cobra.Command{
 		pushModel(avsc), pull,
 		rolloutLook(&cobra.Command{Use: "list", Short: "The models there are, which version serves, and which nodes have it", Args: cobra.NoArgs},

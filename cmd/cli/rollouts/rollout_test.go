@@ -722,3 +722,62 @@ func TestAnUnkeptPackIsTold(t *testing.T) {
 		t.Errorf("on no node: %+v", l)
 	}
 }
+
+// A file that show has written is the document again: nothing of what stood above it
+// piles up, however often.
+func TestWhatIsShownCanBeDefined(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	file := filepath.Join(t.TempDir(), "clicked.yaml")
+	const document = "# experiment of the sale\nlayers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: few, layer: l, feeds: [home], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: less, weight: 5000, set: {limit: 5}}]}]\n"
+	s.Check(os.WriteFile(file, []byte(document), 0o644))
+	if _, err := s.run("experiment", "define", file); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := s.run("experiment", "show", "few")
+	s.Check(err)
+	if !strings.HasSuffix(shown, document) || !strings.HasPrefix(shown, "# document clicked, version 1\n") {
+		t.Fatalf("%s", shown)
+	}
+	above := strings.TrimSuffix(shown, document)
+	for _, again := range []string{shown, above + above + document} {
+		s.Check(os.WriteFile(file, []byte(again), 0o644))
+		if out, err := s.run("experiment", "define", file); err != nil || !strings.HasPrefix(out, "document clicked is defined, version 1\nno change\n") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	}
+	if again, err := s.run("experiment", "show", "few"); err != nil || again != shown {
+		t.Errorf("%v:\n%s", err, again)
+	}
+	s.Check(os.WriteFile(file, []byte(strings.Replace(shown, "layer: l,", "layer: m,", 1)), 0o644))
+	if _, err := s.run("experiment", "define", file); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("line %d,", 3+strings.Count(above, "\n"))) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A variant that sets what all its feeds say already is told: nothing would be compared.
+func TestAVariantThatChangesNothingIsTold(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	for name, definition := range map[string]string{"jobs": "name: jobs\nmodel: recency\ncap_per_entity: 3\n", "shops": "name: shops\nmodel: recency\ncap_per_entity: 2\nlimit: 20\n"} {
+		v, _, err := s.feeds.versions.Publish(t.Context(), name, "", []byte(definition), "test")
+		s.Check(err)
+		s.Check(s.feeds.versions.Serve(t.Context(), v, nil, "test"))
+	}
+	file := filepath.Join(t.TempDir(), "d.yaml")
+	for set, told := range map[string]bool{
+		"model: recency, limit: 20": true, "filter: \"\", window: 0s": true, "cap_per_entity: 3": false, "limit: 19": false,
+		"interleave: [recency, home]": false, "types: [post]": false, "spacing: {}": true,
+	} {
+		s.Check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: few, layer: l, feeds: [jobs, shops], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: other, weight: 5000, set: {"+set+"}}]}]\n"), 0o644))
+		out, err := s.run("experiment", "define", file)
+		if err != nil {
+			t.Errorf("%s: %v", set, err)
+		}
+		if got := strings.Contains(out, "note: experiment few, draft: variant other sets what its feeds (jobs, shops) say already"); got != told {
+			t.Errorf("%s:\n%s", set, out)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
@@ -149,7 +150,28 @@ func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, err
 		}
 	}
 	strange, err := t.strange(ctx, st)
-	return append(lines, strange...), err
+	return slices.Concat(lines, t.alike(ctx, st), strange), err
+}
+
+// alike tells of variants, of experiments that have not stopped, that set what all
+// their feeds say already.
+func (t *trial) alike(ctx context.Context, st *experiments.State) (lines []string) {
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		if e.State == experiment.Stopped {
+			continue
+		}
+		for i := range e.Variants {
+			v := &e.Variants[i]
+			if !v.Set.Nothing() && !slices.ContainsFunc(e.Feeds, func(feed string) bool {
+				f, err := t.feeds.find(ctx, []string{feed})
+				return err != nil || f.fault != nil || f.Changes(v.Set)
+			}) {
+				lines = append(lines, fmt.Sprintf("experiment %s, %s: variant %s sets what its feeds (%s) say already, and shows what the control does", e.Name, e.State, v.Name, strings.Join(e.Feeds, ", ")))
+			}
+		}
+	}
+	return lines
 }
 
 // strange tells of variants that set types which no record has, of experiments that

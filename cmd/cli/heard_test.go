@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 )
 
 // A command that changes what brokers go by says which have heard of it; one that
@@ -110,4 +112,34 @@ func TestWhoHasNotHeardIsNamed(t *testing.T) {
 	tells("cluster page-keys --rotate --revoke --apply --yes", "\nheard by 1 of 2 brokers\nNOT HEARD by two")
 	tells("cluster show", "\none     one:9090  one:6060  v1       goes by all there is\ntwo     two:9090  two:6060  v1       ", "BEHIND in experiments, page keys, by ")
 	tells("cluster show -o json", `"behind":[{"of":"experiments","revisions":`)
+}
+
+// A broker is registered once, however often it dies and starts again in its data
+// directory, until it is told to stop.
+func TestABrokerIsRegistered(t *testing.T) {
+	clitest.StartsProcesses(t)
+	t.Parallel()
+	s := newStage(t, "n1")
+	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
+	grpc, admin := clitest.FreeAddr(t), clitest.FreeAddr(t)
+	p := start(t, failed, "broker", "broker", "--config", clitest.WriteConfig(t, "broker", "etcd: [%q]\ncluster: %s\ngrpc: %q\nadmin: %q\ndata: %s\ndrain: 0s\n", s.Etcd[0], s.Name, grpc, admin, t.TempDir()))
+	var told time.Time
+	registered := func(what string, want int) {
+		t.Helper()
+		clitest.WaitFor(ctx, t, what, func() bool {
+			all, err := (&clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}).Brokers(ctx)
+			ok := err == nil && len(all) == want
+			for _, b := range all {
+				ok = ok && b.Well() && b.Addr == grpc && b.Admin == admin && strings.HasSuffix(b.Name, " "+grpc) && b.Version != "" && b.Told.After(told)
+				told = b.Told
+			}
+			return ok
+		})
+	}
+	registered("the broker to be registered", 1)
+	p.kill()
+	p.restart()
+	registered("the broker to be registered again, as the same", 1)
+	p.end()
+	registered("nobody to be registered", 0)
 }

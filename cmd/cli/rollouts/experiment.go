@@ -46,10 +46,11 @@ slots by a hash; the experiments of a layer have slots of their own, and so
 exclude each other. Nothing is stored about anybody.
 
 Definitions are documents in the cluster. "define" checks one against all others
-and puts it in place; brokers assign by it within a second, but one that has lost etcd goes
-on as before until it hears etcd again: "millrace doctor --admin" and its metric
-millrace_cluster_fault_seconds tell that, and "status" by its answers. "start", "ramp",
-"pause" and "stop" change one experiment where it stands in its document.`,
+and puts it in place; brokers assign by it within a second, and the last line says which
+do. One that has lost etcd goes on as before until it hears etcd again: it is named as
+NOT HEARD, "millrace doctor --admin" says more, and "status" goes by its answers.
+"start", "ramp", "pause" and "stop" change one experiment where it stands in its
+document.`,
 	}
 	var document string
 	named := func(c *cobra.Command) *cobra.Command {
@@ -88,7 +89,7 @@ millrace_cluster_fault_seconds tell that, and "status" by its answers. "start", 
 	}
 	c.AddCommand(
 		named(experimentOn(&cobra.Command{
-			Use: "define FILE.yaml", Short: "Check a document and put it in place on every broker, within a second", Args: cobra.ExactArgs(1),
+			Use: "define FILE.yaml", Short: "Check a document and put it in place, and say which brokers have heard of it", Args: cobra.ExactArgs(1),
 			Long: `Checks a document against all others, the feeds, the models that serve and the
 index nodes' schemas, and puts it in place as the next version of its name. A
 document with a fault changes nothing; nor does one that would take viewers out

@@ -73,7 +73,7 @@ func Feeds() []*cobra.Command {
 	return []*cobra.Command{
 		serves(with(&cobra.Command{
 			Use:   "define FILE.yaml",
-			Short: "Check a definition and put it in place on every broker, within a second",
+			Short: "Check a definition and put it in place, and say which brokers have heard of it",
 			Long: `Checks a feed definition and stores it in the cluster under its name, as its
 next version. Every index node is asked whether it takes the filter, and the
 models have to serve. A definition with a fault changes nothing. One that changes

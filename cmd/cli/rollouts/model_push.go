@@ -28,7 +28,7 @@ func pushModel(avsc *[]string) *cobra.Command {
 		Short: "Hand a pack to every index node and, once all have admitted it, let it serve",
 		Long: `Publishes a pack, waits until every index node that has partitions has admitted
 it, prints what each answered, and then lets it serve: from one moment to the
-next, on every broker. If a node refuses it or is not heard in time, what serves
+next, on every broker that hears etcd, which the last line tells. If a node refuses it or is not heard in time, what serves
 goes on, and the command fails. A version that is older than the one that
 serves, or costs over fifty times as much, is published, and the command fails:
 it serves only with --serve. So it is with one that changes what a variant of a

@@ -30,7 +30,8 @@ func clusterPageKeys(cm *clusters.Flags) *cobra.Command {
 		Long: `Shows since when each key signs page tokens, and until when tokens of it are
 taken; never the keys.
 
---rotate makes another, which signs from a minute on, when all brokers know it.
+--rotate makes another, which signs from a minute on, when all brokers know it that
+hear etcd; the command says which do.
 Pages that were begun before go on by the old one for a day, as long as tokens
 live. --revoke is for a key that others have got hold of: the new one signs at
 once, and all pages that were begun before it are refused (INVALID_PAGE_TOKEN),

@@ -19,9 +19,9 @@ func Trace() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "trace --viewer ID [--for 10m | --off]",
 		Short: "Have every broker trace and log one viewer's requests for a while",
-		Long: `Switches on, within a second and on every broker, a full account of one
-viewer's requests: each is sampled by OpenTelemetry whatever the sampler says,
-and logged with its request, its answer without the records, and how that was
+		Long: `Switches on, within a second and on every broker that hears etcd, a full account
+of one viewer's requests, and says which have heard: each is sampled by
+OpenTelemetry whatever the sampler says, and logged with its request, its answer without the records, and how that was
 made, as with "explain". It ends by itself.`,
 		Args: cobra.NoArgs,
 	}

@@ -138,14 +138,19 @@ func rollingRequests(feed string, follows int) (reqs []*feedv1.GetFeedRequest) {
 // another.
 func (c *rollingCluster) spoken(req *feedv1.GetFeedRequest, version, inPlaceOf string) time.Time {
 	c.t.Helper()
-	return c.told(req, "by version "+version, func(r *feedv1.GetFeedResponse) bool {
+	return c.speaking(req, version, inPlaceOf)()
+}
+
+// speaking is spoken from now on: before a command that waits for brokers itself.
+func (c *rollingCluster) speaking(req *feedv1.GetFeedRequest, version, inPlaceOf string) func() time.Time {
+	return c.telling(req, "by version "+version, func(r *feedv1.GetFeedResponse) bool {
 		return r.Receipt.ModelVersion == version && r.Receipt.InPlaceOf == inPlaceOf
 	})
 }
 
-// told returns when both brokers have answered as they should.
-func (c *rollingCluster) told(req *feedv1.GetFeedRequest, how string, should func(*feedv1.GetFeedResponse) bool) time.Time {
-	c.t.Helper()
+// telling asks both brokers from now on, and returns what waits until they have
+// answered as they should, and returns when that was.
+func (c *rollingCluster) telling(req *feedv1.GetFeedRequest, how string, should func(*feedv1.GetFeedResponse) bool) func() time.Time {
 	var at [2]time.Time
 	var askers sync.WaitGroup
 	for i, cl := range c.clients {
@@ -156,17 +161,21 @@ func (c *rollingCluster) told(req *feedv1.GetFeedRequest, how string, should fun
 					at[i] = time.Now()
 					return
 				}
+				time.Sleep(10 * time.Millisecond) // the processors are the command's
 			}
 			c.t.Errorf("broker %d does not answer %s", i+1, how)
 		})
 	}
-	if askers.Wait(); c.t.Failed() {
-		c.t.FailNow()
+	return func() time.Time {
+		c.t.Helper()
+		if askers.Wait(); c.t.Failed() {
+			c.t.FailNow()
+		}
+		if at[0].After(at[1]) {
+			return at[0]
+		}
+		return at[1]
 	}
-	if at[0].After(at[1]) {
-		return at[0]
-	}
-	return at[1]
 }
 
 // spoke is what one answer said, or that there was none.

@@ -98,16 +98,16 @@ func TestRolloutOfALargePack(t *testing.T) {
 	var pushed, back []time.Duration
 	for i, pack := range packs[1:] {
 		newer, older := strconv.Itoa(i+2), strconv.Itoa(i+1)
-		began := time.Now()
+		began, spoken := time.Now(), c.speaking(req, newer, "")
 		said := c.push(pack)
 		serves := time.Since(began)
-		pushed = append(pushed, c.spoken(req, newer, "").Sub(began))
+		pushed = append(pushed, spoken().Sub(began))
 		if strings.Count(said, "admitted") != 3 {
 			t.Errorf("pushed:\n%s", said)
 		}
-		began = time.Now()
+		began, spoken = time.Now(), c.speaking(req, older, "")
 		c.rollback("large")
-		back = append(back, c.spoken(req, older, "").Sub(began))
+		back = append(back, spoken().Sub(began))
 		t.Logf("version %s: every broker answers by it after %v (the command took %v), and by %s %v after a rollback", newer, pushed[i], serves, older, back[i])
 		c.push(pack) // which is there already, and serves
 		c.spoken(req, newer, "")
@@ -133,8 +133,8 @@ func TestRolloutOfDefinitions(t *testing.T) {
 	c := startRollingCluster(t)
 	c.define("defined", "model: recency\nlimit: 9\n")
 	req := rollingRequests("defined", 5)[0]
-	items := func(want int) time.Time {
-		return c.told(req, fmt.Sprintf("with %d items", want), func(r *feedv1.GetFeedResponse) bool { return len(r.Items) == want })
+	items := func(want int) func() time.Time {
+		return c.telling(req, fmt.Sprintf("with %d items", want), func(r *feedv1.GetFeedResponse) bool { return len(r.Items) == want })
 	}
 	const experiment = `layers: [{name: lengths, salt: lengths-2026, unit: viewer}]
 experiments:
@@ -143,19 +143,19 @@ experiments:
 `
 	var feeds, experiments []time.Duration
 	for i := range rounds {
-		began := time.Now()
+		began, told := time.Now(), items(5+i%2)
 		run(t, "feed", "define", "--etcd", c.etcd.Addr(), clitest.WriteConfig(t, "defined", "name: defined\nmodel: recency\nlimit: %d\n", 5+i%2))
-		feeds = append(feeds, items(5+i%2).Sub(began))
+		feeds = append(feeds, told().Sub(began))
 	}
 	run(t, "experiment", "define", "--etcd", c.etcd.Addr(), clitest.WriteConfig(t, "length", experiment, req.Viewer.Id))
-	items(7)
+	items(7)()
 	for range rounds / 2 {
-		began := time.Now()
+		began, told := time.Now(), items(5+(rounds-1)%2)
 		run(t, "experiment", "pause", "length", "--etcd", c.etcd.Addr())
-		experiments = append(experiments, items(5+(rounds-1)%2).Sub(began))
-		began = time.Now()
+		experiments = append(experiments, told().Sub(began))
+		began, told = time.Now(), items(7)
 		run(t, "experiment", "start", "length", "--etcd", c.etcd.Addr())
-		experiments = append(experiments, items(7).Sub(began))
+		experiments = append(experiments, told().Sub(began))
 	}
 	if measured {
 		for name, took := range map[string][]time.Duration{"feed_live": feeds, "experiment_live": experiments} {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/export"
 )
 
@@ -172,6 +173,31 @@ func TestReplayAsJSON(t *testing.T) {
 	shown, err = read(rows, "--action", "hide")
 	if err == nil || shown.Answers != 151 || shown.Viewers != 0 || shown.Measures == nil || len(shown.Measures) != 0 {
 		t.Errorf("%v %+v", err, shown)
+	}
+}
+
+// A model may be named that serves in a cluster.
+func TestReplayOfAServedModel(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	f, err := os.Create(file)
+	s.Check(err)
+	w := export.RowsTo(f, "ndjson")
+	s.Check(w.Write(shownPage(1, "v", "a", 0.5, []float64{1, 2}, 1)))
+	s.Check(w.Close())
+	s.Check(f.Close())
+	for _, version := range []string{"1", "2"} {
+		if out, err := s.run("model", "push", s.RatePack(version, "likes"), "--timeout", "1m"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if out, err := s.run("model", "replay", "rate", "--exposures", file, "-o", "json"); err != nil || !strings.Contains(out, `"model":"rate","version":"`+version+`"`) || !strings.Contains(out, `"viewers":1,`) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	if out, err := s.run("model", "replay", "rat", "--exposures", file); err == nil || !strings.Contains(err.Error(), `no version of model "rat" serves`) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/export"
@@ -71,6 +72,7 @@ type loggedPage struct {
 
 func replayCommand(avsc *[]string) *cobra.Command {
 	var output display.Form
+	var cm *clusters.Flags
 	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*pages{}}
 	c := &cobra.Command{
 		Use:   "replay PACK|SPEC.yaml|NAME",
@@ -79,7 +81,9 @@ func replayCommand(avsc *[]string) *cobra.Command {
 experiment with features: 10000, and --outcomes), ranks each page by the model,
 from the features that it was shown by, and compares the order with that which
 was shown: NDCG and the mean reciprocal rank, of pages on which the viewer did
---action. The rows of an answer must stand together, as export writes them.
+--action. The rows of an answer must stand together, as export writes them. A
+NAME is of a built-in model, or of one that serves in the cluster, of which then
+the version is ranked by that serves now.
 
 A model may use any of the features that were written, by the same names; they
 must mean the same. Written is what the model that ranked the page reads: a page
@@ -107,7 +111,7 @@ they did --action, for the estimates by their first page, whatever they did.`,
 			if err := r.validate(); err != nil {
 				return err
 			}
-			if r.model, _, err = openModel(args[0], *avsc); err != nil {
+			if r.model, err = openServed(c.Context(), cm, args[0], *avsc); err != nil {
 				return err
 			}
 			weighted, err := r.weigh()
@@ -133,6 +137,7 @@ they did --action, for the estimates by their first page, whatever they did.`,
 	}
 	display.Flag(c, &output)
 	f := c.Flags()
+	cm = clusters.FlagsOf(f)
 	f.StringVar(&r.file, "exposures", "", "the file, as Parquet, or NDJSON if its name ends in .ndjson")
 	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
 	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")

@@ -35,7 +35,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	args := map[string][]string{
 		"cluster show": nil, "cluster assign": {"--nodes", "n1"}, "cluster restore": {"--data", t.TempDir()},
-		"model push": {"x"}, "model pull": {"x"}, "model list": nil, "model history": {"x"}, "model rollback": {"x"}, "model drop": {"x", "1"}, "model release": {"x", "1"},
+		"model push": {"x"}, "model pull": {"x"}, "model list": nil, "model history": {"x"}, "model rollback": {"x"}, "model drop": {"x", "1"}, "model release": {"x", "1"}, "model replay": {"x", "--exposures", "x"},
 		"feed define": {"x.yaml"}, "feed list": nil, "feed show": {"x"}, "feed diff": {"x.yaml"}, "feed history": {"x"}, "feed rollback": {"x"}, "feed drop": {"x"},
 		"experiment define": {"x.yaml"}, "experiment diff": {"x.yaml"}, "experiment list": nil, "experiment show": {"x"}, "experiment start": {"x"},
 		"experiment ramp": {"x", "--share", "1"}, "experiment pause": {"x"}, "experiment hold": {"x"}, "experiment resume": {"x"}, "experiment stop": {"x"}, "experiment history": {"x"}, "experiment drop": {"x"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/export"
 )
 
@@ -117,6 +119,85 @@ NDCG@3  0.00383  0.997  +0.993 `
 	}
 	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose items have no features; 203 are left\n") {
 		t.Errorf("%v\n%s", err, told)
+	}
+}
+
+// As JSON it says what the text says, with null for what is not known; and what it
+// knows beside the reason of a failure.
+func TestReplayAsJSON(t *testing.T) {
+	t.Parallel()
+	var rows []export.Item
+	for i := range 150 {
+		rows = append(rows, shownPage(i, fmt.Sprint("v", i), "a", 0.5, []float64{1, float64(2 + i%2), 2}, 1)...)
+	}
+	bare := shownPage(150, "x", "a", 0.5, []float64{1, 2}, 0)
+	bare[0].Features = nil
+	rows = append(rows, bare...)
+	type bounds struct{ Value, Low, High *float64 }
+	read := func(rows []export.Item, args ...string) (shown struct {
+		Model, Version, Weights string
+		Answers, Left, Viewers  int
+		LeftOut                 []struct{ Answers int } `json:"left_out"`
+		Measures                []struct {
+			Measure    string
+			Shown, New float64
+			Difference bounds
+		}
+		Estimate *struct {
+			Viewers, Alike int
+			Unknown        string
+			IPS            bounds   `json:"inverse_propensity"`
+			MeanWeight     *float64 `json:"mean_weight"`
+		}
+	}, err error) {
+		t.Helper()
+		told, err := replayed(t, rows, append(args, "-o", "json")...)
+		if bad := json.NewDecoder(strings.NewReader(told)).Decode(&shown); bad != nil {
+			t.Fatalf("%v in\n%s", bad, told)
+		}
+		return shown, err
+	}
+	shown, err := read(rows, "--experiment", "e")
+	if err != nil || shown.Model != "likes" || shown.Version != "1" || shown.Answers != 151 || shown.Left != 150 || shown.Viewers != 150 || len(shown.LeftOut) != 1 || len(shown.Measures) != 2 {
+		t.Fatalf("%v %+v", err, shown)
+	}
+	if m := shown.Measures[1]; m.Measure != "MRR" || m.Shown != 0.5 || m.New != 1 || m.Difference.Value == nil || *m.Difference.Value != 0.5 || m.Difference.Low != nil || m.Difference.High != nil {
+		t.Errorf("%+v", m)
+	}
+	if e := shown.Estimate; e == nil || e.Viewers != 150 || e.Alike != 0 || e.Unknown == "" || e.IPS.Value != nil || e.MeanWeight != nil {
+		t.Errorf("%+v", e)
+	}
+	if shown, err := read(rows); err != nil || shown.Estimate != nil {
+		t.Errorf("%v %+v", err, shown.Estimate)
+	}
+	shown, err = read(rows, "--action", "hide")
+	if err == nil || shown.Answers != 151 || shown.Viewers != 0 || shown.Measures == nil || len(shown.Measures) != 0 {
+		t.Errorf("%v %+v", err, shown)
+	}
+}
+
+// A model may be named that serves in a cluster.
+func TestReplayOfAServedModel(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	f, err := os.Create(file)
+	s.Check(err)
+	w := export.RowsTo(f, "ndjson")
+	s.Check(w.Write(shownPage(1, "v", "a", 0.5, []float64{1, 2}, 1)))
+	s.Check(w.Close())
+	s.Check(f.Close())
+	for _, version := range []string{"1", "2"} {
+		if out, err := s.run("model", "push", s.RatePack(version, "likes"), "--timeout", "1m"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if out, err := s.run("model", "replay", "rate", "--exposures", file, "-o", "json"); err != nil || !strings.Contains(out, `"model":"rate","version":"`+version+`"`) || !strings.Contains(out, `"viewers":1,`) {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	if out, err := s.run("model", "replay", "rat", "--exposures", file); err == nil || !strings.Contains(err.Error(), `no version of model "rat" serves`) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -36,7 +36,7 @@ var tellsByName = regexp.MustCompile(`(^| )(list|show|history|status|explain|dif
 // tells reports whether a command shows something and changes nothing, or may.
 func tells(path string) bool {
 	guard, said := guards[path]
-	also := []string{"feed", "cluster page-keys"}
+	also := []string{"feed", "cluster page-keys", "model replay"}
 	return said && guard == looks && path != "connections" || slices.Contains(also, path) || tellsByName.MatchString(path)
 }
 
@@ -173,7 +173,7 @@ func TestLooksTellTheSameAsJSON(t *testing.T) {
 		"why":     {line: "--record a --viewer member:9 --entities member:1 --addr " + r.GRPC, facts: []string{"member:1", `"findings":[{`}},
 	}
 	elsewhere := map[string]string{
-		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands", "state": "see TestState",
+		"backup show": "see TestBackupCommands", "backup diff": "see TestBackupCommands", "state": "see TestState", "model replay": "see TestReplayAsJSON",
 	}
 	commands(root(), func(path string, c *cobra.Command) {
 		is, here := runs[path]

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -85,6 +86,14 @@ func List[T any](all []T) []T {
 		return []T{}
 	}
 	return all
+}
+
+// Known is a number, or nil, which JSON has as null, for one that is none or infinite.
+func Known(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
 }
 
 // Message is an answer of a role as JSON, by the names that its protocol has.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/limits"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/export"
@@ -70,6 +71,8 @@ type loggedPage struct {
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
+	var output display.Form
+	var cm *clusters.Flags
 	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*pages{}}
 	c := &cobra.Command{
 		Use:   "replay PACK|SPEC.yaml|NAME",
@@ -78,7 +81,9 @@ func replayCommand(avsc *[]string) *cobra.Command {
 experiment with features: 10000, and --outcomes), ranks each page by the model,
 from the features that it was shown by, and compares the order with that which
 was shown: NDCG and the mean reciprocal rank, of pages on which the viewer did
---action. The rows of an answer must stand together, as export writes them.
+--action. The rows of an answer must stand together, as export writes them. A
+NAME is of a built-in model, or of one that serves in the cluster, of which then
+the version is ranked by that serves now.
 
 A model may use any of the features that were written, by the same names; they
 must mean the same. Written is what the model that ranked the page reads: a page
@@ -106,10 +111,11 @@ they did --action, for the estimates by their first page, whatever they did.`,
 			if err := r.validate(); err != nil {
 				return err
 			}
-			if r.model, _, err = openModel(args[0], *avsc); err != nil {
+			if r.model, err = openServed(c.Context(), cm, args[0], *avsc); err != nil {
 				return err
 			}
-			if err := r.weigh(c.OutOrStdout()); err != nil {
+			weighted, err := r.weigh()
+			if err != nil {
 				return err
 			}
 			for _, f := range r.model.FeatureTypes() {
@@ -118,10 +124,20 @@ they did --action, for the estimates by their first page, whatever they did.`,
 			if err := r.read(c.Context()); err != nil {
 				return err
 			}
-			return r.tell(c.OutOrStdout())
+			shown, why := r.tell()
+			if shown == nil {
+				return why
+			}
+			shown.Weights = weighted
+			if err := output.Write(c.OutOrStdout(), shown, shown.write); err != nil {
+				return err
+			}
+			return why
 		},
 	}
+	display.Flag(c, &output)
 	f := c.Flags()
+	cm = clusters.FlagsOf(f)
 	f.StringVar(&r.file, "exposures", "", "the file, as Parquet, or NDJSON if its name ends in .ndjson")
 	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
 	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")
@@ -133,27 +149,26 @@ they did --action, for the estimates by their first page, whatever they did.`,
 	return c
 }
 
-// weigh puts weights in place of the model's own, and tells their checksum, as
-// receipts and exposures have it.
-func (r *replay) weigh(w io.Writer) error {
+// weigh puts weights in place of the model's own, and returns their checksum, as
+// receipts and exposures have it; "" for none.
+func (r *replay) weigh() (string, error) {
 	if len(r.weights) == 0 {
-		return nil
+		return "", nil
 	}
 	set := map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(r.weights)) {
 		x, err := strconv.ParseFloat(r.weights[name], 64)
 		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
+			return "", &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
 		}
 		set[name] = x
 	}
 	weighted, err := r.model.Weighted(set)
 	if err != nil {
-		return err
+		return "", err
 	}
 	r.model = weighted
-	display.Printf(w, "model %s is replayed with weights %.12s\n", weighted.Name(), weights.Sum(weights.Form(set)))
-	return nil
+	return weights.Sum(weights.Form(set)), nil
 }
 
 func (r *replay) validate() error {
@@ -468,61 +483,6 @@ func (r *replay) score(logged []export.Feature) (float64, error) {
 	return r.model.ScoreFeatures(values), nil
 }
 
-func (r *replay) tell(w io.Writer) error {
-	if r.answers == 0 && r.experiment != "" {
-		return r.noAnswer()
-	}
-	all := len(r.begun)
-	display.Printf(w, "%d answers are in %s", all, r.file)
-	for _, out := range []struct {
-		n   int
-		why string
-	}{
-		{all - r.answers - r.forced - r.others, "which showed nothing"}, {r.forced, "whose variant was forced"},
-		{r.others, "in which experiment " + r.experiment + " had no part"}, {r.bare, "whose items have no features"},
-	} {
-		if out.n > 0 {
-			display.Printf(w, "; %d are left out, %s", out.n, out.why)
-		}
-	}
-	if r.lacking > 0 {
-		display.Printf(w, "; %d are left out, which lack a feature that the model reads (%s)", r.lacking, strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", "))
-	}
-	left := r.answers - r.bare - r.lacking
-	if left < all {
-		display.Printf(w, "; %d are left", left)
-	}
-	fmt.Fprintln(w)
-	switch {
-	case left == 0 && r.lack != nil:
-		return r.lack
-	case left == 0:
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: "no answer has the features of its items", WayOut: "define features: 10000 in the experiment, and export what is shown from then on"}
-	}
-	if r.shown[0].N == 0 {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "action", Detail: fmt.Sprintf("nobody did %s with what they were shown", r.action), WayOut: "export with --outcomes, and name an action that is there"}
-	}
-	sequence, err := stats.NewSequence(r.alpha, max(1, r.shown[0].N))
-	if err != nil {
-		return err
-	}
-	display.Printf(w, "of %d viewers who did %s:\n\n", r.shown[0].N, r.action)
-	t := display.NewTable(w)
-	t.Printf("\tSHOWN\tNEW\tDIFFERENCE\n")
-	for i, name := range []string{fmt.Sprintf("NDCG@%d", r.k), "MRR"} {
-		more := sequence.Mean(r.more[i])
-		says := "too little is known"
-		if !math.IsInf(more.Low, 0) {
-			says = fmt.Sprintf("%+.3g (%.3g to %.3g)", r.more[i].Mean, more.Low, more.High)
-		}
-		t.Printf("%s\t%.3g\t%.3g\t%s\n", name, r.shown[i].Mean, r.again[i].Mean, says)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	return r.estimate(w)
-}
-
 // noAnswer is the refusal of an experiment of which the file has no answer.
 func (r *replay) noAnswer() error {
 	if r.experiments[r.experiment] {
@@ -547,33 +507,4 @@ func (r *replay) chances() (logged []stats.Logged, without []string) {
 	}
 	slices.Sort(without)
 	return logged, slices.Compact(without)
-}
-
-// estimate tells what the new ranking would have been worth.
-func (r *replay) estimate(w io.Writer) error {
-	if r.experiment == "" {
-		return nil
-	}
-	var was stats.Mean
-	for _, l := range r.logged {
-		was.Add(l.Reward)
-	}
-	display.Printf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", r.first, r.alike, r.match)
-	logged, without := r.chances()
-	if len(without) > 0 {
-		display.Printf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(without, ", "))
-	}
-	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
-	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
-		display.Printf(w, "that says nothing of the others: %v\n", err)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	display.Printf(w, "items of a page with %s: %.3g as shown\n", r.action, was.Mean)
-	display.Printf(w, "  by inverse propensity: %.3g (%.3g to %.3g)\n", o.IPS, o.IPSInterval.Low, o.IPSInterval.High)
-	display.Printf(w, "  self-normalised:       %.3g (%.3g to %.3g)\n", o.SelfNormalised, o.SelfNormalisedInterval.Low, o.SelfNormalisedInterval.High)
-	display.Printf(w, "  mean weight %.3g; they say as much as %.0f pages would\n", o.MeanWeight, o.Effective)
-	return nil
 }

@@ -337,30 +337,22 @@ type tallyShown struct {
 }
 
 func tallyOf(t interleave.Tally) tallyShown {
-	return tallyShown{t.Wins, t.Losses, t.Ties, known(t.Delta())}
+	return tallyShown{t.Wins, t.Losses, t.Ties, display.Known(t.Delta())}
 }
 
 func estimateOf(e *compare.Effect) estimate {
-	return estimate{judged(e), e.What.Rate(), known(e.Value), known(e.Low), known(e.High), known(e.P)}
-}
-
-// known is a number, or nil.
-func known(x float64) *float64 {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return nil
-	}
-	return &x
+	return estimate{judged(e), e.What.Rate(), display.Known(e.Value), display.Known(e.Low), display.Known(e.High), display.Known(e.P)}
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: display.Known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
 	for _, a := range r.Arms {
 		arm := shownArm{
 			Variant: a.Variant, Weight: inPercent(a.Weight), Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
-			Items: known(a.Items), Millis: [3]*float64{known(a.Millis[0]), known(a.Millis[1]), known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
+			Items: display.Known(a.Items), Millis: [3]*float64{display.Known(a.Millis[0]), display.Known(a.Millis[1]), display.Known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
 		}
 		for _, x := range a.Ranked {
 			arm.Ranked = append(arm.Ranked, rankedShown{x.Model, x.Version, x.Answers, x.First.String(), x.Last.String()})

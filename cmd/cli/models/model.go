@@ -137,11 +137,11 @@ func openServed(ctx context.Context, cm *clusters.Flags, name string, avsc []str
 	if err != nil {
 		return nil, err
 	}
-	pack, err := relevance.ReadPack(bytes.NewReader(body))
+	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	return relevance.Validate(pack, relevance.SchemasOf(snapshot))
+	return modelpack.Validate(pack, relevance.SchemasOf(snapshot))
 }
 
 func isThere(path string) bool {

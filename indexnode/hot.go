@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -25,10 +26,10 @@ const maxHotBytes = 8 << 20
 // through the names of the whole cache.
 func (n *Node) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
 	defer func() {
-		n.tellPanic(err)
+		n.panics.Tell(err)
 		err = rpcerr.Status(err)
 	}()
-	defer contain(&err)
+	defer panics.Contain(&err)
 	var wanted cluster.Set
 	for _, p := range req.Partitions {
 		if p < 0 || p >= partition.Count {

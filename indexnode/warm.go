@@ -3,7 +3,6 @@ package indexnode
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -18,8 +17,6 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
-	"github.com/millrace/millrace/indexnode/replica"
-	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -308,41 +305,19 @@ func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 		return keys
 	}
 	n := r.node
-	last, began := n.asked.Load(), time.Now()
-	read := resolutions.Get().(*resolution)
-	read.node, read.loan, read.cache, read.warms = n, n.memory.Borrow(), n.cache.Reader(), r.room
+	last, began := n.answers.Newest(), time.Now()
+	read := n.lookup.Warming(r.room)
 	for len(keys) > 0 && time.Since(began) < warmSlice {
 		k := keys[0]
 		keys = keys[1:]
-		if r.waits(k.partition) && read.warm(k) {
+		if r.waits(k.partition) && read.Warm(k.partition, k.Timeline) {
 			r.of[k.partition].read.Add(1)
 		}
 	}
-	read.release()
+	read.Release()
 	<-r.reading
-	if n.asked.Load() != last {
+	if n.answers.Newest() != last {
 		_ = pause(ctx, time.Since(began)) // whoever calls looks at ctx
 	}
 	return keys
-}
-
-// warm has a timeline in the cache, as far as there is room, and reports
-// whether it is there.
-func (r *resolution) warm(k hotKey) bool {
-	n := r.node
-	part := n.replicas.Of(k.partition)
-	part.RLock()
-	defer part.RUnlock()
-	if !part.Holds() {
-		return false
-	}
-	if r.cache.Peek(k.Timeline) != nil {
-		return true
-	}
-	_, err := r.timeline(k.partition, k.Timeline)
-	if errors.Is(err, store.ErrCorrupt) {
-		n.replicas.Condemn(k.partition, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
-	}
-	n.tellPanic(err)
-	return err == nil && r.cache.Peek(k.Timeline) != nil
 }

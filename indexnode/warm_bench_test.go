@@ -10,6 +10,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/figure"
 )
@@ -46,7 +47,7 @@ func BenchmarkHandOver(b *testing.B) {
 			}
 			of = append(of, name)
 		}
-		req := ofAll(of)
+		req := nodetest.OfAll(of)
 		req.Types = []string{"post", "share"}
 		return req
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -109,7 +110,7 @@ func TestAWarmNodeAnswersFromItsCache(t *testing.T) {
 		feature(t, hot.replicas, name, i)
 		feature(t, cold.replicas, name, i)
 	}
-	req := ofAll(append(names[:200:200], "member:who", "member:is", "member:not"))
+	req := nodetest.OfAll(append(names[:200:200], "member:who", "member:is", "member:not"))
 	req.Types = []string{"post", "share"}
 	want, err := hot.Query(t.Context(), req)
 	if err != nil {
@@ -192,7 +193,7 @@ func TestAPeerCostsNothingButWarmth(t *testing.T) {
 			if s := n.CacheStats(); lies && s.Warmed > 0 || s.Warmed > 2 {
 				t.Errorf("%d timelines were warmed", s.Warmed)
 			}
-			if resp, err := n.Query(t.Context(), ofAll(names)); err != nil || resp.Stages.Candidates != 30 {
+			if resp, err := n.Query(t.Context(), nodetest.OfAll(names)); err != nil || resp.Stages.Candidates != 30 {
 				t.Errorf("it answers %v, %v", resp, err)
 			}
 		})
@@ -203,7 +204,7 @@ func TestAPeerCostsNothingButWarmth(t *testing.T) {
 // not there.
 func TestTheNextPeerIsAsked(t *testing.T) {
 	hot, cold, names := twins(t, cache.Config{}, 100)
-	if _, err := hot.Query(t.Context(), ofAll(names)); err != nil {
+	if _, err := hot.Query(t.Context(), nodetest.OfAll(names)); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := grpctune.Listen("127.0.0.1:0")
@@ -229,7 +230,7 @@ func TestInventedKeysPushNothingOut(t *testing.T) {
 	const memory, room = 512 << 10, 400 // for empty timelines, at 200 bytes a key
 	n, h := openNode(t, cache.Config{Memory: memory})
 	names := members(t, n, h, 100, 3)
-	req := ofAll(names)
+	req := nodetest.OfAll(names)
 	req.Types = []string{"post", "share"}
 	for range 3 {
 		if _, err := n.Query(t.Context(), req); err != nil {
@@ -297,7 +298,7 @@ func TestHot(t *testing.T) {
 	n, h := openNode(t, cache.Config{})
 	names := members(t, n, h, 200, 3)
 	for _, asked := range [][]string{names, names[:20], names[:20]} {
-		if _, err := n.Query(t.Context(), ofAll(asked)); err != nil {
+		if _, err := n.Query(t.Context(), nodetest.OfAll(asked)); err != nil {
 			t.Fatal(err)
 		}
 	}

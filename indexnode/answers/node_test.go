@@ -57,10 +57,3 @@ func (n *node) CacheStats() cache.Stats { return n.cache.Stats() }
 
 // Applied returns the next offsets of a partition that answers do not include yet.
 func (n *node) Applied(p millrace.Partition) [2]millrace.Offset { return n.replicas.Of(p).Applied() }
-
-// members applies some records of members, of which the cache knows nothing.
-func members(t testing.TB, n *node, h *replica.Replicas, count, records int) []string {
-	names := nodetest.Members(t, h, count, records)
-	n.cache.Purge()
-	return names
-}

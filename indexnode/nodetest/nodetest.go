@@ -121,6 +121,7 @@ type World struct {
 }
 
 var (
+	// Verbs are the types of its records.
 	Verbs     = []string{"post", "like", "comment", "share"}
 	languages = []string{"en", "de", "English", "Russian"}
 )

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/packs"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -42,7 +43,7 @@ type hosting struct {
 	member    *cluster.Membership
 	watcher   *cluster.Watcher
 	keeper    *backups.Keeper // nil: there are no backups
-	warmer    *warmer         // nil: a backup node answers nobody
+	warmer    *warm.Warmer    // nil: a backup node answers nobody
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
@@ -165,7 +166,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	var warms replica.Warmer // stays nil, likewise
 	if !n.backsUp() {
-		h.warmer = newWarmer(n, h.watcher.Current)
+		h.warmer = n.warm.Warmer(h.watcher.Current)
 		warms = h.warmer
 	}
 	n.replicas.Configure(replica.Config{
@@ -184,7 +185,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.announce(ctx) })
 	g.Go(func() error { return h.tellStats(ctx) })
 	if h.warmer != nil {
-		g.Go(func() error { return h.warmer.run(ctx) })
+		g.Go(func() error { return h.warmer.Run(ctx) })
 	}
 	if h.keeper != nil {
 		g.Go(func() error { return h.keeper.Run(ctx) })

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -58,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	// room for, asked for twice so that they are let in.
 	names := members(t, n, h, 30, 3)
 	for i, name := range names {
-		feature(t, h, name, i)
+		nodetest.Feature(t, h, name, i)
 	}
 	for range 3 {
 		for _, name := range names {
@@ -154,18 +153,5 @@ func TestMetrics(t *testing.T) {
 	}
 	for series := range got {
 		t.Errorf("nobody looks at %s", series)
-	}
-}
-
-// feature applies features of an entity.
-func feature(t *testing.T, h *replica.Replicas, name string, i int) {
-	t.Helper()
-	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))
-	if err == nil {
-		e := nodetest.Event{Stream: kafka.Features, Entity: millrace.Entity(name), Schema: schemas.Features(), Body: body}
-		err = nodetest.Bring(t.Context(), h, []nodetest.Event{e}, h.Of(partition.Of(e.Entity)).Applied()[kafka.Features]+1)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -35,6 +36,7 @@ import (
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -130,7 +132,7 @@ type Node struct {
 	answers    *answers.Server
 	admission  *packs.Admission
 	panics     *panics.Teller
-	telling    chan struct{} // holds one while another node is told what is hot
+	warm       *warm.Server
 	replicas   *replica.Replicas
 	member     atomic.Pointer[cluster.Membership] // once Run has joined
 	counters   counters
@@ -150,7 +152,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, leaving: make(chan struct{}), telling: make(chan struct{}, 1), examining: make(chan struct{}, 1), wholeReads: make(chan struct{}, maxWholeReads)}
+	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, leaving: make(chan struct{}), examining: make(chan struct{}, 1), wholeReads: make(chan struct{}, maxWholeReads)}
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
@@ -175,6 +177,10 @@ func Open(cfg Config) (*Node, error) {
 	})
 	n.lookup.Over(n.replicas)
 	n.answers = answers.New(answers.Config{Node: cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Models: n.models, Lookup: n.lookup, Panics: n.panics, Log: n.log})
+	n.warm = warm.New(warm.Config{
+		Node: cfg.ID, Cache: n.cache, Replicas: n.replicas, Lookup: n.lookup, Memory: n.memory, Peers: n.peers(),
+		Newest: n.answers.Newest, Panics: n.panics, Log: n.log,
+	})
 	n.admission = packs.New(packs.Config{
 		Node: cfg.ID, Dir: filepath.Join(cfg.Dir, "admitting"), Store: n.store, Schemas: n.schemas, Models: n.models,
 		Admitted: n.answers.TellUncovered, Dropped: n.answers.Dropped, Log: n.log,
@@ -243,6 +249,14 @@ func (n *Node) admin() *admin.Server {
 		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Rates: n.rates.get,
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
 	})
+}
+
+// peers is how other nodes are called.
+func (n *Node) peers() []grpc.DialOption {
+	if len(n.cfg.Peers) > 0 {
+		return n.cfg.Peers
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 }
 
 // drain returns when the node may stop answering: some time after ctx is done,

@@ -15,6 +15,11 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 	return n.answers.Query(ctx, req)
 }
 
+// Hot implements nodev1.NodeServiceServer.
+func (n *Node) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.HotResponse, error) {
+	return n.warm.Hot(ctx, req)
+}
+
 // GetSchema implements nodev1.NodeServiceServer.
 func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*nodev1.GetSchemaResponse, error) {
 	known := n.schemas.Snapshot()

@@ -247,3 +247,16 @@ parameters: {weights: {likes: 1, followers: 1, taste: 1, verb: {post: 1}}}
 `
 	LikesRow = `{"features":{"likes":1,"followers":1,"taste":1,"verb":"post"},"score":4,"record":{"likes":1,"verb":"post"},"entity":{"followers":1},"viewer":{"taste":1}}`
 )
+
+// Feature applies features of an entity.
+func Feature(t testing.TB, h *replica.Replicas, name string, i int) {
+	t.Helper()
+	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))
+	if err == nil {
+		e := Event{Stream: kafka.Features, Entity: millrace.Entity(name), Schema: schemas.Features(), Body: body}
+		err = Bring(t.Context(), h, []Event{e}, h.Of(partition.Of(e.Entity)).Applied()[kafka.Features]+1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

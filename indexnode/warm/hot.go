@@ -1,32 +1,62 @@
-package indexnode
+// Package warm has replicas know what is hot elsewhere before they are announced:
+// a node asks the others, and tells them.
+package warm
 
 import (
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+
+	"google.golang.org/grpc"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/lookup"
 	"github.com/millrace/millrace/indexnode/panics"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxHotBytes bounds the names of hot timelines that a node tells at once:
-// some 350,000,
-// about as many as another reads in its time.
+// maxHotBytes bounds the names of hot timelines that a node tells at once: some
+// 350,000, about as many as another reads in its time.
 const maxHotBytes = 8 << 20
+
+// Config is what is warmed with. All of it is required.
+type Config struct {
+	Node     millrace.NodeID
+	Cache    *cache.Cache
+	Replicas *replica.Replicas
+	Lookup   *lookup.Lookup
+	Memory   *memory.Budget // of questions
+	Peers    []grpc.DialOption
+	// Newest returns the newest question that was answered.
+	Newest func() *nodev1.QueryRequest
+	Panics *panics.Teller
+	Log    *slog.Logger
+}
+
+// Server tells other nodes what is hot.
+type Server struct {
+	cfg     Config
+	telling chan struct{} // holds one while another node is told what is hot
+}
+
+// New returns a server.
+func New(c Config) *Server { return &Server{cfg: c, telling: make(chan struct{}, 1)} }
 
 // Hot implements nodev1.NodeServiceServer. One is answered at a time: each goes
 // through the names of the whole cache.
-func (n *Node) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
+func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
 	defer func() {
-		n.panics.Tell(err)
+		n.cfg.Panics.Tell(err)
 		err = rpcerr.Status(err)
 	}()
 	defer panics.Contain(&err)
@@ -41,7 +71,7 @@ func (n *Node) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotRe
 	if req.MaxBytes > 0 {
 		room = min(room, req.MaxBytes)
 	}
-	loan := n.memory.Borrow()
+	loan := n.cfg.Memory.Borrow()
 	defer loan.Return()
 	if err := loan.More(2 * room); err != nil { // here, and as it is written
 		return nil, err
@@ -56,10 +86,10 @@ func (n *Node) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotRe
 }
 
 // hot returns what is hot of partitions, in so many bytes of names.
-func (n *Node) hot(ctx context.Context, wanted cluster.Set, room int64) (*nodev1.HotResponse, error) {
+func (n *Server) hot(ctx context.Context, wanted cluster.Set, room int64) (*nodev1.HotResponse, error) {
 	resp := new(nodev1.HotResponse)
 	inside := func(entity []byte) bool { return wanted.Has(partition.OfBytes(entity)) }
-	for h := range n.cache.Hot(inside) {
+	for h := range n.cfg.Cache.Hot(inside) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -108,4 +138,8 @@ func readHot(dst []hotKey, run *nodev1.HotTimelines, asked cluster.Set) ([]hotKe
 		dst = append(dst, hotKey{p, millrace.Timeline{Entity: e, Type: t}})
 	}
 	return dst, nil
+}
+
+func invalid(field, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
 }

@@ -1,4 +1,4 @@
-package indexnode
+package warm
 
 import (
 	"context"
@@ -46,9 +46,9 @@ func servedBy(t testing.TB, n nodev1.NodeServiceServer) string {
 
 // beside returns the warmer of a node that hosts everything as the peers do,
 // of which there is one at each address.
-func beside(t testing.TB, n *Node, addresses ...string) *warmer {
+func beside(t testing.TB, n *node, addresses ...string) *Warmer {
 	t.Helper()
-	ids, nodes, ready := []millrace.NodeID{n.cfg.ID}, []cluster.Node{}, map[millrace.NodeID]cluster.Set{}
+	ids, nodes, ready := []millrace.NodeID{n.cfg.Node}, []cluster.Node{}, map[millrace.NodeID]cluster.Set{}
 	for i, addr := range addresses {
 		id := millrace.NodeID(fmt.Sprint("peer-", i))
 		ids, nodes, ready[id] = append(ids, id), append(nodes, cluster.Node{ID: id, Addr: addr}), cluster.All()
@@ -58,10 +58,10 @@ func beside(t testing.TB, n *Node, addresses ...string) *warmer {
 		t.Fatal(err)
 	}
 	m := cluster.NewMap(a, nodes, ready)
-	w := newWarmer(n, func() *cluster.Map { return m })
+	w := n.Warmer(func() *cluster.Map { return m })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.run(ctx) }()
+	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -72,7 +72,7 @@ func beside(t testing.TB, n *Node, addresses ...string) *warmer {
 }
 
 // warmed waits until partitions are warm.
-func warmed(t testing.TB, w *warmer, set cluster.Set) {
+func warmed(t testing.TB, w *Warmer, set cluster.Set) {
 	t.Helper()
 	for set.Len() > 0 {
 		for p := range set.All() {
@@ -92,12 +92,12 @@ func warmed(t testing.TB, w *warmer, set cluster.Set) {
 
 // twins returns two nodes with the same records and features, of which the
 // caches know nothing.
-func twins(t testing.TB, c cache.Config, count int) (hot, cold *Node, names []string) {
+func twins(t testing.TB, c cache.Config, count int) (hot, cold *node, names []string) {
 	t.Helper()
-	for _, n := range []**Node{&hot, &cold} {
-		node, h := openNode(t, c)
-		names = members(t, node, h, count, 3)
-		*n = node
+	for _, n := range []**node{&hot, &cold} {
+		one, h := openNode(t, c)
+		names = members(t, one, h, count, 3)
+		*n = one
 	}
 	return hot, cold, names
 }
@@ -107,8 +107,8 @@ func twins(t testing.TB, c cache.Config, count int) (hot, cold *Node, names []st
 func TestAWarmNodeAnswersFromItsCache(t *testing.T) {
 	hot, cold, names := twins(t, cache.Config{}, 300)
 	for i, name := range names[:100] {
-		feature(t, hot.replicas, name, i)
-		feature(t, cold.replicas, name, i)
+		nodetest.Feature(t, hot.replicas, name, i)
+		nodetest.Feature(t, cold.replicas, name, i)
 	}
 	req := nodetest.OfAll(append(names[:200:200], "member:who", "member:is", "member:not"))
 	req.Types = []string{"post", "share"}

@@ -1,4 +1,4 @@
-package indexnode
+package warm
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func BenchmarkHandOver(b *testing.B) {
 	if testing.Short() {
 		entities, questions = 600, 100
 	}
-	var nodes [3]*Node
+	var nodes [3]*node
 	var names []string
 	for i := range nodes {
 		n, h := openNode(b, cache.Config{})
@@ -51,7 +51,7 @@ func BenchmarkHandOver(b *testing.B) {
 		req.Types = []string{"post", "share"}
 		return req
 	}
-	ask := func(n *Node, req *nodev1.QueryRequest) time.Duration {
+	ask := func(n *node, req *nodev1.QueryRequest) time.Duration {
 		began := time.Now()
 		if _, err := n.Query(b.Context(), req); err != nil {
 			b.Fatal(err)

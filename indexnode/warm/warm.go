@@ -1,4 +1,4 @@
-package indexnode
+package warm
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 
@@ -36,13 +35,13 @@ const (
 	warmSlice = time.Millisecond
 )
 
-// warmer fills the cache for replicas that are about to be announced. It asks a
+// Warmer fills the cache for replicas that are about to be announced. It asks a
 // peer that serves the partition what its questions find in its cache, and
 // reads that from the store of this node. Nothing but warmth depends on it: a
 // peer that is away, does not know the question, is slow or tells what cannot
 // be leaves the replica colder, and it is announced all the same.
-type warmer struct {
-	node    *Node
+type Warmer struct {
+	node    *Server
 	maps    func() *cluster.Map
 	dial    func(cluster.Node) (hotPeer, error)
 	within  time.Duration // warmFor, but in tests
@@ -59,7 +58,7 @@ type warmer struct {
 type warming struct {
 	until      time.Time
 	told, read atomic.Int64 // timelines
-	begun      bool         // these two under warmer.mu
+	begun      bool         // these two under Warmer.mu
 	over       bool
 }
 
@@ -69,8 +68,9 @@ type hotPeer interface {
 	Close() error
 }
 
-func newWarmer(n *Node, maps func() *cluster.Map) *warmer {
-	w := &warmer{node: n, maps: maps, dial: n.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+// Warmer returns what warms replicas, by the peers that the map names.
+func (n *Server) Warmer(maps func() *cluster.Map) *Warmer {
+	w := &Warmer{node: n, maps: maps, dial: n.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	w.mu.of = map[millrace.Partition]*warming{}
 	return w
 }
@@ -85,16 +85,8 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 	return p.rpc.Hot(ctx, req)
 }
 
-// peers is how other nodes are called.
-func (n *Node) peers() []grpc.DialOption {
-	if len(n.cfg.Peers) > 0 {
-		return n.cfg.Peers
-	}
-	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-}
-
-func (n *Node) dialPeer(to cluster.Node) (hotPeer, error) {
-	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.peers()...),
+func (n *Server) dialPeer(to cluster.Node) (hotPeer, error) {
+	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.cfg.Peers...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)
@@ -104,7 +96,7 @@ func (n *Node) dialPeer(to cluster.Node) (hotPeer, error) {
 
 // Warm implements replica.Warmer. Where no peer serves the partition there is
 // nothing to wait for.
-func (w *warmer) Warm(p millrace.Partition) (warm bool, progress string) {
+func (w *Warmer) Warm(p millrace.Partition) (warm bool, progress string) {
 	peers := w.peers(p)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +120,7 @@ func (w *warmer) Warm(p millrace.Partition) (warm bool, progress string) {
 }
 
 // Cool implements replica.Warmer.
-func (w *warmer) Cool(p millrace.Partition) {
+func (w *Warmer) Cool(p millrace.Partition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if one := w.mu.of[p]; one != nil {
@@ -139,12 +131,12 @@ func (w *warmer) Cool(p millrace.Partition) {
 
 // peers returns the other nodes that serve a partition, those that are not
 // behind first. Which one is the first differs by partition.
-func (w *warmer) peers(p millrace.Partition) (peers []cluster.Node) {
+func (w *Warmer) peers(p millrace.Partition) (peers []cluster.Node) {
 	m := w.maps()
 	behind := map[millrace.NodeID]int{}
 	for _, id := range m.Replicas(p) {
 		ready, lag := m.Ready(id), m.Lag(id)
-		if n, known := m.Node(id); known && id != w.node.cfg.ID && m.Alive(id) && ready.Has(p) {
+		if n, known := m.Node(id); known && id != w.node.cfg.Node && m.Alive(id) && ready.Has(p) {
 			peers = append(peers, n)
 			if lag.Behind.Has(p) {
 				behind[id] = 1
@@ -159,8 +151,8 @@ func (w *warmer) peers(p millrace.Partition) (peers []cluster.Node) {
 	return peers
 }
 
-// run warms what waits until ctx is done.
-func (w *warmer) run(ctx context.Context) error {
+// Run warms what waits until ctx is done.
+func (w *Warmer) Run(ctx context.Context) error {
 	var rounds sync.WaitGroup
 	defer rounds.Wait()
 	for {
@@ -173,14 +165,14 @@ func (w *warmer) run(ctx context.Context) error {
 			return err
 		}
 		if waiting := w.take(); len(waiting) > 0 {
-			r := &round{w, waiting, w.node.cache.Warm()}
+			r := &round{w, waiting, w.node.cfg.Cache.Warm()}
 			rounds.Go(func() { r.warm(ctx) })
 		}
 	}
 }
 
 // take returns the partitions of which the warming has not begun.
-func (w *warmer) take() map[millrace.Partition]*warming {
+func (w *Warmer) take() map[millrace.Partition]*warming {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	waiting := map[millrace.Partition]*warming{}
@@ -195,7 +187,7 @@ func (w *warmer) take() map[millrace.Partition]*warming {
 
 // round is partitions that came together.
 type round struct {
-	*warmer
+	*Warmer
 	of   map[millrace.Partition]*warming
 	room *cache.Warming
 }
@@ -220,7 +212,7 @@ func (r *round) ask(ctx context.Context, set cluster.Set, try int) {
 		set = set.Minus(some)
 		asks.Go(func() {
 			if err := r.askOne(ctx, peer, some); err != nil {
-				r.node.log.Info("a peer did not tell what is hot", "peer", peer.ID, "partitions", some.Len(), "err", err)
+				r.node.cfg.Log.Info("a peer did not tell what is hot", "peer", peer.ID, "partitions", some.Len(), "err", err)
 				r.ask(ctx, some, try+1)
 			}
 			r.end(some)
@@ -250,7 +242,7 @@ func (r *round) end(set cluster.Set) {
 		r.of[p].over = true
 	}
 	r.mu.Unlock()
-	r.node.replicas.Wake()
+	r.node.cfg.Replicas.Wake()
 }
 
 // waits reports whether a partition is still waited for.
@@ -305,8 +297,8 @@ func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 		return keys
 	}
 	n := r.node
-	last, began := n.answers.Newest(), time.Now()
-	read := n.lookup.Warming(r.room)
+	last, began := n.cfg.Newest(), time.Now()
+	read := n.cfg.Lookup.Warming(r.room)
 	for len(keys) > 0 && time.Since(began) < warmSlice {
 		k := keys[0]
 		keys = keys[1:]
@@ -316,8 +308,19 @@ func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 	}
 	read.Release()
 	<-r.reading
-	if n.answers.Newest() != last {
+	if n.cfg.Newest() != last {
 		_ = pause(ctx, time.Since(began)) // whoever calls looks at ctx
 	}
 	return keys
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }

@@ -187,8 +187,8 @@ func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 		return nil, err
 	}
 	r := questions.Get().(*question)
-	defer r.release()
 	r.Resolution, r.spec = n.lookup.Resolve(), &spec
+	defer r.release()
 	if err := r.Decode(req.Entities); err != nil {
 		return nil, err
 	}

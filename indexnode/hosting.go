@@ -13,12 +13,13 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/backups"
-	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/lookup"
+	"github.com/millrace/millrace/indexnode/packs"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
@@ -26,6 +27,10 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
+
+// ModelsKind is the kind of the cluster's artefacts that are model packs, each
+// version a .tar.zst under its model's name.
+const ModelsKind = "models"
 
 // hosting is a running node's ties to the outside: what the cluster wants
 // hosted, what it is told of the replicas, and the log that they read.
@@ -38,7 +43,7 @@ type hosting struct {
 	member    *cluster.Membership
 	watcher   *cluster.Watcher
 	keeper    *backups.Keeper // nil: there are no backups
-	warmer    *warmer         // nil: a backup node answers nobody
+	warmer    *warm.Warmer    // nil: a backup node answers nobody
 }
 
 // newHosting connects to nothing yet: Kafka may be away.
@@ -59,8 +64,7 @@ func (n *Node) newHosting() (h *hosting, err error) {
 	if h.schemaLog, err = schemalog.Open(schemalog.Config{Brokers: n.cfg.Brokers, Topic: topics.Schemas, Registry: n.schemas, Log: n.log}); err != nil {
 		return nil, err
 	}
-	held := h.schemaLog.Held
-	n.schemasHeld.Store(&held)
+	n.answers.HeldBy(h.schemaLog.Held)
 	if h.progress, err = progress.Open(progress.Config{Brokers: n.cfg.Brokers, Topic: topics.Progress, Log: n.log}); err != nil {
 		return nil, err
 	}
@@ -91,7 +95,7 @@ func (h *hosting) openKeeper() (err error) {
 func (n *Node) askedSince() func() bool {
 	var last atomic.Pointer[nodev1.QueryRequest]
 	return func() bool {
-		newest := n.asked.Load()
+		newest := n.answers.Newest()
 		return last.Swap(newest) != newest
 	}
 }
@@ -136,21 +140,19 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
 		return err
 	}
-	packs, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
+	published, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
 	if err != nil {
 		return err
 	}
-	var models *modelFollower // a backup node ranks nothing
+	var models *packs.Follower // a backup node ranks nothing
 	var condemned *cluster.Condemned
 	if !n.backsUp() {
 		if condemned, err = n.cfg.Cluster.Condemned(ctx); err != nil {
 			return err
 		}
-		n.condemned.takeOver(condemned.Current())
-		earlier := packs.Before
-		n.condemned.earlier.Store(&earlier)
-		models = newModelFollower(n, packs, h.schemaLog.Moved)
-		models.admit(ctx)
+		n.answers.TakeOver(condemned.Current(), published.Before)
+		models = n.admission.Follow(published, h.schemaLog.Moved)
+		models.Admit(ctx)
 	}
 	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
@@ -164,12 +166,12 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	}
 	var warms replica.Warmer // stays nil, likewise
 	if !n.backsUp() {
-		h.warmer = newWarmer(n, h.watcher.Current)
+		h.warmer = n.warm.Warmer(h.watcher.Current)
 		warms = h.warmer
 	}
 	n.replicas.Configure(replica.Config{
 		Store: n.store, Consumer: h.consumer, Topics: n.cfg.Topics.WithDefaults(), Node: n.cfg.ID, Schemas: n.schemas, SchemaLog: h.schemaLog,
-		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Waited: func(p millrace.Partition) bool { return h.watcher.Current().Below(p) }, Warmer: warms, Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Letters: h.producer, Input: input{h.progress}, Keeps: h.keeps, Backups: kept, Waited: func(p millrace.Partition) bool { return h.watcher.Current().Below(p) }, Warmer: warms, Host: n.host(), Aged: lookup.Ages(n.cfg.Store.Retention), Limit: n.cfg.LagLimit, Log: n.log,
 	})
 	n.awaits.Store("")
 
@@ -183,15 +185,15 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	g.Go(func() error { return h.announce(ctx) })
 	g.Go(func() error { return h.tellStats(ctx) })
 	if h.warmer != nil {
-		g.Go(func() error { return h.warmer.run(ctx) })
+		g.Go(func() error { return h.warmer.Run(ctx) })
 	}
 	if h.keeper != nil {
 		g.Go(func() error { return h.keeper.Run(ctx) })
 		g.Go(func() error { return h.keeper.RunDrills(ctx) })
 	}
 	if models != nil {
-		g.Go(func() error { return models.run(ctx, h.member.SetModels) })
-		g.Go(func() error { return n.condemned.run(ctx, packs, condemned) })
+		g.Go(func() error { return models.Run(ctx, h.member.SetModels) })
+		g.Go(func() error { return n.answers.FollowCondemned(ctx, published, condemned) })
 	}
 	return g.Wait()
 }
@@ -448,74 +450,19 @@ func (i input) Through() (time.Time, bool) {
 	return i.Log.Through()
 }
 
-// host is a node as its replicas see it.
-type host Node
-
-// Written implements replica.Host: a record newer than all others continues its
-// timeline in the cache, anything else removes it, to be read anew.
-func (h *host) Written(s kafka.Stream, changes []store.Change, routes []millrace.Entity) {
-	n := (*Node)(h)
-	for i := range changes {
-		n.writeThrough(&changes[i])
-	}
-	for _, e := range routes {
-		n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
-		n.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
-	}
-	if s == kafka.Features && len(routes) > 0 {
-		n.features.Store(true)
-	}
+// host is a node as its replicas see it: who looks timelines up keeps the cache,
+// and all that comes is counted.
+type host struct {
+	*lookup.Lookup
+	counters *counters
 }
 
-// Forget implements replica.Host.
-func (h *host) Forget() { h.cache.Purge() }
-
-// ForgetPartition implements replica.Host.
-func (h *host) ForgetPartition(p millrace.Partition) error {
-	for t, err := range h.store.Timelines(p) {
-		if err != nil {
-			return err
-		}
-		h.cache.Remove(t)
-	}
-	for e, err := range h.store.Routes(p) {
-		if err != nil {
-			return err
-		}
-		h.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Features})
-		h.cache.Remove(millrace.Timeline{Entity: e, Type: cache.Objects})
-	}
-	return nil
-}
-
-// HasFeatures implements replica.Host.
-func (h *host) HasFeatures() { h.features.Store(true) }
+func (n *Node) host() replica.Host { return host{n.lookup, &n.counters} }
 
 // Applied implements replica.Host.
-func (h *host) Applied(s kafka.Stream, changes []store.Change, records int) {
+func (h host) Applied(s kafka.Stream, changes []store.Change, records int) {
 	h.counters.applied(s, changes, records)
 }
 
 // Refused implements replica.Host.
-func (h *host) Refused(reason schemas.Reason) { h.counters.refused(reason) }
-
-// writeThrough keeps the cache equal to the store. The caller holds the
-// partition's lock for writing.
-func (n *Node) writeThrough(c *store.Change) {
-	if c.Kind == store.Ignored {
-		return
-	}
-	counted := n.cfg.Store.Retention[c.Timeline.Type].MaxCount > 0
-	if c.Kind != store.Inserted || !c.Newest || counted || !n.extend(c.Timeline, c.Record) {
-		n.cache.Remove(c.Timeline)
-	}
-}
-
-// extend continues what the cache has of a timeline by a record, or reports
-// false if it must be read anew.
-func (n *Node) extend(t millrace.Timeline, r millrace.Record) bool {
-	d := n.schemas.Snapshot().Decoder(r.Schema)
-	return d != nil && n.cache.Continue(t, d.Layout(), 2*n.maxCached, func(rows *column.Appender) error {
-		return d.Append(rows, r.Body)
-	})
-}
+func (h host) Refused(reason schemas.Reason) { h.counters.refused(reason) }

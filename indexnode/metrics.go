@@ -6,9 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -18,50 +16,20 @@ type counters struct {
 	records  *prometheus.CounterVec // consumed, by stream
 	changes  *prometheus.CounterVec // by kind
 	refusals *prometheus.CounterVec // by reason
-	models   prometheus.Counter     // packs refused
-	reads    prometheus.Counter     // of timelines from the store
-	queries  *prometheus.CounterVec // by outcome
-	answered prometheus.Counter     // those of queries answered
-	panics   prometheus.Counter     // questions that panicked
-	stages   [3]prometheus.Observer // of answered queries: the time of each
-	seconds  *prometheus.HistogramVec
-	fields   *prometheus.GaugeVec // model, version, type, field
 }
-
-// stageNames are the stages of a query.
-var stageNames = [3]string{"resolve", "scan", "rank"}
-
-// Outcomes of queries.
-const (
-	queryAnswered = "answered"
-	queryRefused  = "refused" // it is wrong
-	queryFailed   = "failed"
-	queryStopped  = "stopped" // nobody waited any more while it was worked on
-	queryExpired  = "expired" // nobody waited any more, so it was not begun
-)
 
 func newCounters(reg prometheus.Registerer, n *Node) counters {
 	c := counters{
 		records:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_records_total", Help: "Records consumed, by stream."}, []string{"stream"}),
 		changes:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_changes_total", Help: "What records did to their timelines."}, []string{"kind"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_refused_total", Help: "Records refused, by reason."}, []string{"reason"}),
-		models:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
-		reads:    prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_reads_total", Help: "Timelines and features of entities read from the store, each for all that missed it at the same time."}),
-		queries:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_indexnode_queries_total", Help: "Queries by outcome: answered, refused, failed, stopped (nobody waited any more), expired (the same, before it was begun)."}, []string{"outcome"}),
-		fields:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_indexnode_model_fields_missing", Help: "1 for a field that a version of a model reads and in which no record of a content type had anything when the version was admitted, of those that the node looked at."}, []string{"model", "version", "type", "field"}),
-		panics:   prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_panics_total", Help: "Questions that met a broken invariant and were answered with an error. The log has the stack of each; more than none is a bug."}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "millrace_indexnode_query_seconds", Help: "Time of answered queries by stage: resolve (the cache and the store), scan (filter and score), rank.",
-			Buckets: prometheus.ExponentialBucketsRange(0.00005, 5, 16)}, []string{"stage"}),
-	}
-	c.answered = c.queries.WithLabelValues(queryAnswered)
-	for i, stage := range stageNames {
-		c.stages[i] = c.seconds.WithLabelValues(stage)
 	}
 	if reg == nil {
 		return c
 	}
-	reg.MustRegister(c.records, c.changes, c.refusals, c.models, c.reads, c.queries, c.panics, c.seconds, c.fields, n.condemned.counters)
+	reg.MustRegister(c.records, c.changes, c.refusals, n.lookup.Reads, n.panics.Count)
+	reg.MustRegister(n.answers.Collectors()...)
+	reg.MustRegister(n.admission.Collectors()...)
 	gauge := func(name, help string, f func() float64) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 	}
@@ -140,27 +108,7 @@ func (c *counters) applied(s kafka.Stream, changes []store.Change, records int) 
 	}
 }
 
-// took counts the stages of an answered query.
-func (c *counters) took(stages ...time.Duration) {
-	for i, d := range stages {
-		c.stages[i].Observe(d.Seconds())
-	}
-}
-
 func (c *counters) refused(r schemas.Reason) { c.refusals.WithLabelValues(string(r)).Inc() }
-
-func (c *counters) queried(outcome string) { c.queries.WithLabelValues(outcome).Inc() }
-
-// lacks tells what records lack that a version of a model reads.
-func (c *counters) lacks(id relevance.ID, all []cluster.Lack) {
-	for _, l := range all {
-		for _, field := range l.Fields {
-			c.fields.WithLabelValues(id.Name, id.Version, l.Type, field).Set(1)
-		}
-	}
-}
-
-func (c *counters) modelRefused() { c.models.Inc() }
 
 // replicaGauge tells how many partitions are in each state, and why.
 type replicaGauge struct{ node *Node }

@@ -13,10 +13,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -46,7 +46,7 @@ func TestMetrics(t *testing.T) {
 	n, h := openStored(t, cache.Config{Memory: 16 << 10}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
 	registry := prometheus.NewRegistry()
 	n.counters = newCounters(registry, n)
-	if _, err := n.schemas.Admit(review(t, "Other", `{"name":"likes","type":"string"}`)); err != nil {
+	if _, err := n.schemas.Admit(nodetest.Review(t, "Other", `{"name":"likes","type":"string"}`)); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(req *nodev1.QueryRequest) { _, _ = n.Query(t.Context(), req) }
@@ -57,13 +57,13 @@ func TestMetrics(t *testing.T) {
 	// room for, asked for twice so that they are let in.
 	names := members(t, n, h, 30, 3)
 	for i, name := range names {
-		feature(t, h, name, i)
+		nodetest.Feature(t, h, name, i)
 	}
 	for range 3 {
 		for _, name := range names {
 			for _, typ := range []string{"post", "like"} {
 				for range 2 {
-					req := ofAll([]string{name})
+					req := nodetest.OfAll([]string{name})
 					req.Types = []string{typ}
 					ask(req)
 				}
@@ -72,18 +72,22 @@ func TestMetrics(t *testing.T) {
 	}
 	held := n.cache.Reader() // what is removed now cannot be used again
 	defer held.Leave()
-	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1000)
-	ask(all(func(r *nodev1.QueryRequest) {}))
-	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"version":1}`, 1001)
-	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"deleted":true,"version":2}`, 1002)
-	bringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1003)
-	ask(all(func(r *nodev1.QueryRequest) { r.Limit = 0 }))
+	nodetest.BringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1000)
+	ask(nodetest.All(func(r *nodev1.QueryRequest) {}))
+	nodetest.BringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"version":1}`, 1001)
+	nodetest.BringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002,"deleted":true,"version":2}`, 1002)
+	nodetest.BringLine(t, h, kafka.Timeline, `{"id":"r1","actor":"member:1","verb":"post","created_at":1700000000002}`, 1003)
+	ask(nodetest.All(func(r *nodev1.QueryRequest) { r.Limit = 0 }))
 	n.replicas.Condemn(1, replica.Why{Reason: replica.Corrupt, Detail: "a flipped bit"})
 	n.replicas.Serve(2, time.Now().Add(-time.Minute))
 	n.replicas.Serve(3, time.Now().Add(-time.Hour))
 	n.replicas.Pause(time.Now().Add(time.Hour))
 	n.counters.refused(schemas.KeyMismatch)
-	n.counters.modelRefused()
+	for _, c := range n.admission.Collectors() {
+		if refused, is := c.(prometheus.Counter); is {
+			refused.Inc()
+		}
+	}
 	if err := n.memory.Borrow().More(7); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +113,7 @@ func TestMetrics(t *testing.T) {
 		"indexnode_type_records type=post": 90, "indexnode_type_deleted_records type=post": 1, "indexnode_type_timelines type=post": 30,
 		"indexnode_type_newest_timestamp_seconds type=post": 1700000000.002, "indexnode_type_cached_records type=post": float64(s.Records),
 		"indexnode_type_in_total type=post": 90 + 1 + 1, "indexnode_type_out_total how=deleted type=post": 1,
-		"indexnode_panics_total": 0, // TestAPanicOfAReaderEndsQuestionsOnly
+		"indexnode_panics_total": 0, // TestAPanicEndsAQuestionOnly, of package answers
 	} {
 		value, there := got[series]
 		if !there || value != want || want == 0 && !strings.Contains(series, "panics") {
@@ -149,18 +153,5 @@ func TestMetrics(t *testing.T) {
 	}
 	for series := range got {
 		t.Errorf("nobody looks at %s", series)
-	}
-}
-
-// feature applies features of an entity.
-func feature(t *testing.T, h *replica.Replicas, name string, i int) {
-	t.Helper()
-	body, err := schemas.Features().EncodeJSON(fmt.Appendf(nil, `{"entity":%q,"subject":%q,"updated_at":1700000000000,"followers":%d}`, name, name, i))
-	if err == nil {
-		e := event{stream: kafka.Features, entity: millrace.Entity(name), schema: schemas.Features(), body: body}
-		err = bring(t.Context(), h, []event{e}, h.Of(partition.Of(e.entity)).Applied()[kafka.Features]+1)
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }

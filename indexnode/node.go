@@ -19,8 +19,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -28,10 +28,15 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/admin"
+	"github.com/millrace/millrace/indexnode/answers"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/lookup"
+	"github.com/millrace/millrace/indexnode/packs"
+	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -117,40 +122,29 @@ func (c Config) Validate() error {
 type Node struct {
 	nodev1.UnimplementedNodeServiceServer
 
-	cfg      Config
-	log      *slog.Logger
-	store    *store.Store
-	cache    *cache.Cache
-	schemas  *schemas.Registry
-	models   *relevance.Registry
-	filters  filterCache
-	reads    singleflight.Group // of timelines that the cache misses
-	telling  chan struct{}      // holds one while another node is told what is hot
-	readers  chan struct{}      // holds one for each partition that a request reads under its lock
-	replicas *replica.Replicas
-	member   atomic.Pointer[cluster.Membership]  // once Run has joined
-	features atomic.Bool                         // whether any entity has features
-	asked    atomic.Pointer[nodev1.QueryRequest] // the newest question that was answered
-	counters counters
-	// condemned are versions of models that failed.
-	condemned *condemner
-	load      load
-	rates     rates
-	leaving   chan struct{} // closed when it is to be asked no more
-	// modelsAwaited is a string: see modelsPending.
-	modelsAwaited atomic.Value
-	addr          atomic.Value // string: where brokers reach it, once Run has begun
-	keeper        atomic.Pointer[backups.Keeper]
-	running       atomic.Pointer[context.Context] // of Run
-	wholeReads    chan struct{}                   // holds one for each partition that a caller reads
-	examining     chan struct{}                   // holds one for the partition that is read whole
-	awaits        atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
-	schemasHeld   atomic.Pointer[func() error]    // why a schema is not known here yet, once Run has begun
-
-	memory    *memory.Budget // of questions
-	maxCached int            // maxCached, but in tests
-	maxRun    int            // maxRunBytes, but in tests
-	aged      bool           // some type is kept by age
+	cfg        Config
+	log        *slog.Logger
+	store      *store.Store
+	cache      *cache.Cache
+	schemas    *schemas.Registry
+	models     *relevance.Registry
+	lookup     *lookup.Lookup
+	answers    *answers.Server
+	admission  *packs.Admission
+	panics     *panics.Teller
+	warm       *warm.Server
+	replicas   *replica.Replicas
+	member     atomic.Pointer[cluster.Membership] // once Run has joined
+	counters   counters
+	rates      rates
+	leaving    chan struct{} // closed when it is to be asked no more
+	addr       atomic.Value  // string: where brokers reach it, once Run has begun
+	keeper     atomic.Pointer[backups.Keeper]
+	running    atomic.Pointer[context.Context] // of Run
+	wholeReads chan struct{}                   // holds one for each partition that a caller reads
+	examining  chan struct{}                   // holds one for the partition that is read whole
+	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
+	memory     *memory.Budget                  // of questions
 }
 
 // Open opens the node's store. Run does the rest; Close after it.
@@ -158,12 +152,11 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, readers: make(chan struct{}, maxNodeReads), leaving: make(chan struct{}), telling: make(chan struct{}, 1), examining: make(chan struct{}, 1), wholeReads: make(chan struct{}, maxWholeReads), maxCached: maxCached, maxRun: maxRunBytes}
+	n := &Node{cfg: cfg, log: cmp.Or(cfg.Log, slog.Default()).With("node", cfg.ID), cache: cache.New(cfg.Cache), models: cfg.Models, leaving: make(chan struct{}), examining: make(chan struct{}, 1), wholeReads: make(chan struct{}, maxWholeReads)}
 	if n.models == nil {
 		n.models = relevance.Builtin()
 	}
 	n.memory = memory.New(cmp.Or(cfg.QuestionMemory, DefaultQuestionMemory), "questions")
-	n.aged = n.ages()
 	n.cfg.LagLimit = cmp.Or(cfg.LagLimit, lagLimit)
 	if cfg.Store.Log == nil {
 		cfg.Store.Log = n.log
@@ -177,13 +170,29 @@ func Open(cfg Config) (*Node, error) {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
+	n.panics = panics.NewTeller(n.log)
+	n.lookup = lookup.New(lookup.Config{Store: n.store, Cache: n.cache, Schemas: n.schemas, Retention: cfg.Store.Retention, Memory: n.memory, Panics: n.panics})
 	n.replicas = replica.New(replica.Config{
-		Store: n.store, Schemas: n.schemas, Topics: cfg.Topics.WithDefaults(), Host: (*host)(n), Aged: n.aged, Limit: n.cfg.LagLimit, Log: n.log,
+		Store: n.store, Schemas: n.schemas, Topics: cfg.Topics.WithDefaults(), Host: n.host(), Aged: lookup.Ages(cfg.Store.Retention), Limit: n.cfg.LagLimit, Log: n.log,
 	})
-	n.condemned = newCondemner(n)
+	n.lookup.Over(n.replicas)
+	n.answers = answers.New(answers.Config{Node: cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Models: n.models, Lookup: n.lookup, Panics: n.panics, Log: n.log})
+	n.warm = warm.New(warm.Config{
+		Node: cfg.ID, Cache: n.cache, Replicas: n.replicas, Lookup: n.lookup, Memory: n.memory, Peers: n.peers(),
+		Newest: n.answers.Newest, Panics: n.panics, Log: n.log,
+	})
+	n.admission = packs.New(packs.Config{
+		Node: cfg.ID, Dir: filepath.Join(cfg.Dir, "admitting"), Store: n.store, Schemas: n.schemas, Models: n.models,
+		Admitted: n.answers.TellUncovered, Dropped: n.answers.Dropped, Log: n.log,
+	})
 	n.counters = newCounters(cfg.Metrics, n)
 	return n, nil
 }
+
+// DefaultQuestionMemory is Config.QuestionMemory's default, and the least: the
+// largest timeline that a question may read takes three times as much while it
+// is read, 192 MiB.
+const DefaultQuestionMemory = 256 << 20
 
 // lagLimit is Config.LagLimit's default.
 const lagLimit = 8 * time.Second
@@ -218,6 +227,13 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
+const (
+	// maxRequestBytes bounds a query: 20,000 entities of the longest kind.
+	maxRequestBytes = 16 << 20
+	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
+	maxHeaderBytes = 16 << 10
+)
+
 // server is what brokers ask.
 func (n *Node) server() *grpc.Server {
 	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
@@ -233,6 +249,14 @@ func (n *Node) admin() *admin.Server {
 		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Rates: n.rates.get,
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
 	})
+}
+
+// peers is how other nodes are called.
+func (n *Node) peers() []grpc.DialOption {
+	if len(n.cfg.Peers) > 0 {
+		return n.cfg.Peers
+	}
+	return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 }
 
 // drain returns when the node may stop answering: some time after ctx is done,
@@ -280,7 +304,7 @@ func (n *Node) Ready() error {
 	if what, _ := n.awaits.Load().(string); what != "" {
 		return errors.New("waiting for " + what)
 	}
-	if what := n.modelsPending(); what != "" {
+	if what := n.admission.Pending(); what != "" {
 		return errors.New("waiting for " + what)
 	}
 	if m := n.member.Load(); m != nil {

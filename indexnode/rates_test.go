@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -20,7 +21,7 @@ import (
 func TestRates(t *testing.T) {
 	n, h := openStored(t, cache.Config{Memory: 16 << 10}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
 	now, p := time.Now(), partition.Of("member:1")
-	bringLine(t, h, kafka.Timeline, `{"id":"before","actor":"member:1","verb":"post","created_at":1700000000000}`, 1)
+	nodetest.BringLine(t, h, kafka.Timeline, `{"id":"before","actor":"member:1","verb":"post","created_at":1700000000000}`, 1)
 	n.rates.look(n, now)
 	if in, out := n.rates.get(p, "post"); in != 0 || out != 0 {
 		t.Errorf("what was there before comes: %v, %v", in, out)
@@ -28,9 +29,9 @@ func TestRates(t *testing.T) {
 	at := millrace.Offset(2)
 	for range 40 { // ten minutes, 15 records and 3 deletions in each 15 s
 		for i := range 15 {
-			bringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000}`, at), at)
+			nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000}`, at), at)
 			if at++; i%5 == 0 {
-				bringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000,"deleted":true,"version":2}`, at-1), at)
+				nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"post","created_at":1700000000000,"deleted":true,"version":2}`, at-1), at)
 				at++
 			}
 		}

@@ -20,3 +20,15 @@ func TestANodeThatWaitsForKafkaIsNotReady(t *testing.T) {
 		t.Errorf("ready: %v", err)
 	}
 }
+
+// Nor is one that has not looked at the models that serve.
+func TestANodeThatWaitsForModelsIsNotReady(t *testing.T) {
+	n, _ := openNode(t, cache.Config{})
+	if err := n.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	n.admission.Follow(nil, nil)
+	if err := n.Ready(); err == nil || err.Error() != "waiting for the models that serve" {
+		t.Errorf("%v", err)
+	}
+}

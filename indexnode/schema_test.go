@@ -6,7 +6,13 @@ import (
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A node names the fields of records by all its schemas to who asks, and not
@@ -38,5 +44,38 @@ func TestFieldsAreToldOnce(t *testing.T) {
 	}
 	if other := ask(&nodev1.GetSchemaRequest{Fields: true, FieldsSum: all.FieldsSum + 2}); !slices.Equal(other.Fields, all.Fields) {
 		t.Errorf("to who knows others: %v", other.Fields)
+	}
+}
+
+// The order of admission, and what was retired, outlive the process.
+func TestSchemasOutliveTheNode(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *Node {
+		n, err := Open(Config{ID: "test", Dir: "node", Brokers: kafka.At("127.0.0.1:1"), Cluster: new(cluster.Client), Store: store.Options{FS: fs}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first, second := nodetest.Review(t, "Review", `{"name":"likes","type":"long"}`), nodetest.Review(t, "Review", `{"name":"likes","type":"double"}`, `{"name":"junk","type":"long","default":0}`)
+	n := open()
+	for _, s := range []*schemas.Schema{first, second} {
+		if _, err := n.schemas.Admit(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.schemas.Retire(second.Fingerprint()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n = open()
+	known := n.schemas.Snapshot()
+	if all := known.All(); len(all) != 2 || all[0].Fingerprint() != first.Fingerprint() || !known.Retired(second.Fingerprint()) || known.Family("shop.Review").Layout().Index("junk") >= 0 {
+		t.Errorf("%d schemas are known, in another order or retired otherwise", len(all))
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -3,7 +3,6 @@ package indexnode
 import (
 	"context"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -21,42 +20,7 @@ const (
 	heldEvery  = 3 * time.Second
 	// lately is the time over which rates are smoothed.
 	lately = time.Minute
-	// loadSample is of how many questions one is counted.
-	loadSample = 16
 )
-
-// load counts the records that questions read, by partition. To count all
-// questions would cost 540 additions each.
-type load struct {
-	asked   atomic.Uint32
-	records [partition.Count]atomic.Int64
-}
-
-func (l *load) count(r *resolution) {
-	if l.asked.Add(1)%loadSample != 0 {
-		return
-	}
-	for i := range r.views {
-		v := &r.views[i]
-		l.records[v.partition].Add(loadSample * int64(r.records(v)))
-	}
-}
-
-// records returns how many records were found of a partition.
-func (r *resolution) records(v *view) (n int) {
-	switch {
-	case v.missing != "":
-	case v.locked:
-		for i := range v.rows {
-			n += v.rows[i].timeline.Len()
-		}
-	default:
-		for _, tl := range r.found[v.lo*len(r.types) : v.hi*len(r.types)] {
-			n += tl.Len()
-		}
-	}
-	return n
-}
 
 // observer makes rates of counts.
 type observer struct {
@@ -89,7 +53,7 @@ func (o *observer) look(now time.Time, held cluster.Set) cluster.NodeStats {
 func (o *observer) one(p millrace.Partition, seconds float64) cluster.PartitionStats {
 	n, was := o.node, &o.seen[p]
 	at := n.store.Applied(p)
-	records, read := max(0, int64(at.Content))+max(0, int64(at.Features)), n.load.records[p].Load()
+	records, read := max(0, int64(at.Content))+max(0, int64(at.Features)), n.lookup.Read(p)
 	if was.known {
 		share := 1 - math.Exp(-seconds/lately.Seconds())
 		was.ingest += share * (float64(max(0, records-was.records))/seconds - was.ingest)

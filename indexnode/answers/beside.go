@@ -1,0 +1,140 @@
+package answers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/panics"
+	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/relevance"
+)
+
+// otherRanking ranks what a question resolved by another model too. What goes
+// wrong with it is its own, and none of the answer's.
+type otherRanking struct {
+	asked *nodev1.Model
+	model *relevance.Model // nil: err says why it is not here
+	items []query.Item     // as long as those of the question's query
+	alone bool             // the time is its own, and no part of what several took
+	cost  costWatch        // while it goes alone
+	query.Measured
+	err error
+}
+
+func (o *otherRanking) id() relevance.ID {
+	return relevance.ID{Name: o.asked.GetName(), Version: o.asked.GetVersion(), Sum: o.asked.GetSum()}
+}
+
+// besideOf finds the models that rank beside the question's.
+func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
+	if len(req.Beside) == 0 {
+		return nil
+	}
+	all := make([]otherRanking, len(req.Beside))
+	for i, m := range req.Beside {
+		all[i].asked = m
+		id := all[i].id()
+		if all[i].model, all[i].err = n.models.Find(id); all[i].err != nil {
+			continue
+		}
+		if why := n.condemned.why(id); why != "" {
+			all[i].err = refusal(id, why)
+		}
+	}
+	return all
+}
+
+// rankBeside ranks what q scanned by the other models of r, and measures their
+// items. All of them go together. Should one of them not, or be suspected of taking
+// too long, each goes alone, and so in one question of some: what they take
+// together does not tell whose code takes it.
+func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, room *itemRoom) {
+	var here []*otherRanking
+	for i := range r.beside {
+		if o := &r.beside[i]; o.err == nil {
+			here = append(here, o)
+		}
+	}
+	if len(here) == 0 {
+		return
+	}
+	alone := len(here) == 1 || n.condemned.joint.Add(1)%aloneOf == 1
+	if slices.ContainsFunc(here, func(o *otherRanking) bool { return n.condemned.suspect(o.model) }) {
+		alone = true
+	}
+	if !alone {
+		err := n.rankTogether(ctx, q, here)
+		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
+			for _, o := range here {
+				o.err = err
+			}
+			n.panics.Tell(err) // the time was over before it could be told whose code it was
+		}
+	}
+	for i := 0; alone && i < len(here); i++ {
+		o := here[i]
+		q.WatchBeside(o.cost.begin(n.condemned, o.id(), o.model, true))
+		o.alone, o.err = true, n.rankTogether(ctx, q, here[i:i+1])
+		n.blameBeside(q, o)
+	}
+	q.WatchBeside(nil)
+	for _, o := range here {
+		room.measure(o.items)
+	}
+}
+
+// aloneOf is in how many questions several models beside another go alone once.
+const aloneOf = 16
+
+// blameBeside tells of a ranking that panicked, and condemns the version whose
+// code it was in.
+func (n *Server) blameBeside(q *query.Query, o *otherRanking) {
+	n.panics.Tell(o.err)
+	if panics.In(o.err) && q.Scoring() {
+		n.condemned.condemn(o.id(), causePanic, "it panicked on %s: %v", n.id, o.err)
+	}
+}
+
+func (n *Server) rankTogether(ctx context.Context, q *query.Query, all []*otherRanking) (err error) {
+	defer panics.Contain(&err)
+	models := make([]*relevance.Model, len(all))
+	for i, o := range all {
+		models[i] = o.model
+	}
+	joint := n.models.Joined(models...)
+	items, err := q.Beside(ctx, joint)
+	if err != nil {
+		return err
+	}
+	measured := q.MeasuredBeside(joint)
+	for i, o := range all {
+		o.items, o.Measured = items[i], measured[i]
+	}
+	return nil
+}
+
+// tellBeside puts the other rankings on the wire.
+func (n *Server) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room *itemRoom, measure bool) {
+	for i := range all {
+		b := &all[i]
+		to := &nodev1.Ranking{Model: b.asked.GetName(), ModelVersion: b.asked.GetVersion(), ModelSum: b.asked.GetSum()}
+		switch {
+		case b.err == nil:
+			to.ModelVersion = b.model.Version() // which the asker does not know of one that every binary has
+			to.Items = room.of(b.items)
+			if measure {
+				to.ScoringNs, to.Scored, to.Lacking, to.Looked = b.Took.Nanoseconds(), b.Scored, b.Lacking, int32(b.Looked)
+			}
+		case b.model == nil:
+			to.Error, to.Absent = b.err.Error(), true
+		case rpcerr.Refused(b.err):
+			to.Error = b.err.Error()
+		default:
+			to.Error = fmt.Sprintf("it could not rank: %v", b.err)
+		}
+		resp.Beside = append(resp.Beside, to)
+	}
+}

@@ -1,0 +1,103 @@
+package answers
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/panics"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/filter"
+	"github.com/millrace/millrace/schemas"
+)
+
+// filterCache keeps compiled filters: a feed sends the same few again and
+// again.
+type filterCache struct {
+	mu       sync.Mutex // never held while one is compiled
+	known    *schemas.Snapshot
+	compiled map[sources]*compiled
+}
+
+// sources are a caller's filter and a feed's, of which either may be empty.
+type sources struct{ request, feed string }
+
+// compiled is a filter, by whoever asks for it first. The others wait for it,
+// and nobody else does.
+type compiled struct {
+	once sync.Once
+	f    *filter.Filter
+	err  error
+}
+
+// maxFilters bounds the cache; when it is full it starts over.
+const maxFilters = 1024
+
+// join returns the filter that holds where a caller's and a feed's do, nil
+// where neither says anything. Each is parsed by itself: brackets, comments and
+// strings of one mean nothing to the other.
+func (c *filterCache) join(from sources, known *schemas.Snapshot) (*filter.Filter, error) {
+	switch {
+	case from == sources{}:
+		return nil, nil
+	case from.request == "" || from.feed == "":
+		return c.get(from, func() (*filter.Filter, error) { return compile(from.request+from.feed, known) }, known)
+	}
+	return c.get(from, func() (*filter.Filter, error) {
+		request, err := c.join(sources{request: from.request}, known)
+		if err != nil {
+			return nil, err
+		}
+		feed, err := c.join(sources{feed: from.feed}, known)
+		return filter.Join(request, feed), err
+	}, known)
+}
+
+// get returns a filter, which make makes if nobody has asked for it yet.
+func (c *filterCache) get(from sources, make func() (*filter.Filter, error), known *schemas.Snapshot) (*filter.Filter, error) {
+	one := c.of(from, known)
+	one.once.Do(func() {
+		defer panics.Contain(&one.err) // or the next to ask would have no filter, and no error
+		one.f, one.err = make()
+	})
+	if one.err != nil {
+		c.forget(from, one)
+	}
+	return one.f, one.err
+}
+
+// of returns what is to become of a filter, or has.
+func (c *filterCache) of(from sources, known *schemas.Snapshot) *compiled {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := c.compiled[from]
+	if one != nil && c.known == known {
+		return one
+	}
+	if c.known != known || len(c.compiled) >= maxFilters {
+		c.known, c.compiled = known, make(map[sources]*compiled)
+	}
+	one = new(compiled)
+	c.compiled[from] = one
+	return one
+}
+
+// forget lets go of a filter that is none: it would take the room of one that
+// is.
+func (c *filterCache) forget(from sources, one *compiled) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.compiled[from] == one {
+		delete(c.compiled, from)
+	}
+}
+
+// compile compiles a filter for the records and features of every family.
+func compile(src string, known *schemas.Snapshot) (*filter.Filter, error) {
+	f, err := filter.Compile(src, filter.EnvOf(known))
+	var bad *expr.Error
+	if errors.As(err, &bad) {
+		return nil, &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: "see the filter language in docs/filters.md"}
+	}
+	return f, err
+}

@@ -1,0 +1,147 @@
+package answers
+
+import (
+	"math"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/indexnode/query"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/relevance"
+)
+
+// items puts items on the wire, which is written after their memory is given
+// back: what is the timelines' is copied, into few pieces.
+func (n *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
+	room.texts.Grow(room.textBytes)
+	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
+	all := room.of(from)
+	for i := range from {
+		switch why := from[i].Why; {
+		case why != nil:
+			all[i].Explain = n.why(why)
+		case models != nil: // measured
+			all[i].Explain = &feedv1.ItemExplain{}
+		default:
+			continue
+		}
+		shadow(all[i].Explain, &from[i].Shadow, models)
+	}
+	return all
+}
+
+// tellFeatures puts the features of items on the wire, in the order of the
+// model's spec.
+func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.Item) {
+	at := map[string]int{}
+	for i, f := range m.Spec().Features {
+		resp.FeatureNames = append(resp.FeatureNames, f.Name)
+		at[f.Name] = i
+	}
+	for i := range from {
+		v := &nodev1.Vector{Numbers: make([]float64, len(at))}
+		for k := range v.Numbers {
+			v.Numbers[k] = math.NaN()
+		}
+		for _, f := range from[i].Features {
+			switch x := f.Value.(type) {
+			case float64:
+				v.Numbers[at[f.Name]] = x
+			case string:
+				if v.Texts == nil {
+					v.Texts = map[int32]string{}
+				}
+				v.Texts[int32(at[f.Name])] = x
+			}
+		}
+		resp.Items[i].Features = v
+	}
+}
+
+// itemRoom is memory for items, of the size that was measured.
+type itemRoom struct {
+	count, textBytes, bodyBytes, nameBytes int
+
+	items  []nodev1.Item
+	texts  strings.Builder
+	bodies []byte
+}
+
+func (r *itemRoom) measure(from []query.Item) {
+	r.count += len(from)
+	for i := range from {
+		it := &from[i]
+		r.textBytes += len(it.ID) + len(it.Object)
+		r.nameBytes += len(it.Entity) + len(it.Type)
+		r.bodyBytes += len(it.Body)
+		r.measure(it.Also)
+	}
+}
+
+// bytes returns about what the items take on the wire.
+func (r *itemRoom) bytes() int64 {
+	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
+}
+
+// of returns items on the wire.
+func (r *itemRoom) of(from []query.Item) []*nodev1.Item {
+	if len(from) == 0 {
+		return nil
+	}
+	all := make([]*nodev1.Item, len(from))
+	for i := range from {
+		it, out := &from[i], &r.items[0]
+		all[i], r.items = out, r.items[1:]
+		out.Score, out.TimeMs, out.Entity, out.Type, out.Schema = it.Score, int64(it.Time), string(it.Entity), string(it.Type), uint64(it.Schema)
+		out.Id = r.text(string(it.ID))
+		if out.Object = out.Id; string(it.Object) != out.Id {
+			out.Object = r.text(string(it.Object))
+		}
+		at := len(r.bodies)
+		r.bodies = append(r.bodies, it.Body...)
+		out.Body = r.bodies[at:len(r.bodies):len(r.bodies)]
+		out.Also = r.of(it.Also)
+	}
+	return all
+}
+
+// text returns a copy of s.
+func (r *itemRoom) text(s string) string {
+	at := r.texts.Len()
+	r.texts.WriteString(s)
+	return r.texts.String()[at:]
+}
+
+// shadow puts the scores of models that rank nothing on the wire.
+func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
+	if s.Err != nil {
+		out.ShadowError = s.Err.Error()
+	}
+	for i, x := range s.Scores {
+		if m := models.Models()[i]; i > 0 { // the first ranks
+			out.Shadow = append(out.Shadow, &feedv1.ShadowScore{Model: m.Name(), ModelVersion: m.Version(), Score: x})
+		}
+	}
+}
+
+// why puts an account of a score on the wire.
+func (n *Server) why(e *relevance.Explanation) *feedv1.ItemExplain {
+	out := &feedv1.ItemExplain{Node: string(n.id), Base: e.Base}
+	for _, f := range e.Features {
+		c := &feedv1.Contribution{Feature: f.Name, Contribution: f.Contribution}
+		switch v := f.Value.(type) {
+		case string:
+			c.Value = structpb.NewStringValue(v)
+		case float64:
+			c.Value = structpb.NewNumberValue(v)
+			if math.IsNaN(v) {
+				c.Value = structpb.NewNullValue()
+			}
+		}
+		out.Features = append(out.Features, c)
+	}
+	return out
+}

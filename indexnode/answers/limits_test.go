@@ -1,0 +1,169 @@
+package answers
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/nodetest"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// Of each thing that a request may have many of, the most is taken, which is
+// what brokers send, and one more is refused by name.
+func TestTheLimitsOfARequest(t *testing.T) {
+	n := hostileNode(t)
+	for field, c := range map[string]struct {
+		most int
+		have func(r *nodev1.QueryRequest, n int)
+	}{
+		"limit":             {1000, func(r *nodev1.QueryRequest, n int) { r.Limit = int32(n) }},
+		"types":             {100, func(r *nodev1.QueryRequest, n int) { r.Types = make([]string, n); fillTypes(r.Types) }},
+		"exclude":           {20_000, func(r *nodev1.QueryRequest, n int) { r.Exclude, r.ServedKey = make([]uint64, n), make([]byte, 16) }},
+		"above":             {20_000, func(r *nodev1.QueryRequest, n int) { r.Above = make([]*nodev1.Item, n) }},
+		"shadow":            {8, func(r *nodev1.QueryRequest, n int) { r.Shadow = make([]*nodev1.Model, n) }},
+		"viewer.features":   {10_000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Features = named(n, math.NaN()) }},
+		"viewer.attributes": {1000, func(r *nodev1.QueryRequest, n int) { r.Viewer.Attributes = named(n, structpb.NewBoolValue(true)) }},
+		"viewer.attributes.list": {10_000, func(r *nodev1.QueryRequest, n int) {
+			list := &structpb.ListValue{Values: slices.Repeat([]*structpb.Value{structpb.NewNumberValue(1)}, n)}
+			r.Viewer.Attributes = map[string]*structpb.Value{"list": structpb.NewListValue(list)}
+		}},
+		"viewer.id": {512, func(r *nodev1.QueryRequest, n int) { r.Viewer.Id = strings.Repeat("x", n) }},
+		"examine":   {millrace.MaxIDBytes, func(r *nodev1.QueryRequest, n int) { r.Examine = strings.Repeat("x", n) }},
+		"entities": {20_000, func(r *nodev1.QueryRequest, n int) {
+			r.Types, r.Entities = []string{"post"}, nodetest.Pack(make([]string, n)...)
+		}},
+	} {
+		req := nodetest.All(func(r *nodev1.QueryRequest) { c.have(r, c.most) })
+		if _, err := n.query(t.Context(), req); err != nil {
+			t.Errorf("%d of %s: %v", c.most, field, err)
+		}
+		c.have(req, c.most+1)
+		_, err := n.query(t.Context(), req)
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || !rpcerr.Refused(err) {
+			t.Errorf("%d of %s: %v", c.most+1, field, err)
+		}
+	}
+	name := nodetest.All(func(r *nodev1.QueryRequest) { r.Types = []string{strings.Repeat("x", millrace.MaxTypeBytes)} })
+	name.Entities = nodetest.Pack(strings.Repeat("x", millrace.MaxEntityBytes))
+	if _, err := n.query(t.Context(), name); err != nil {
+		t.Errorf("the longest names: %v", err)
+	}
+}
+
+func named[T any](n int, value T) map[string]T {
+	m := make(map[string]T, n)
+	for i := range n {
+		m[fmt.Sprint("x", i)] = value
+	}
+	return m
+}
+
+// What names a model is quoted by refusals and logs, so it is short.
+func TestModelNamesAreShort(t *testing.T) {
+	n := hostileNode(t)
+	for field, have := range map[string]func(*nodev1.QueryRequest, string){
+		"model":         func(r *nodev1.QueryRequest, s string) { r.Model = s },
+		"model_version": func(r *nodev1.QueryRequest, s string) { r.ModelVersion = s },
+		"model_sum":     func(r *nodev1.QueryRequest, s string) { r.ModelSum = s },
+	} {
+		_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { have(r, strings.Repeat("9", 10_000)) }))
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != field || len(err.Error()) > 500 {
+			t.Errorf("a long %s: %.600v", field, err)
+		}
+	}
+}
+
+// What pages served is left out by its hash under the broker's key, and by that
+// of a broker of before, which knows of no key. A key of another size is
+// neither.
+func TestServedHashesGoByTheirKey(t *testing.T) {
+	n := hostileNode(t)
+	r1 := func(key millrace.ServedKey) uint64 {
+		return millrace.ServedHash(key, false, "o1", millrace.Timeline{Entity: "member:1", Type: "post"}, "r1")
+	}
+	key := millrace.ServedKey{1}
+	for name, c := range map[string]struct {
+		hash uint64
+		key  []byte
+		left bool // r1 is left out
+	}{
+		"under the key":        {r1(key), key[:], true},
+		"under another key":    {r1(millrace.ServedKey{2}), key[:], false},
+		"of before":            {r1(millrace.ServedKey{}), nil, true},
+		"of before, and a key": {r1(millrace.ServedKey{}), key[:], false},
+	} {
+		resp, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.Exclude, r.ServedKey = []uint64{c.hash}, c.key }))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		shown := slices.ContainsFunc(resp.Items, func(it *nodev1.Item) bool { return it.Id == "r1" })
+		if shown == c.left || len(resp.Items) < 2 || resp.Protocol != nodewire.Protocol {
+			t.Errorf("%s: r1 is shown: %t; %d items, protocol %d", name, shown, len(resp.Items), resp.Protocol)
+		}
+	}
+	_, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.Exclude, r.ServedKey = []uint64{1}, []byte("short") }))
+	if bad, ok := err.(*millrace.Error); !ok || bad.Reason != millrace.ReasonPageToken || bad.Field != "page_token" || bad.WayOut == "" || !rpcerr.Refused(err) {
+		t.Errorf("a key of another size: %v", err)
+	}
+}
+
+func fillTypes(types []string) {
+	for i := range types {
+		types[i] = fmt.Sprint("type-", i)
+	}
+}
+
+// When records have too many content types, what asks for all of them is
+// refused, and what names some is answered, whatever their order.
+func TestTypesAreBounded(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	bringType := func(i int) {
+		nodetest.BringLine(t, h, kafka.Timeline, fmt.Sprintf(`{"id":"r%d","actor":"member:1","verb":"type-%[1]d","created_at":1700000000000}`, i), millrace.Offset(i+1))
+	}
+	for i := range store.MaxTypes {
+		bringType(i)
+	}
+	everything := nodetest.All(func(r *nodev1.QueryRequest) { r.Limit = 1000 })
+	if resp, err := n.query(t.Context(), everything); err != nil || len(resp.Items) != store.MaxTypes {
+		t.Fatalf("%d items, %v", len(resp.GetItems()), err)
+	}
+	bringType(store.MaxTypes)
+	bringType(store.MaxTypes + 1)
+	for range 2 {
+		_, err := n.query(t.Context(), everything)
+		if bad, ok := err.(*millrace.Error); !ok || bad.Field != "types" || bad.WayOut == "" || !rpcerr.Refused(err) {
+			t.Errorf("all types: %v", err)
+		}
+		resp, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) {
+			r.Types, r.Examine = []string{"type-0", "type-256", "type-257"}, "r257"
+		}))
+		if err != nil || len(resp.Items) != 3 || len(resp.Findings) != 1 {
+			t.Errorf("named ones: %v, %v", resp, err)
+		}
+	}
+}
+
+// Filters that nobody sends again do not stay.
+func TestFiltersAreBounded(t *testing.T) {
+	n := hostileNode(t)
+	for i := range 1124 {
+		if _, err := n.query(t.Context(), nodetest.All(func(r *nodev1.QueryRequest) { r.Filter = fmt.Sprintf("record.likes > %d", i) })); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept := len(n.filters.compiled); kept < 1 || kept > 1024 {
+		t.Errorf("%d filters are kept", kept)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package answers
+
+func init() { raceEnabled = true }

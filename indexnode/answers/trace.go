@@ -1,0 +1,29 @@
+package answers
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel"
+	attr "go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+)
+
+// tracer is OpenTelemetry's, which does nothing until a process installs a
+// provider.
+var tracer = otel.Tracer("github.com/millrace/millrace/indexnode")
+
+// describe puts the stages of an answer on its span: when each ended, and what
+// it left.
+func (n *Server) describe(span trace.Span, resp *nodev1.QueryResponse, resolved, scanned, ranked time.Time) {
+	s := resp.GetStages()
+	span.SetAttributes(
+		attr.String("node", string(n.id)), attr.Int("partitions", len(resp.GetPartitions().GetAnswered())),
+		attr.String("model", resp.GetModel()), attr.String("execution", resp.GetExecution()),
+		attr.Int("items", len(resp.GetItems())),
+	)
+	span.AddEvent("resolved", trace.WithTimestamp(resolved), trace.WithAttributes(attr.Int64("candidates", s.GetCandidates())))
+	span.AddEvent("scanned", trace.WithTimestamp(scanned), trace.WithAttributes(attr.Int64("scored", s.GetScored())))
+	span.AddEvent("ranked", trace.WithTimestamp(ranked), trace.WithAttributes(attr.Int64("capped", s.GetCapped())))
+}

@@ -1,0 +1,54 @@
+package lookup
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+)
+
+// What a question may take. All that it holds beside the caches is a loan of
+// the node's memory for questions, until its answer is handed to gRPC: what it
+// reads from the store, by timeline; a little for each timeline; its answer.
+const (
+	// maxReadBytes bounds what a question reads of one timeline.
+	maxReadBytes = 64 << 20
+	readTimes    = 3 // its bytes: as they are stored, in columns, packed
+	// maxCachedBytes is about how many bytes of a timeline's newest records the
+	// cache holds at first, if those are fewer than maxCached.
+	maxCachedBytes = 8 << 20
+	// maxTimelines bounds entities times types.
+	maxTimelines  = 500_000
+	timelineBytes = 128
+
+	// MaxTypes is how many types a question names at most.
+	MaxTypes = 100
+)
+
+// grant lets a read of a timeline go on as long as it is bounded and there is
+// memory.
+func (r *Resolution) grant(t millrace.Timeline) store.Grant {
+	read, loan := 0, r.loan
+	return func(bytes int) error {
+		if read += bytes; read > maxReadBytes {
+			return &millrace.Error{
+				Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%.70q has more than %d bytes of records of type %s in the window, too many to read for one request", t.Entity, maxReadBytes, t.Type),
+				WayOut: "narrow the window by from and to, or leave this entity out",
+			}
+		}
+		return loan.More(int64(readTimes * bytes))
+	}
+}
+
+// Affordable refuses a question for too many timelines, if each entity has one
+// of each type.
+func (r *Resolution) Affordable(types, most int) error {
+	entities := len(r.entities)
+	if entities*types <= most {
+		return nil
+	}
+	return &millrace.Error{
+		Reason: millrace.ReasonTooLarge, Field: "entities", Detail: fmt.Sprintf("%d entities of %d types are more than %d timelines", entities, types, most),
+		WayOut: "ask for fewer entities, or name fewer types",
+	}
+}

@@ -1,0 +1,92 @@
+package lookup
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// keys are the entities of a request, by partition, lowest first. Its memory is
+// used again by the next request.
+type keys struct {
+	entities []millrace.Entity
+	groups   []group
+}
+
+// group is the entities of one partition: entities[lo:hi].
+type group struct {
+	partition millrace.Partition
+	lo, hi    int
+}
+
+// maxEntities is how many entities a request names at most.
+const maxEntities = 20_000
+
+// Decode reads the packed entities of a request, which brokers write with
+// [partition.AppendEntity]. They share the memory of b, which must not change.
+func (k *keys) Decode(b []byte) error {
+	if !k.split(b) {
+		return invalid("entities", fmt.Sprintf("not a run of partitions, which ascend, lengths and names, %d of them at most", maxEntities), "")
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	// One tells whether the broker and this node mean the same by a partition.
+	// Which one changes with the request.
+	g := k.groups[len(b)%len(k.groups)]
+	return inPartition(k.entities[g.lo], g.partition)
+}
+
+// inPartition refuses an entity that does not live in a partition.
+func inPartition(e millrace.Entity, p millrace.Partition) error {
+	if is := partition.Of(e); is != p {
+		return invalid("entities", fmt.Sprintf("%.70q is in partition %d, not in %d as the request says", e, is, p), "run one version of Millrace: all must agree on where an entity lives")
+	}
+	return nil
+}
+
+// split reads b, and reports whether it is entities by partition and nothing
+// else, and they not too many. There are about two entities a partition, so
+// that a branch on whether the next begins would be a guess: it writes the
+// newest group again for every entity.
+func (k *keys) split(b []byte) bool {
+	entities := k.entities[:0]
+	k.groups = slices.Grow(k.groups[:0], partition.Count)[:partition.Count]
+	groups := k.groups
+	all := unsafe.String(unsafe.SliceData(b), len(b))
+	n, last, at := 0, -1, 0
+	for at+partition.EntityHead <= len(b) {
+		head := binary.LittleEndian.Uint32(b[at:])
+		p, size := int(head&0xffff), int(head>>16)
+		name := at + partition.EntityHead
+		end := name + size
+		if end > len(b) || size > millrace.MaxEntityBytes || p < last || p >= partition.Count || len(entities) == maxEntities {
+			break
+		}
+		entities = append(entities, millrace.Entity(all[name:end]))
+		at = end
+		if p > last {
+			n++
+		}
+		last = p
+		groups[n-1].partition, groups[n-1].hi = millrace.Partition(p), len(entities)
+	}
+	k.entities, k.groups = entities, groups[:n]
+	lo := 0
+	for i := range k.groups {
+		k.groups[i].lo = lo
+		lo = k.groups[i].hi
+	}
+	return at == len(b)
+}
+
+// reset lets go of a request's strings.
+func (k *keys) reset() { clear(k.entities) }
+
+func invalid(field, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+}

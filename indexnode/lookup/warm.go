@@ -1,0 +1,39 @@
+package lookup
+
+import (
+	"errors"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/indexnode/store"
+)
+
+// Warming returns a resolution of no question, by which timelines are brought
+// into the room that warming has in the cache. It is to be released.
+func (l *Lookup) Warming(room *cache.Warming) *Resolution {
+	r := l.Resolve()
+	r.cache, r.warms = l.cache.Reader(), room
+	return r
+}
+
+// Warm has a timeline in the cache, as far as there is room, and reports
+// whether it is there.
+func (r *Resolution) Warm(p millrace.Partition, t millrace.Timeline) bool {
+	l := r.lookup
+	part := l.replicas.Of(p)
+	part.RLock()
+	defer part.RUnlock()
+	if !part.Holds() {
+		return false
+	}
+	if r.cache.Peek(t) != nil {
+		return true
+	}
+	_, err := r.timeline(p, t)
+	if errors.Is(err, store.ErrCorrupt) {
+		l.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+	}
+	l.panics.Tell(err)
+	return err == nil && r.cache.Peek(t) != nil
+}

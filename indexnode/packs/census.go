@@ -1,0 +1,134 @@
+package packs
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/lookup"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/column"
+	"github.com/millrace/millrace/internal/expr"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/schemas"
+)
+
+const (
+	// censusTime is how long a node looks at records: a push waits for it.
+	censusTime = 200 * time.Millisecond
+	// censusLife is for how long what was found is told of further versions.
+	censusLife = time.Minute
+)
+
+// census is which fields of live records have a value, as far as a node has
+// looked: at all that it holds where that is not much, else at some partitions
+// by chance.
+type census struct {
+	taken time.Time
+	types map[millrace.ContentType]*counted
+}
+
+// counted is records of one content type.
+type counted struct {
+	records int
+	has     map[string]bool // fields in which some record has a value
+}
+
+// takeCensus looks at records.
+func takeCensus(ctx context.Context, of *store.Store, known *schemas.Snapshot) *census {
+	c := &census{taken: time.Now(), types: map[millrace.ContentType]*counted{}}
+	ctx, cancel := context.WithTimeout(ctx, censusTime)
+	defer cancel()
+	all := slices.Collect(partition.All())
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for _, p := range all {
+		for t, err := range of.Timelines(p) {
+			if err != nil || ctx.Err() != nil {
+				break // what cannot be read is told elsewhere
+			}
+			c.look(of, known, p, t)
+		}
+	}
+	return c
+}
+
+func (c *census) look(from *store.Store, known *schemas.Snapshot, p millrace.Partition, t millrace.Timeline) {
+	records, err := from.Read(nil, p, t, millrace.MinTime, millrace.MaxTime+1)
+	if err != nil || len(records) == 0 {
+		return
+	}
+	slabs, err := lookup.Slabs(known, records)
+	if err != nil {
+		return
+	}
+	of := c.types[t.Type]
+	if of == nil {
+		of = &counted{has: map[string]bool{}}
+		c.types[t.Type] = of
+	}
+	of.records += len(records)
+	for _, s := range slabs {
+		for i, f := range s.Layout().Fields() {
+			for row := 0; !of.has[f.Name] && row < s.Len(); row++ {
+				of.has[f.Name] = hasValue(s, i, f.Kind, row)
+			}
+		}
+	}
+}
+
+// hasValue reports whether a record has anything in a field. 0 and false are
+// values; an empty text or list is none.
+func hasValue(s *column.Slab, field int, kind column.Kind, row int) bool {
+	if s.Null(field, row) {
+		return false
+	}
+	switch kind {
+	case column.String:
+		return s.StringAt(field, row) != ""
+	case column.Doubles:
+		return len(s.Doubles(nil, s.Word(field, row))) > 0
+	case column.Strings:
+		return len(s.Strings(nil, s.Word(field, row))) > 0
+	}
+	return true
+}
+
+// lacks returns which fields that a model reads no record of a type has
+// anything in.
+func (c *census) lacks(m *relevance.Model) (all []cluster.Lack) {
+	names := recordFields(m)
+	for _, t := range slices.Sorted(maps.Keys(c.types)) {
+		of := c.types[t]
+		l := cluster.Lack{Type: string(t), Records: of.records}
+		for _, name := range names {
+			if !of.has[name] {
+				l.Fields = append(l.Fields, name)
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// recordFields returns the fields of records that a model's features name.
+func recordFields(m *relevance.Model) []string {
+	names := map[string]bool{}
+	var walk func(*expr.Node)
+	walk = func(n *expr.Node) {
+		if n.Op == expr.Record {
+			names[n.Name] = true
+		}
+		for _, a := range n.Args {
+			walk(a)
+		}
+	}
+	for _, f := range m.Spec().Features {
+		walk(f.Tree)
+	}
+	return slices.Sorted(maps.Keys(names))
+}

@@ -1,0 +1,337 @@
+// Package packs admits the versions of models that the cluster publishes: each as
+// it comes, and tells what became of it.
+package packs
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
+	"github.com/millrace/millrace/schemas"
+)
+
+// Config is what versions are admitted with. All of it is required.
+type Config struct {
+	Node    millrace.NodeID
+	Dir     string // of the marks of admissions under way
+	Store   *store.Store
+	Schemas *schemas.Registry
+	Models  *relevance.Registry
+	// Admitted is told of a version that was admitted, once the cluster was, and
+	// Dropped of one that is no more.
+	Admitted func(context.Context, relevance.ID)
+	Dropped  func(relevance.ID)
+	Log      *slog.Logger
+}
+
+// Admission admits versions of models on a node.
+type Admission struct {
+	cfg Config
+	// awaited is a string: see Pending.
+	awaited atomic.Value
+	refused prometheus.Counter   // packs
+	fields  *prometheus.GaugeVec // model, version, type, field
+}
+
+// New returns an admission, which nobody waits for until it follows.
+func New(c Config) *Admission {
+	return &Admission{
+		cfg:     c,
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "millrace_indexnode_models_refused_total", Help: "Model packs refused."}),
+		fields:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_indexnode_model_fields_missing", Help: "1 for a field that a version of a model reads and in which no record of a content type had anything when the version was admitted, of those that the node looked at."}, []string{"model", "version", "type", "field"}),
+	}
+}
+
+// Collectors are the metrics of admissions.
+func (a *Admission) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{a.refused, a.fields}
+}
+
+// Pending says which models that serve the node has still to look at before it
+// is ready, or "".
+func (a *Admission) Pending() string {
+	what, _ := a.awaited.Load().(string)
+	return what
+}
+
+// source is what a follower of models reads; [cluster.Artefacts] does.
+type source interface {
+	All() map[string][]cluster.Version
+	Serving() map[string]cluster.Version
+	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	History(ctx context.Context, name string) ([]cluster.Event, error)
+	// Unkept returns why what was read is not on disk; nil if it is.
+	Unkept(v cluster.Version) error
+	Changed() <-chan struct{}
+	Fault() error
+}
+
+// Follower admits every version of the cluster's models as it comes, what
+// serves first, and tells what it made of each. Which version answers a
+// question is the broker's to name.
+type Follower struct {
+	*Admission
+	packs   source
+	schemas func() <-chan struct{} // closed when the schemas may have changed; see [schemalog.Log.Moved]
+	tried   map[cluster.Version]trial
+	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
+	census  *census                       // nil until a version is admitted
+	linger  time.Duration                 // lingers, but in tests
+	markers markers
+
+	admitted []relevance.ID // in the last pass
+}
+
+// trial is how the admission of a version ended.
+type trial struct {
+	refused error             // nil: it is admitted
+	cost    int               // of one that is, in operations a record
+	lacks   []cluster.Lack    // of one that is
+	unread  bool              // its bytes could not be read
+	deadly  bool              // the node died of it, and has not tried it again
+	known   *schemas.Snapshot // what it was held against
+}
+
+// lingers is how long a version can be asked for after it was dropped: brokers
+// may not have heard of that yet.
+const lingers = 30 * time.Second
+
+// readAgain is the pause before bytes that could not be read are tried again.
+const readAgain = 2 * time.Second
+
+// Follow returns a follower of what p has. Until its first pass the node awaits
+// the models that serve.
+func (a *Admission) Follow(p source, schemas func() <-chan struct{}) *Follower {
+	a.awaited.Store("the models that serve")
+	return &Follower{Admission: a, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}, gone: map[cluster.Version]time.Time{}, linger: lingers, markers: markers{a.cfg.Dir}}
+}
+
+// Run follows the models until ctx ends. It tells what became of each.
+func (f *Follower) Run(ctx context.Context, tell func([]cluster.Admission)) error {
+	for {
+		changed, schemas := f.packs.Changed(), f.schemas()
+		again := f.Admit(ctx)
+		tell(f.admissions())
+		for _, id := range f.admitted { // who pushed it need not wait for a warning
+			f.cfg.Admitted(ctx, id)
+		}
+		f.admitted = nil
+		var retry <-chan time.Time
+		if again || len(f.gone) > 0 || f.unkept() {
+			retry = time.After(readAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		case <-schemas:
+		case <-retry:
+		}
+	}
+}
+
+// unkept reports whether a version that is admitted is not on disk: it is tried
+// again, and what becomes of it is told.
+func (f *Follower) unkept() bool {
+	for v, t := range f.tried {
+		if t.refused == nil && f.packs.Unkept(v) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Admit tries what has not been tried yet, what could not be read, what was
+// refused under other schemas than those known now, and what the node died of, if
+// somebody has released it since. It reports whether
+// something could not be read.
+func (f *Follower) Admit(ctx context.Context) (again bool) {
+	serving := f.packs.Serving()
+	versions := f.versions(serving)
+	f.drop(versions)
+	if f.packs.Fault() == nil {
+		f.markers.keep(versions)
+	}
+	known := f.cfg.Schemas.Snapshot()
+	for _, v := range versions {
+		t, seen := f.tried[v]
+		if !seen || t.unread || t.deadly || t.refused != nil && t.known != known {
+			t = f.try(ctx, v, known, seen)
+			f.tried[v] = t
+		}
+		again = again || t.unread
+	}
+	f.awaited.Store(f.awaits(serving))
+	return again
+}
+
+// versions returns all versions, those that serve first, then the newest.
+func (f *Follower) versions(serving map[string]cluster.Version) (all []cluster.Version) {
+	var others []cluster.Version
+	for name, versions := range f.packs.All() {
+		for i, v := range slices.Backward(versions) {
+			if serving[name] == v {
+				all = append(all, v)
+			} else {
+				others = append(others, versions[i])
+			}
+		}
+	}
+	return append(all, others...)
+}
+
+// drop forgets, after a while, versions that are not among those that are
+// there.
+func (f *Follower) drop(there []cluster.Version) {
+	for v := range f.tried {
+		if slices.Contains(there, v) {
+			delete(f.gone, v)
+			continue
+		}
+		if _, known := f.gone[v]; !known {
+			f.gone[v] = time.Now()
+		}
+		if time.Since(f.gone[v]) >= f.linger {
+			delete(f.tried, v)
+			delete(f.gone, v)
+			f.cfg.Dropped(relevance.ID(v))
+			f.fields.DeletePartialMatch(prometheus.Labels{"model": v.Name, "version": v.Version})
+			f.cfg.Models.Drop(relevance.ID(v))
+		}
+	}
+}
+
+// try admits a version. Again says that it was tried before: what is known is
+// not logged twice.
+func (f *Follower) try(ctx context.Context, v cluster.Version, known *schemas.Snapshot, again bool) trial {
+	t := trial{known: known}
+	err := f.mark(ctx, v)
+	if t.deadly = err != nil; err == nil {
+		var body []byte
+		body, err = f.packs.Body(ctx, v)
+		if t.unread = err != nil; err == nil {
+			err = f.admitPack(v, body, known)
+		}
+		if err := f.markers.end(v); err != nil {
+			f.cfg.Log.Error("the mark of an admission that is over stays, and counts as a death of the node", "file", f.markers.file(v), "err", err)
+		}
+	}
+	if t.refused = err; err == nil {
+		f.cfg.Log.Info("model admitted", "model", v.Name, "version", v.Version, "sum", v.Sum)
+		if m, err := f.cfg.Models.Find(relevance.ID(v)); err == nil {
+			t.cost, t.lacks = m.Cost(), f.lacksOf(ctx, relevance.ID(v), m)
+		}
+		f.admitted = append(f.admitted, relevance.ID(v))
+		return t
+	}
+	if !again {
+		f.refused.Inc()
+		f.cfg.Log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
+	}
+	return t
+}
+
+// mark notes that an admission begins, and refuses that of a version that the
+// node died of, unless it was released since.
+func (f *Follower) mark(ctx context.Context, v cluster.Version) error {
+	k := f.markers.read(v)
+	if k.Deaths > 0 {
+		released := f.released(ctx, v)
+		if k.Deaths >= mostDeaths && !released.After(k.Released) {
+			return k.deadly(f.cfg.Node, v)
+		}
+		if released.After(k.Released) {
+			k.Released = released
+		}
+	}
+	if err := f.markers.begin(v, k); err != nil { // a disk that is full is no reason to serve without models
+		f.cfg.Log.Warn("nothing marks that a model is being admitted: a pack that kills the node kills it at each restart", "model", v.Name, "version", v.Version, "err", err)
+	}
+	return nil
+}
+
+// released returns when a version was last released; the zero time if it was not,
+// or etcd does not say.
+func (f *Follower) released(ctx context.Context, v cluster.Version) (when time.Time) {
+	events, err := f.packs.History(ctx, v.Name)
+	if err != nil {
+		return when
+	}
+	for _, e := range events {
+		if e.What == cluster.Released && e.Sum == v.Sum && e.When.After(when) {
+			when = e.When
+		}
+	}
+	return when
+}
+
+// lacksOf returns what records lack that a version reads.
+func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Model) []cluster.Lack {
+	if f.census == nil || time.Since(f.census.taken) > censusLife {
+		f.census = takeCensus(ctx, f.cfg.Store, f.cfg.Schemas.Snapshot())
+	}
+	lacks := f.census.lacks(m)
+	for _, l := range lacks {
+		for _, field := range l.Fields {
+			f.fields.WithLabelValues(id.Name, id.Version, l.Type, field).Set(1)
+		}
+	}
+	return lacks
+}
+
+func (a *Admission) admitPack(v cluster.Version, body []byte, known *schemas.Snapshot) error {
+	pack, err := modelpack.Read(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if pack.Manifest.Name != v.Name || pack.Manifest.Version != v.Version {
+		return fmt.Errorf("the pack says that it is %s %s", pack.Manifest.Name, pack.Manifest.Version)
+	}
+	_, err = pack.Admit(a.cfg.Models, v.Sum, relevance.SchemasOf(known))
+	return err
+}
+
+// awaits says which models that serve have not been read because etcd is
+// away. One that is refused is not waited for: other replicas may have it.
+func (f *Follower) awaits(serving map[string]cluster.Version) string {
+	if f.packs.Fault() == nil {
+		return ""
+	}
+	for _, v := range serving {
+		if f.tried[v].unread {
+			return fmt.Sprintf("etcd, to read the model %s", v)
+		}
+	}
+	return ""
+}
+
+// admissions is what became of each version.
+func (f *Follower) admissions() []cluster.Admission {
+	all := make([]cluster.Admission, 0, len(f.tried))
+	for v, t := range f.tried {
+		if _, dropped := f.gone[v]; dropped {
+			continue
+		}
+		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Cost: t.cost, Lacks: t.lacks}
+		if err := f.packs.Unkept(v); err != nil && t.refused == nil {
+			a.Unkept = err.Error()
+		}
+		if t.refused != nil {
+			a.Refused, a.Deadly = cmp.Or(t.refused.Error(), "refused"), t.deadly
+		}
+		all = append(all, a)
+	}
+	return all
+}

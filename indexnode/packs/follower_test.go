@@ -1,0 +1,265 @@
+package packs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/nodetest"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
+	"github.com/millrace/millrace/schemas"
+)
+
+// published is packs as the cluster has them.
+type published struct {
+	mu      sync.Mutex
+	all     map[string][]cluster.Version
+	serving map[string]cluster.Version
+	bodies  map[cluster.Version][]byte
+	fault   error
+	unkept  map[cluster.Version]error
+	history []cluster.Event
+	changed chan struct{}
+}
+
+func newPublished() *published {
+	return &published{all: map[string][]cluster.Version{}, serving: map[string]cluster.Version{}, bodies: map[cluster.Version][]byte{}, changed: make(chan struct{})}
+}
+
+// set changes what is there.
+func (p *published) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// put publishes a pack.
+func (p *published) put(t *testing.T, pack *modelpack.Pack) cluster.Version {
+	t.Helper()
+	var body bytes.Buffer
+	if err := pack.WriteTar(&body); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(body.Bytes())
+	v := cluster.Version{Name: pack.Manifest.Name, Version: pack.Manifest.Version, Sum: hex.EncodeToString(sum[:])}
+	p.set(func() { p.all[v.Name], p.bodies[v] = append(slices.Clone(p.all[v.Name]), v), body.Bytes() })
+	return v
+}
+
+func (p *published) serve(v cluster.Version) { p.set(func() { p.serving[v.Name] = v }) }
+
+func (p *published) All() map[string][]cluster.Version {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.all)
+}
+
+func (p *published) Serving() map[string]cluster.Version {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.serving)
+}
+
+func (p *published) Body(_ context.Context, v cluster.Version) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bodies[v], p.fault
+}
+
+func (p *published) History(context.Context, string) ([]cluster.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.history, p.fault
+}
+
+func (p *published) Unkept(v cluster.Version) error { return p.unkept[v] }
+
+func (p *published) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+func (p *published) Fault() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fault
+}
+
+// following runs a follower and returns what it tells, in order.
+func following(t *testing.T, f *Follower) <-chan []cluster.Admission {
+	t.Helper()
+	told := make(chan []cluster.Admission)
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		_ = f.Run(ctx, func(all []cluster.Admission) {
+			slices.SortFunc(all, func(a, b cluster.Admission) int { return strings.Compare(a.Version, b.Version) })
+			select {
+			case told <- all:
+			case <-ctx.Done():
+			}
+		})
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+	return told
+}
+
+func never() <-chan struct{} { return nil }
+
+// find reports whether a node can answer by a version.
+func find(a *Admission, v cluster.Version) error {
+	_, err := a.cfg.Models.Find(relevance.ID(v))
+	return err
+}
+
+// TestOlderVersionPushed: versions come in any order and stand beside each
+// other; one that is dropped is gone, and asking for it says so by a type that
+// sends the question elsewhere.
+func TestOlderVersionPushed(t *testing.T) {
+	a, _ := open(t)
+	p := newPublished()
+	second := p.put(t, nodetest.PackOf(t, strings.Replace(nodetest.LikesSpec, `"1"`, `"2"`, 1), nodetest.LikesRow, relevance.ShippedSchemas()))
+	p.serve(second)
+	f := a.Follow(p, never)
+	f.linger = 0
+	told := following(t, f)
+	if all := <-told; len(all) != 1 || all[0].Refused != "" {
+		t.Fatalf("told %v", all)
+	}
+	first := p.put(t, nodetest.Likes(t))
+	all := <-told
+	if len(all) != 2 || all[0].Refused != "" || !all[0].Of(first) {
+		t.Fatalf("told %v", all)
+	}
+	if m, err := a.cfg.Models.Find(relevance.ID(first)); err != nil || all[0].Cost == 0 || all[0].Cost != m.Cost() {
+		t.Errorf("told a cost of %d: %v", all[0].Cost, err)
+	}
+	for _, v := range []cluster.Version{first, second} {
+		if m, err := a.cfg.Models.Find(relevance.ID(v)); err != nil || m.Version() != v.Version {
+			t.Errorf("%s: %v", v, err)
+		}
+		other := relevance.ID(v)
+		other.Sum = strings.Repeat("0", 64)
+		_, err := a.cfg.Models.Find(other)
+		var e *millrace.Error
+		if !errors.As(err, &e) || e.Reason != millrace.ReasonNotHere || rpcerr.Refused(err) {
+			t.Errorf("%s with another checksum: %v", v, err)
+		}
+	}
+	p.set(func() { p.all["likes"] = p.all["likes"][:1] })
+	if all := <-told; len(all) != 1 || find(a, first) == nil || find(a, second) != nil {
+		t.Fatalf("after the drop: told %v", all)
+	}
+}
+
+// TestDroppedVersionLingers: brokers that have not heard yet are still
+// answered.
+func TestDroppedVersionLingers(t *testing.T) {
+	a, _ := open(t)
+	p := newPublished()
+	v := p.put(t, nodetest.Likes(t))
+	told := following(t, a.Follow(p, never))
+	<-told
+	p.set(func() { delete(p.all, "likes") })
+	if all := <-told; len(all) != 0 || find(a, v) != nil {
+		t.Fatalf("told %v; %v", all, find(a, v))
+	}
+}
+
+// TestRestartKeepsWhatServes: a node that starts is not ready before it has
+// looked at what serves, and has every version again.
+func TestRestartKeepsWhatServes(t *testing.T) {
+	a, _ := open(t)
+	p := newPublished()
+	first := p.put(t, nodetest.Likes(t))
+	second := p.put(t, nodetest.PackOf(t, strings.Replace(nodetest.LikesSpec, `"1"`, `"2"`, 1), nodetest.LikesRow, relevance.ShippedSchemas()))
+	p.serve(first) // after a rollback, say
+	p.set(func() { p.fault = errors.New("etcd is away") })
+	f := a.Follow(p, never)
+	if a.Pending() == "" {
+		t.Error("ready before it has looked at the models")
+	}
+	f.Admit(t.Context())
+	if what := a.Pending(); !strings.Contains(what, "likes 1") {
+		t.Errorf("awaits %q while the pack cannot be read", what)
+	}
+	p.set(func() { p.fault = nil })
+	told := following(t, f)
+	if all := <-told; len(all) != 2 || a.Pending() != "" {
+		t.Fatalf("told %v; awaits %q", all, a.Pending())
+	}
+	for _, v := range []cluster.Version{first, second} {
+		if err := find(a, v); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+const teamSchema = `{"type":"record","name":"team.Talk","fields":[
+{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},
+{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"claps","type":"long","default":0}]}`
+
+// TestPushedBeforeItsSchema: a pack whose schema is not known yet is refused
+// with the reason, and admitted once the schema comes, on every node alike,
+// however busy.
+func TestPushedBeforeItsSchema(t *testing.T) {
+	talk, err := schemas.Parse([]byte(teamSchema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := relevance.ShippedSchemas()
+	known[talk.Name()] = relevance.Records{Layout: talk.Layout()}
+	p := newPublished()
+	v := p.put(t, nodetest.PackOf(t, "name: claps\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {claps: record.claps}\nscorer: linear\nparameters: {weights: {claps: 1}}\n",
+		`{"features":{"claps":2},"score":2,"record":{"claps":2}}`, known))
+	p.serve(v)
+	for range 3 {
+		a, _ := open(t)
+		moved := make(chan struct{})
+		told := following(t, a.Follow(p, func() <-chan struct{} { return moved }))
+		if all := <-told; len(all) != 1 || !strings.Contains(all[0].Refused, "no schema team.Talk") || a.Pending() != "" {
+			t.Fatalf("told %v; awaits %q", all, a.Pending())
+		}
+		if _, err := a.cfg.Schemas.Admit(talk); err != nil {
+			t.Fatal(err)
+		}
+		close(moved)
+		if all := <-told; len(all) != 1 || all[0].Refused != "" || find(a, v) != nil {
+			t.Fatalf("with its schema: told %v", all)
+		}
+	}
+}
+
+// TestPackOfAnotherName: what stands under a name and version must be them.
+func TestPackOfAnotherName(t *testing.T) {
+	a, _ := open(t)
+	p := newPublished()
+	v := p.put(t, nodetest.Likes(t))
+	p.set(func() {
+		other := cluster.Version{Name: "likes", Version: "9", Sum: v.Sum}
+		p.all["likes"], p.bodies[other] = []cluster.Version{other}, p.bodies[v]
+	})
+	if all := <-following(t, a.Follow(p, never)); len(all) != 1 || !strings.Contains(all[0].Refused, "says that it is likes 1") {
+		t.Fatalf("told %v", all)
+	}
+	var m dto.Metric
+	if err := a.refused.Write(&m); err != nil || m.Counter.GetValue() != 1 {
+		t.Errorf("%v packs refused are counted, %v", m.Counter.GetValue(), err)
+	}
+}

@@ -1,0 +1,104 @@
+package packs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// mostDeaths is after how many deaths in a row while it admitted a version a node
+// takes it no more by itself. One may have another reason, as a restart in the
+// midst of a push.
+const mostDeaths = 2
+
+// markers are files in the node's directory, one for each version whose admission
+// has begun and not ended: what the process did not live to take away, it died of,
+// or died in. Without them a pack that kills the process would kill it at each
+// restart.
+type markers struct{ dir string }
+
+// marker is what the file of a version says.
+type marker struct {
+	Deaths   int       `json:"deaths"`             // of the process, while it admitted the version; the admission under way counts
+	Last     time.Time `json:"last"`               // when the last of these began
+	Released time.Time `json:"released,omitempty"` // the last release that let the version be tried
+}
+
+func (m markers) file(v cluster.Version) string { return filepath.Join(m.dir, v.Sum) }
+
+// read returns a version's marker; the zero one if there is none. What cannot be
+// read counts for one death.
+func (m markers) read(v cluster.Version) (k marker) {
+	b, err := os.ReadFile(m.file(v))
+	if errors.Is(err, os.ErrNotExist) {
+		return k
+	}
+	if err != nil || json.Unmarshal(b, &k) != nil {
+		return marker{Deaths: 1}
+	}
+	return k
+}
+
+// begin notes, and has on the disk, that the admission of a version begins.
+func (m markers) begin(v cluster.Version, k marker) error {
+	k.Deaths, k.Last = k.Deaths+1, time.Now().UTC().Truncate(time.Second)
+	b, err := json.Marshal(k)
+	if err == nil {
+		err = os.MkdirAll(m.dir, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(m.dir, "new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), m.file(v))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(m.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// end takes a version's marker away.
+func (m markers) end(v cluster.Version) error {
+	err := os.Remove(m.file(v))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// keep takes away the markers of versions that are not among these, and what a
+// death left of a marker.
+func (m markers) keep(there []cluster.Version) {
+	files, _ := os.ReadDir(m.dir) // none, mostly
+	sums := map[string]bool{}
+	for _, v := range there {
+		sums[v.Sum] = true
+	}
+	for _, f := range files {
+		if !sums[f.Name()] {
+			_ = os.Remove(filepath.Join(m.dir, f.Name()))
+		}
+	}
+}
+
+// deadly is the refusal of a version of which the node died.
+func (k marker) deadly(node millrace.NodeID, v cluster.Version) error {
+	return fmt.Errorf("%s died %d times in a row while it admitted it, the last time after %s, and does not try again by itself: its log, or the machine's, says what killed it; drop the version and push one that takes less, or have it tried again with millrace model release %s %s",
+		node, k.Deaths, k.Last.Format(time.RFC3339), v.Name, v.Version)
+}

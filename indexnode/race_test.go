@@ -1,5 +1,0 @@
-//go:build race
-
-package indexnode
-
-func init() { raceEnabled = true }

@@ -1,0 +1,145 @@
+// Package warm has replicas know what is hot elsewhere before they are announced:
+// a node asks the others, and tells them.
+package warm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/indexnode/lookup"
+	"github.com/millrace/millrace/indexnode/panics"
+	"github.com/millrace/millrace/indexnode/replica"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/rpcerr"
+)
+
+// maxHotBytes bounds the names of hot timelines that a node tells at once: some
+// 350,000, about as many as another reads in its time.
+const maxHotBytes = 8 << 20
+
+// Config is what is warmed with. All of it is required.
+type Config struct {
+	Node     millrace.NodeID
+	Cache    *cache.Cache
+	Replicas *replica.Replicas
+	Lookup   *lookup.Lookup
+	Memory   *memory.Budget // of questions
+	Peers    []grpc.DialOption
+	// Newest returns the newest question that was answered.
+	Newest func() *nodev1.QueryRequest
+	Panics *panics.Teller
+	Log    *slog.Logger
+}
+
+// Server tells other nodes what is hot.
+type Server struct {
+	cfg     Config
+	telling chan struct{} // holds one while another node is told what is hot
+}
+
+// New returns a server.
+func New(c Config) *Server { return &Server{cfg: c, telling: make(chan struct{}, 1)} }
+
+// Hot implements nodev1.NodeServiceServer. One is answered at a time: each goes
+// through the names of the whole cache.
+func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.HotResponse, err error) {
+	defer func() {
+		n.cfg.Panics.Tell(err)
+		err = rpcerr.Status(err)
+	}()
+	defer panics.Contain(&err)
+	var wanted cluster.Set
+	for _, p := range req.Partitions {
+		if p < 0 || p >= partition.Count {
+			return nil, invalid("partitions", fmt.Sprintf("%d is no partition", p), fmt.Sprintf("name partitions from 0 to %d", partition.Count-1))
+		}
+		wanted.Add(millrace.Partition(p))
+	}
+	room := int64(maxHotBytes)
+	if req.MaxBytes > 0 {
+		room = min(room, req.MaxBytes)
+	}
+	loan := n.cfg.Memory.Borrow()
+	defer loan.Return()
+	if err := loan.More(2 * room); err != nil { // here, and as it is written
+		return nil, err
+	}
+	select {
+	case n.telling <- struct{}{}:
+		defer func() { <-n.telling }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return n.hot(ctx, wanted, room)
+}
+
+// hot returns what is hot of partitions, in so many bytes of names.
+func (n *Server) hot(ctx context.Context, wanted cluster.Set, room int64) (*nodev1.HotResponse, error) {
+	resp := new(nodev1.HotResponse)
+	inside := func(entity []byte) bool { return wanted.Has(partition.OfBytes(entity)) }
+	for h := range n.cfg.Cache.Hot(inside) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		runs := map[millrace.ContentType]*nodev1.HotTimelines{}
+		for _, t := range h.Keys {
+			if room -= int64(partition.EntityHead + len(t.Entity)); room < 0 {
+				return resp, nil
+			}
+			run := runs[t.Type]
+			if run == nil {
+				run = &nodev1.HotTimelines{Type: string(t.Type), Empty: h.Empty}
+				runs[t.Type] = run
+				resp.Timelines = append(resp.Timelines, run)
+			}
+			run.Entities = partition.AppendEntity(run.Entities, partition.Of(t.Entity), t.Entity)
+		}
+	}
+	return resp, nil
+}
+
+// hotKey is a timeline that another node says is hot.
+type hotKey struct {
+	partition millrace.Partition
+	millrace.Timeline
+}
+
+// readHot appends the keys of a run to dst, or says why it is not what was
+// asked for.
+func readHot(dst []hotKey, run *nodev1.HotTimelines, asked cluster.Set) ([]hotKey, error) {
+	t := millrace.ContentType(run.GetType())
+	if len(t) > millrace.MaxTypeBytes || t != cache.Objects && strings.Contains(string(t), string(cache.Objects)) {
+		return dst, fmt.Errorf("%.70q is no content type", t)
+	}
+	for b := run.GetEntities(); len(b) > 0; {
+		if len(b) < partition.EntityHead {
+			return dst, errors.New("a name is cut off")
+		}
+		p, size := millrace.Partition(binary.LittleEndian.Uint16(b)), int(binary.LittleEndian.Uint16(b[2:]))
+		if b = b[partition.EntityHead:]; size > len(b) || size > millrace.MaxEntityBytes {
+			return dst, errors.New("a name is cut off, or too long")
+		}
+		e := millrace.Entity(b[:size])
+		if b = b[size:]; p >= partition.Count || !asked.Has(p) || partition.Of(e) != p {
+			return dst, fmt.Errorf("%.70q is not of a partition that was asked for", e)
+		}
+		dst = append(dst, hotKey{p, millrace.Timeline{Entity: e, Type: t}})
+	}
+	return dst, nil
+}
+
+func invalid(field, detail, wayOut string) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+}

@@ -1,0 +1,326 @@
+package warm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/cache"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/grpctune"
+	"github.com/millrace/millrace/internal/nodewire"
+)
+
+const (
+	// warmFor is how long a replica waits to be warm, at most.
+	warmFor = 10 * time.Second
+	// warmPeers is how many of a partition's other replicas are asked, one
+	// after another, as long as none answers, and askFor how long each has.
+	warmPeers = 2
+	askFor    = warmFor / 4
+	// warmGather is the pause in which partitions that catch up together come
+	// together.
+	warmGather = 20 * time.Millisecond
+	// warmSlice is how long timelines are read before questions go first.
+	warmSlice = time.Millisecond
+)
+
+// Warmer fills the cache for replicas that are about to be announced. It asks a
+// peer that serves the partition what its questions find in its cache, and
+// reads that from the store of this node. Nothing but warmth depends on it: a
+// peer that is away, does not know the question, is slow or tells what cannot
+// be leaves the replica colder, and it is announced all the same.
+type Warmer struct {
+	node    *Server
+	maps    func() *cluster.Map
+	dial    func(cluster.Node) (hotPeer, error)
+	within  time.Duration // warmFor, but in tests
+	woken   chan struct{} // holds one token when partitions wait
+	reading chan struct{} // holds a token for each goroutine that reads
+
+	mu struct {
+		sync.Mutex
+		of map[millrace.Partition]*warming
+	}
+}
+
+// warming is one partition's, from when it is first waited for.
+type warming struct {
+	until      time.Time
+	told, read atomic.Int64 // timelines
+	begun      bool         // these two under Warmer.mu
+	over       bool
+}
+
+// hotPeer is a node that is asked what is hot.
+type hotPeer interface {
+	Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.HotResponse, error)
+	Close() error
+}
+
+// Warmer returns what warms replicas, by the peers that the map names.
+func (n *Server) Warmer(maps func() *cluster.Map) *Warmer {
+	w := &Warmer{node: n, maps: maps, dial: n.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	w.mu.of = map[millrace.Partition]*warming{}
+	return w
+}
+
+// grpcPeer is a node behind gRPC.
+type grpcPeer struct {
+	*grpc.ClientConn
+	rpc nodev1.NodeServiceClient
+}
+
+func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.HotResponse, error) {
+	return p.rpc.Hot(ctx, req)
+}
+
+func (n *Server) dialPeer(to cluster.Node) (hotPeer, error) {
+	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.cfg.Peers...),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
+	if err != nil {
+		return nil, fmt.Errorf("node %s at %s: %w", to.ID, to.Addr, err)
+	}
+	return &grpcPeer{conn, nodev1.NewNodeServiceClient(conn)}, nil
+}
+
+// Warm implements replica.Warmer. Where no peer serves the partition there is
+// nothing to wait for.
+func (w *Warmer) Warm(p millrace.Partition) (warm bool, progress string) {
+	peers := w.peers(p)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := w.mu.of[p]
+	switch {
+	case one == nil && len(peers) == 0:
+		return true, ""
+	case one == nil:
+		w.mu.of[p] = &warming{until: time.Now().Add(w.within)}
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
+		return false, fmt.Sprintf("node %s is asked what is hot", peers[0].ID)
+	case one.over || !time.Now().Before(one.until):
+		one.over = true
+		delete(w.mu.of, p)
+		return true, ""
+	}
+	return false, fmt.Sprintf("%d of %d timelines that are hot elsewhere are in the cache", one.read.Load(), one.told.Load())
+}
+
+// Cool implements replica.Warmer.
+func (w *Warmer) Cool(p millrace.Partition) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if one := w.mu.of[p]; one != nil {
+		one.over = true
+		delete(w.mu.of, p)
+	}
+}
+
+// peers returns the other nodes that serve a partition, those that are not
+// behind first. Which one is the first differs by partition.
+func (w *Warmer) peers(p millrace.Partition) (peers []cluster.Node) {
+	m := w.maps()
+	behind := map[millrace.NodeID]int{}
+	for _, id := range m.Replicas(p) {
+		ready, lag := m.Ready(id), m.Lag(id)
+		if n, known := m.Node(id); known && id != w.node.cfg.Node && m.Alive(id) && ready.Has(p) {
+			peers = append(peers, n)
+			if lag.Behind.Has(p) {
+				behind[id] = 1
+			}
+		}
+	}
+	slices.SortFunc(peers, func(a, b cluster.Node) int { return cmp.Compare(a.ID, b.ID) })
+	if n := len(peers); n > 1 {
+		peers = append(peers[int(p)%n:], peers[:int(p)%n]...)
+	}
+	slices.SortStableFunc(peers, func(a, b cluster.Node) int { return cmp.Compare(behind[a.ID], behind[b.ID]) })
+	return peers
+}
+
+// Run warms what waits until ctx is done.
+func (w *Warmer) Run(ctx context.Context) error {
+	var rounds sync.WaitGroup
+	defer rounds.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.woken:
+		}
+		if err := pause(ctx, warmGather); err != nil {
+			return err
+		}
+		if waiting := w.take(); len(waiting) > 0 {
+			r := &round{w, waiting, w.node.cfg.Cache.Warm()}
+			rounds.Go(func() { r.warm(ctx) })
+		}
+	}
+}
+
+// take returns the partitions of which the warming has not begun.
+func (w *Warmer) take() map[millrace.Partition]*warming {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waiting := map[millrace.Partition]*warming{}
+	for p, one := range w.mu.of {
+		if !one.begun {
+			one.begun = true
+			waiting[p] = one
+		}
+	}
+	return waiting
+}
+
+// round is partitions that came together.
+type round struct {
+	*Warmer
+	of   map[millrace.Partition]*warming
+	room *cache.Warming
+}
+
+// warm warms the partitions. Each that is done is announced; so are all others
+// when the time is over.
+func (r *round) warm(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.within)
+	defer cancel()
+	var set cluster.Set
+	for p := range r.of {
+		set.Add(p)
+	}
+	r.ask(ctx, set, 0)
+}
+
+// ask has the peers of partitions asked, each for all that it serves. Where
+// one tells nothing the next is.
+func (r *round) ask(ctx context.Context, set cluster.Set, try int) {
+	var asks sync.WaitGroup
+	for peer, some := range r.byPeer(set, try) {
+		set = set.Minus(some)
+		asks.Go(func() {
+			if err := r.askOne(ctx, peer, some); err != nil {
+				r.node.cfg.Log.Info("a peer did not tell what is hot", "peer", peer.ID, "partitions", some.Len(), "err", err)
+				r.ask(ctx, some, try+1)
+			}
+			r.end(some)
+		})
+	}
+	r.end(set) // nobody is left to ask
+	asks.Wait()
+}
+
+// byPeer returns which node is asked at a try for which partitions.
+func (r *round) byPeer(set cluster.Set, try int) map[cluster.Node]cluster.Set {
+	all := map[cluster.Node]cluster.Set{}
+	for p := range set.All() {
+		if peers := r.peers(p); try < min(len(peers), warmPeers) {
+			of := all[peers[try]]
+			of.Add(p)
+			all[peers[try]] = of
+		}
+	}
+	return all
+}
+
+// end says that partitions need not be waited for.
+func (r *round) end(set cluster.Set) {
+	r.mu.Lock()
+	for p := range set.All() {
+		r.of[p].over = true
+	}
+	r.mu.Unlock()
+	r.node.cfg.Replicas.Wake()
+}
+
+// waits reports whether a partition is still waited for.
+func (r *round) waits(p millrace.Partition) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.of[p].over
+}
+
+// askOne asks a node what of a set is hot, and reads it. What it tells is
+// not believed beyond that it costs reads of the partitions asked for.
+func (r *round) askOne(ctx context.Context, peer cluster.Node, set cluster.Set) error {
+	conn, err := r.dial(peer)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	req := &nodev1.HotRequest{MaxBytes: maxHotBytes}
+	for p := range set.All() {
+		req.Partitions = append(req.Partitions, int32(p))
+	}
+	asked, cancel := context.WithTimeout(ctx, min(askFor, r.within))
+	defer cancel()
+	resp, err := conn.Hot(asked, req)
+	if err != nil {
+		return err
+	}
+	runs := make([][]hotKey, len(resp.Timelines))
+	for i, run := range resp.Timelines {
+		if runs[i], err = readHot(nil, run, set); err != nil {
+			return err
+		}
+		for _, k := range runs[i] {
+			r.of[k.partition].told.Add(1)
+		}
+	}
+	for i, keys := range runs {
+		run := resp.Timelines[i]
+		for len(keys) > 0 && ctx.Err() == nil && !r.room.Full(millrace.ContentType(run.Type), run.Empty) {
+			keys = r.slice(ctx, keys)
+		}
+	}
+	return nil
+}
+
+// slice brings the first of some timelines into the cache, and returns the
+// others. While questions are asked it rests as long as it works.
+func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
+	select {
+	case r.reading <- struct{}{}:
+	case <-ctx.Done():
+		return keys
+	}
+	n := r.node
+	last, began := n.cfg.Newest(), time.Now()
+	read := n.cfg.Lookup.Warming(r.room)
+	for len(keys) > 0 && time.Since(began) < warmSlice {
+		k := keys[0]
+		keys = keys[1:]
+		if r.waits(k.partition) && read.Warm(k.partition, k.Timeline) {
+			r.of[k.partition].read.Add(1)
+		}
+	}
+	read.Release()
+	<-r.reading
+	if n.cfg.Newest() != last {
+		_ = pause(ctx, time.Since(began)) // whoever calls looks at ctx
+	}
+	return keys
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

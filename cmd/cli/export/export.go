@@ -46,6 +46,8 @@ type exporting struct {
 	answers, items, none int             // that were written, and answers that showed nothing
 	did                  int64           // outcomes that were written
 	others               int             // entries of the topic that are no exposures
+	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
+	closed               []error         // batches of outcomes
 	has                  map[string]bool // experiments of the answers of that time
 }
 
@@ -130,6 +132,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	e.hidden = append(e.hidden, span.Hidden())
 	w := e.stdout
 	if e.out != "-" {
 		var f *os.File // and err is what this function returns, which says whether the file stays
@@ -204,8 +207,13 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 		return nil, nil, err
 	}
 	ledger, bad, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
-	if err := did.Read(ctx, func(value []byte) error {
+	e.hidden = append(e.hidden, did.Hidden())
+	if err := did.Read(ctx, func(value []byte, closed error) error {
 		e.saying("outcomes", did)
+		if closed != nil {
+			e.closed = append(e.closed, closed)
+			return nil
+		}
 		seen.Add(known, value)
 		o, err := outcome.Decode(known, value, e.answer)
 		if err != nil {
@@ -284,7 +292,15 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	}
 	fmt.Fprintf(w, "%d items of %d answers are in %s%s; %d answers showed nothing\n", e.items, e.answers, where, with, e.none)
 	if e.others > 0 {
-		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", e.others, e.topic)
+		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", e.others, e.topic)
+	}
+	for _, closed := range e.closed {
+		fmt.Fprintf(w, "entries of %s are not in it: %v\n", e.outcomes, closed)
+	}
+	for _, h := range e.hidden {
+		if h != nil {
+			fmt.Fprintf(w, "NOT ALL: %d entries of %s are not in it: %v\n", h.Entries, h.Topic, h)
+		}
 	}
 	if r != nil {
 		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)

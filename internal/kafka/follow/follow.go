@@ -296,13 +296,18 @@ func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromSta
 		if ctx.Err() != nil {
 			return nil
 		}
-		for _, e := range fetches.Errors() {
-			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, e.Err)
+		over, err := kafka.StepOver(cl, fetches)
+		if err != nil {
+			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, err)
 		}
 		for r := range fetches.RecordsAll() {
 			if !f.deliver(ctx, r) {
 				return nil
 			}
+		}
+		for _, c := range over {
+			f.warn("what a topic has is passed over", "topic", f.cfg.Topic, "why", c)
+			f.advance(id, c.Next)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
@@ -139,6 +140,29 @@ func TestSchemaLogPassesOverADecompressionBomb(t *testing.T) {
 	if n := len(registry.Snapshot().All()); n != 2 {
 		t.Errorf("%d schemas are known, want both", n)
 	}
+}
+
+// A schema that a transaction hides is not said to be known: who waits for all there is
+// is told what hides it.
+func TestSchemaLogTellsWhatATransactionHides(t *testing.T) {
+	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
+	l, registry := openLog(t, k)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
+	until(t, l, "read to its end", func() bool { return l.Fault() == nil })
+	end := kafkatest.Begin(t, k, k.Topics.Schemas, map[int32][]byte{0: []byte("no schema")})
+	const hides = "schemas/0 from offset 1 on, where a transaction is open"
+	until(t, l, "told what is hidden", func() bool { return l.Fault() != nil && strings.Contains(l.Fault().Error(), hides) })
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := l.Publish(short, schemas.Activity()); err == nil || !strings.Contains(err.Error(), hides) {
+		t.Errorf("published: %v", err)
+	}
+	end(kgo.TryAbort)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Activity()))
+	if n := len(registry.Snapshot().All()); n != 2 {
+		t.Errorf("%d schemas are known, want both", n)
+	}
+	until(t, l, "well again", func() bool { return l.Fault() == nil })
 }
 
 // until waits for what moves with a schema log.

@@ -103,6 +103,10 @@ func (r *Reach) Look(now Ends, from map[int32]int64, recent time.Duration) (time
 	}
 	was := r.mark
 	for p, end := range was.All {
+		if end > now.All[p] { // the log has been cut
+			was = Ends{}
+			break
+		}
 		if max(now.Stable[p], from[p]) < end {
 			hidden.Since = was.At
 			return time.Time{}, hidden

@@ -98,6 +98,7 @@ func TestReach(t *testing.T) {
 		{"one that ends", [][2]int64{{5, 5}, {5, 7}, {5, 9}, {9, 9}}, []int{0, -1, -1, 3}},
 		{"one after the other", [][2]int64{{5, 7}, {7, 9}, {9, 11}, {11, 13}}, []int{-1, 0, 1, 2}},
 		{"one that lasts, and then another", [][2]int64{{5, 7}, {5, 9}, {5, 9}, {9, 11}, {11, 13}}, []int{-1, -1, -1, -1, 3}},
+		{"a log that is cut, or another", [][2]int64{{5, 9}, {4, 6}, {7, 8}}, []int{-1, -1, 1}},
 		{"what was there before the time of interest", [][2]int64{{1, 2}, {1, 3}}, []int{0, 1}},
 	} {
 		var r kafka.Reach

@@ -67,7 +67,9 @@ action (click, like, hide), time when. If a field, answer_id unless
 --answer-field names another, holds the receipt's answer_id, the outcome belongs
 to that answer. Any other belongs to the latest answer that showed the viewer the
 record, at most --window before. An outcome that comes twice under its id counts
-once. Clocks may differ by a minute.`,
+once. Clocks may differ by a minute.
+
+NOT ALL says that an open transaction in a topic hides entries, which are missing.`,
 		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
   millrace export exposures --experiment fresher --to ndjson --out - | jq .`,
 		Args: cobra.NoArgs,

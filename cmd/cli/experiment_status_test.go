@@ -164,6 +164,8 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 	of := kafkatest.Cluster{Brokers: kafka.At(k.Addr())}
 	kafkatest.Bomb(t, of, "exposures", 0)
 	kafkatest.Bomb(t, of, "clicks", 0)
+	s.Check(kafka.EnsureContentTopic(t.Context(), of.Brokers, "taps", 1, nil))
+	kafkatest.Bomb(t, of, "taps", 0)
 	kafkatest.Begin(t, of, "exposures", map[int32][]byte{0: []byte("shown")})
 	kafkatest.Begin(t, of, "clicks", map[int32][]byte{0: []byte("clicked")})
 	const open = ", where a transaction is open"
@@ -176,7 +178,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 			fmt.Sprintf(hides, "compared"), "NO OUTCOMES, or not all: kafka: not read yet: clicks/0 from offset ", open,
 			"\n3 entries of exposures are no exposures", "\n2 entries of clicks are no outcomes",
 		}},
-		{[]string{"export", "exposures", "--to", "ndjson", "--out", filepath.Join(t.TempDir(), "rows")}, []string{fmt.Sprintf(hides, "in it"), open, "\n3 entries of exposures are no exposures"}},
+		{[]string{"export", "exposures", "--outcomes", "taps", "--to", "ndjson", "--out", filepath.Join(t.TempDir(), "rows")}, []string{fmt.Sprintf(hides, "in it"), open, "\n3 entries of exposures are no exposures", "\n1 entries of taps are no outcomes, and are not counted; the first: kafka: the batch of taps/0 from offset 0 to 0 is of more than "}},
 		{[]string{"feed", "shadows", "home"}, []string{fmt.Sprintf(hides, "in the report"), open}},
 	} {
 		var told strings.Builder

@@ -47,7 +47,7 @@ type exporting struct {
 	did                  int64           // outcomes that were written
 	others               int             // entries of the topic that are no exposures
 	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
-	closed               []error         // batches of outcomes
+	closed               outcome.Faults  // batches of outcomes that cannot be opened
 	has                  map[string]bool // experiments of the answers of that time
 }
 
@@ -213,7 +213,7 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	if err := did.Read(ctx, func(value []byte, closed error) error {
 		e.saying("outcomes", did)
 		if closed != nil {
-			e.closed = append(e.closed, closed)
+			e.closed.Add(closed)
 			return nil
 		}
 		seen.Add(known, value)
@@ -296,8 +296,8 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	if e.others > 0 {
 		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", e.others, e.topic)
 	}
-	for _, closed := range e.closed {
-		fmt.Fprintf(w, "entries of %s are not in it: %v\n", e.outcomes, closed)
+	if e.closed.N > 0 {
+		fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", e.closed.N, e.outcomes, e.closed.First)
 	}
 	for _, h := range e.hidden {
 		if h != nil {

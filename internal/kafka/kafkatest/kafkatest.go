@@ -132,16 +132,16 @@ func FreePort(t *testing.T) (port int, addr string) {
 	return port, l.Addr().String()
 }
 
-// Write writes an entry.
+// Write writes an entry. Entries have a key, as compacted topics want.
 func Write(t *testing.T, k Cluster, topic string, partition int32, value string) {
 	t.Helper()
-	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Value: []byte(value)})
+	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: []byte(value)})
 }
 
 // Bomb writes an entry that is small until it is decompressed, and then too large.
 func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
 	t.Helper()
-	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Value: make([]byte, kafka.MaxBatchBytes+1)},
+	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: make([]byte, kafka.MaxBatchBytes+1)},
 		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 }
 
@@ -163,7 +163,7 @@ func Begin(t *testing.T, k Cluster, topic string, values map[int32][]byte) (end 
 	t.Cleanup(cl.Close)
 	Must(t, cl.BeginTransaction())
 	for p, value := range values {
-		Must(t, cl.ProduceSync(Deadline(t), &kgo.Record{Topic: topic, Partition: p, Value: value}).FirstErr())
+		Must(t, cl.ProduceSync(Deadline(t), &kgo.Record{Topic: topic, Partition: p, Key: []byte("key"), Value: value}).FirstErr())
 	}
 	return func(commit kgo.TransactionEndTry) {
 		t.Helper()

@@ -26,6 +26,8 @@ func TestOnRealKafka(t *testing.T) {
 		"schemas": testSchemaLog,
 		"again":   testSchemasAgain,
 		"refuse":  testRefuse,
+		"hides":   testHides,
+		"over":    testPassesOver,
 	})
 }
 
@@ -129,8 +131,10 @@ func TestDecompressionBombStopsItsPartition(t *testing.T) {
 
 // One in the topic of schemas is passed over: what is behind it is learned, by who has
 // read so far and by who begins.
-func TestSchemaLogPassesOverADecompressionBomb(t *testing.T) {
-	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
+func TestSchemaLogPassesOverADecompressionBomb(t *testing.T) { testPassesOver(t, kafkatest.Fake(t)) }
+
+func testPassesOver(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
 	l, _ := openLog(t, k)
 	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
 	kafkatest.Bomb(t, k, k.Topics.Schemas, 0)
@@ -144,13 +148,15 @@ func TestSchemaLogPassesOverADecompressionBomb(t *testing.T) {
 
 // A schema that a transaction hides is not said to be known: who waits for all there is
 // is told what hides it.
-func TestSchemaLogTellsWhatATransactionHides(t *testing.T) {
-	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
+func TestSchemaLogTellsWhatATransactionHides(t *testing.T) { testHides(t, kafkatest.Fake(t)) }
+
+func testHides(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
 	l, registry := openLog(t, k)
 	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
 	until(t, l, "read to its end", func() bool { return l.Fault() == nil })
 	end := kafkatest.Begin(t, k, k.Topics.Schemas, map[int32][]byte{0: []byte("no schema")})
-	const hides = "schemas/0 from offset 1 on, where a transaction is open"
+	hides := k.Topics.Schemas + "/0 from offset 1 on, where a transaction is open"
 	until(t, l, "told what is hidden", func() bool { return l.Fault() != nil && strings.Contains(l.Fault().Error(), hides) })
 	short, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -43,7 +43,7 @@ func (a *acts) reads(err error) {
 		a.unread = err.Error()
 		return
 	}
-	a.whole, a.unread = time.Now(), ""
+	a.whole, a.unread = a.read.Whole(), ""
 }
 
 func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }

@@ -19,6 +19,7 @@ type actsAt millrace.Time
 
 func (a actsAt) Newest() millrace.Time                        { return millrace.Time(a) }
 func (actsAt) Read(context.Context, func(*outcome.Act)) error { return nil }
+func (actsAt) Whole() time.Time                               { return time.Now() }
 
 // Guards on what viewers do are blind once outcomes have not been read for a while, or
 // none has come for long while answers did; others never are.
@@ -68,6 +69,7 @@ type kafkaAt struct {
 }
 
 func (k *kafkaAt) Newest() millrace.Time { return 1 }
+func (k *kafkaAt) Whole() time.Time      { return time.Now() }
 func (k *kafkaAt) Read(context.Context, func(*outcome.Act)) error {
 	if time.Now().Before(k.back) {
 		time.Sleep(10 * time.Second)

@@ -31,6 +31,8 @@ type Acts interface {
 	// Newest returns when the newest outcome was that has been read, of whatever
 	// answer; 0: none was.
 	Newest() millrace.Time
+	// Whole returns as of when all that viewers did has been read.
+	Whole() time.Time
 }
 
 // Leans knows the feeds and models that experiments lean on.

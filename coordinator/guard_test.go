@@ -37,14 +37,14 @@ type shownLog struct {
 
 // Whole implements [coordinator.Exposures]: what is added has been taken, or is in
 // a moment.
-func (l *shownLog) Whole(context.Context) error {
+func (l *shownLog) Whole(context.Context) (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	anew := l.anew
 	if l.anew = nil; anew != nil {
-		return anew
+		return time.Time{}, anew
 	}
-	return l.away
+	return time.Now(), l.away
 }
 
 // becomes makes it another log, which it says once.
@@ -178,6 +178,9 @@ func (l *actLog) Newest() millrace.Time {
 	}
 	return newest
 }
+
+// Whole implements [coordinator.Acts].
+func (l *actLog) Whole() time.Time { return time.Now() }
 
 // click lets a viewer click now on what they were shown then.
 func (l *actLog) click(variant string, viewer int, shown time.Time) {

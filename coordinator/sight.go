@@ -15,10 +15,11 @@ type Exposures interface {
 	// Follow hands over what was shown from a time on, until ctx ends, one after
 	// the other.
 	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
-	// Whole waits until the Follow that runs has handed over all that the log has
-	// when it is called. The error says why it cannot, or has not when ctx ends; it is
-	// an [exposure.ErrAnew] once after the log became another one.
-	Whole(ctx context.Context) error
+	// Whole waits until the Follow that runs has handed over all that can be read of
+	// what the log has when it is called, and returns as of when that is all: a moment
+	// ago. The error says why it cannot, or has not when ctx ends; it is an
+	// [exposure.ErrAnew] once after the log became another one.
+	Whole(ctx context.Context) (time.Time, error)
 }
 
 const (
@@ -45,14 +46,14 @@ type sight struct {
 func (s *sight) look(ctx context.Context, log Exposures) {
 	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
 	defer cancel()
-	err := log.Whole(ctx)
+	whole, err := log.Whole(ctx)
 	now := time.Now()
 	s.cut = s.cut || errors.Is(err, exposure.ErrAnew)
 	if err == nil {
 		if s.cut || s.fault != nil && now.Sub(s.whole) > breaks {
 			s.since = now
 		}
-		s.whole, s.cut = now, false
+		s.whole, s.cut = whole, false
 	}
 	s.fault = err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/exposures"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/schemas"
@@ -152,10 +154,47 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\n3 answers are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nit runs since ", " ago, and no coordinator has looked at it since; one does within 30s\n",
 		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
-		"\n2 entries of exposures are no exposures that this version reads, or of a time that has not come\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
+		"\n2 entries of exposures are no exposures that this version reads, of a time that has not come, or too large to open\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not say %q:\n%s", want, out)
+		}
+	}
+
+	of := kafkatest.Cluster{Brokers: kafka.At(k.Addr())}
+	kafkatest.Bomb(t, of, "exposures", 0)
+	kafkatest.Bomb(t, of, "clicks", 0)
+	s.Check(kafka.EnsureContentTopic(t.Context(), of.Brokers, "taps", 1, nil))
+	kafkatest.Bomb(t, of, "taps", 0)
+	kafkatest.Begin(t, of, "exposures", map[int32][]byte{0: []byte("shown")})
+	kafkatest.Begin(t, of, "clicks", map[int32][]byte{0: []byte("clicked")})
+	const open = ", where a transaction is open"
+	hides := "NOT ALL: 1 entries of exposures are not %s: kafka: not read yet: exposures/0 from offset "
+	for _, c := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{"experiment", "status", "fresher", "--etcd", s.Etcd[0], "--cluster", s.Name}, []string{
+			fmt.Sprintf(hides, "compared"), "NO OUTCOMES, or not all: kafka: not read yet: clicks/0 from offset ", open,
+			"\n3 entries of exposures are no exposures", "\n2 entries of clicks are no outcomes",
+		}},
+		{[]string{"export", "exposures", "--outcomes", "taps", "--to", "ndjson", "--out", filepath.Join(t.TempDir(), "rows")}, []string{fmt.Sprintf(hides, "in it"), open, "\n3 entries of exposures are no exposures", "\n1 entries of taps are no outcomes, and are not counted; the first: kafka: the batch of taps/0 from offset 0 to 0 is of more than "}},
+		{[]string{"feed", "shadows", "home"}, []string{fmt.Sprintf(hides, "in the report"), open}},
+	} {
+		var told strings.Builder
+		run := root()
+		run.SetArgs(append(c.args, "--brokers", k.Addr()))
+		run.SetOut(&told)
+		run.SetErr(&told)
+		err := run.ExecuteContext(s.Context())
+		out := told.String()
+		if err != nil && c.args[0] != "feed" { // which has no answer
+			t.Errorf("%v: %v", c.args, err)
+		}
+		for _, want := range c.wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v does not say %q:\n%s", c.args, want, out)
+			}
 		}
 	}
 }

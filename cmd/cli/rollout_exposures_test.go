@@ -248,7 +248,7 @@ func (e *exposingCluster) compare(measured bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	read, twice, others := map[string]bool{}, 0, 0
-	foreign, err := exposures.Read(e.ctx, kafka.At(e.kafka.addr), shownTopic, 0, func(r *exposure.Record) {
+	foreign, _, err := exposures.Read(e.ctx, kafka.At(e.kafka.addr), shownTopic, 0, func(r *exposure.Record) {
 		if read[r.ID] {
 			twice++
 		}

@@ -21,6 +21,7 @@ func TestOnRealKafka(t *testing.T) {
 	kafkatest.OnReal(t, map[string]func(*testing.T, kafkatest.Cluster){
 		"producer":    testProducer,
 		"span":        testTopicSpan,
+		"stepped":     testSteppedOver,
 		"keep":        testTopicsKeep,
 		"consumption": testConsumption,
 		"names": func(t *testing.T, k kafkatest.Cluster) {

@@ -14,13 +14,15 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// TopicSpan is what a topic has from a time on, up to where it ended when the
-// span was opened. Each reading takes the same records.
+// TopicSpan is what a topic has from a time on, up to where committed reads ended when
+// the span was opened. Each reading takes the same records.
 type TopicSpan struct {
 	brokers  Brokers
 	topic    string
 	id       kadm.TopicID
 	from, to map[int32]int64 // of the partitions that have something
+	ends     Ends
+	starts   map[int32]int64 // of all partitions
 	size     int64
 	passed   atomic.Int64
 }
@@ -69,10 +71,7 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	if err != nil {
 		return nil, failed(err)
 	}
-	ends, err := adm.ListCommittedOffsets(ctx, topic) // nothing that is in a transaction that is open
-	if err == nil {
-		err = ends.Error()
-	}
+	ends, err := ListEnds(ctx, adm, topic)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -80,14 +79,24 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	if err != nil {
 		return nil, failed(err)
 	}
-	s := &TopicSpan{brokers: brokers, topic: topic, id: all[topic].ID, from: map[int32]int64{}, to: map[int32]int64{}}
-	ends.Each(func(end kadm.ListedOffset) {
-		if start, ok := starts.Lookup(topic, end.Partition); ok && start.Offset < end.Offset {
-			s.from[end.Partition], s.to[end.Partition] = start.Offset, end.Offset
-			s.size += end.Offset - start.Offset
+	s := &TopicSpan{brokers: brokers, topic: topic, id: all[topic].ID, from: map[int32]int64{}, to: map[int32]int64{}, ends: ends, starts: map[int32]int64{}}
+	starts.Each(func(o kadm.ListedOffset) { s.starts[o.Partition] = o.Offset })
+	for p, end := range ends.Stable {
+		if start, ok := s.starts[p]; ok && start < end {
+			s.from[p], s.to[p] = start, end
+			s.size += end - start
 		}
-	})
+	}
 	return s, nil
+}
+
+// Hidden returns what the topic had from the time on that is not in the span, since a
+// transaction was open; nil: nothing.
+func (s *TopicSpan) Hidden() *Hidden { return s.ends.Hidden(s.starts) }
+
+// Look is a look of a [Reach] at the topic.
+func (s *TopicSpan) Look(r *Reach, recent time.Duration) (time.Time, error) {
+	return r.Look(s.ends, s.starts, recent)
 }
 
 // Ends returns where the partitions end that have something.
@@ -121,8 +130,9 @@ func (s *TopicSpan) Done() float64 {
 }
 
 // Read takes the values of the records, partition by partition in their order,
-// until take fails, with its error. Where none comes for ten seconds that is one.
-func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) error {
+// until take fails, with its error. Where none comes for ten seconds that is one. A
+// batch that cannot be opened is taken as one without a value, and with why.
+func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed error) error) error {
 	s.passed.Store(0)
 	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
 	for p, from := range s.from {
@@ -137,33 +147,47 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte) error) err
 		return err
 	}
 	defer cl.Close()
+	pass := func(p int32, now int64) {
+		was := next[p]
+		now = min(now, s.to[p])
+		s.passed.Add(now - was)
+		if next[p] = now; now == s.to[p] {
+			delete(next, p)
+		}
+	}
 	for len(next) > 0 {
 		poll, cancel := context.WithTimeout(ctx, answersWithin)
 		fetches := cl.PollFetches(poll)
 		late := poll.Err() != nil && ctx.Err() == nil
 		cancel()
-		if err := fetches.Err(); err != nil {
+		over, err := StepOver(cl, fetches)
+		if err != nil {
 			if late {
 				return silence(s.brokers, s.topic, err)
 			}
 			return fmt.Errorf("kafka: read %s: %w", s.topic, err)
 		}
 		for r := range fetches.RecordsAll() {
-			was, open := next[r.Partition]
-			if !open {
+			if _, open := next[r.Partition]; !open {
 				continue
 			}
-			to := s.to[r.Partition]
-			if r.Offset < to && !r.Attrs.IsControl() {
-				if err := take(r.Value); err != nil {
+			if r.Offset < s.to[r.Partition] && !r.Attrs.IsControl() {
+				if err := take(r.Value, nil); err != nil {
 					return err
 				}
 			}
-			now := min(r.Offset+1, to)
-			s.passed.Add(now - was)
-			if next[r.Partition] = now; now == to {
-				delete(next, r.Partition)
+			pass(r.Partition, r.Offset+1)
+		}
+		for _, c := range over {
+			if _, open := next[c.Partition]; !open {
+				continue
 			}
+			if c.First < s.to[c.Partition] {
+				if err := take(nil, c); err != nil {
+					return err
+				}
+			}
+			pass(c.Partition, c.Next)
 		}
 	}
 	return nil

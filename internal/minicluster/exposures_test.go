@@ -153,7 +153,7 @@ func testExposures(t *testing.T, kafkaAddr string) {
 	}
 	read := readExposures(ctx, t, c.Kafka, c.prefix+"exposures")
 	again := map[string]bool{}
-	if others, err := exposures.Read(ctx, kafka.At(c.Kafka), c.prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
+	if others, _, err := exposures.Read(ctx, kafka.At(c.Kafka), c.prefix+"exposures", 0, func(r *exposure.Record) { again[r.ID] = true }); err != nil || others > 0 || len(again) != len(read) {
 		t.Errorf("%d others, %d of %d are read: %v", others, len(again), len(read), err)
 	}
 	heldOut, explained, split := 0, 0, map[string]int{}

@@ -157,7 +157,7 @@ func WriteExposures(ctx context.Context, t *testing.T, addr string, records ...*
 	}
 	WaitFor(ctx, t, "the exposures to be written", func() bool {
 		n := 0
-		if _, err := exposures.Read(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
+		if _, _, err := exposures.Read(ctx, kafka.At(addr), "exposures", 0, func(*exposure.Record) { n++ }); err != nil {
 			return false
 		}
 		return n >= len(records)

@@ -46,6 +46,8 @@ type exporting struct {
 	answers, items, none int             // that were written, and answers that showed nothing
 	did                  int64           // outcomes that were written
 	others               int             // entries of the topic that are no exposures
+	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
+	closed               outcome.Faults  // batches of outcomes that cannot be opened
 	has                  map[string]bool // experiments of the answers of that time
 }
 
@@ -65,7 +67,9 @@ action (click, like, hide), time when. If a field, answer_id unless
 --answer-field names another, holds the receipt's answer_id, the outcome belongs
 to that answer. Any other belongs to the latest answer that showed the viewer the
 record, at most --window before. An outcome that comes twice under its id counts
-once. Clocks may differ by a minute.`,
+once. Clocks may differ by a minute.
+
+NOT ALL says that an open transaction in a topic hides entries, which are missing.`,
 		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
   millrace export exposures --experiment fresher --to ndjson --out - | jq .`,
 		Args: cobra.NoArgs,
@@ -130,6 +134,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	e.hidden = append(e.hidden, span.Hidden())
 	w := e.stdout
 	if e.out != "-" {
 		var f *os.File // and err is what this function returns, which says whether the file stays
@@ -204,8 +209,13 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 		return nil, nil, err
 	}
 	ledger, bad, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
-	if err := did.Read(ctx, func(value []byte) error {
+	e.hidden = append(e.hidden, did.Hidden())
+	if err := did.Read(ctx, func(value []byte, closed error) error {
 		e.saying("outcomes", did)
+		if closed != nil {
+			e.closed.Add(closed)
+			return nil
+		}
 		seen.Add(known, value)
 		o, err := outcome.Decode(known, value, e.answer)
 		if err != nil {
@@ -284,7 +294,15 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	}
 	fmt.Fprintf(w, "%d items of %d answers are in %s%s; %d answers showed nothing\n", e.items, e.answers, where, with, e.none)
 	if e.others > 0 {
-		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", e.others, e.topic)
+		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", e.others, e.topic)
+	}
+	if e.closed.N > 0 {
+		fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", e.closed.N, e.outcomes, e.closed.First)
+	}
+	for _, h := range e.hidden {
+		if h != nil {
+			fmt.Fprintf(w, "NOT ALL: %d entries of %s are not in it: %v\n", h.Entries, h.Topic, h)
+		}
 	}
 	if r != nil {
 		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)

@@ -65,7 +65,8 @@ waits for, and how old its evidence is, comes first, out of etcd; NOT WATCHED sa
 that no guard sees what is shown, or what viewers do, and why. Each step that it
 took, with what it was decided by, comes behind the comparison. Last comes a line
 for each shadow of its feeds; "feed shadows" says all of it. A Kafka that does not
-answer for ten seconds ends the command with an error, and what is known is told.`,
+answer for ten seconds ends the command with an error, and what is known is told.
+NOT ALL says that an open transaction in the topic hides answers from it.`,
 		Example: `  millrace experiment status fresher --since 24h`,
 	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
 		return t.status(ctx, output, args[0], &q)
@@ -149,7 +150,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	outdated := compare.NewOutdated(of, placed)
 	tally.CreditDrafts()
-	others, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	others, hidden, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		if r.Time >= own {
 			tally.Add(r)
 			outdated.Add(r)
@@ -181,6 +182,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
 	shown.Outdated = outdated.Says(own)
+	if hidden != nil {
+		shown.Hidden = hidden.Error()
+	}
 	rolled, err := t.rollout(ctx)
 	if err != nil {
 		return err
@@ -202,6 +206,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Outdated != "" {
 			display.Printf(w, "NOT ON EVERY BROKER: %s\n", shown.Outdated)
 		}
+		if hidden != nil {
+			display.Printf(w, "NOT ALL: %d entries of %s are not compared: %v\n", hidden.Entries, q.topic, hidden)
+		}
 		if shown.Unread != "" {
 			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
@@ -216,7 +223,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			}
 		}
 		if others > 0 {
-			display.Printf(w, "%d entries of %s are no exposures that this version reads, or of a time that has not come\n", others, q.topic)
+			display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", others, q.topic)
 		}
 		if strange.N > 0 {
 			display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
@@ -225,7 +232,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}); err != nil {
 		return err
 	}
-	if unread != nil {
+	if _, hides := errors.AsType[*kafka.Hidden](unread); unread != nil && !hides {
 		return fmt.Errorf("the report is without outcomes, or some of them: %w", unread)
 	}
 	return nil
@@ -241,7 +248,8 @@ type statusShown struct {
 	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
 	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
-	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, or of a time that has not come
+	Hidden       string          `json:"exposures_hidden,omitempty"` // which are not compared: a transaction is open
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or too large to open
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -37,6 +37,7 @@ of the feed), how each shadow model ranked the same candidates: which items both
 show, how scores move, the part of each content type, whose items would be shown
 more and whose less, what a candidate costs, and which features items lack: of the
 first items of a ranking on a node, at most 4, shown or not; all else is of the pages.
+NOT ALL says that an open transaction in the topic hides entries, which are missing.
 
 Brokers write it if their configuration has exposures. It has the answers that
 were compared. Those that were sampled and not compared, since the broker had too
@@ -50,7 +51,9 @@ of them first: a model that gives the same scores differs in nothing. The overla
 are of the items as they would be shown.`,
 		Example: `  millrace feed shadows home --since 24h
   millrace feed shadows home -o json --out shadows.json`,
-		RunE: func(c *cobra.Command, args []string) error { return q.run(c.Context(), c.OutOrStdout(), args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return q.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args[0])
+		},
 	}
 	f := c.Flags()
 	f.StringSliceVar(&q.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
@@ -62,24 +65,28 @@ are of the items as they would be shown.`,
 	return c
 }
 
-func (q *shadowsQuery) run(ctx context.Context, w io.Writer, feed string) error {
+func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) error {
 	var from millrace.Time
-	var err error
 	if q.since != "" {
+		var err error
 		if from, err = command.Since(q.since, time.Now()); err != nil {
 			return err
 		}
 	}
 	var tally shadow.Tally
 	feeds, answers := map[string]bool{}, 0
-	if _, err = exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+	_, hidden, err := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
 		feeds[r.Feed] = true
 		if r.Feed == feed {
 			answers++
 			tally.Add(r)
 		}
-	}); err != nil {
+	})
+	if err != nil {
 		return err
+	}
+	if hidden != nil {
+		display.Printf(told, "NOT ALL: %d entries of %s are not in the report: %v\n", hidden.Entries, q.topic, hidden)
 	}
 	if answers == 0 {
 		return command.UnknownAmong("feed", feed, q.topic+" has no answer", feeds)

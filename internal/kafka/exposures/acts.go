@@ -46,7 +46,10 @@ type Acts struct {
 	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
 	seen         outcome.Seen    // schemas of all readings
 	newest       millrace.Time
-	most         int // outcomes that are looked for in one passage over the answers
+	whole        time.Time   // as of when all outcomes have been read; zero: never
+	did, shown   kafka.Reach // of outcomes, and of exposures
+	unshown      error       // answers that are hidden from the reading under way
+	most         int         // outcomes that are looked for in one passage over the answers
 }
 
 // NewActs begins where answers of that time may have outcomes.
@@ -56,12 +59,21 @@ func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}
 // to; 0: none was. One that is said to come later counts as of when it was read.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
+// Whole returns as of when all outcomes have been read; zero: as of no time yet.
+func (a *Acts) Whole() time.Time { return a.whole }
+
+// recentActs is how old what is known of outcomes may be where transactions, one after
+// the other, hide the newest of them.
+const recentActs = time.Minute
+
 // maxActs is [Acts.most], or less of tests.
 const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
 // order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did. Where the topic of outcomes is another one than at the
+// begins where this one did, as it does where answers are hidden ([kafka.Hidden]) that
+// outcomes may belong to. Outcomes that are hidden are that error, too, and come with
+// a later reading. Where the topic of outcomes is another one than at the
 // reading before it fails once, with [exposure.ErrAnew], and then begins with the new
 // topic. Once all are taken it fails, too, where no entry can be
 // one of the actions or has the field: see [outcome.Seen.Lacks].
@@ -75,9 +87,10 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	was := a.id
 	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
-		a.before, a.next = nil, nil
+		a.before, a.next, a.did = nil, nil, kafka.Reach{}
 		return fmt.Errorf("kafka: topic %s %w", a.cfg.Outcomes, exposure.ErrAnew)
 	}
+	a.unshown = nil
 	did.After(a.before)
 	next := maps.Clone(a.next)
 	if next == nil {
@@ -90,7 +103,15 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 			return err
 		}
 	}
+	if a.unshown != nil {
+		return a.unshown
+	}
 	a.before, a.next = a.next, next
+	whole, err := did.Look(&a.did, recentActs)
+	if err != nil {
+		return err
+	}
+	a.whole = whole
 	field := ""
 	if a.cfg.Named {
 		field = a.cfg.AnswerField
@@ -111,7 +132,11 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 			a.cfg.Log.Warn("entries that are no outcomes are not counted", "topic", a.cfg.Outcomes, "entries", a.Faults.N, "first", a.Faults.First)
 		}
 	}()
-	if err := did.Read(ctx, func(value []byte) error {
+	if err := did.Read(ctx, func(value []byte, closed error) error {
+		if closed != nil {
+			a.Faults.Add(closed)
+			return nil
+		}
 		a.seen.Add(known, value)
 		o, err := outcome.Decode(known, value, a.cfg.AnswerField)
 		if err != nil {
@@ -152,6 +177,9 @@ func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*ex
 	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {
 		return err
+	}
+	if _, err := shown.Look(&a.shown, recentActs); err != nil {
+		a.unshown = err
 	}
 	return ledger.Acts(func(offer func(*exposure.Record)) error {
 		_, err := ReadSpan(ctx, shown, func(r *exposure.Record) {

@@ -84,20 +84,21 @@ func Open(brokers kafka.Brokers, topic string, log *slog.Logger) (*exposure.Log,
 
 // Read takes the exposures of a topic from a time on, partition by
 // partition in their order, up to where the topic ends when it is called. It
-// returns how many entries are no exposures.
-func Read(ctx context.Context, brokers kafka.Brokers, topic string, from millrace.Time, take func(*exposure.Record)) (others int, err error) {
+// returns how many entries are no exposures, and what was hidden; nil: nothing.
+func Read(ctx context.Context, brokers kafka.Brokers, topic string, from millrace.Time, take func(*exposure.Record)) (others int, hidden *kafka.Hidden, err error) {
 	s, err := kafka.OpenTopic(ctx, brokers, topic, from)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return ReadSpan(ctx, s, take)
+	others, err = ReadSpan(ctx, s, take)
+	return others, s.Hidden(), err
 }
 
 // ReadSpan takes the exposures of a span, and returns how many entries are
 // none.
 func ReadSpan(ctx context.Context, s *kafka.TopicSpan, take func(*exposure.Record)) (others int, err error) {
-	err = s.Read(ctx, func(value []byte) error {
-		if record, err := decodeExposure(value, time.Now()); err == nil {
+	err = s.Read(ctx, func(value []byte, closed error) error {
+		if record, err := decodeExposure(value, time.Now()); closed == nil && err == nil {
 			take(record)
 		} else {
 			others++
@@ -120,6 +121,7 @@ type Log struct {
 		from  millrace.Time
 		next  map[int32]int64 // what is read next, of the partitions that had something
 		id    kadm.TopicID    // zero: not known yet
+		reach kafka.Reach     // of what committed reads get to
 		again func()          // follows the topic that is now there
 		fault error           // why less than all was read at last; nil: none
 	}
@@ -146,7 +148,7 @@ func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposur
 func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
-	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))...)
+	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))...)
 	if err != nil {
 		return err
 	}
@@ -156,7 +158,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	told, sound := "", true
 	for ctx.Err() == nil {
 		fetches := cl.PollFetches(ctx)
-		err := fetches.Err()
+		over, err := kafka.StepOver(cl, fetches)
 		if err != nil && ctx.Err() == nil {
 			if err.Error() != told {
 				told = err.Error()
@@ -164,17 +166,26 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 			}
 			patience.Sleep(ctx, time.Second)
 		}
-		for r := range fetches.RecordsAll() {
-			record, err := decodeExposure(r.Value, time.Now())
-			switch {
-			case err == nil:
-				take(record)
-			case sound:
+		strange := func(why error) {
+			if sound {
 				sound = false
-				l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", err)
+				l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", why)
 			}
 		}
-		l.passed(fetches, err)
+		for r := range fetches.RecordsAll() {
+			if r.Attrs.IsControl() { // the end of a transaction
+				continue
+			}
+			if record, err := decodeExposure(r.Value, time.Now()); err == nil {
+				take(record)
+			} else {
+				strange(err)
+			}
+		}
+		for _, c := range over {
+			strange(c)
+		}
+		l.passed(fetches, over, err)
 	}
 	return nil
 }
@@ -182,25 +193,34 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 func (l *Log) begin(cl *kgo.Client, from millrace.Time, again func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, again, nil
+	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.reach, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, kafka.Reach{}, again, nil
 }
 
-func (l *Log) passed(fetches kgo.Fetches, fault error) {
+func (l *Log) passed(fetches kgo.Fetches, over []*kafka.Closed, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.fault = fault
 	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
+	for _, c := range over {
+		l.mu.next[c.Partition] = c.Next
+	}
 }
 
-// Whole asks where the topic ends, and waits until all before it has been taken.
-// The error says why it cannot be, or is not when ctx ends. Of a topic that is another
+// recent is how old what is known of exposures may be where transactions, one after the
+// other, hide the newest of them.
+const recent = 10 * time.Second
+
+// Whole asks where the topic ends, waits until all before it has been taken that can be
+// read, and returns as of when that was all. The error says why it is not: what has not
+// been taken when ctx ends, or is hidden, a [kafka.Hidden]. Of a topic that is another
 // one than at the call before it is an [exposure.ErrAnew], once.
-func (l *Log) Whole(ctx context.Context) error {
+func (l *Log) Whole(ctx context.Context) (time.Time, error) {
+	var never time.Time
 	l.mu.Lock()
 	cl, from, id, again := l.mu.cl, l.mu.from, l.mu.id, l.mu.again
 	l.mu.Unlock()
 	if cl == nil {
-		return errors.New("kafka: exposures are not followed")
+		return never, errors.New("kafka: exposures are not followed")
 	}
 	adm := kadm.NewClient(cl)
 	all, err := adm.ListTopics(ctx, l.topic)
@@ -209,10 +229,10 @@ func (l *Log) Whole(ctx context.Context) error {
 	}
 	switch now := all[l.topic].ID; {
 	case err != nil:
-		return l.unknown(err)
+		return never, l.unknown(err)
 	case id != (kadm.TopicID{}) && id != now:
 		again()
-		return fmt.Errorf("kafka: topic %s %w", l.topic, exposure.ErrAnew)
+		return never, fmt.Errorf("kafka: topic %s %w", l.topic, exposure.ErrAnew)
 	case id == (kadm.TopicID{}):
 		l.mu.Lock()
 		if l.mu.cl == cl {
@@ -224,23 +244,24 @@ func (l *Log) Whole(ctx context.Context) error {
 	if err == nil {
 		err = starts.Error()
 	}
-	var ends kadm.ListedOffsets
+	var ends kafka.Ends
 	if err == nil {
-		ends, err = adm.ListCommittedOffsets(ctx, l.topic)
-	}
-	if err == nil {
-		err = ends.Error()
+		ends, err = kafka.ListEnds(ctx, adm, l.topic)
 	}
 	if err != nil {
-		return l.unknown(err)
+		return never, l.unknown(err)
 	}
+	begins := map[int32]int64{}
+	starts.Each(func(o kadm.ListedOffset) { begins[o.Partition] = o.Offset })
 	for {
-		left, fault := l.left(starts, ends)
+		left, fault := l.left(begins, ends.Stable)
 		if left == 0 {
-			return nil
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.mu.reach.Look(ends, begins, recent)
 		}
 		if patience.Sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
+			return never, errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
 		}
 	}
 }
@@ -254,16 +275,16 @@ func (l *Log) unknown(err error) error {
 
 // left returns how many entries before the ends have not been taken, and why the
 // last reading failed, if it did.
-func (l *Log) left(starts, ends kadm.ListedOffsets) (n int64, fault error) {
+func (l *Log) left(begins, ends map[int32]int64) (n int64, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ends.Each(func(end kadm.ListedOffset) {
-		next, met := l.mu.next[end.Partition]
-		if start, ok := starts.Lookup(l.topic, end.Partition); ok && !met {
-			next = start.Offset
+	for p, end := range ends {
+		next, met := l.mu.next[p]
+		if !met {
+			next = begins[p]
 		}
-		n += max(0, end.Offset-next)
-	})
+		n += max(0, end-next)
+	}
 	return n, l.mu.fault
 }
 

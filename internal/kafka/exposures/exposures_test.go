@@ -30,6 +30,8 @@ func TestOnRealKafka(t *testing.T) {
 		"exposures":   testExposures,
 		"shown-again": testExposuresAgain,
 		"acts":        testActs,
+		"hidden":      testExposuresHidden,
+		"hidden-acts": testActsHidden,
 	})
 }
 
@@ -138,7 +140,7 @@ func testExposuresAgain(t *testing.T, k kafkatest.Cluster) {
 		s, err := kafka.OpenTopic(ctx, k.Brokers, topic, 0)
 		kafkatest.Must(t, err)
 		n := 0
-		kafkatest.Must(t, s.Read(ctx, func(value []byte) error {
+		kafkatest.Must(t, s.Read(ctx, func(value []byte, _ error) error {
 			if n++; string(value) != fmt.Sprint("after ", round) {
 				t.Errorf("round %d has %q", round, value)
 			}
@@ -179,7 +181,7 @@ func TestExposuresAreWhole(t *testing.T) {
 	}
 	write("")
 	l := NewLog(k.Brokers, topic, slog.New(slog.DiscardHandler))
-	if l.Whole(ctx) == nil {
+	if _, err := l.Whole(ctx); err == nil {
 		t.Error("whole before it is followed")
 	}
 	var mu sync.Mutex
@@ -199,7 +201,7 @@ func TestExposuresAreWhole(t *testing.T) {
 	defer stop()
 	for { // it says how much it lacks
 		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		err := l.Whole(short)
+		_, err := l.Whole(short)
 		cancel()
 		if err == nil {
 			t.Fatal("whole, and nothing has been taken")
@@ -212,7 +214,7 @@ func TestExposuresAreWhole(t *testing.T) {
 	close(hold)
 	has := func(want int) (anew int) {
 		t.Helper()
-		for err := l.Whole(ctx); err != nil; err = l.Whole(ctx) {
+		for _, err := l.Whole(ctx); err != nil; _, err = l.Whole(ctx) {
 			if errors.Is(err, exposure.ErrAnew) {
 				anew++
 			}
@@ -232,7 +234,7 @@ func TestExposuresAreWhole(t *testing.T) {
 	deleted, err := kafkatest.Admin(t, k.Brokers).DeleteTopics(ctx, topic)
 	kafkatest.Must(t, err)
 	kafkatest.Must(t, deleted.Error())
-	if err := l.Whole(ctx); err == nil || !strings.Contains(err.Error(), "there is no topic whole") {
+	if _, err := l.Whole(ctx); err == nil || !strings.Contains(err.Error(), "there is no topic whole") {
 		t.Errorf("%v", err)
 	}
 	write("again") // which makes it anew

@@ -128,7 +128,7 @@ func (f *Follower) Refresh(ctx context.Context) error {
 	var end int64
 	asked := false
 	for pause := patience.First; ; pause = min(2*pause, patience.Max) {
-		now, e, err := f.ask(ctx)
+		now, e, _, err := f.ask(ctx)
 		if err == nil && (!asked || now != id) {
 			id, end, asked = now, e, true
 		}
@@ -181,26 +181,23 @@ func (f *Follower) reached(ctx context.Context, id kadm.TopicID, end int64) bool
 	}
 }
 
-// ask returns the topic's id and the offset after its last committed record.
-func (f *Follower) ask(ctx context.Context) (kadm.TopicID, int64, error) {
+// ask returns the topic's id, where it ends, and what of that no reading gets to now.
+func (f *Follower) ask(ctx context.Context) (kadm.TopicID, int64, *kafka.Hidden, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience.TryTimeout)
 	defer cancel()
 	id, err := topicID(ctx, f.cl, f.cfg.Topic)
 	if err != nil {
-		return id, 0, err
+		return id, 0, nil, err
 	}
-	ends, err := f.adm.ListCommittedOffsets(ctx, f.cfg.Topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	end, ok := ends.Lookup(f.cfg.Topic, 0)
+	ends, err := kafka.ListEnds(ctx, f.adm, f.cfg.Topic)
+	end, ok := ends.All[0]
 	if err == nil && !ok {
 		err = kerr.UnknownTopicOrPartition
 	}
 	if err != nil {
-		return id, 0, fmt.Errorf("kafka: end of topic %s: %w", f.cfg.Topic, err)
+		return id, 0, nil, fmt.Errorf("kafka: end of topic %s: %w", f.cfg.Topic, err)
 	}
-	return id, end.Offset, nil
+	return id, end, ends.Hidden(nil), nil
 }
 
 // topicID asks Kafka for the id that a topic has now. kadm would answer from
@@ -223,7 +220,7 @@ func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, e
 // confirm asks Kafka again and again whether everything has been read.
 func (f *Follower) confirm() {
 	for f.ctx.Err() == nil {
-		id, end, err := f.ask(f.ctx)
+		id, end, hidden, err := f.ask(f.ctx)
 		if err != nil {
 			f.failed(err)
 			patience.Sleep(f.ctx, min(confirmEvery, patience.Max))
@@ -234,6 +231,8 @@ func (f *Follower) confirm() {
 			f.mu.read, f.mu.fault, f.mu.told = true, nil, time.Time{}
 			f.mu.Unlock()
 			patience.Sleep(f.ctx, confirmEvery)
+		} else if hidden != nil {
+			f.failed(hidden)
 		}
 	}
 }
@@ -296,13 +295,18 @@ func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromSta
 		if ctx.Err() != nil {
 			return nil
 		}
-		for _, e := range fetches.Errors() {
-			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, e.Err)
+		over, err := kafka.StepOver(cl, fetches)
+		if err != nil {
+			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, err)
 		}
 		for r := range fetches.RecordsAll() {
 			if !f.deliver(ctx, r) {
 				return nil
 			}
+		}
+		for _, c := range over {
+			f.warn("what a topic has is passed over", "topic", f.cfg.Topic, "why", c)
+			f.advance(id, c.Next)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/internal/kafka"
 )
@@ -128,4 +130,43 @@ func FreePort(t *testing.T) (port int, addr string) {
 	port, err = strconv.Atoi(text)
 	Must(t, err)
 	return port, l.Addr().String()
+}
+
+// Write writes an entry. Entries have a key, as compacted topics want.
+func Write(t *testing.T, k Cluster, topic string, partition int32, value string) {
+	t.Helper()
+	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: []byte(value)})
+}
+
+// Bomb writes an entry that is small until it is decompressed, and then too large.
+func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
+	t.Helper()
+	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: make([]byte, kafka.MaxBatchBytes+1)},
+		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+}
+
+func write(t *testing.T, k Cluster, r *kgo.Record, more ...kgo.Opt) {
+	t.Helper()
+	cl, err := kafka.NewClient(k.Brokers, nil, more...)
+	Must(t, err)
+	defer cl.Close()
+	Must(t, cl.ProduceSync(Deadline(t), r).FirstErr())
+}
+
+// Begin begins a transaction with entries, one in each of these partitions, and returns
+// what ends it.
+func Begin(t *testing.T, k Cluster, topic string, values map[int32][]byte) (end func(kgo.TransactionEndTry)) {
+	t.Helper()
+	// By later protocols franz-go may abort instead of committing; see inTransaction.
+	cl, err := kafka.NewClient(k.Brokers, nil, kgo.TransactionalID(fmt.Sprint(topic, time.Now().UnixNano())), kgo.MaxVersions(kversion.V3_5_0()))
+	Must(t, err)
+	t.Cleanup(cl.Close)
+	Must(t, cl.BeginTransaction())
+	for p, value := range values {
+		Must(t, cl.ProduceSync(Deadline(t), &kgo.Record{Topic: topic, Partition: p, Key: []byte("key"), Value: value}).FirstErr())
+	}
+	return func(commit kgo.TransactionEndTry) {
+		t.Helper()
+		Must(t, cl.EndTransaction(Deadline(t), commit))
+	}
 }

@@ -26,6 +26,8 @@ func TestOnRealKafka(t *testing.T) {
 		"schemas": testSchemaLog,
 		"again":   testSchemasAgain,
 		"refuse":  testRefuse,
+		"hides":   testHides,
+		"over":    testPassesOver,
 	})
 }
 
@@ -106,13 +108,8 @@ func TestSchemaLogTellsWhatIsWrong(t *testing.T) {
 // A batch too large to open stops its partition, and only that one.
 func TestDecompressionBombStopsItsPartition(t *testing.T) {
 	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
-	bomber, err := kafka.NewClient(k.Brokers, nil, kgo.MaxDecompressBatchBytes(1<<30),
-		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
-	kafkatest.Must(t, err)
-	defer bomber.Close()
-	bomb := &kgo.Record{Topic: k.Content, Partition: 0, Value: make([]byte, kafka.MaxBatchBytes+1)}
-	kafkatest.Must(t, bomber.ProduceSync(ctx, bomb).FirstErr())
-	kafkatest.Must(t, bomber.ProduceSync(ctx, &kgo.Record{Topic: k.Content, Partition: 1, Value: []byte("healthy")}).FirstErr())
+	kafkatest.Bomb(t, k, k.Content, 0)
+	kafkatest.Write(t, k, k.Content, 1, "healthy")
 	s, err := groups.OpenSession(ctx, groups.SessionConfig{Brokers: k.Brokers, Group: "g", Instance: "one", Topics: []string{k.Content}, DeadLetters: k.Topics.DeadLetters})
 	kafkatest.Must(t, err)
 	defer s.Close()
@@ -130,6 +127,48 @@ func TestDecompressionBombStopsItsPartition(t *testing.T) {
 			healthy = true
 		}
 	}
+}
+
+// One in the topic of schemas is passed over: what is behind it is learned, by who has
+// read so far and by who begins.
+func TestSchemaLogPassesOverADecompressionBomb(t *testing.T) { testPassesOver(t, kafkatest.Fake(t)) }
+
+func testPassesOver(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	l, _ := openLog(t, k)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
+	kafkatest.Bomb(t, k, k.Topics.Schemas, 0)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Activity()))
+	late, registry := openLog(t, k)
+	kafkatest.Must(t, late.Refresh(ctx))
+	if n := len(registry.Snapshot().All()); n != 2 {
+		t.Errorf("%d schemas are known, want both", n)
+	}
+}
+
+// A schema that a transaction hides is not said to be known: who waits for all there is
+// is told what hides it.
+func TestSchemaLogTellsWhatATransactionHides(t *testing.T) { testHides(t, kafkatest.Fake(t)) }
+
+func testHides(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	l, registry := openLog(t, k)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
+	until(t, l, "read to its end", func() bool { return l.Fault() == nil })
+	end := kafkatest.Begin(t, k, k.Topics.Schemas, map[int32][]byte{0: []byte("no schema")})
+	hides := k.Topics.Schemas + "/0 from offset 1 on, where a transaction is open"
+	until(t, l, "told what is hidden", func() bool { return l.Fault() != nil && strings.Contains(l.Fault().Error(), hides) })
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := l.Publish(short, schemas.Activity()); err == nil || !strings.Contains(err.Error(), hides) {
+		t.Errorf("published: %v", err)
+	}
+	end(kgo.TryAbort)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Activity()))
+	if n := len(registry.Snapshot().All()); n != 2 {
+		t.Errorf("%d schemas are known, want both", n)
+	}
+	until(t, l, "well again", func() bool { return l.Fault() == nil })
 }
 
 // until waits for what moves with a schema log.

@@ -1,6 +1,7 @@
 // Package trees scores forests of decision trees as their libraries do:
 // LightGBM's text models and dumps and XGBoost's JSON and UBJSON models, imported into
-// one table of nodes that is walked eight rows at a time.
+// one table of nodes. A batch of rows is swept through a tree, or walked eight at a
+// time.
 //
 // The importers follow the formats' definitions. A file that uses what is not
 // supported is refused with the name of the thing.
@@ -16,7 +17,7 @@ import (
 
 // The bounds of a file.
 const (
-	maxNodes    = 1 << 22 // some 300 MB
+	maxNodes    = 1 << 22 // some 350 MB
 	maxFeatures = 1 << 16
 	maxClasses  = 1 << 10
 )

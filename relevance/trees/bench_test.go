@@ -13,10 +13,10 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// benchForest writes a LightGBM model of trees of 31 leaves, grown as LightGBM
-// grows them: the leaf with the most rows is split next, at a value that one of
-// its rows has.
-func benchForest(r *rand.Rand, trees int, data [][]float64, decisions ...int) string {
+// benchForest writes a LightGBM model of trees of so many leaves, grown as
+// LightGBM grows them: the leaf with the most rows is split next, at a value that
+// one of its rows has.
+func benchForest(r *rand.Rand, trees, leaves int, data [][]float64, decisions ...int) string {
 	features := len(data[0])
 	var names strings.Builder
 	for c := range features {
@@ -25,10 +25,9 @@ func benchForest(r *rand.Rand, trees int, data [][]float64, decisions ...int) st
 	var b strings.Builder
 	fmt.Fprintf(&b, "tree\nversion=v4\nnum_class=1\nnum_tree_per_iteration=1\nmax_feature_idx=%d\nobjective=regression\nfeature_names=%s\n\n", features-1, names.String()[1:])
 	for n := range trees {
-		const leaves = 31
-		var feature, decision, left, right [leaves - 1]int
-		var threshold [leaves - 1]float64
-		var value [leaves]float64
+		splits := func() []int { return make([]int, leaves-1) }
+		feature, decision, left, right := splits(), splits(), splits(), splits()
+		threshold, value := make([]float64, leaves-1), make([]float64, leaves)
 		type leaf struct {
 			parent *int // the child that it is
 			rows   [][]float64
@@ -44,8 +43,9 @@ func benchForest(r *rand.Rand, trees int, data [][]float64, decisions ...int) st
 			if at[k].parent != nil {
 				*at[k].parent = s
 			}
-			feature[s], decision[s] = r.IntN(features), decisions[r.IntN(len(decisions))]
+			decision[s] = decisions[r.IntN(len(decisions))]
 			for threshold[s] = math.NaN(); math.IsNaN(threshold[s]); {
+				feature[s] = r.IntN(features)
 				threshold[s] = at[k].rows[r.IntN(len(at[k].rows))][feature[s]]
 			}
 			var below, above [][]float64
@@ -113,25 +113,31 @@ func (w *walker) score(row []float64) float64 {
 func BenchmarkTrees(b *testing.B) {
 	const features, rows = 30, 1024
 	r := rand.New(rand.NewPCG(7, 0))
-	data := make([][]float64, rows)
-	for i := range data {
-		data[i] = make([]float64, features)
-		for c := range data[i] {
-			data[i][c] = r.NormFloat64()
-			if r.IntN(50) == 0 {
-				data[i][c] = math.NaN()
-			}
-		}
-	}
-	f := lgb(b, []byte(benchForest(r, 100, data, 0, 2, 8, 10)))
+	data := normal(r, rows, features, 50)
+	f := lgb(b, []byte(benchForest(r, 100, 31, data, 0, 2, 8, 10)))
 	var walkers []*walker
 	for _, t := range f.trees {
 		walkers = append(walkers, newWalker(f.nodes[t.start:t.end], 0))
 	}
+	plain := make([]float64, rows)
+	compare(b, "trees_vs_walker", "walker", 5, rows, scorer(f, data), func() []float64 {
+		for i, row := range data {
+			sum := 0.0
+			for _, w := range walkers {
+				sum += w.score(row)
+			}
+			plain[i] = sum
+		}
+		return plain
+	})
+}
+
+// scorer returns what scores the rows of data, in batches.
+func scorer(f *Forest, data [][]float64) func() []float64 {
 	var s Scores
-	m, out, want := f.Matrix(), make([]float64, rows), make([]float64, rows)
-	flat := func() {
-		for from := 0; from < rows; from += Batch {
+	m, out := f.Matrix(), make([]float64, len(data))
+	return func() []float64 {
+		for from := 0; from < len(data); from += Batch {
 			for k, row := range data[from : from+Batch] {
 				for c, x := range row {
 					m[(k/Block*f.Columns()+c)*Block+k%Block] = x
@@ -139,43 +145,37 @@ func BenchmarkTrees(b *testing.B) {
 			}
 			f.Score(&s, m, Batch, out[from:from+Batch])
 		}
+		return out
 	}
-	plain := func() {
-		for i, row := range data {
-			sum := 0.0
-			for _, w := range walkers {
-				sum += w.score(row)
-			}
-			want[i] = sum
-		}
-	}
-	flat()
-	plain()
-	if !slices.Equal(out, want) {
-		b.Fatal("the two walks differ")
-	}
-	if n := testing.AllocsPerRun(3, flat); n != 0 {
-		b.Fatalf("%v allocations", n)
-	}
-	var table, pointers []float64
-	for range 7 {
-		table = append(table, cpu(flat)/rows)
-		pointers = append(pointers, cpu(plain)/rows)
-	}
-	slices.Sort(table)
-	slices.Sort(pointers)
-	b.ReportAllocs()
-	for b.Loop() {
-		flat()
-	}
-	b.ReportMetric(table[3], "ns/record")
-	b.ReportMetric(pointers[3], "ns/record-walker")
-	figure.Print("trees_vs_walker", pointers[3]/table[3], "x", 5)
 }
 
-// cpu is the process's time in nanoseconds, since a busy machine stretches any
+// compare prints how many times faster fast scores rows than slow, by turns.
+func compare(b *testing.B, name, than string, goal float64, rows int, fast, slow func() []float64) {
+	if !slices.Equal(fast(), slow()) {
+		b.Fatal("the scores differ")
+	}
+	if n := testing.AllocsPerRun(3, func() { fast() }); n != 0 {
+		b.Fatalf("%v allocations", n)
+	}
+	var is, was []float64
+	for range 7 {
+		is = append(is, spent(func() { fast() })/float64(rows))
+		was = append(was, spent(func() { slow() })/float64(rows))
+	}
+	slices.Sort(is)
+	slices.Sort(was)
+	b.ReportAllocs()
+	for b.Loop() {
+		fast()
+	}
+	b.ReportMetric(is[3], "ns/record")
+	b.ReportMetric(was[3], "ns/record-"+than)
+	figure.Print(name, was[3]/is[3], "x", goal)
+}
+
+// spent is the process's time in nanoseconds, since a busy machine stretches any
 // other.
-func cpu(f func()) float64 {
+func spent(f func()) float64 {
 	began := cpuTime()
 	f()
 	return float64(cpuTime() - began)

@@ -24,6 +24,7 @@ func (f *Forest) compile() {
 			t.fastEnd = int32(len(f.splits))
 		}
 	}
+	f.layMoves()
 }
 
 // comparable reports whether every split is one comparison that an infinity
@@ -46,7 +47,7 @@ func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
 		s, left, value := split{threshold: highKey}, at, n.threshold
 		if n.kind == numeric {
 			left, value = len(order), 0
-			s = split{key(n.threshold), uint64(f.keyColumn(n, seen)) * Block * 8}
+			s = split{key(n.threshold), uint64(f.column(n.keyColumn(), seen)) * Block * 8}
 			order = append(order, n.child[0], n.child[1])
 		}
 		s.place |= uint64(left*splitWords) << 32
@@ -55,9 +56,11 @@ func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
 	f.origins = append(f.origins, order...)
 }
 
-// keyColumn returns the column that a split reads.
-func (f *Forest) keyColumn(n *node, seen map[keyColumn]int32) int32 {
-	c := keyColumn{n.feature, n.missing == 0, n.zero}
+// keyColumn is what a split reads.
+func (n *node) keyColumn() keyColumn { return keyColumn{n.feature, n.missing == 0, n.zero} }
+
+// column returns the place of a column, which it makes if there is none.
+func (f *Forest) column(c keyColumn, seen map[keyColumn]int32) int32 {
 	at, ok := seen[c]
 	if !ok {
 		at = int32(len(f.keys))

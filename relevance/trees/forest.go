@@ -1,6 +1,7 @@
 // Package trees scores forests of decision trees as their libraries do:
 // LightGBM's text models and dumps and XGBoost's JSON and UBJSON models, imported into
-// one table of nodes that is walked eight rows at a time.
+// one table of nodes. A batch of rows is swept through a tree, or walked eight at a
+// time.
 //
 // The importers follow the formats' definitions. A file that uses what is not
 // supported is refused with the name of the thing.
@@ -16,7 +17,7 @@ import (
 
 // The bounds of a file.
 const (
-	maxNodes    = 1 << 22 // some 300 MB
+	maxNodes    = 1 << 22 // some 350 MB
 	maxFeatures = 1 << 16
 	maxClasses  = 1 << 10
 )
@@ -35,16 +36,21 @@ type Forest struct {
 
 	trees    []tree
 	nodes    []node
-	splits   []split     // what the fast walk reads, a tree's root first
-	origins  []int32     // the node, within its tree, that a split stands for
-	values   []float64   // what a leaf of splits gives
-	sets     []set       // of categorical splits
-	setBytes int         // what they take
-	leaves   []leafModel // of linear leaves
-	keys     []keyColumn // what the fast walk reads of a row
-	base     []float64   // of each class
-	baseLast bool        // base is added to the sum of the leaves, and they not to it
-	weights  []float64   // of a linear booster: by column and class; nil for trees
+	splits   []split      // what the fast walk reads, a tree's root first
+	origins  []int32      // the node, within its tree, that a split stands for
+	values   []float64    // what a leaf of splits gives
+	moves    []move       // what sweeps take, tree by tree
+	gains    []float64    // of moves: what the leaves of a tree give, from left to right
+	ranks    []rankColumn // what sweeps read of a row
+	cuts     [][]float64  // by input: what sweeps compare it with, ascending, padded
+	walks    bool         // some tree is walked by keys also where others are swept
+	sets     []set        // of categorical splits
+	setBytes int          // what they take
+	leaves   []leafModel  // of linear leaves
+	keys     []keyColumn  // what the fast walk reads of a row
+	base     []float64    // of each class
+	baseLast bool         // base is added to the sum of the leaves, and they not to it
+	weights  []float64    // of a linear booster: by column and class; nil for trees
 	link     link
 	scale    float64 // of the sigmoid in the link
 	average  float64 // what sums are divided by; 1 for boosting
@@ -61,6 +67,8 @@ type tree struct {
 	fast       int32 // where its splits start; -1 if it must be walked plainly
 	fastEnd    int32
 	linear     bool // its leaves are linear models
+
+	moves, movesEnd, gains int32 // where its moves are; -1 if it cannot be swept
 }
 
 // node is a split or a leaf. A leaf's children are the leaf itself, so that a

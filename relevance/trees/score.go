@@ -20,6 +20,10 @@ type Scores struct {
 	row  []float64    // of one row, by class
 	keys []uint64     // of the matrix, in blocks like it
 	at   [Block]int32 // where the rows of a block are: a node, or the words of a split
+
+	ranks  []uint8        // of what a sweep reads, by column, Batch each
+	inputs [][Block]int32 // ranks of a block, by input
+	leaves [Batch]uint8   // where a sweep takes the rows
 }
 
 // Matrix returns memory for Batch rows: value c of row r is at
@@ -32,7 +36,14 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	if len(s.sums) < f.Classes*Batch {
 		s.sums, s.row = make([]float64, f.Classes*Batch), make([]float64, f.Classes)
 	}
-	f.prepare(s, matrix, n)
+	f.round(matrix[:(n+Block-1)/Block*Block*f.Columns()])
+	swept := f.sweeps(n)
+	if swept {
+		f.rank(s, matrix, n)
+	}
+	if !swept || f.walks {
+		f.prepare(s, matrix, n)
+	}
 	sums := s.sums[:f.Classes*Batch]
 	for c := range f.Classes {
 		start := f.base[c]
@@ -51,13 +62,16 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 		if !f.link.all() && int(t.class) != f.class {
 			continue
 		}
-		f.tree(s, t, matrix, n, sums[int(t.class)*Batch:])
+		if sums := sums[int(t.class)*Batch:]; swept && t.moves >= 0 {
+			f.sweepTree(s, t, n, sums)
+		} else {
+			f.tree(s, t, matrix, n, sums)
+		}
 	}
 	f.finish(s, n, out)
 }
 
-// prepare rounds the inputs as the library does, and makes the keys that the
-// splits read.
+// prepare makes the keys that walks read.
 func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
 	if n := Batch * max(len(f.keys), 1); len(s.keys) < n {
 		s.keys = make([]uint64, n) // a tree without a split reads one too
@@ -65,7 +79,6 @@ func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
 	stride := f.Columns() * Block
 	for b := range (n + Block - 1) / Block {
 		block := matrix[b*stride : (b+1)*stride]
-		f.round(block)
 		keys := s.keys[b*len(f.keys)*Block:]
 		for k, c := range f.keys {
 			c.fill((*[Block]uint64)(keys[k*Block:]), (*[Block]float64)(block[int(c.input)*Block:]))
@@ -74,12 +87,12 @@ func (f *Forest) prepare(s *Scores, matrix []float64, n int) {
 }
 
 // round rounds inputs as the library does.
-func (f *Forest) round(block []float64) {
+func (f *Forest) round(matrix []float64) {
 	if !f.single {
 		return
 	}
-	for i, x := range block {
-		block[i] = float64(float32(x))
+	for i, x := range matrix {
+		matrix[i] = float64(float32(x))
 	}
 }
 

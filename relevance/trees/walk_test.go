@@ -33,7 +33,7 @@ func TestWalkEqualsPlain(t *testing.T) {
 			}
 			data = append(data, x)
 		}
-		f := lgb(t, []byte(benchForest(r, 5, data, 0, 2, 4, 6, 8, 10)))
+		f := lgb(t, []byte(benchForest(r, 5, 31, data, 0, 2, 4, 6, 8, 10)))
 		to := r.Perm(features)
 		g := f.Renumber(to, features)
 		var rows, moved [][]float64

@@ -1,0 +1,219 @@
+package trees
+
+import (
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/compute"
+)
+
+// A tree is swept where the processor compares many bytes at once: its splits
+// are taken one after the other, each for all rows of a batch. A split is a few
+// instructions for all of them, so that all splits of a tree of 64 leaves cost
+// less than those on the ways of the rows, which are walked one by one.
+//
+// A row stands at the first leaf of the subtree that it is in. Leaves are counted
+// from the left, so it begins at 0 and ends at the number of its leaf. A split
+// moves the rows that stand at its first leaf and go right: to the first leaf of
+// its right child. Parents go before their children, so that no other rows stand
+// at a split's first leaf when its turn comes.
+//
+// What is compared are bytes: the rank of an input among the numbers that splits
+// compare it with. Where these are more than a byte can tell, the input has a
+// column for each maxCuts of them.
+
+const (
+	maxCuts   = math.MaxUint8     // of a column: so that a rank is a byte
+	maxLeaves = math.MaxUint8 + 1 // of a tree: so that the number of a leaf is
+	// leastSwept is from how many rows on they are swept. That takes as long for
+	// one as for all.
+	leastSwept = 16
+)
+
+// move is a split of a sweep. Bytes stand in it four times, as the processor
+// takes them.
+type move struct {
+	column   uint32 // where its column begins, in bytes
+	least    uint32 // the least rank that goes right
+	from, to uint32 // the first leaf of the split, and of its right child
+}
+
+// four is a byte four times.
+func four(x int) uint32 { return uint32(x) * 0x01010101 }
+
+// rankColumn is an input as ranks among maxCuts of its numbers.
+type rankColumn struct {
+	keyColumn
+	page int32 // which of its numbers
+}
+
+// sweeper makes the moves of a forest.
+type sweeper struct {
+	f       *Forest
+	columns map[rankColumn]int
+}
+
+// canBeSwept reports whether a tree can, its splits being laid.
+func (t *tree) canBeSwept() bool {
+	return t.fast >= 0 && !t.linear && (t.fastEnd-t.fast+1)/2 <= maxLeaves
+}
+
+// layMoves makes the moves of every tree that can be swept.
+func (f *Forest) layMoves() {
+	f.ranks, f.moves, f.gains, f.cuts, f.walks = nil, nil, nil, make([][]float64, f.Inputs), false
+	splits := 0
+	for i := range f.trees {
+		t := &f.trees[i]
+		if !t.canBeSwept() {
+			f.walks = f.walks || t.fast >= 0
+			continue
+		}
+		for _, n := range f.nodes[t.start:t.end] {
+			if n.kind == numeric {
+				f.cuts[n.feature] = append(f.cuts[n.feature], n.threshold)
+				splits++
+			}
+		}
+	}
+	for c, cuts := range f.cuts {
+		slices.Sort(cuts)
+		f.cuts[c] = padded(slices.Clone(slices.Compact(cuts)))
+	}
+	s := sweeper{f, map[rankColumn]int{}}
+	f.moves, f.gains = make([]move, 0, splits), make([]float64, 0, splits+len(f.trees)+maxLeaves)
+	for i := range f.trees {
+		t := &f.trees[i]
+		if t.moves = -1; t.canBeSwept() {
+			t.moves, t.gains = int32(len(f.moves)), int32(len(f.gains))
+			s.lay(f.nodes[t.start:t.end], 0, 0)
+			t.movesEnd = int32(len(f.moves))
+		}
+	}
+	f.gains = append(f.gains, make([]float64, maxLeaves)...) // each tree is read as if it had so many
+}
+
+// lay appends the moves of the subtree of a node, and what its leaves give, of
+// which the first is the tree's first-th. It returns how many leaves there are.
+func (s *sweeper) lay(nodes []node, i int32, first int) int {
+	n, f := &nodes[i], s.f
+	if n.kind == leafNode {
+		f.gains = append(f.gains, n.threshold)
+		return 1
+	}
+	cut, _ := slices.BinarySearch(f.cuts[n.feature], n.threshold)
+	column := s.column(rankColumn{n.keyColumn(), int32(cut / maxCuts)})
+	at := len(f.moves)
+	f.moves = append(f.moves, move{column: uint32(column) * Batch, least: four(cut%maxCuts + 1), from: four(first)})
+	left := s.lay(nodes, n.child[0], first)
+	f.moves[at].to = four(first + left)
+	return left + s.lay(nodes, n.child[1], first+left)
+}
+
+func (s *sweeper) column(c rankColumn) int {
+	at, ok := s.columns[c]
+	if !ok {
+		at = len(s.f.ranks)
+		s.columns[c], s.f.ranks = at, append(s.f.ranks, c)
+	}
+	return at
+}
+
+// padded makes cuts as many as a search takes that halves them to the end.
+// Nothing is above those behind.
+func padded(cuts []float64) []float64 {
+	n := 0
+	for n < len(cuts) {
+		n = 2*n + 1
+	}
+	for len(cuts) < n {
+		cuts = append(cuts, math.Inf(1))
+	}
+	return cuts
+}
+
+// sweeps reports whether n rows are swept.
+func (f *Forest) sweeps(n int) bool { return canSweep && n >= leastSwept && len(f.moves) > 0 }
+
+// rank makes the ranks that a sweep reads.
+func (f *Forest) rank(s *Scores, matrix []float64, n int) {
+	if n := Batch * len(f.ranks); len(s.ranks) < n {
+		s.ranks = make([]uint8, n)
+	}
+	if len(s.inputs) < f.Inputs {
+		s.inputs = make([][Block]int32, f.Inputs)
+	}
+	stride := f.Columns() * Block
+	for row := 0; row < n; row += Block {
+		block := matrix[row/Block*stride:][:stride]
+		for c, cuts := range f.cuts {
+			rank(&s.inputs[c], (*[Block]float64)(block[c*Block:]), cuts)
+		}
+		for k, c := range f.ranks {
+			c.fill((*[Block]uint8)(s.ranks[k*Batch+row:]), &s.inputs[c.input], (*[Block]float64)(block[int(c.input)*Block:]))
+		}
+	}
+}
+
+// rank counts the cuts below each number; below what is missing there are none.
+// Those of eight rows do not wait for each other, as in walk.
+func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
+	var a0, a1, a2, a3, a4, a5, a6, a7 int
+	for step := (len(cuts) + 1) / 2; step > 0; step /= 2 {
+		half := cuts[step-1:]
+		a0 += step & -compute.One(from[0] > half[a0])
+		a1 += step & -compute.One(from[1] > half[a1])
+		a2 += step & -compute.One(from[2] > half[a2])
+		a3 += step & -compute.One(from[3] > half[a3])
+		a4 += step & -compute.One(from[4] > half[a4])
+		a5 += step & -compute.One(from[5] > half[a5])
+		a6 += step & -compute.One(from[6] > half[a6])
+		a7 += step & -compute.One(from[7] > half[a7])
+	}
+	*to = [Block]int32{int32(a0), int32(a1), int32(a2), int32(a3), int32(a4), int32(a5), int32(a6), int32(a7)}
+}
+
+// fill makes a block's column of the ranks of its input.
+func (c rankColumn) fill(to *[Block]uint8, ranks *[Block]int32, from *[Block]float64) {
+	missing, zero := int32(maxCuts), -1.0
+	if c.low {
+		missing = 0
+	}
+	if c.zero {
+		zero = zeroThreshold
+	}
+	before := c.page * maxCuts
+	for i, x := range from {
+		y := missing
+		if math.Abs(x) > zero { // NaN is not
+			y = min(max(ranks[i]-before, 0), maxCuts)
+		}
+		to[i] = uint8(y)
+	}
+}
+
+// sweepTree adds one tree's leaves to sums.
+func (f *Forest) sweepTree(s *Scores, t *tree, n int, sums []float64) {
+	sweep(f.moves[t.moves:t.movesEnd], s.ranks, &s.leaves)
+	gains, leaves, sums := (*[maxLeaves]float64)(f.gains[t.gains:]), s.leaves[:n], sums[:n]
+	if f.single {
+		for r, leaf := range leaves {
+			sums[r] = float64(float32(sums[r]) + float32(gains[leaf]))
+		}
+		return
+	}
+	for r, leaf := range leaves {
+		sums[r] += gains[leaf]
+	}
+}
+
+// sweepPortably is sweep, in words.
+func sweepPortably(moves []move, ranks []uint8, leaves *[Batch]uint8) {
+	clear(leaves[:])
+	for _, m := range moves {
+		for r, x := range ranks[m.column:][:Batch] {
+			if leaves[r] == uint8(m.from) && x >= uint8(m.least) {
+				leaves[r] = uint8(m.to)
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -17,12 +18,13 @@ import (
 type acts struct {
 	read   Acts // nil: it has no outcomes
 	of     experiment.Outcomes
-	from   millrace.Time // of the experiment's evidence
-	newest millrace.Time // outcome; 0: none has come
-	whole  time.Time     // when all was last read; first: when it began
-	unread string        // why that is not so now, or why it counts nothing
-	mute   bool          // its log did not answer the last reading
-	next   time.Time     // the next reading, after one that failed; zero: not known yet
+	from   millrace.Time  // of the experiment's evidence
+	topic  exposure.Topic // that was read last
+	newest millrace.Time  // outcome; 0: none has come
+	whole  time.Time      // when all was last read; first: when it began
+	unread string         // why that is not so now, or why it counts nothing
+	mute   bool           // its log did not answer the last reading
+	next   time.Time      // the next reading, after one that failed; zero: not known yet
 }
 
 const (
@@ -38,7 +40,7 @@ const notReadYet = "they have not been read yet"
 
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
-	a.newest, a.mute, a.next = a.read.Newest(), isSilence(err), time.Time{}
+	a.topic, a.newest, a.mute, a.next = a.read.Topic(), a.read.Newest(), isSilence(err), time.Time{}
 	if err != nil {
 		a.unread = err.Error()
 		return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -18,6 +19,7 @@ import (
 type actsAt millrace.Time
 
 func (a actsAt) Newest() millrace.Time                        { return millrace.Time(a) }
+func (actsAt) Topic() exposure.Topic                          { return exposure.Topic{} }
 func (actsAt) Read(context.Context, func(*outcome.Act)) error { return nil }
 
 // Guards on what viewers do are blind once outcomes have not been read for a while, or
@@ -68,6 +70,7 @@ type kafkaAt struct {
 }
 
 func (k *kafkaAt) Newest() millrace.Time { return 1 }
+func (*kafkaAt) Topic() exposure.Topic   { return exposure.Topic{} }
 func (k *kafkaAt) Read(context.Context, func(*outcome.Act)) error {
 	if time.Now().Before(k.back) {
 		time.Sleep(10 * time.Second)

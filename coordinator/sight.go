@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,9 +15,11 @@ type Exposures interface {
 	// the other.
 	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
 	// Whole waits until the Follow that runs has handed over all that the log has
-	// when it is called. The error says why it cannot, or has not when ctx ends; it is
-	// an [exposure.ErrAnew] once after the log became another one.
+	// when it is called. The error says why it cannot, or has not when ctx ends; it fails
+	// once after the log became another one.
 	Whole(ctx context.Context) error
+	// Topic returns which topic Follow reads.
+	Topic() exposure.Topic
 }
 
 const (
@@ -37,7 +38,7 @@ type sight struct {
 	whole time.Time     // when all was last known to have been read; first: when it began
 	fault error         // why that is not so now
 	since time.Time     // when it became whole after a break; zero: there was none
-	cut   bool          // the break is one, however short: the log became another one
+	cut   bool          // the break is one, however short: a log became another one
 	rest  time.Duration // settles, or less of tests
 }
 
@@ -47,7 +48,6 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	defer cancel()
 	err := log.Whole(ctx)
 	now := time.Now()
-	s.cut = s.cut || errors.Is(err, exposure.ErrAnew)
 	if err == nil {
 		if s.cut || s.fault != nil && now.Sub(s.whole) > breaks {
 			s.since = now
@@ -56,6 +56,10 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	}
 	s.fault = err
 }
+
+// isCut takes it that a part of what there was is gone: no step is taken before what is
+// left has settled.
+func (s *sight) isCut() { s.cut, s.since = s.fault != nil, time.Now() }
 
 // blind says why guards do not see what is shown; empty: they do.
 func (s *sight) blind() string {

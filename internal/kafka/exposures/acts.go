@@ -3,7 +3,6 @@ package exposures
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -56,6 +55,9 @@ func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}
 // to; 0: none was. One that is said to come later counts as of when it was read.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
+// Topic returns which topic of outcomes was read last.
+func (a *Acts) Topic() exposure.Topic { return topicOf(a.cfg.Outcomes, a.id) }
+
 // maxActs is [Acts.most], or less of tests.
 const maxActs = 200_000
 
@@ -76,7 +78,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	was := a.id
 	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
 		a.before, a.next = nil, nil
-		return fmt.Errorf("kafka: topic %s %w", a.cfg.Outcomes, exposure.ErrAnew)
+		return a.Topic().Anew()
 	}
 	did.After(a.before)
 	next := maps.Clone(a.next)

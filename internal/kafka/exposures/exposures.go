@@ -212,7 +212,7 @@ func (l *Log) Whole(ctx context.Context) error {
 		return l.unknown(err)
 	case id != (kadm.TopicID{}) && id != now:
 		again()
-		return fmt.Errorf("kafka: topic %s %w", l.topic, exposure.ErrAnew)
+		return topicOf(l.topic, now).Anew()
 	case id == (kadm.TopicID{}):
 		l.mu.Lock()
 		if l.mu.cl == cl {
@@ -243,6 +243,21 @@ func (l *Log) Whole(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
 		}
 	}
+}
+
+// Topic returns which topic is followed.
+func (l *Log) Topic() exposure.Topic {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return topicOf(l.topic, l.mu.id)
+}
+
+func topicOf(name string, id kadm.TopicID) exposure.Topic {
+	t := exposure.Topic{Name: name}
+	if id != (kadm.TopicID{}) {
+		t.ID = id.String()
+	}
+	return t
 }
 
 func (l *Log) unknown(err error) error {

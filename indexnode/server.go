@@ -2,10 +2,12 @@ package indexnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -30,6 +32,43 @@ const maxRequestBytes = 16 << 20
 // maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 const maxHeaderBytes = 16 << 10
 
+// absences are when it was told last of each model that is asked for and not here.
+type absences struct {
+	mu   sync.Mutex
+	told map[string]time.Time
+}
+
+const (
+	absentEvery = time.Minute
+	maxAbsent   = 100
+)
+
+// tells reports whether it is time to tell of one.
+func (a *absences) tells(what string, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if last, told := a.told[what]; told && now.Sub(last) < absentEvery {
+		return false
+	}
+	if a.told == nil || len(a.told) >= maxAbsent {
+		a.told = map[string]time.Time{}
+	}
+	a.told[what] = now
+	return true
+}
+
+// logFailure tells of a question that failed. A model that is not here is one fact, and
+// other nodes answer: it is told once a minute, and not by each question.
+func (n *Node) logFailure(err error, now time.Time) {
+	e, ok := errors.AsType[*millrace.Error](err)
+	switch {
+	case !ok || e.Reason != millrace.ReasonNotHere || e.Field != "model":
+		n.log.Error("query failed", "err", err)
+	case n.absent.tells(e.Detail, now):
+		n.log.Warn("questions for a model that is not here fail, and brokers ask other nodes; the model's own messages say why it is not", "err", err)
+	}
+}
+
 // Query implements nodev1.NodeServiceServer.
 func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
@@ -53,7 +92,7 @@ func (n *Node) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Que
 		n.counters.queried(queryRefused)
 	default:
 		n.counters.queried(queryFailed)
-		n.log.Error("query failed", "err", err)
+		n.logFailure(err, time.Now())
 	}
 	span.SetStatus(codes.Error, err.Error())
 	return nil, rpcerr.Status(err)

@@ -430,6 +430,9 @@ func (g *guard) refresh(ctx context.Context) error {
 			}
 			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
 				w.stay = trail.Looked.Stay
+				if o := trail.Looked.Outcomes; o != nil && o.Topic == w.acts.of.Topic {
+					w.acts.was = o
+				}
 			}
 		}
 		w.tally.On(w.basis)
@@ -702,7 +705,7 @@ func (g *guard) held(name string) *experiments.Hold {
 func (g *guard) look(d decision) experiments.Look {
 	l := experiments.Look{
 		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Share: d.of.Experiment.Share, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
-		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest), d.beyond), Stay: d.stay,
+		Blind: cmp.Or(g.sight.blind(g.name), d.acts.blind(g.name, d.of.Experiment.Guards, d.newest), d.beyond), Stay: d.stay,
 	}
 	if d.newest != 0 {
 		l.Newest = d.newest.Std().UTC()

@@ -779,7 +779,7 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	tr.show(120, nil)
 	c, _ := tr.coordinate("one")
 	says("no step is taken without: the log is frozen")
-	if l := says("guards are blind: what was shown is not all known since 1"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
+	if l := says("s by one, which leads; if it alone cannot reach Kafka stop it, and another leads: the log is frozen"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
 		t.Errorf("%+v", l)
 	}
 	if e := tr.now(); e.Share != 100 {

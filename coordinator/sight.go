@@ -61,10 +61,10 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 // left has settled.
 func (s *sight) isCut() { s.cut, s.since = s.fault != nil, time.Now() }
 
-// blind says why guards do not see what is shown; empty: they do.
-func (s *sight) blind() string {
+// blind says why guards of a coordinator do not see what is shown; empty: they do.
+func (s *sight) blind(by string) string {
 	if age := time.Since(s.whole); s.fault != nil && age >= blindAfter {
-		return fmt.Sprintf("guards are blind: what was shown is not all known since %s: %v", age.Round(time.Second), s.fault)
+		return fmt.Sprintf("guards are blind: what was shown is not all known since %s by %s, which leads; if it alone cannot reach Kafka stop it, and another leads: %v", age.Round(time.Second), by, s.fault)
 	}
 	return ""
 }

@@ -149,11 +149,8 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	if slices.ContainsFunc(all, unassigned) {
 		drained, err := d.drained(ctx)
 		if err == nil && len(drained) > 0 {
-			n := len(all)
 			all = excused(all, len(drained))
-			if n > len(all) {
-				says += fmt.Sprintf("; of a node that was drained nothing else is expected than that it hosts nothing: %q", drained)
-			}
+			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
 		}
 	}
 	return says, unready(all)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -17,12 +18,15 @@ import (
 type acts struct {
 	read   Acts // nil: it has no outcomes
 	of     experiment.Outcomes
-	from   millrace.Time // of the experiment's evidence
-	newest millrace.Time // outcome; 0: none has come
-	whole  time.Time     // when all was last read; first: when it began
-	unread string        // why that is not so now, or why it counts nothing
-	mute   bool          // its log did not answer the last reading
-	next   time.Time     // the next reading, after one that failed; zero: not known yet
+	from   millrace.Time             // of the experiment's evidence
+	topic  exposure.Topic            // that was read last
+	newest millrace.Time             // outcome; 0: none has come
+	whole  time.Time                 // when all was last read; first: when it began
+	ever   bool                      // all was read
+	was    *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
+	unread string                    // why that is not so now, or why it counts nothing
+	mute   bool                      // its log did not answer the last reading
+	next   time.Time                 // the next reading, after one that failed; zero: not known yet
 }
 
 const (
@@ -34,16 +38,16 @@ const (
 	silent = 10 * time.Minute
 )
 
-const notReadYet = "they have not been read yet"
+const notReadYet = "outcomes have not been read yet by the coordinator that leads now, which soon does"
 
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
-	a.newest, a.mute, a.next = a.read.Newest(), isSilence(err), time.Time{}
+	a.topic, a.newest, a.mute, a.next = a.read.Topic(), a.read.Newest(), isSilence(err), time.Time{}
 	if err != nil {
 		a.unread = err.Error()
 		return
 	}
-	a.whole, a.unread = a.read.Whole(), ""
+	a.whole, a.ever, a.unread = a.read.Whole(), true, ""
 }
 
 func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }
@@ -103,12 +107,12 @@ func (a *acts) age(now time.Time) string {
 
 // blind says why guards on what viewers do see nothing, by when the newest answer was;
 // empty: they do.
-func (a *acts) blind(g *experiment.Guards, last millrace.Time) string {
+func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string {
 	if a.read == nil || !guardsActs(g) {
 		return ""
 	}
 	if past := time.Since(a.whole); a.unread != "" && past >= actsBlindAfter {
-		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s: %s%s", a.of.Topic, past.Round(time.Second), a.unread, a.again())
+		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s by %s, which leads: %s%s", a.of.Topic, past.Round(time.Second), by, a.unread, a.again())
 	}
 	if past := a.silence(last); past > 0 {
 		return fmt.Sprintf("guards on what viewers do are blind: %s, and answers have come for %s since", a.age(time.Now()), past.Round(time.Second))
@@ -116,8 +120,11 @@ func (a *acts) blind(g *experiment.Guards, last millrace.Time) string {
 	return ""
 }
 
-// look is what is noted of it.
+// look is what is noted of it: until it has been read, what the coordinator before knew.
 func (a *acts) look() *experiments.OutcomesLook {
+	if !a.ever {
+		return a.was
+	}
 	l := &experiments.OutcomesLook{Topic: a.of.Topic, Whole: a.whole.UTC().Truncate(time.Millisecond)}
 	if a.newest != 0 {
 		l.Newest = a.newest.Std().UTC()

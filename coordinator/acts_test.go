@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -18,6 +20,7 @@ import (
 type actsAt millrace.Time
 
 func (a actsAt) Newest() millrace.Time                        { return millrace.Time(a) }
+func (actsAt) Topic() exposure.Topic                          { return exposure.Topic{} }
 func (actsAt) Read(context.Context, func(*outcome.Act)) error { return nil }
 func (actsAt) Whole() time.Time                               { return time.Now() }
 
@@ -36,7 +39,7 @@ func TestGuardsAreBlindWithoutOutcomes(t *testing.T) {
 	}{
 		"well":                  {newest: time.Minute},
 		"unread for a moment":   {fault: errors.New("there is no topic clicks"), read: 30 * time.Second, newest: time.Minute},
-		"unread":                {fault: errors.New("there is no topic clicks"), read: 2 * time.Minute, newest: time.Minute, says: "clicks is not read since 2m0s: there is no topic clicks"},
+		"unread":                {fault: errors.New("there is no topic clicks"), read: 2 * time.Minute, newest: time.Minute, says: "clicks is not read since 2m0s by c, which leads: there is no topic clicks"},
 		"silent":                {newest: 2 * time.Hour, says: "the newest outcome of clicks is 2h0m0s old, and answers have come for 2h0m0s since"},
 		"silent for a moment":   {newest: 50 * time.Minute},
 		"silent, by its window": {newest: 50 * time.Minute, window: 20 * time.Minute, says: "is 50m0s old"},
@@ -47,16 +50,16 @@ func TestGuardsAreBlindWithoutOutcomes(t *testing.T) {
 		if a.whole = now.Add(-c.read); c.fault != nil {
 			a.reads(c.fault)
 		}
-		if says := a.blind(clicks, ago(c.shown)); (says == "") != (c.says == "") || !strings.Contains(says, c.says) {
+		if says := a.blind("c", clicks, ago(c.shown)); (says == "") != (c.says == "") || !strings.Contains(says, c.says) {
 			t.Errorf("%s: %q", name, says)
 		}
-		if says := a.blind(&experiment.Guards{Empty: 2}, ago(c.shown)); says != "" {
+		if says := a.blind("c", &experiment.Guards{Empty: 2}, ago(c.shown)); says != "" {
 			t.Errorf("%s, of no guard on it: %q", name, says)
 		}
 	}
 	none := acts{read: actsAt(0), of: experiment.Outcomes{Topic: "clicks"}, from: ago(3 * time.Hour)}
 	none.reads(nil)
-	if says := none.blind(clicks, ago(0)); !strings.Contains(says, "no outcome has come to clicks since the evidence began, and answers have come for 3h0m0s since") {
+	if says := none.blind("c", clicks, ago(0)); !strings.Contains(says, "no outcome has come to clicks since the evidence began, and answers have come for 3h0m0s since") {
 		t.Errorf("%q", says)
 	}
 }
@@ -70,6 +73,7 @@ type kafkaAt struct {
 
 func (k *kafkaAt) Newest() millrace.Time { return 1 }
 func (k *kafkaAt) Whole() time.Time      { return time.Now() }
+func (*kafkaAt) Topic() exposure.Topic   { return exposure.Topic{} }
 func (k *kafkaAt) Read(context.Context, func(*outcome.Act)) error {
 	if time.Now().Before(k.back) {
 		time.Sleep(10 * time.Second)
@@ -98,7 +102,7 @@ func TestOutcomesAreReadSoonAfterKafkaIsBack(t *testing.T) {
 		go func() { defer close(done); g.readActs(ctx) }()
 		time.Sleep(87*time.Second + 500*time.Millisecond)
 		g.mu.Lock()
-		says := w.acts.blind(&experiment.Guards{More: map[string]float64{"click": 2}}, 1)
+		says := w.acts.blind("c", &experiment.Guards{More: map[string]float64{"click": 2}}, 1)
 		g.mu.Unlock()
 		<-done
 		if len(away.served) == 0 || away.served[0].Sub(away.back) > 15*time.Second {
@@ -111,4 +115,23 @@ func TestOutcomesAreReadSoonAfterKafkaIsBack(t *testing.T) {
 			t.Errorf("what takes 20 s is read %d times in 10 minutes", n)
 		}
 	})
+}
+
+// Until a coordinator has read outcomes it notes what the one before knew, and says of
+// none that they were read.
+func TestOutcomesAreNotReadBeforeTheyAre(t *testing.T) {
+	a := acts{read: actsAt(7), of: experiment.Outcomes{Topic: "clicks"}, whole: time.Now(), unread: notReadYet}
+	if l := a.look(); l != nil {
+		t.Errorf("%+v", l)
+	}
+	before := &experiments.OutcomesLook{Topic: "clicks", Newest: time.Now()}
+	a.was = before
+	a.reads(errors.New("away"))
+	if l := a.look(); l != before {
+		t.Errorf("%+v", l)
+	}
+	a.reads(nil)
+	if l := a.look(); l == before || l.Newest != millrace.Time(7).Std().UTC() {
+		t.Errorf("%+v", l)
+	}
 }

@@ -33,6 +33,8 @@ type Acts interface {
 	Newest() millrace.Time
 	// Whole returns as of when all that viewers did has been read.
 	Whole() time.Time
+	// Topic returns which topic was read last.
+	Topic() exposure.Topic
 }
 
 // Leans knows the feeds and models that experiments lean on.
@@ -95,7 +97,6 @@ type watched struct {
 	acts    acts              // of its outcomes
 	stay    experiments.Stay  // how long it has been watched at its share
 	counted time.Time         // until when that has been counted; zero: it is not counted now
-	cut     string            // what of its evidence is gone, and is not noted yet; empty: nothing
 }
 
 // evidence is when it begins.
@@ -312,9 +313,6 @@ func (g *guard) reads(w *watched, err error) {
 	w.acts.reads(err)
 	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
 		now.acts = w.acts // it was looked at anew meanwhile
-		if errors.Is(err, exposure.ErrAnew) {
-			now.cut = err.Error()
-		}
 	}
 }
 
@@ -425,7 +423,7 @@ func (g *guard) refresh(ctx context.Context) error {
 			w.old = old.old
 		}
 		if old := g.mu.watched[name]; old != nil && old.evidence() == w.evidence() {
-			w.tally, w.acts, w.looked, w.stay, w.counted, w.cut = old.tally, old.acts, old.looked, old.stay, old.counted, old.cut
+			w.tally, w.acts, w.looked, w.stay, w.counted = old.tally, old.acts, old.looked, old.stay, old.counted
 		} else {
 			w.tally = compare.New(w.Defined)
 			w.tally.Within(func() bool { return g.units() < g.most }) // it is locked whenever units are added
@@ -434,6 +432,9 @@ func (g *guard) refresh(ctx context.Context) error {
 			}
 			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
 				w.stay = trail.Looked.Stay
+				if o := trail.Looked.Outcomes; o != nil && o.Topic == w.acts.of.Topic {
+					w.acts.was = o
+				}
 			}
 		}
 		w.tally.On(w.basis)
@@ -500,11 +501,11 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 // by what has come. A step is decided about once more after the end of the log was
 // asked for, and is taken only if all before it has been read.
 func (g *guard) judge(ctx context.Context, shown Exposures) error {
-	held := g.holdRestored(ctx)
+	unsure := g.holdRestored(ctx) // whether a step may be taken
 	decisions, err := g.decide(ctx)
-	errs := []error{held, err}
+	errs := []error{err}
 	does := func(d decision) {
-		if d.Share > 0 && held != nil {
+		if d.Share > 0 && unsure != nil {
 			return
 		}
 		d.of.looked = time.Now()
@@ -524,12 +525,11 @@ func (g *guard) judge(ctx context.Context, shown Exposures) error {
 		g.sight.whole, g.sight.fault = now, nil
 	case steps || now.Sub(g.asked) >= judgeEvery:
 		g.asked = now
-		if g.sight.look(ctx, shown); errors.Is(g.sight.fault, exposure.ErrAnew) {
-			g.isCut(g.sight.fault.Error())
-		}
+		g.sight.look(ctx, shown)
 	}
 	g.seen(g.sight, g.actsSeen(), g.keeps())
-	errs = append(errs, g.noteCuts(ctx))
+	unsure = errors.Join(unsure, g.noteSources(ctx, shown.Topic()))
+	errs = append(errs, unsure)
 	if steps {
 		decisions, err = g.decide(ctx)
 		errs = append(errs, err)
@@ -580,38 +580,28 @@ func (g *guard) fails(ctx context.Context, d decision, why error) error {
 	return g.trails.Look(ctx, g.lead, d.of.Experiment.Name, l)
 }
 
-// isCut takes it that evidence of all experiments is gone.
-func (g *guard) isCut(why string) {
+// noteSources notes of each experiment which topics its evidence is read from, and among
+// its decisions that one is another than was read before, by this coordinator or the one
+// that led before: what the former had is gone.
+func (g *guard) noteSources(ctx context.Context, shown exposure.Topic) error {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, w := range g.mu.watched {
-		w.cut = why
-	}
-}
-
-// noteCuts notes of each experiment, among its decisions, that evidence of it is gone,
-// until that is noted.
-func (g *guard) noteCuts(ctx context.Context) error {
-	g.mu.Lock()
-	cut := map[string]string{}
+	now := map[string]experiments.Sources{}
 	for name, w := range g.mu.watched {
-		if w.cut != "" {
-			cut[name] = w.cut
-		}
+		now[name] = experiments.Sources{Since: w.evidence(), Exposures: shown, Outcomes: w.acts.topic}
 	}
 	g.mu.Unlock()
 	var errs []error
-	for name, why := range cut {
-		d := experiments.Decision{When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Cut: true, What: "found evidence of " + name + " cut", Why: why}
-		if err := g.trails.Cut(ctx, g.lead, name, d); err != nil {
+	for name, from := range now {
+		if trail, err := g.trails.Of(name); err != nil || trail.Sources.Tell(from) {
+			continue // a trail that cannot be read is begun anew by the next look
+		}
+		cut, err := g.trails.Reads(ctx, g.lead, name, g.name, from)
+		if cut {
+			g.sight.isCut()
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("experiment %s: %w", name, err))
-			continue
 		}
-		g.mu.Lock()
-		if w := g.mu.watched[name]; w != nil {
-			w.cut = ""
-		}
-		g.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }
@@ -717,7 +707,7 @@ func (g *guard) held(name string) *experiments.Hold {
 func (g *guard) look(d decision) experiments.Look {
 	l := experiments.Look{
 		When: time.Now().UTC().Truncate(time.Millisecond), By: g.name, Says: d.Waits, Share: d.of.Experiment.Share, Inputs: d.inputs, Whole: g.sight.whole.UTC().Truncate(time.Millisecond),
-		Blind: cmp.Or(g.sight.blind(), d.acts.blind(d.of.Experiment.Guards, d.newest), d.beyond), Stay: d.stay,
+		Blind: cmp.Or(g.sight.blind(g.name), d.acts.blind(g.name, d.of.Experiment.Guards, d.newest), d.beyond), Stay: d.stay,
 	}
 	if d.newest != 0 {
 		l.Newest = d.newest.Std().UTC()

@@ -32,7 +32,8 @@ type shownLog struct {
 	all  []exposure.Record
 	more chan struct{}
 	away error // it does not say where it ends
-	anew error // it is another log, which is not said yet
+	id   string
+	told string // the id that is known since Follow began; empty: none
 }
 
 // Whole implements [coordinator.Exposures]: what is added has been taken, or is in
@@ -40,18 +41,25 @@ type shownLog struct {
 func (l *shownLog) Whole(context.Context) (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	anew := l.anew
-	if l.anew = nil; anew != nil {
-		return time.Time{}, anew
+	was := l.told
+	if l.told = l.id; was != "" && was != l.id {
+		return time.Time{}, exposure.Topic{Name: "exposures"}.Anew()
 	}
 	return time.Now(), l.away
 }
 
-// becomes makes it another log, which it says once.
-func (l *shownLog) becomes(why error) {
+// Topic implements [coordinator.Exposures].
+func (l *shownLog) Topic() exposure.Topic {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.anew = why
+	return exposure.Topic{Name: "exposures", ID: l.told}
+}
+
+// becomes makes it another log.
+func (l *shownLog) becomes(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.id = id
 }
 
 func (l *shownLog) goAway(why error) {
@@ -60,7 +68,7 @@ func (l *shownLog) goAway(why error) {
 	l.away = why
 }
 
-func newShownLog() *shownLog { return &shownLog{more: make(chan struct{})} }
+func newShownLog() *shownLog { return &shownLog{id: "first", more: make(chan struct{})} }
 
 func (l *shownLog) add(r ...exposure.Record) {
 	l.mu.Lock()
@@ -71,6 +79,9 @@ func (l *shownLog) add(r ...exposure.Record) {
 }
 
 func (l *shownLog) Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
+	l.mu.Lock()
+	l.told = ""
+	l.mu.Unlock()
 	for at := 0; ; {
 		l.mu.Lock()
 		batch, more := l.all[at:], l.more
@@ -142,6 +153,7 @@ type actLog struct {
 	asked []experiment.Outcomes
 	reads int
 	lacks error         // of each reading; nil: none
+	id    string        // of the topic
 	other millrace.Time // when an outcome came that belongs to nothing
 }
 
@@ -181,6 +193,13 @@ func (l *actLog) Newest() millrace.Time {
 
 // Whole implements [coordinator.Acts].
 func (l *actLog) Whole() time.Time { return time.Now() }
+
+// Topic implements [coordinator.Acts].
+func (l *actLog) Topic() exposure.Topic {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return exposure.Topic{Name: "clicks", ID: l.id}
+}
 
 // click lets a viewer click now on what they were shown then.
 func (l *actLog) click(variant string, viewer int, shown time.Time) {
@@ -763,7 +782,7 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	tr.show(120, nil)
 	c, _ := tr.coordinate("one")
 	says("no step is taken without: the log is frozen")
-	if l := says("guards are blind: what was shown is not all known since 1"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
+	if l := says("s by one, which leads; if it alone cannot reach Kafka stop it, and another leads: the log is frozen"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
 		t.Errorf("%+v", l)
 	}
 	if e := tr.now(); e.Share != 100 {
@@ -781,8 +800,8 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	if age := gaugeOf(c, "evidence_seconds"); age > 10 {
 		t.Errorf("evidence is still %v s old", age)
 	}
-	cut := fmt.Errorf("topic exposures %w", exposure.ErrAnew)
-	tr.log.becomes(cut)
+	cut := exposure.Topic{Name: "exposures"}.Anew()
+	tr.log.becomes("second")
 	tr.becoming(experiment.Running, 10_000, func() { tr.show(20, nil) })
 	var noted, ramped time.Time
 	for began := time.Now(); ramped.IsZero() && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
@@ -806,6 +825,59 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 		}
 	})
 	tr.becomes(experiment.Paused, 10_000)
+}
+
+// A coordinator that leads anew tells that a topic was made again while nobody looked,
+// once, as the one before had done; and takes no step before what is left has settled.
+func TestANewLeaderTellsThatEvidenceIsCut(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}\n", clickedDocument, 1))
+	tr.acts.id = "first"
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := func(shown, did string) experiments.Trail {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			trail, err := trails.Of("e")
+			if err == nil && trail.Sources.Exposures.ID == shown && trail.Sources.Outcomes.ID == did {
+				return trail
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("evidence is from %+v, %v", trail.Sources, err)
+			}
+		}
+	}
+	_, stop := tr.coordinate("one")
+	if trail := reads("first", "first"); len(trail.Decisions) > 0 {
+		t.Errorf("%+v", trail.Decisions)
+	}
+	stop()
+	_, stop = tr.coordinate("two") // of the same topics
+	tr.says("")
+	stop()
+	tr.log.becomes("second")
+	tr.acts.id = "second"
+	tr.show(120, nil)
+	tr.acts.click("a", 2, time.Now())
+	tr.coordinate("three")
+	tr.becoming(experiment.Running, 1000, func() { tr.acts.click("a", 2, time.Now()) })
+	var did []string
+	var cut, step time.Time
+	for _, d := range reads("second", "second").Decisions {
+		did = append(did, d.By+" "+d.What+" "+d.Why)
+		if step = d.When; d.Cut {
+			cut = d.When
+		}
+	}
+	const found = "three found evidence of e cut kafka: topic "
+	if len(did) != 3 || !strings.HasPrefix(did[0], found+"exposures is another") || !strings.HasPrefix(did[1], found+"clicks is another") || !strings.HasPrefix(did[2], "three ramped e to 1000") {
+		t.Errorf("%q", did)
+	}
+	if step.Sub(cut) < time.Second/2 {
+		t.Errorf("evidence was cut at %s, and a step taken at %s", cut, step)
+	}
 }
 
 // A coordinator keeps no more units than it has room for, and does not say that it

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,9 +16,11 @@ type Exposures interface {
 	Follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error
 	// Whole waits until the Follow that runs has handed over all that can be read of
 	// what the log has when it is called, and returns as of when that is all: a moment
-	// ago. The error says why it cannot, or has not when ctx ends; it is an
-	// [exposure.ErrAnew] once after the log became another one.
+	// ago. The error says why it cannot, or has not when ctx ends; it fails once after
+	// the log became another one.
 	Whole(ctx context.Context) (time.Time, error)
+	// Topic returns which topic Follow reads.
+	Topic() exposure.Topic
 }
 
 const (
@@ -38,7 +39,7 @@ type sight struct {
 	whole time.Time     // when all was last known to have been read; first: when it began
 	fault error         // why that is not so now
 	since time.Time     // when it became whole after a break; zero: there was none
-	cut   bool          // the break is one, however short: the log became another one
+	cut   bool          // the break is one, however short: a log became another one
 	rest  time.Duration // settles, or less of tests
 }
 
@@ -48,7 +49,6 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	defer cancel()
 	whole, err := log.Whole(ctx)
 	now := time.Now()
-	s.cut = s.cut || errors.Is(err, exposure.ErrAnew)
 	if err == nil {
 		if s.cut || s.fault != nil && now.Sub(s.whole) > breaks {
 			s.since = now
@@ -58,10 +58,14 @@ func (s *sight) look(ctx context.Context, log Exposures) {
 	s.fault = err
 }
 
-// blind says why guards do not see what is shown; empty: they do.
-func (s *sight) blind() string {
+// isCut takes it that a part of what there was is gone: no step is taken before what is
+// left has settled.
+func (s *sight) isCut() { s.cut, s.since = s.fault != nil, time.Now() }
+
+// blind says why guards of a coordinator do not see what is shown; empty: they do.
+func (s *sight) blind(by string) string {
 	if age := time.Since(s.whole); s.fault != nil && age >= blindAfter {
-		return fmt.Sprintf("guards are blind: what was shown is not all known since %s: %v", age.Round(time.Second), s.fault)
+		return fmt.Sprintf("guards are blind: what was shown is not all known since %s by %s, which leads; if it alone cannot reach Kafka stop it, and another leads: %v", age.Round(time.Second), by, s.fault)
 	}
 	return ""
 }

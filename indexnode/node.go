@@ -296,6 +296,9 @@ func (n *Node) Close() error {
 	return n.store.Close()
 }
 
+// ErrUnassigned is of a node that is well and hosts nothing: it is new, or drained.
+var ErrUnassigned = errors.New("no partition is assigned to this node")
+
 // Ready reports why the node cannot answer for all that it hosts, or nil.
 func (n *Node) Ready() error {
 	if n.isLeaving() {
@@ -327,7 +330,7 @@ func (n *Node) Ready() error {
 	case len(faults) > 0:
 		return errors.New(strings.Join(faults, "; "))
 	case hosted == 0:
-		return errors.New("no partition is assigned to this node")
+		return ErrUnassigned
 	}
 	return nil
 }

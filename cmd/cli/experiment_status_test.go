@@ -307,10 +307,13 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		s.Check(err)
 		return says == "1 in 1 documents; outcomes of fresher: the newest is 1h0m0s old"
 	})
-	s.Check(trails.Cut(t.Context(), nil, "fresher", experiments.Decision{When: time.Now().Add(time.Minute), By: "c1", Cut: true, What: "found evidence of fresher cut", Why: "topic exposures is another one"}))
+	for _, id := range []string{"first", "second"} {
+		_, err := trails.Reads(t.Context(), nil, "fresher", "c1", experiments.Sources{Since: millrace.TimeOf(now), Exposures: exposure.Topic{Name: "exposures", ID: id}})
+		s.Check(err)
+	}
 	clitest.WaitFor(t.Context(), t, "a cut of the evidence to be told", func() bool {
-		return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), "c1 found evidence of fresher cut: topic exposures is another one\n") &&
-			strings.Contains(must("experiment", "history", "fresher"), "found evidence of fresher cut  -        c1: topic exposures is another one\n")
+		return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), "c1 found evidence of fresher cut: kafka: topic exposures ") &&
+			strings.Contains(must("experiment", "history", "fresher"), "found evidence of fresher cut  -        c1: kafka: topic exposures ")
 	})
 }
 

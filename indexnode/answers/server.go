@@ -4,6 +4,7 @@ package answers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -58,6 +59,7 @@ type Server struct {
 	counters    counters
 	condemned   *condemner                   // versions of models that failed
 	schemasHeld atomic.Pointer[func() error] // why a schema is not known here yet
+	absent      absences
 }
 
 // New returns a server.
@@ -89,6 +91,43 @@ func (n *Server) FollowCondemned(ctx context.Context, models *cluster.Artefacts,
 // Dropped forgets what spoke against a version that is no more.
 func (n *Server) Dropped(id relevance.ID) { n.condemned.dropped(id) }
 
+// absences are when it was told last of each model that is asked for and not here.
+type absences struct {
+	mu   sync.Mutex
+	told map[string]time.Time
+}
+
+const (
+	absentEvery = time.Minute
+	maxAbsent   = 100
+)
+
+// tells reports whether it is time to tell of one.
+func (a *absences) tells(what string, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if last, told := a.told[what]; told && now.Sub(last) < absentEvery {
+		return false
+	}
+	if a.told == nil || len(a.told) >= maxAbsent {
+		a.told = map[string]time.Time{}
+	}
+	a.told[what] = now
+	return true
+}
+
+// logFailure tells of a question that failed. A model that is not here is one fact, and
+// other nodes answer: it is told once a minute, and not by each question.
+func (n *Server) logFailure(err error, now time.Time) {
+	e, ok := errors.AsType[*millrace.Error](err)
+	switch {
+	case !ok || e.Reason != millrace.ReasonNotHere || e.Field != "model":
+		n.log.Error("query failed", "err", err)
+	case n.absent.tells(e.Detail, now):
+		n.log.Warn("questions for a model that is not here fail, and brokers ask other nodes; the model's own messages say why it is not", "err", err)
+	}
+}
+
 // Query implements nodev1.NodeServiceServer.
 func (n *Server) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	ctx, span := tracer.Start(tracing.Incoming(ctx), "indexnode.Query", trace.WithSpanKind(trace.SpanKindServer))
@@ -112,7 +151,7 @@ func (n *Server) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.Q
 		n.counters.queried(queryRefused)
 	default:
 		n.counters.queried(queryFailed)
-		n.log.Error("query failed", "err", err)
+		n.logFailure(err, time.Now())
 	}
 	span.SetStatus(codes.Error, err.Error())
 	return nil, rpcerr.Status(err)

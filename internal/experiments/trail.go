@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -27,6 +28,40 @@ type Trail struct {
 	Looked    *Look      `json:"looked,omitempty"`    // at last
 	Decisions []Decision `json:"decisions,omitempty"` // the newest last
 	Hold      *Hold      `json:"hold,omitempty"`      // nil: it may be ramped
+	Sources   Sources    `json:"sources,omitzero"`
+}
+
+// Sources are the topics that evidence since then is read from. The coordinator that
+// leads next knows by them that one was deleted and made again while nobody looked.
+type Sources struct {
+	Since     millrace.Time  `json:"since"`
+	Exposures exposure.Topic `json:"exposures,omitzero"`
+	Outcomes  exposure.Topic `json:"outcomes,omitzero"`
+}
+
+// Tell reports whether the sources tell all that is known of them now.
+func (s Sources) Tell(now Sources) bool {
+	next, _ := s.with(now)
+	return next == s
+}
+
+// with returns the sources with what is known of them now, and which of the topics are
+// others than they were.
+func (s Sources) with(now Sources) (next Sources, anew []exposure.Topic) {
+	if next = s; s.Since != now.Since {
+		return now, nil
+	}
+	for _, pair := range [][2]*exposure.Topic{{&next.Exposures, &now.Exposures}, {&next.Outcomes, &now.Outcomes}} {
+		was, is := pair[0], pair[1]
+		if is.ID == "" || *was == *is {
+			continue
+		}
+		if was.ID != "" {
+			anew = append(anew, *is)
+		}
+		*was = *is
+	}
+	return next, anew
 }
 
 // Look is what a coordinator saw, and why it did nothing.
@@ -236,9 +271,18 @@ func (t *Trails) Look(ctx context.Context, lead *cluster.Lead, name string, l Lo
 	return t.change(ctx, lead, name, func(trail *Trail) error { trail.Looked = &l; return nil })
 }
 
-// Cut notes that evidence of an experiment is gone, as [Trails.Look] does.
-func (t *Trails) Cut(ctx context.Context, lead *cluster.Lead, name string, d Decision) error {
-	return t.change(ctx, lead, name, func(trail *Trail) error { trail.decide(d); return nil })
+// Reads notes, as [Trails.Look] does, what a coordinator reads evidence from, and among
+// the decisions that evidence is cut where that is another topic than before.
+func (t *Trails) Reads(ctx context.Context, lead *cluster.Lead, name, by string, from Sources) (cut bool, err error) {
+	err = t.change(ctx, lead, name, func(trail *Trail) error {
+		next, anew := trail.Sources.with(from)
+		for _, topic := range anew {
+			trail.decide(Decision{When: time.Now().UTC().Truncate(time.Millisecond), By: by, Cut: true, What: "found evidence of " + name + " cut", Why: topic.Anew().Error()})
+		}
+		trail.Sources, cut = next, len(anew) > 0
+		return nil
+	})
+	return cut, err
 }
 
 // ErrHeld refuses a step that somebody has vetoed.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -37,6 +38,15 @@ var ErrRefused = errors.New("exposure: refused")
 // ErrAnew is that a topic that is read as evidence, of exposures or of outcomes, was
 // deleted and made again: nobody knows what the former one still had.
 var ErrAnew = errors.New("is another one than it was: what the former had and nobody had read is gone")
+
+// Topic is a topic that is read as evidence.
+type Topic struct {
+	Name string `json:"name"`
+	ID   string `json:"id"` // another one of the same name has another; empty: it is not known which it is
+}
+
+// Anew is an [ErrAnew] of the topic.
+func (t Topic) Anew() error { return fmt.Errorf("kafka: topic %s %w", t.Name, ErrAnew) }
 
 // Config is how a log works.
 type Config struct {

@@ -27,6 +27,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/topics"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
@@ -142,7 +144,50 @@ func unready(all []roleShown) error {
 }
 
 func (d *doctor) rolesReady(ctx context.Context) (string, error) {
-	return strings.Join(d.ports, ", "), unready(askRoles(ctx, d.ports))
+	all := askRoles(ctx, d.ports)
+	says := strings.Join(d.ports, ", ")
+	if slices.ContainsFunc(all, unassigned) {
+		drained, err := d.drained(ctx)
+		if err == nil && len(drained) > 0 {
+			all = excused(all, len(drained))
+			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
+		}
+	}
+	return says, unready(all)
+}
+
+func unassigned(r roleShown) bool { return !r.Ready && r.Why == indexnode.ErrUnassigned.Error() }
+
+// excused leaves out as many roles that host nothing as nodes were drained.
+func excused(all []roleShown, drained int) []roleShown {
+	return slices.DeleteFunc(all, func(r roleShown) bool {
+		if !unassigned(r) || drained == 0 {
+			return false
+		}
+		drained--
+		return true
+	})
+}
+
+// drained returns the nodes that are there, were drained, and host nothing any more.
+func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error) {
+	cl, err := d.OpenReadOnly(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	s, _, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	hosts := s.Assignment.Nodes()
+	for id, m := range s.Intent.Nodes {
+		if m.Draining && s.Map.Alive(id) && !slices.Contains(hosts, id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
 }
 
 // rolesHear tells of roles that go by what they last heard of etcd, and warns of those
@@ -575,7 +620,7 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 		return "", finding("mend what the nodes say, or let another version serve: millrace model rollback, or push one that is mended", "%s", strings.Join(append(nowhere, lines...), "\n"))
 	}
 	if len(lines) > 0 {
-		return "", warning{strings.Join(lines, "\n") + "\npush a version that is mended, roll back, or let it be asked for again with millrace model release"}
+		return "", warning{strings.Join(lines, "\n")}
 	}
 	return fmt.Sprintf("%d serve", serve), nil
 }

@@ -41,6 +41,24 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	}
 }
 
+// As many roles that host nothing are well as nodes were drained; others are not.
+func TestDrainedNodesAreWell(t *testing.T) {
+	all := func() []roleShown {
+		return []roleShown{{Admin: "a", Why: "no partition is assigned to this node"}, {Admin: "b", Why: "no partition is assigned to this node"}, {Admin: "c", Why: "waiting"}, {Admin: "d", Ready: true}}
+	}
+	for drained, want := range map[int]string{0: "a b c", 1: "b c", 2: "c", 3: "c"} {
+		var left []string
+		for _, r := range excused(all(), drained) {
+			if !r.Ready {
+				left = append(left, r.Admin)
+			}
+		}
+		if got := strings.Join(left, " "); got != want {
+			t.Errorf("with %d drained %q are not ready, want %q", drained, got, want)
+		}
+	}
+}
+
 // A role that is mute keeps nobody from being asked.
 func TestReadyAsksAllAtOnce(t *testing.T) {
 	asked := make(chan struct{})

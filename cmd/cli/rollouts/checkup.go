@@ -23,6 +23,7 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 		return 0, nil, nil, err
 	}
 	condemned, serving := r.failed.Current(), r.models.Serving()
+	bad := false // some version is, and no node
 	for _, name := range r.models.Names() {
 		v, serves := serving[name]
 		switch {
@@ -33,12 +34,17 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 			if lack := lacking(r.answers(v)); lack.all {
 				nowhere = append(nowhere, fmt.Sprintf("%s serves and is on no index node: %s", v, lack.first))
 			} else if lack.first != "" {
-				lines = append(lines, fmt.Sprintf("%s serves: %s", v, lack.first))
+				bad = bad || lack.refused
+				lines = append(lines, fmt.Sprintf("%s serves: %s%s", v, lack.first, lack.wayOut))
 			}
 		}
 		if x, is := condemned[serving[name]]; is {
+			bad = true
 			lines = append(lines, r.condemnation(ctx, serving[name], x).String())
 		}
+	}
+	if bad {
+		lines = append(lines, "push a version that is mended, roll back, or let it be asked for again with millrace model release")
 	}
 	odd, err := unread(r.models.Fault(), "millrace model drop NAME --apply")
 	if len(nowhere) == 0 {
@@ -130,22 +136,28 @@ func unread(fault error, remove string) (lines []string, err error) {
 
 // lack is what nodes do not have of a version.
 type lack struct {
-	all   bool   // none has it
-	first string // the first that has not, and why; "": all have
+	all     bool   // none has it
+	refused bool   // first is: the version is at fault
+	first   string // the first that refuses it, else that has not got it, and why; "": all have
+	wayOut  string // where nothing is wrong with the version
 }
 
 func lacking(all []nodeAnswer) (l lack) {
 	l.all = len(all) > 0
 	for _, a := range all {
+		wayOut, refused := "", a.State == stateRefused
 		switch {
 		case a.State == stateAdmitted && a.Unkept == "":
 			l.all = false
 			continue
 		case a.State == stateAdmitted:
 			l.all = false
+			wayOut = "; mend that node's disk, or make space on it: nothing is wrong with the version"
+		case !refused:
+			wayOut = "; start that node, or look at its log: nothing is known against the version"
 		}
-		if l.first == "" {
-			l.first = fmt.Sprintf("%s: %s", a.Node, a)
+		if l.first == "" || refused && !l.refused {
+			l.first, l.refused, l.wayOut = fmt.Sprintf("%s: %s", a.Node, a), refused, wayOut
 		}
 	}
 	return l

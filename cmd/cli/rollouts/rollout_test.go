@@ -718,6 +718,22 @@ func TestAnUnkeptPackIsTold(t *testing.T) {
 	if out := s.out.String(); !strings.Contains(out, "1 of 1") || !strings.Contains(out, want) {
 		t.Errorf("list says\n%s", out)
 	}
+	// The way out is of the node where nothing is wrong with the version, and a refusal
+	// is told before a node that is only dead.
+	for _, c := range []struct {
+		of            nodeAnswer
+		first, wayOut string
+	}{
+		{nodeAnswer{Node: "n2", State: stateUnheard}, "n1: not heard", "start that node"},
+		{nodeAnswer{Node: "n2", State: stateRefused, Why: "no"}, "n2: refused: no", ""},
+	} {
+		if l := lacking([]nodeAnswer{{Node: "n1", State: stateUnheard}, c.of}); !l.all || l.first != c.first || l.refused != (c.wayOut == "") || !strings.Contains(l.wayOut, c.wayOut) || l.refused && l.wayOut != "" {
+			t.Errorf("%+v", l)
+		}
+	}
+	if l := lacking([]nodeAnswer{{Node: "n1", State: stateAdmitted, Unkept: "full"}}); l.all || l.refused || !strings.Contains(l.wayOut, "make space") {
+		t.Errorf("%+v", l)
+	}
 	if l := lacking([]nodeAnswer{{Node: "n1", State: stateUnheard}}); !l.all || l.first != "n1: not heard" {
 		t.Errorf("on no node: %+v", l)
 	}

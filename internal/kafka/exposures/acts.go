@@ -3,7 +3,6 @@ package exposures
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -66,6 +65,9 @@ func (a *Acts) Whole() time.Time { return a.whole }
 // the other, hide the newest of them.
 const recentActs = time.Minute
 
+// Topic returns which topic of outcomes was read last.
+func (a *Acts) Topic() exposure.Topic { return topicOf(a.cfg.Outcomes, a.id) }
+
 // maxActs is [Acts.most], or less of tests.
 const maxActs = 200_000
 
@@ -88,7 +90,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	was := a.id
 	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
 		a.before, a.next, a.did = nil, nil, kafka.Reach{}
-		return fmt.Errorf("kafka: topic %s %w", a.cfg.Outcomes, exposure.ErrAnew)
+		return a.Topic().Anew()
 	}
 	a.unshown = nil
 	did.After(a.before)

@@ -232,7 +232,7 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 		return never, l.unknown(err)
 	case id != (kadm.TopicID{}) && id != now:
 		again()
-		return never, fmt.Errorf("kafka: topic %s %w", l.topic, exposure.ErrAnew)
+		return never, topicOf(l.topic, now).Anew()
 	case id == (kadm.TopicID{}):
 		l.mu.Lock()
 		if l.mu.cl == cl {
@@ -264,6 +264,21 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 			return never, errors.Join(fmt.Errorf("kafka: %d entries of %s are not read yet", left, l.topic), fault)
 		}
 	}
+}
+
+// Topic returns which topic is followed.
+func (l *Log) Topic() exposure.Topic {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return topicOf(l.topic, l.mu.id)
+}
+
+func topicOf(name string, id kadm.TopicID) exposure.Topic {
+	t := exposure.Topic{Name: name}
+	if id != (kadm.TopicID{}) {
+		t.ID = id.String()
+	}
+	return t
 }
 
 func (l *Log) unknown(err error) error {

@@ -231,6 +231,7 @@ func TestExposuresAreWhole(t *testing.T) {
 	has(5)
 	write("")
 	has(10)
+	first := l.Topic()
 	deleted, err := kafkatest.Admin(t, k.Brokers).DeleteTopics(ctx, topic)
 	kafkatest.Must(t, err)
 	kafkatest.Must(t, deleted.Error())
@@ -240,6 +241,9 @@ func TestExposuresAreWhole(t *testing.T) {
 	write("again") // which makes it anew
 	if anew := has(15); anew != 1 {
 		t.Errorf("told %d times that it is another topic", anew)
+	}
+	if now := l.Topic(); first.ID == "" || now.ID == "" || now.ID == first.ID || now.Name != topic {
+		t.Errorf("topic %+v was made again, and is %+v", first, now)
 	}
 }
 

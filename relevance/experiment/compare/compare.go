@@ -20,6 +20,7 @@ package compare
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -163,6 +164,7 @@ func (t *Tally) Add(r *exposure.Record) {
 	case !t.basis.Has(r):
 		if deals && !e.Forced && r.ServedBefore == 0 {
 			t.dealt(e.Unit, at, r.Time)
+			t.report.other.add(r)
 		}
 		return
 	case !known:
@@ -446,6 +448,7 @@ type Report struct {
 	First, Last millrace.Time   // of answers
 	Split       stats.Split     // whether units fit the weights, by whatever they were shown
 	evidence    stats.Split     // the same of those of which answers are evidence
+	other       byBroker        // answers that are none
 	Crossed     int64           // units that met two variants
 	Beyond      int64           // answers of units that are not told apart
 	Unknown     int64           // answers of variants that the definition does not have
@@ -512,6 +515,7 @@ const effects = 11
 // wrong, over all looks together, is at most alpha.
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
+	r.other.n = maps.Clone(r.other.n) // which goes on
 	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
 	var counts, dealt []int64
 	var shares []float64
@@ -580,7 +584,7 @@ func (r *Report) Lopsided() string {
 	least := slices.MinFunc(r.Arms, func(a, b Arm) int {
 		return cmp.Compare(float64(a.Units)*b.Weight, float64(b.Units)*a.Weight)
 	})
-	return fmt.Sprintf("guards of rates are blind: answers of %s are no evidence, since they are by other versions of its feeds or models than etcd says", least.Variant)
+	return fmt.Sprintf("guards of rates are blind: answers of %s are no evidence, by other versions of feeds or models than etcd says, until their %s come again: %s", least.Variant, r.Units, &r.other)
 }
 
 // beside tells how an arm differs from the control.

@@ -316,6 +316,7 @@ func TestAVariantWithoutEvidenceIsNotPaused(t *testing.T) {
 			for i := from; i < to; i++ {
 				x := shown(fmt.Sprint(i), []string{"new", "old"}[i%2], 3, millrace.Time(i))
 				if x.Experiments[1].Variant == late {
+					x.Broker = "cut-off"
 					x.Models = []exposure.Model{{Name: "rate", Version: version}}
 				}
 				if i%10 < 2 {
@@ -329,7 +330,7 @@ func TestAVariantWithoutEvidenceIsNotPaused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := verdict(t, &d, tally, time.Hour); v.Acts() || r.Split.P < 0.5 || !strings.Contains(r.Lopsided(), "answers of "+late+" ") {
+		if v := verdict(t, &d, tally, time.Hour); v.Acts() || r.Split.P < 0.5 || !strings.Contains(r.Lopsided(), "answers of "+late+" ") || !strings.Contains(r.Lopsided(), `viewers come again: 200 by broker "cut-off", the last at `) {
 			t.Errorf("%s: %+v, %v, %q", late, v, r.Split, r.Lopsided())
 		}
 		add(0, 400, "1") // the same viewers, by what serves

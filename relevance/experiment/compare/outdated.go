@@ -25,13 +25,36 @@ type Outdated struct {
 	name, checksum string
 	runs           bool // else nobody deals its variants
 	from           millrace.Time
-	brokers        map[string]int64 // by name, of the first maxBrokers
-	last           millrace.Time
+	answers        byBroker
+}
+
+// byBroker counts answers by who gave them.
+type byBroker struct {
+	n    map[string]int64 // of the first maxBrokers
+	last millrace.Time
+}
+
+func (b *byBroker) add(r *exposure.Record) {
+	if b.n == nil {
+		b.n = map[string]int64{}
+	}
+	if _, known := b.n[r.Broker]; known || len(b.n) < maxBrokers {
+		b.n[r.Broker]++
+	}
+	b.last = max(b.last, r.Time)
+}
+
+func (b *byBroker) String() string {
+	var by []string
+	for _, name := range slices.Sorted(maps.Keys(b.n)) {
+		by = append(by, fmt.Sprintf("%d by broker %q", b.n[name], name))
+	}
+	return fmt.Sprintf("%s, the last at %s", strings.Join(by, ", "), b.last)
 }
 
 // NewOutdated counts answers from some time after the definition was put in place.
 func NewOutdated(d experiment.Defined, placed time.Time) *Outdated {
-	return &Outdated{name: d.Experiment.Name, checksum: d.Checksum, runs: d.Experiment.State == experiment.Running, from: millrace.TimeOf(placed.Add(TakenOverWithin)), brokers: map[string]int64{}}
+	return &Outdated{name: d.Experiment.Name, checksum: d.Checksum, runs: d.Experiment.State == experiment.Running, from: millrace.TimeOf(placed.Add(TakenOverWithin))}
 }
 
 // Add takes what an answer showed. A further page is by the definition of its first one.
@@ -41,22 +64,15 @@ func (o *Outdated) Add(r *exposure.Record) {
 	}
 	for i := range r.Experiments {
 		if e := &r.Experiments[i]; e.Experiment == o.name && e.Checksum != "" && (e.Checksum != o.checksum || !o.runs) {
-			if _, known := o.brokers[r.Broker]; known || len(o.brokers) < maxBrokers {
-				o.brokers[r.Broker]++
-			}
-			o.last = max(o.last, r.Time)
+			o.answers.add(r)
 		}
 	}
 }
 
 // Says names who goes by the older definition, by answers since a time; empty: nobody.
 func (o *Outdated) Says(since millrace.Time) string {
-	if o.last == 0 || o.last < since {
+	if o.answers.last == 0 || o.answers.last < since {
 		return ""
 	}
-	var by []string
-	for _, name := range slices.Sorted(maps.Keys(o.brokers)) {
-		by = append(by, fmt.Sprintf("%d by broker %q", o.brokers[name], name))
-	}
-	return fmt.Sprintf("answers of an older definition came since %s, and brokers take a new one over within %s: %s, the last at %s; see millrace doctor --admin, and whether it hears etcd", o.from, TakenOverWithin, strings.Join(by, ", "), o.last)
+	return fmt.Sprintf("answers of an older definition came since %s, and brokers take a new one over within %s: %s; see millrace doctor --admin, and whether it hears etcd", o.from, TakenOverWithin, &o.answers)
 }

@@ -46,7 +46,7 @@ func TestOutdatedNamesTheBroker(t *testing.T) {
 	for i := range 1000 {
 		o.Add(&exposure.Record{Time: millrace.TimeOf(time.Now()), Broker: fmt.Sprint(i), Experiments: []exposure.Experiment{{Experiment: "e", Checksum: "old"}}})
 	}
-	if n := len(o.brokers); n != maxBrokers {
+	if n := len(o.answers.n); n != maxBrokers {
 		t.Errorf("%d brokers are kept", n)
 	}
 }

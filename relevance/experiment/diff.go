@@ -19,7 +19,18 @@ func (s *Set) Diff(next *Set) (sentences []string) {
 		}
 	}
 	for _, name := range namesOf(s.experiments, next.experiments, func(e *compiled) string { return e.Name }) {
-		for _, text := range diffExperiment(s.experiment(name), next.experiment(name)) {
+		old, now := s.experiment(name), next.experiment(name)
+		texts := diffExperiment(old, now)
+		before := old.named()
+		for _, n := range now.named() {
+			if !slices.ContainsFunc(before, func(b Named) bool { return b.String() == n.String() }) {
+				texts = append(texts, n.String())
+			}
+		}
+		if stay := next.stays(now); stay != "" && stay != s.stays(old) {
+			texts = append(texts, stay)
+		}
+		for _, text := range texts {
 			sentences = append(sentences, fmt.Sprintf("experiment %s: %s", name, text))
 		}
 	}
@@ -81,7 +92,11 @@ func diffExperiment(old, next *compiled) (texts []string) {
 	for _, m := range moves {
 		texts = append(texts, m.String())
 	}
-	if len(texts) > 0 && len(moves) == 0 {
+	switch named := old != nil && next != nil && !maps.Equal(old.Forced, next.Forced); {
+	case len(texts) == 0 || len(moves) > 0:
+	case named:
+		texts = append(texts, "nobody else moves")
+	default:
 		texts = append(texts, "no unit moves")
 	}
 	return texts

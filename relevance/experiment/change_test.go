@@ -157,18 +157,18 @@ func TestDiff(t *testing.T) {
 		{shown, "# the same\n" + shown, nil},
 		{shown, replace(shown, "share: 500", "share: 1000"), []string{
 			"experiment fresher: share 500 → 1000",
-			"experiment fresher: slots 200-399, draws 0-4999 (1 % of all units) come to control",
-			"experiment fresher: slots 200-399, draws 5000-9999 (1 % of all units) come to treatment",
+			"experiment fresher: slots 200-399, draws 0-4999 (1 % of those whom the targeting admits) come to control",
+			"experiment fresher: slots 200-399, draws 5000-9999 (1 % of those whom the targeting admits) come to treatment",
 		}},
 		{shown, replace(replace(shown, "control, weight: 5000", "control, weight: 2000"), "treatment, weight: 5000", "treatment, weight: 8000"), []string{
 			"experiment fresher: variant control weight 5000, sets {} → weight 2000, sets {}",
 			`experiment fresher: variant treatment weight 5000, sets {"model":"home2","limit":30} → weight 8000, sets {"model":"home2","limit":30}`,
-			"experiment fresher: slots 0-199, draws 2000-4999 (0.6 % of all units) move from control to treatment",
+			"experiment fresher: slots 0-199, draws 2000-4999 (0.6 % of those whom the targeting admits) move from control to treatment",
 		}},
 		{shown, replace(shown, "running", "stopped"), []string{
 			"experiment fresher: state running → stopped",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) leave control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) leave treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) leave control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) leave treatment",
 		}},
 		{replace(shown, "running", "draft"), replace(shown, "running", "draft") + strings.TrimPrefix(replace(third, "running", "draft"), "\nexperiments:\n"), []string{
 			"experiment longer: it is new, draft", "experiment longer: no unit moves",
@@ -177,10 +177,10 @@ func TestDiff(t *testing.T) {
 			"layer ranking: salt ranking-2026 → x", "layer ranking: every unit falls into another slot",
 			`experiment fresher: variant treatment weight 5000, sets {"model":"home2","limit":30} → weight 5000, sets {"model":"home2","window":"36h0m0s"}`,
 			"experiment fresher: every unit is dealt anew: of those below, who came in before comes in by chance alone",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) leave control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) leave treatment",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) come to control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) come to treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) leave control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) leave treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) come to control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) come to treatment",
 		}},
 		{shown, replace(replace(replace(shown, "alice: treatment", "alice: control, bob: control"), `"fr"`, `"es"`), "9500-9999", "9999"), []string{
 			"layer ranking: holdout 9500-9999 → 9999",

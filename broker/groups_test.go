@@ -70,7 +70,7 @@ func setsOf(t *testing.T, src string, req *feedv1.GetFeedRequest, e millrace.Ent
 		if x.Rule.Unit != "entity" || x.Experiment.Name == "ranks" && (req.From != nil || req.Model != "") || x.Experiment.Name == "kinds" && len(req.Types) > 0 {
 			continue
 		}
-		name, ok := x.Rule.Assign(string(e))
+		name, ok := x.Rule.Assign(x.Rule.Feeds[0], string(e))
 		if !ok {
 			continue
 		}

@@ -438,6 +438,7 @@ func (g *guard) refresh(ctx context.Context) error {
 			}
 		}
 		w.tally.On(w.basis)
+		w.tally.Leaves(w.Named)
 		w.tally.CountSince(millrace.TimeOf(w.atShare()))
 	}
 	g.mu.watched = next

@@ -1,6 +1,6 @@
-"""Tells the variants of units as a broker deals them: assign.py RULE.json < units, one a line.
+"""Tells the variants of units as a broker deals them: assign.py RULE.json FEED < units, one a line.
 
-With --json behind the rule each line is the value of an attribute, as JSON."""
+With --json behind the feed each line is the value of an attribute, as JSON."""
 import json
 import sys
 
@@ -31,12 +31,15 @@ def unit_of(value) -> str:
     return ""
 
 
-def assign(rule: dict, unit: str) -> str:
-    """The variant of a unit; "" for none."""
-    if rule["unit"] in ("viewer", "entity") and unit in rule.get("forced", {}):
-        return rule["forced"][unit]
-    if rule["unit"] in ("viewer", "entity") and unit in rule.get("elsewhere", []):
+def assign(rule: dict, feed: str, unit: str) -> str:
+    """The variant of a unit on a feed; "" for none."""
+    if feed not in rule["feeds"]:
         return ""
+    if rule["unit"] in ("viewer", "entity"):
+        if unit in rule.get("elsewhere", {}).get(feed, []):
+            return ""
+        if unit in rule.get("forced", {}):
+            return rule["forced"][unit]
     slot = murmur3(f"{rule['salt']}/{unit}".encode()) % 10000
     if not 0 < len(unit.encode()) <= 512 or not any(s["from"] <= slot <= s["to"] for s in rule["slots"]):
         return ""
@@ -51,4 +54,4 @@ if __name__ == "__main__":
     rule = json.load(open(sys.argv[1], encoding="utf-8"))
     for line in open(sys.stdin.fileno(), encoding="utf-8", newline="\n"):
         text = line.rstrip("\n")
-        print(assign(rule, unit_of(json.loads(text, parse_int=float)) if "--json" in sys.argv else text))
+        print(assign(rule, sys.argv[2], unit_of(json.loads(text, parse_int=float)) if "--json" in sys.argv else text))

@@ -42,6 +42,9 @@ func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 		return nil
 	}
 	b = text.Rest
+	if says := err.Error(); (strings.Contains(says, "unexpected EOF") || strings.Contains(says, "invalid escape code")) && json.Valid(b) {
+		return limits.Invalid("", `write both halves, such as \ud83d\ude00, or the character itself`, `an escape such as \ud800 is half of a character`)
+	}
 	if e := fieldAtFault(b, m.ProtoReflect().Descriptor(), ""); e != nil {
 		return e
 	}

@@ -14,6 +14,16 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
+// Half of a character is no end of the request.
+func TestHalfACharacter(t *testing.T) {
+	for _, src := range []string{`{"viewer":{"id":"\ud800"}}`, `{"viewer":{"id":"\ud800"},"feed":"home"}`, `{"viewer":{"id":"\ud800\u0041"}}`} {
+		var e *millrace.Error
+		if err := ReadJSON([]byte(src), &feedv1.GetFeedRequest{}, memory.New(1<<30, "requests")); !errors.As(err, &e) || !strings.Contains(e.Detail, "half of a character") {
+			t.Errorf("%s: %v", src, err)
+		}
+	}
+}
+
 func FuzzUnmarshalJSON(f *testing.F) {
 	for _, s := range []string{`{}`, `{"feed":"x","limit":"5"}`, `{"viewer":{"attributes":{"a":[1,"x",null]}}}`, `{"from":"2026-01-01T00:00:00Z"}`, `{"x":1}`, `[`, `{"limit":1e99}`, `{"viewer":{"viewer":{}}}`, `{"record":"r","request":{"feed":"x","viewer":{"id":1}}}`,
 		`{"entities":["a","\u00e9\ud83d\ude00\n",""],"feed":"x"}`, `{"entities":["\ud800"]}`, `{"\u0065ntities":["a"]}`, `{"entities":["a"],"\u0065ntities":["b"]}`, `{"entities":["a"],"entities":["b"]}`,

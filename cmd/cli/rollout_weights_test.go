@@ -78,6 +78,20 @@ func TestChangesKeepWeights(t *testing.T) {
 			}
 		}
 	}
+	if out, err := s.run("experiment", "explain", "--feed", "home", "--viewer", "nobody"); err != nil || !strings.Contains(out, "1 draft assigns only those whom it forces") || strings.Contains(out, "fresher") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	// What --serve would not get past is said before it is offered.
+	must("experiment", "start", "fresher", "--share", "10")
+	for _, args := range [][]string{push("5", "likes"), push("5", "likes", "--serve")} {
+		if _, err := s.run(args...); err == nil || !strings.Contains(err.Error(), fmt.Sprintf(onHome, "rate 5")) || strings.Contains(err.Error(), "add --serve") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	must("experiment", "pause", "fresher")
+	if _, err := s.run("experiment", "start", "fresher", "--share", "33.333"); err == nil || !strings.Contains(err.Error(), "in hundredths of a percent") {
+		t.Errorf("a share of 33.333: %v", err)
+	}
 	must("experiment", "stop", "fresher")
 	must(push("5", "likes")...)
 	must("feed", "rollback", "home", "--apply", "--yes")

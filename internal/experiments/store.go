@@ -416,6 +416,9 @@ func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.E
 		if err != nil {
 			return "", nil, nil, err
 		}
+		if d.Experiment.State == experiment.Stopped && state == experiment.Stopped && share != d.Experiment.Share {
+			return "", nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: name + " is stopped, and never runs again: it has no share", WayOut: "define an experiment with a new name"}
+		}
 		compile := experiment.Steer
 		if state == experiment.Paused || state == experiment.Stopped {
 			compile = experiment.Serve
@@ -498,6 +501,9 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	if len(s.Documents.All()[name]) == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
 	}
+	if using := st.usesLayersOf(name); using != nil {
+		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: fmt.Sprintf("experiments of other documents are of its layers: %s", strings.Join(using, "; ")), WayOut: "stop these and drop their documents first"}
+	}
 	next, err := experiment.Serve(st.but(name), s.Known)
 	if err != nil {
 		return nil, err
@@ -508,6 +514,22 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	docs := maps.Clone(st.docs)
 	delete(docs, name)
 	return st, s.wakesNone(st, name, docs)
+}
+
+// usesLayersOf says which experiments of other documents are of the layers of one.
+func (st *State) usesLayersOf(name string) (all []string) {
+	for _, l := range st.docs[name].doc.Layers {
+		var of []string
+		for _, d := range st.Set.Experiments() {
+			if d.Document != name && d.Experiment.Layer == l.Name {
+				of = append(of, fmt.Sprintf("%s in document %s, %s", d.Experiment.Name, d.Document, d.Experiment.State))
+			}
+		}
+		if of != nil {
+			all = append(all, fmt.Sprintf("layer %s has experiment %s", l.Name, strings.Join(of, ", ")))
+		}
+	}
+	return all
 }
 
 // Drop takes a document and its versions out of the cluster. None of its

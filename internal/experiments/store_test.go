@@ -138,6 +138,25 @@ func TestReadWhileDocumentsGo(t *testing.T) {
 }
 
 // to is what a person wants; a share below 0 is what there is.
+// A layer that other documents use goes after them, and what has stopped is not ramped.
+func TestWhatIsUsedOrOver(t *testing.T) {
+	s := stores(t, 1)[0]
+	for i, d := range []string{"lay", "third"} {
+		if _, err := s.Define(t.Context(), d, []byte(document(d == "lay", "e"+d, 1000*i, 1000*i+999))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Steer(t.Context(), "elay", to(experiment.Stopped, 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Drop(t.Context(), "lay"); err == nil || !strings.Contains(err.Error(), "has experiment ethird in document third, draft; stop these and drop their documents first") {
+		t.Errorf("%v", err)
+	}
+	if _, err := s.Steer(t.Context(), "elay", to(experiment.Stopped, 5000)); err == nil || !strings.Contains(err.Error(), "elay is stopped, and never runs again") {
+		t.Errorf("%v", err)
+	}
+}
+
 func to(state experiment.State, share int) func(experiment.Experiment) (experiment.State, int, error) {
 	return func(now experiment.Experiment) (experiment.State, int, error) {
 		if share < 0 {

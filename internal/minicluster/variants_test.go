@@ -101,7 +101,7 @@ func (d *deals) treat(feed, unit, id string, x treated) (treated, *int) {
 		if e.Rule.Unit != unit || !slices.Contains(e.Experiment.Feeds, feed) {
 			continue
 		}
-		name, ok := e.Rule.Assign(id)
+		name, ok := e.Rule.Assign(feed, id)
 		if !ok {
 			continue
 		}

@@ -28,14 +28,16 @@ type Arm struct {
 // of it has no variant, whatever the rule says.
 type Rule struct {
 	Experiment string            `json:"experiment"`
+	Feeds      []string          `json:"feeds"`            // that it is on
 	Salt       string            `json:"salt"`             // of the layer
 	Unit       string            `json:"unit"`             // viewer, attribute NAME or entity
 	Slots      []Range           `json:"slots"`            // in use, ascending
 	Arms       []Arm             `json:"arms"`             // in the order of their names, by bytes
 	Forced     map[string]string `json:"forced,omitempty"` // variants of named viewers or entities, not dealt by chance
-	// Elsewhere are those whom another experiment of the layer names on a feed that
-	// both are on: they have its variant there, and none of this one.
-	Elsewhere []string `json:"elsewhere,omitempty"`
+	// Elsewhere are, by feed, those who have another experiment of the layer there, and
+	// so no variant of this one: the other names them, or this one is a draft that names
+	// who is in the other by their slot.
+	Elsewhere map[string][]string `json:"elsewhere,omitempty"`
 }
 
 // ReadRule reads a rule in JSON and refuses one that deals otherwise than a
@@ -43,7 +45,7 @@ type Rule struct {
 func ReadRule(src []byte) (Rule, error) {
 	var r Rule
 	if err := json.Unmarshal(src, &r); err != nil {
-		return Rule{}, &millrace.Error{Reason: millrace.ReasonInvalid, Detail: fmt.Sprintf("not a rule of an experiment: %v", err), WayOut: "give one like {\"experiment\":\"e\",\"salt\":\"s\",\"unit\":\"viewer\",\"slots\":[{\"from\":0,\"to\":999}],\"arms\":[{\"variant\":\"a\",\"weight\":10000}]}"}
+		return Rule{}, &millrace.Error{Reason: millrace.ReasonInvalid, Detail: fmt.Sprintf("not a rule of an experiment: %v", err), WayOut: "give one like {\"experiment\":\"e\",\"feeds\":[\"home\"],\"salt\":\"s\",\"unit\":\"viewer\",\"slots\":[{\"from\":0,\"to\":999}],\"arms\":[{\"variant\":\"a\",\"weight\":10000}]}"}
 	}
 	return r, r.check()
 }
@@ -51,6 +53,9 @@ func ReadRule(src []byte) (Rule, error) {
 func (r *Rule) check() error {
 	fault := func(field, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: "take the rule as it was given"}
+	}
+	if len(r.Feeds) == 0 {
+		return fault("feeds", "it is on no feed")
 	}
 	for i, s := range r.Slots {
 		if s.From < 0 || s.To < s.From || s.To >= Count || i > 0 && s.From <= r.Slots[i-1].To {
@@ -92,16 +97,21 @@ func UnitOf(value any) string {
 	return ""
 }
 
-// Assign returns the variant of a unit, and whether it has one. The empty unit
+// Assign returns the variant of a unit on a feed, and whether it has one. The empty unit
 // has none, nor one that is longer than MaxUnitBytes. In a layer of viewers or entities unit is the id; in one of an
 // attribute it is [UnitOf] the attribute's value, and Forced and Elsewhere, which go by
 // the viewer's id, are for the caller to look at first.
-func (r *Rule) Assign(unit string) (variant string, ok bool) {
-	if v, ok := r.Forced[unit]; ok && (r.Unit == "viewer" || r.Unit == "entity") {
-		return v, true
-	}
-	if slices.Contains(r.Elsewhere, unit) && (r.Unit == "viewer" || r.Unit == "entity") {
+func (r *Rule) Assign(feed, unit string) (variant string, ok bool) {
+	if !slices.Contains(r.Feeds, feed) {
 		return "", false
+	}
+	if r.Unit == "viewer" || r.Unit == "entity" {
+		if slices.Contains(r.Elsewhere[feed], unit) {
+			return "", false
+		}
+		if v, ok := r.Forced[unit]; ok {
+			return v, true
+		}
 	}
 	if unit == "" || len(unit) > MaxUnitBytes || !In(r.Slots, Of(r.Salt, unit)) {
 		return "", false

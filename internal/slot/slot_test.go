@@ -38,7 +38,7 @@ func TestSlotsArePinned(t *testing.T) {
 }
 
 func TestRule(t *testing.T) {
-	r, err := ReadRule([]byte(`{"experiment":"e","salt":"s","unit":"viewer","slots":[{"from":0,"to":999},{"from":5000,"to":5000}],
+	r, err := ReadRule([]byte(`{"experiment":"e","feeds":["home","recent"],"elsewhere":{"home":["bob","eve"]},"salt":"s","unit":"viewer","slots":[{"from":0,"to":999},{"from":5000,"to":5000}],
 		"arms":[{"variant":"a","weight":0},{"variant":"b","weight":2500},{"variant":"c","weight":7500}],"forced":{"eve":"a"}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestRule(t *testing.T) {
 		case in:
 			want = "c"
 		}
-		got, ok := r.Assign(unit)
+		got, ok := r.Assign("recent", unit)
 		if got != want || ok != (want != "") {
 			t.Fatalf("slot %d, draw %d: %q, want %q", slot, draw, got, want)
 		}
@@ -63,14 +63,20 @@ func TestRule(t *testing.T) {
 	if n["b"] < 2000 || n["c"] < 7000 || n[""] < 85_000 {
 		t.Errorf("%v: the test tries too little", n)
 	}
-	if v, ok := r.Assign("eve"); v != "a" || !ok {
+	if v, ok := r.Assign("recent", "eve"); v != "a" || !ok {
 		t.Errorf("a forced viewer has %q", v)
 	}
-	if _, ok := r.Assign(""); ok {
+	if v, ok := r.Assign("home", "eve"); ok {
+		t.Errorf("who has another experiment on a feed has %q", v)
+	}
+	if v, ok := r.Assign("digest", "eve"); ok {
+		t.Errorf("a viewer has %q of a feed that it is not on", v)
+	}
+	if _, ok := r.Assign("recent", ""); ok {
 		t.Error("a viewer without an id has a variant")
 	}
 	r.Unit = "attribute country"
-	if v, _ := r.Assign("eve"); v == "a" {
+	if v, _ := r.Assign("recent", "eve"); v == "a" {
 		t.Error("a value of an attribute is forced like a viewer")
 	}
 }

@@ -174,17 +174,17 @@ type dealt struct {
 
 // dealt deals a unit of a viewer.
 func (s *Set) dealt(l *layer, f *feed, unit string, v *millrace.Viewer) dealt {
+	holds := int16(free)
+	if unit != "" {
+		holds = l.holds[l.prefix.Slot(unit)]
+	}
 	if len(l.forced) > 0 && v != nil {
 		for _, x := range l.forced[v.ID] {
-			if slices.Contains(x.e.feeds, f) {
+			if slices.Contains(x.e.feeds, f) && (x.e.State == Running || holds < 0 || !slices.Contains(s.experiments[holds].feeds, f)) {
 				return dealt{e: x.e, arm: x.arm, unit: v.ID, forced: true}
 			}
 		}
 	}
-	if unit == "" {
-		return dealt{}
-	}
-	holds := l.holds[l.prefix.Slot(unit)]
 	if holds < 0 {
 		return dealt{heldOut: holds == heldOut}
 	}

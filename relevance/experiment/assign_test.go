@@ -1,11 +1,13 @@
 package experiment
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace"
@@ -77,7 +79,7 @@ func TestAssign(t *testing.T) {
 func TestForced(t *testing.T) {
 	alice := &millrace.Viewer{ID: "alice"}
 	for _, state := range []State{Running, Draft} {
-		a := compile(t, replace(shown, "running", string(state)), third).Assign("home", alice)
+		a := compile(t, replace(shown, "running", string(state)), replace(third, "4501-9499", "4501-4600")).Assign("home", alice)
 		if len(a.Experiments) != 1 || a.Experiments[0].Variant != "treatment" || !a.Experiments[0].Forced || a.Experiments[0].Probability != (Probability{}) || a.Experiments[0].Unit != "alice" {
 			t.Errorf("%s: %+v", state, a)
 		}
@@ -100,6 +102,52 @@ experiments:
 	}
 	if got := in(s.Assign("home", &millrace.Viewer{ID: "zoe"})); got != "b" {
 		t.Errorf("zoe has %q of home", got)
+	}
+}
+
+// A draft gives its variants to those whom it names only as far as no other experiment
+// of the layer deals to them: none takes a viewer out of another.
+func TestADraftTakesNobodyOut(t *testing.T) {
+	draft := func(unit string) *Set {
+		return compile(t, replace(replace(replace(replace(everybody, "limit: 5", "cap_per_entity: 1"), "[0-9999]", "[0-4999]"), "[home]", "[home, recent]"), "unit: viewer", "unit: "+unit), `
+experiments:
+  - {name: f, layer: l, feeds: [home, digest], state: draft, slots: [5000-9999], share: 0, variants: [{name: x, weight: 10000}], forced: {zoe: x, "r:0": x, "r:1": x, "r:2": x, "r:3": x}}`)
+	}
+	s, met := draft("viewer"), map[string]int{}
+	for _, id := range []string{"zoe", "r:0", "r:1", "r:2", "r:3"} {
+		hash := in(compile(t, replace(everybody, "[0-9999]", "[0-4999]")).Assign("home", &millrace.Viewer{ID: id}))
+		met[hash]++
+		v := &millrace.Viewer{ID: id}
+		if got, want := in(s.Assign("home", v)), cmp.Or(hash, "x"); got != want {
+			t.Errorf("%s has %q of home, want %q", id, got, want)
+		}
+		if got := in(s.Assign("digest", v)); got != "x" {
+			t.Errorf("%s has %q of a feed that the draft has alone", id, got)
+		}
+		if got := in(s.Assign("recent", v)); got != hash {
+			t.Errorf("%s has %q of a feed that the draft is not on", id, got)
+		}
+		for _, d := range s.Experiments() {
+			for _, feed := range []string{"home", "digest", "recent"} {
+				want := ""
+				if a := s.Assign(feed, v).Experiments; len(a) > 0 && a[0].Experiment == d.Experiment.Name {
+					want = a[0].Variant
+				}
+				if got, _ := d.Rule.Assign(feed, id); got != want {
+					t.Errorf("%s, %s: the rule of %s says %q, the set %q", id, feed, d.Experiment.Name, got, want)
+				}
+			}
+		}
+		if why := s.Explain("home", v)[1]; (why.Cause == CauseTaken) != (hash != "") || hash != "" && !strings.Contains(why.Why, "in use by experiment e") {
+			t.Errorf("%s: %+v", id, why)
+		}
+		got := draft("entity").Division("home").Deal(nil, millrace.Entity(id))
+		if len(got) != 1 || got[0].Variant != cmp.Or(hash, "x") {
+			t.Errorf("entity %s has %+v", id, got)
+		}
+	}
+	if met[""] == 0 || met["a"]+met["b"] == 0 {
+		t.Errorf("%v: the test tries too little", met)
 	}
 }
 
@@ -294,15 +342,13 @@ func TestRules(t *testing.T) {
 			v := randomViewer(r)
 			for _, d := range s.Experiments() {
 				e := s.experiment(d.Experiment.Name)
-				a := s.Assign(e.Feeds[0], v)
+				feed := e.Feeds[r.IntN(len(e.Feeds))]
+				a := s.Assign(feed, v)
 				i := slices.IndexFunc(a.Experiments, func(x Assigned) bool { return x.Experiment == e.Name })
 				if e.layer.kind == ofAttribute || e.target != nil && i < 0 {
 					continue
 				}
-				got, ok := d.Rule.Assign(v.ID)
-				if by := e.forcedBy(e.Feeds[0], v.ID); by != nil && by.e != e {
-					continue
-				}
+				got, ok := d.Rule.Assign(feed, v.ID)
 				if ok != (i >= 0) || ok && got != a.Experiments[i].Variant {
 					t.Fatalf("%s: the rule says %q, %v; the set %+v", v.ID, got, ok, a)
 				}

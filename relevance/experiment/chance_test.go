@@ -152,7 +152,7 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 		"5.5": false, "1e22": false, "9007199254740994": false, "null": false, "[5]": false, `""`: false, `{"a": 1}`: false,
 	}
 	values := slices.Sorted(maps.Keys(units))
-	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, "--json")
+	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, "home", "--json")
 	cmd.Stdin = strings.NewReader(strings.Join(values, "\n") + "\n")
 	out, err := cmd.Output()
 	if err != nil {
@@ -169,7 +169,7 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 		broker := in(s.Assign("home", &millrace.Viewer{ID: "v", Attributes: map[string]any{"household": value}}))
-		caller, _ := callers.Assign(client.UnitOf(value))
+		caller, _ := callers.Assign("home", client.UnitOf(value))
 		if broker != lines[i] || broker != caller || (broker != "") != units[text] {
 			t.Errorf("%s: the broker deals %q, the client %q, Python %q", text, broker, caller, lines[i])
 		}
@@ -182,24 +182,57 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 func TestPythonAndClientAgree(t *testing.T) {
 	python := pythonOf(t)
 	r := random(1)
-	const elsewhere = "member:1" // of this experiment by chance, and of another of the layer by name
-	const forcing = `  - {name: later, layer: ranking, feeds: [home], state: draft, slots: [9000-9100], share: 0, forced: {"member:1": b}, variants: [{name: a, weight: 5000}, {name: b, weight: 5000}]}
+	const elsewhere, drafted = "member:1", "member:2" // of this experiment by chance, and named by others of the layer
+	const forcing = `  - {name: later, layer: ranking, feeds: [home, digest], state: running, slots: [9000-9100], share: 10000, forced: {"member:1": x}, variants: [{name: w, weight: 5000}, {name: x, weight: 5000}]}
+  - {name: sketch, layer: ranking, feeds: [home, digest], state: draft, slots: [9101-9200], share: 0, forced: {"member:2": z}, variants: [{name: y, weight: 5000}, {name: z, weight: 5000}]}
 `
-	s := compile(t, replace(replace(replace(replace(replace(shown, "share: 500", "share: 9000"), "[0-3999, 4500]", "[0-6000, 7000-7999]"),
-		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", "")+forcing)
-	rule, err := json.Marshal(s.Experiments()[0].Rule)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "rule.json")
-	if err := os.WriteFile(file, rule, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	units := []string{"alice", elsewhere, "höchst/ungewöhnlich 名", "\U0001F600", "a b", "\t"}
+	s := compile(t, replace(replace(replace(replace(replace(replace(shown, "share: 500", "share: 9000"), "[0-3999, 4500]", "[0-6000, 7000-7999]"),
+		"control, weight: 5000", "control, weight: 1234"), "treatment, weight: 5000", "treatment, weight: 8766"), "    targeting: viewer.country in [\"de\", \"fr\"]\n", ""), "[home]", "[home, recent]")+forcing)
+	units := []string{"alice", elsewhere, drafted, "höchst/ungewöhnlich 名", "\U0001F600", "a b", "\t"}
 	for len(units) < 1000 {
 		units = append(units, fmt.Sprintf("member:%.*s", 1+r.IntN(30), fmt.Sprint(r.Uint64(), r.Uint64())))
 	}
-	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file)
+	if in(s.Assign("home", &millrace.Viewer{ID: drafted})) == "z" || in(s.Assign("home", &millrace.Viewer{ID: elsewhere})) != "x" || in(s.Assign("recent", &millrace.Viewer{ID: elsewhere})) == "" {
+		t.Error("nobody is elsewhere on one feed alone: the test tries too little")
+	}
+	n := map[string]int{}
+	for _, d := range s.Experiments() {
+		rule, err := json.Marshal(d.Rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "rule.json")
+		if err := os.WriteFile(file, rule, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		callers, err := client.ReadRule(rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, feed := range []string{"home", "recent", "digest"} {
+			lines := dealtByPython(t, python, file, feed, units)
+			for i, unit := range units {
+				broker := ""
+				if a := s.Assign(feed, &millrace.Viewer{ID: unit}).Experiments; len(a) > 0 && a[0].Experiment == d.Experiment.Name {
+					broker = a[0].Variant
+				}
+				caller, _ := callers.Assign(feed, unit)
+				if broker != lines[i] || broker != caller {
+					t.Errorf("%q of %s on %s: the broker deals %q, the client %q, Python %q", unit, d.Experiment.Name, feed, broker, caller, lines[i])
+				}
+				n[broker]++
+			}
+		}
+	}
+	if n[""] < 100 || n["control"] < 50 || n["treatment"] < 300 || n["z"] == 0 {
+		t.Errorf("%v: the test tries too little", n)
+	}
+}
+
+// dealtByPython is what docs/assign.py says of units, by the rule in a file.
+func dealtByPython(t *testing.T, python, file, feed string, units []string) []string {
+	t.Helper()
+	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, feed)
 	cmd.Env = append(os.Environ(), "PYTHONIOENCODING=utf-8")
 	cmd.Stdin = strings.NewReader(strings.Join(units, "\n") + "\n")
 	var stderr bytes.Buffer
@@ -212,25 +245,7 @@ func TestPythonAndClientAgree(t *testing.T) {
 	if len(lines) != len(units) {
 		t.Fatalf("%d lines for %d units", len(lines), len(units))
 	}
-	callers, err := client.ReadRule(rule)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := map[string]int{}
-	for i, unit := range units {
-		broker := in(s.Assign("home", &millrace.Viewer{ID: unit}))
-		if broker == "b" {
-			broker = "" // of the other
-		}
-		caller, _ := callers.Assign(unit)
-		if broker != lines[i] || broker != caller {
-			t.Errorf("%q: the broker deals %q, the client %q, Python %q", unit, broker, caller, lines[i])
-		}
-		n[broker]++
-	}
-	if n[""] < 100 || n["control"] < 50 || n["treatment"] < 300 {
-		t.Errorf("%v: the test tries too little", n)
-	}
+	return lines
 }
 
 // pythonOf is the Python that MILLRACE_PYTHON names, or else python3, if there is one.

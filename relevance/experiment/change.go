@@ -3,6 +3,7 @@ package experiment
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/internal/slot"
@@ -19,6 +20,9 @@ func (s *Set) Change(next *Set) error {
 	}
 	for _, e := range s.experiments {
 		c.experiment(e)
+	}
+	for _, e := range next.experiments {
+		c.forces(e)
 	}
 	return c.error()
 }
@@ -184,6 +188,61 @@ func (c *change) grows(old, next *compiled) {
 		field = ".share"
 	}
 	c.faultf(next.at, field, "pause it first, or keep them", "slots %s would go out of use, and their units lose their variant", textOf(lost))
+}
+
+// forces refuses names that would take units out of what the hash deals them of an
+// experiment that runs on.
+func (c *change) forces(next *compiled) {
+	if next.State != Running || next.unfit != "" {
+		return
+	}
+	for _, e := range c.old.experiments {
+		if now := c.next.experiment(e.Name); now == nil || now.State != Running || e.Layer != next.Layer {
+			continue
+		}
+		taken := map[string][]string{} // by variant
+		for _, id := range slices.Sorted(maps.Keys(next.Forced)) {
+			variant, has := e.hashed(id)
+			if !has || e.Name == next.Name && variant == next.Forced[id] {
+				continue
+			}
+			if slices.ContainsFunc(e.Feeds, func(feed string) bool {
+				by := e.forcedBy(feed, id)
+				return slices.Contains(next.Feeds, feed) && (by == nil || by.e.State == Draft)
+			}) {
+				taken[variant] = append(taken[variant], id)
+			}
+		}
+		for _, variant := range slices.Sorted(maps.Keys(taken)) {
+			c.faultf(next.at, ".forced", fmt.Sprintf("leave them out, or pause %s first", e.Name),
+				"%s would leave %s of experiment %s, which the hash deals them while it runs", unitsOf(taken[variant]), variant, e.Name)
+		}
+	}
+}
+
+// hashed returns the variant that the hash deals a unit of an experiment that runs,
+// whatever its targeting. By an attribute no unit is known by its name.
+func (e *compiled) hashed(id string) (variant string, has bool) {
+	if e.State != Running || e.unfit != "" || e.layer.kind == ofAttribute || !slot.In(e.used, e.layer.prefix.Slot(id)) {
+		return "", false
+	}
+	return e.arms[slot.ArmOf(e.arms, e.prefix.Slot(id))].Variant, true
+}
+
+// unitsOf says how many units there are, and names the first.
+func unitsOf(ids []string) string {
+	const most = 3
+	text := fmt.Sprintf("%d unit", len(ids))
+	if len(ids) > 1 {
+		text += "s"
+	}
+	for i, id := range ids[:min(most, len(ids))] {
+		text += []string{" (", ", "}[min(i, 1)] + fmt.Sprintf("%.100q", id)
+	}
+	if more := len(ids) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + ")"
 }
 
 // minus returns the slots of a that b does not have.

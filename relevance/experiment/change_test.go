@@ -16,6 +16,13 @@ func TestChange(t *testing.T) {
 	draft := replace(shown, "running", "draft")
 	stopped := replace(shown, "running", "stopped")
 	monitored := replace(shown, "share: 500", "share: 500\n    monitored: true")
+	hashed := compile(t, everybody)
+	same, same2 := in(hashed.Assign("home", &millrace.Viewer{ID: "k:1"})), in(hashed.Assign("home", &millrace.Viewer{ID: "k:2"}))
+	others := map[string]string{"a": "b", "b": "a"}
+	other, other2 := others[same], same2
+	at := slot.Of("s", "k:1")
+	lower := replace(everybody, "[0-9999]", fmt.Sprint("[", at, "]"))
+	forcing := fmt.Sprintf(`  - {name: f, layer: l, feeds: [home], state: running, slots: [%d], share: 10000, variants: [{name: x, weight: 10000}], forced: {"k:1": x, "k:2": x}}`, (at+1)%slot.Count)
 	alone := shown[:strings.Index(shown, "experiments:")]
 	for _, c := range []struct{ name, old, next, want string }{
 		{"nothing", shown, shown, ""},
@@ -52,6 +59,14 @@ func TestChange(t *testing.T) {
 		{"monitoring begins", shown, monitored, "experiments[0].monitored: it is running, and this may not change: units would change their variant; it can be ended, not begun"},
 		{"monitoring ends", monitored, shown, ""},
 		{"forced", shown, replace(shown, "alice: treatment", "bob: control"), ""},
+		{"forced out of its own variant", everybody, replace(everybody, "share: 10000", "share: 10000\n    forced: {\"k:1\": "+other+", \"k:2\": "+other2+"}"), "experiments[0].forced: 1 unit (\"k:1\") would leave "},
+		{"forced into the same", everybody, replace(everybody, "share: 10000", "share: 10000\n    forced: {\"k:1\": "+same+"}"), ""},
+		{"forced out of another", lower, lower + forcing, "experiments[1].forced: 1 unit (\"k:1\") would leave " + same + " of experiment e, which the hash deals them while it runs; leave them out, or pause e first"},
+		{"forced out of another, by name before", lower + forcing, lower + forcing + " # the same", ""},
+		{"forced out of another that is paused", lower, replace(lower, "running", "paused") + forcing, ""},
+		{"forced by a draft", lower, lower + strings.Replace(forcing, "running", "draft", 1), ""},
+		{"the draft starts", lower + strings.Replace(forcing, "running", "draft", 1), lower + forcing, "experiments[1].forced: 1 unit (\"k:1\") would leave "},
+		{"forced on another feed", lower, lower + strings.Replace(forcing, "[home]", "[recent]", 1), ""},
 		{"removed", shown, alone, "test.yaml: line 1, column 1: experiments: experiment fresher is running and stands here no longer; stop it first, and remove it then"},
 		{"removed in a pause", paused, alone, "experiment fresher is paused and stands here no longer"},
 		{"a draft removed", draft, alone, ""}, {"a stopped one removed", stopped, alone, ""},
@@ -132,6 +147,9 @@ func TestAllowedChangesMoveNobody(t *testing.T) {
 }
 
 func TestDiff(t *testing.T) {
+	at := slot.Of("s", "k:1")
+	lower := replace(everybody, "[0-9999]", fmt.Sprint("[", at, "]"))
+	forcing := fmt.Sprintf(`  - {name: f, layer: l, feeds: [home], state: running, slots: [%d], share: 10000, variants: [{name: x, weight: 10000}], forced: {"k:1": x, "k:2": x}}`, (at+1)%slot.Count)
 	for _, c := range []struct {
 		old, next string
 		want      []string
@@ -139,18 +157,18 @@ func TestDiff(t *testing.T) {
 		{shown, "# the same\n" + shown, nil},
 		{shown, replace(shown, "share: 500", "share: 1000"), []string{
 			"experiment fresher: share 500 → 1000",
-			"experiment fresher: slots 200-399, draws 0-4999 (1 % of all units) come to control",
-			"experiment fresher: slots 200-399, draws 5000-9999 (1 % of all units) come to treatment",
+			"experiment fresher: slots 200-399, draws 0-4999 (1 % of those whom the targeting admits) come to control",
+			"experiment fresher: slots 200-399, draws 5000-9999 (1 % of those whom the targeting admits) come to treatment",
 		}},
 		{shown, replace(replace(shown, "control, weight: 5000", "control, weight: 2000"), "treatment, weight: 5000", "treatment, weight: 8000"), []string{
 			"experiment fresher: variant control weight 5000, sets {} → weight 2000, sets {}",
 			`experiment fresher: variant treatment weight 5000, sets {"model":"home2","limit":30} → weight 8000, sets {"model":"home2","limit":30}`,
-			"experiment fresher: slots 0-199, draws 2000-4999 (0.6 % of all units) move from control to treatment",
+			"experiment fresher: slots 0-199, draws 2000-4999 (0.6 % of those whom the targeting admits) move from control to treatment",
 		}},
 		{shown, replace(shown, "running", "stopped"), []string{
 			"experiment fresher: state running → stopped",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) leave control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) leave treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) leave control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) leave treatment",
 		}},
 		{replace(shown, "running", "draft"), replace(shown, "running", "draft") + strings.TrimPrefix(replace(third, "running", "draft"), "\nexperiments:\n"), []string{
 			"experiment longer: it is new, draft", "experiment longer: no unit moves",
@@ -159,19 +177,28 @@ func TestDiff(t *testing.T) {
 			"layer ranking: salt ranking-2026 → x", "layer ranking: every unit falls into another slot",
 			`experiment fresher: variant treatment weight 5000, sets {"model":"home2","limit":30} → weight 5000, sets {"model":"home2","window":"36h0m0s"}`,
 			"experiment fresher: every unit is dealt anew: of those below, who came in before comes in by chance alone",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) leave control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) leave treatment",
-			"experiment fresher: slots 0-199, draws 0-4999 (1 % of all units) come to control",
-			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of all units) come to treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) leave control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) leave treatment",
+			"experiment fresher: slots 0-199, draws 0-4999 (1 % of those whom the targeting admits) come to control",
+			"experiment fresher: slots 0-199, draws 5000-9999 (1 % of those whom the targeting admits) come to treatment",
 		}},
 		{shown, replace(replace(replace(shown, "alice: treatment", "alice: control, bob: control"), `"fr"`, `"es"`), "9500-9999", "9999"), []string{
 			"layer ranking: holdout 9500-9999 → 9999",
 			`experiment fresher: targeting viewer.country in ["de", "fr"] → viewer.country in ["de", "es"]`,
-			"experiment fresher: forced alice treatment → control", "experiment fresher: forced bob none → control", "experiment fresher: no unit moves",
+			"experiment fresher: forced alice treatment → control", "experiment fresher: forced bob none → control", "experiment fresher: nobody else moves",
 		}},
 		{replace(shown, "share: 500", "share: 500\n    guards: {refused: 2, empty: 1.5}"), replace(shown, "share: 500", "share: 500\n    outcomes: {topic: t, actions: [click]}\n    guards: {empty: 1.5, fewer: {click: 0.8}, more: {click: 3}, alpha: 0.01}"), []string{
 			"experiment fresher: guards {refused: 2, empty: 1.5} → {empty: 1.5, fewer: {click: 0.8}, more: {click: 3}, alpha: 0.01}",
 			"experiment fresher: outcomes none → click of t within 1h0m0s, by answer_id", "experiment fresher: no unit moves",
+		}},
+		{lower, lower + strings.Replace(forcing, "running", "draft", 1), []string{
+			"experiment f: it is new, draft", "experiment f: no unit moves",
+			`experiment f: 1 unit ("k:1") that it names stay with the experiments that use their slots: a draft takes nobody out`,
+		}},
+		{replace(lower, "running", "paused") + forcing, lower + forcing, []string{
+			"experiment e: state paused → running",
+			fmt.Sprintf("experiment e: slots %d, draws 0-4999 (0.005 %% of all units) come to a", at), fmt.Sprintf("experiment e: slots %d, draws 5000-9999 (0.005 %% of all units) come to b", at),
+			`experiment e: experiment f names 1 unit ("k:1") whom the hash deals ` + in(compile(t, everybody).Assign("home", &millrace.Viewer{ID: "k:1"})),
 		}},
 		{second, "layers: [{name: other, salt: x, unit: entity}]", []string{
 			"layer density: it is removed", "layer other: it is new, of unit entity: no coordinator ramps or guards its experiments, and experiment status does not compare them, for viewers are what is counted", "experiment tighter: it is removed, which was running",

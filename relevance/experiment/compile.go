@@ -393,13 +393,17 @@ func (c *compiler) checkSlots(e *compiled) {
 		owner = make([]*compiled, slot.Count)
 		c.owner[e.layer] = owner
 	}
-	var by *compiled
-	var taken, kept []int // slots that another has, or the holdout; they ascend
+	taken := map[*compiled][]int{} // slots that others have; they ascend
+	var by []*compiled             // these, in the order of their slots
+	var kept []int                 // slots of the holdout
 	for _, r := range e.slots {
 		for s := r.From; s <= r.To; s++ {
 			switch {
 			case owner[s] != nil:
-				by, taken = owner[s], append(taken, s)
+				if taken[owner[s]] == nil {
+					by = append(by, owner[s])
+				}
+				taken[owner[s]] = append(taken[owner[s]], s)
 			case slot.In(e.layer.held, s):
 				kept = append(kept, s)
 			default:
@@ -407,8 +411,8 @@ func (c *compiler) checkSlots(e *compiled) {
 			}
 		}
 	}
-	if both := together(taken); both != nil {
-		c.faultf(e.at, ".slots", "take others, or stop that one first", "experiment %s%s has slots %s of layer %s", by.Name, c.in(by.at), textOf(both), e.Layer)
+	for _, x := range by {
+		c.faultf(e.at, ".slots", "take others, or stop that one first", "experiment %s%s has slots %s of layer %s", x.Name, c.in(x.at), textOf(together(taken[x])), e.Layer)
 	}
 	if both := together(kept); both != nil {
 		c.faultf(e.at, ".slots", "take others, or make the holdout smaller", "slots %s of layer %s are held out", textOf(both), e.Layer)

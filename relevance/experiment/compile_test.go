@@ -38,6 +38,17 @@ experiments:
       - {name: only, weight: 10000, set: {limit: 50, model: home3}}
 `
 
+// Each that has slots of a newcomer is named with its own.
+func TestSlotsOfSeveral(t *testing.T) {
+	docs := []Document{parse(t, shown), parse(t, third), parse(t, replace(replace(third, "longer", "taker"), "4501-9499", "3990-4600"))}
+	_, err := Compile(docs, nil)
+	for _, want := range []string{"experiment fresher in test.yaml has slots 3990-3999, 4500 of layer ranking", "experiment longer in test.yaml has slots 4501-4600 of layer ranking"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q in %v", want, err)
+		}
+	}
+}
+
 // What contradicts what is already there is refused where it stands.
 func TestContradictions(t *testing.T) {
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,7 +20,18 @@ func (s *Set) Diff(next *Set) (sentences []string) {
 		}
 	}
 	for _, name := range namesOf(s.experiments, next.experiments, func(e *compiled) string { return e.Name }) {
-		for _, text := range diffExperiment(s.experiment(name), next.experiment(name)) {
+		old, now := s.experiment(name), next.experiment(name)
+		texts := diffExperiment(old, now)
+		before := old.named()
+		for _, n := range now.named() {
+			if !slices.ContainsFunc(before, func(b Named) bool { return b.String() == n.String() }) {
+				texts = append(texts, n.String())
+			}
+		}
+		if stay := next.stays(now); stay != "" && stay != s.stays(old) {
+			texts = append(texts, stay)
+		}
+		for _, text := range texts {
 			sentences = append(sentences, fmt.Sprintf("experiment %s: %s", name, text))
 		}
 	}
@@ -79,9 +91,14 @@ func diffExperiment(old, next *compiled) (texts []string) {
 		texts = append(texts, "every unit is dealt anew: of those below, who came in before comes in by chance alone")
 	}
 	for _, m := range moves {
+		m.targeted = cmp.Or(next, old).target != nil
 		texts = append(texts, m.String())
 	}
-	if len(texts) > 0 && len(moves) == 0 {
+	switch named := old != nil && next != nil && !maps.Equal(old.Forced, next.Forced); {
+	case len(texts) == 0 || len(moves) > 0:
+	case named:
+		texts = append(texts, "nobody else moves")
+	default:
 		texts = append(texts, "no unit moves")
 	}
 	return texts
@@ -129,11 +146,16 @@ type move struct {
 	slots    []slot.Range
 	draws    slot.Range
 	from, to string
+	targeted bool
 }
 
 func (m move) String() string {
-	who := fmt.Sprintf("slots %s, draws %d-%d (%.4g %% of all units)", textOf(m.slots), m.draws.From, m.draws.To,
-		100*Probability{count(m.slots), m.draws.To - m.draws.From + 1}.Float64())
+	of := "all units"
+	if m.targeted {
+		of = "those whom the targeting admits"
+	}
+	who := fmt.Sprintf("slots %s, draws %d-%d (%.4g %% of %s)", textOf(m.slots), m.draws.From, m.draws.To,
+		100*Probability{count(m.slots), m.draws.To - m.draws.From + 1}.Float64(), of)
 	switch {
 	case m.from == "":
 		return who + " come to " + m.to
@@ -159,12 +181,12 @@ func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 	}
 	if out := minus(was, stay); out != nil {
 		for i, d := range drawsOf(old.arms) {
-			moves = appendMove(moves, move{out, d, old.arms[i].Variant, ""})
+			moves = appendMove(moves, move{slots: out, draws: d, from: old.arms[i].Variant})
 		}
 	}
 	if in := minus(is, stay); in != nil {
 		for i, d := range drawsOf(next.arms) {
-			moves = appendMove(moves, move{in, d, "", next.arms[i].Variant})
+			moves = appendMove(moves, move{slots: in, draws: d, to: next.arms[i].Variant})
 		}
 	}
 	if stay == nil {
@@ -174,7 +196,7 @@ func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 	for i, b := range before {
 		for j, n := range now {
 			if from, to := old.arms[i].Variant, next.arms[j].Variant; from != to {
-				moves = appendMove(moves, move{stay, slot.Range{From: max(b.From, n.From), To: min(b.To, n.To)}, from, to})
+				moves = appendMove(moves, move{slots: stay, draws: slot.Range{From: max(b.From, n.From), To: min(b.To, n.To)}, from: from, to: to})
 			}
 		}
 	}

@@ -135,22 +135,22 @@ func (d *Division) Deal(dst []Assigned, e millrace.Entity) []Assigned {
 }
 
 func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
+	at := l.prefix.Slot(unit)
+	in := slices.IndexFunc(l.from, func(x dealing) bool { return slot.In(x.used, at) })
 	for _, x := range l.from {
-		if variant, forced := x.Forced[unit]; forced {
+		if variant, forced := x.Forced[unit]; forced && (x.share > 0 || in < 0) { // a draft deals by no share
 			a := x.assigned[slices.IndexFunc(x.arms, func(a slot.Arm) bool { return a.Variant == variant })]
 			a.Unit, a.Forced, a.Probability = unit, true, Probability{}
 			return append(dst, a)
 		}
 	}
-	at := l.prefix.Slot(unit)
-	for i := range l.from {
-		if x := &l.from[i]; slot.In(x.used, at) {
-			a := x.assigned[slot.ArmOf(x.arms, x.compiled.prefix.Slot(unit))]
-			a.Unit = unit
-			return append(dst, a)
-		}
+	if in < 0 {
+		return dst
 	}
-	return dst
+	x := &l.from[in]
+	a := x.assigned[slot.ArmOf(x.arms, x.compiled.prefix.Slot(unit))]
+	a.Unit = unit
+	return append(dst, a)
 }
 
 // Features returns of how many of 10,000 answers each experiment wants the items'

@@ -20,6 +20,7 @@ const (
 	CauseFeed      Cause = "feed"             // it does not apply to the feed
 	CauseForced    Cause = "forced"           // in, by name
 	CauseElsewhere Cause = "forced_elsewhere" // by name in another experiment of the layer
+	CauseTaken     Cause = "slot_taken"       // a draft names it, and another experiment of the layer uses its slot
 	CauseUnit      Cause = "unit"             // nothing to fall into a slot, such as a viewer without an id
 	CauseHeldOut   Cause = "held_out"
 	CauseSlot      Cause = "slot"      // the slot is not one of its own
@@ -77,7 +78,13 @@ func (x *Explanation) because(c Cause, format string, args ...any) {
 
 func (x *Explanation) explain(s *Set, e *compiled, feed string, v *millrace.Viewer) {
 	by := e.forcedBy(feed, v.ID)
-	switch {
+	holder := s.holder(e.layer, x.Slot, feed)
+	if by != nil && by.e.State == Draft && holder != nil {
+		by = nil // a draft takes nobody out of another experiment
+	}
+	switch _, named := e.Forced[v.ID]; {
+	case named && e.State == Draft && holder != nil && slices.Contains(e.Feeds, feed):
+		x.because(CauseTaken, "it is draft, and takes nobody out of another: slot %d is in use by experiment %s", x.Slot, holder.Name)
 	case e.State != Running && (e.State != Draft || by == nil || by.e != e):
 		x.because(CauseState, "it is %s", e.State)
 		if e.State == Draft {
@@ -105,6 +112,17 @@ func (x *Explanation) explain(s *Set, e *compiled, feed string, v *millrace.View
 	default:
 		x.explainTargeting(e, v)
 	}
+}
+
+// holder returns the experiment that uses a slot of a layer for a feed; nil: none.
+func (s *Set) holder(l *layer, at int, feed string) *compiled {
+	if at < 0 || l.holds[at] < 0 {
+		return nil
+	}
+	if e := s.experiments[l.holds[at]]; slices.Contains(e.Feeds, feed) {
+		return e
+	}
+	return nil
 }
 
 // forcedBy returns who forces a viewer or entity for a feed in the layer of an

@@ -148,8 +148,9 @@ func (c *compiler) misfit(f *faults, e *compiled, m misfit) {
 // feed, a model or a schema. Only stopped experiments are left out, for the others
 // may yet give their variants to somebody.
 func (s *Set) Keeps(now, next Known) error {
+	const most = 3 // that are told: many say nearly the same
 	var broken, names []string
-	weights := false
+	weights, more := false, 0
 	for _, e := range s.experiments {
 		if e.State == Stopped {
 			continue
@@ -166,13 +167,18 @@ func (s *Set) Keeps(now, next Known) error {
 				continue
 			}
 			weights = weights || strings.HasSuffix(m.path, ".weights")
-			if names = append(names, e.Name); len(broken) < maxFaults {
-				broken = append(broken, m.String())
+			if names = append(names, e.Name); len(broken) == most {
+				more++
+				continue
 			}
+			broken = append(broken, m.String())
 		}
 	}
 	if len(broken) == 0 {
 		return nil
+	}
+	if more > 0 {
+		broken = append(broken, fmt.Sprintf("and %d more like these", more))
 	}
 	wayOut := "stop or change " + strings.Join(slices.Compact(names), ", ") + " first"
 	if weights {

@@ -56,6 +56,9 @@ func TestKeepsWeights(t *testing.T) {
 	if !errors.As(err, &e) || e.Detail != want || !strings.HasPrefix(e.WayOut, "stop or change e0, e1 first, ") {
 		t.Errorf("%+v", e)
 	}
+	if err := s.Keeps(lack(), lack("home", "news", "jobs")); !errors.As(err, &e) || !strings.HasSuffix(e.Detail, "; and 1 more like these") || !strings.HasPrefix(e.WayOut, "stop or change e0, e1, e4 first, ") {
+		t.Errorf("many: %+v", e)
+	}
 	away := errors.New("etcd is away")
 	if err := s.Keeps(lack(), weighing(func(string, string, map[string]float64) error { return away })); !errors.Is(err, away) {
 		t.Errorf("%v", err)

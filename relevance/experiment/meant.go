@@ -36,7 +36,11 @@ func (d *Document) checkMeant(f *faults) {
 			f.addf(path+".ramp.steps", "write a step above it, lower the share, or leave the ramp out", "it would never ramp: its last step is %d, and the share is %d already", slices.Max(r.Steps), e.Share)
 		}
 		if e.State != Stopped && isNever(e.Targeting) {
-			f.addf(path+".targeting", "leave it out for everybody; or leave it out and make this a draft, which gives a variant to forced viewers alone", "it is true of nobody")
+			wayOut := "leave it out for everybody; or leave it out and make this a draft, which gives a variant to forced viewers alone"
+			if e.State == Draft {
+				wayOut = "leave it out: a draft gives a variant to forced viewers alone"
+			}
+			f.addf(path+".targeting", wayOut, "it is true of nobody")
 		}
 		if r := e.Ramp; r != nil && r.Least > 0 && r.Least < minLeast {
 			f.addf(path+".ramp.least", "write a time such as 1h, or leave it out and write viewers", "%s is shorter than %s, in which guards look once", r.Least, minLeast)

@@ -3,6 +3,7 @@ package experiment
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -65,34 +66,104 @@ type Defined struct {
 	// Rule is what a caller needs to deal units by itself; it has no slots
 	// unless the experiment runs.
 	Rule slot.Rule
+	// Named are the units that the hash deals a variant and that experiments which run
+	// name: they are not dealt it by chance, and so are missing among who is. In a layer
+	// of attributes that is not known of anybody.
+	Named []Named
+}
+
+// Named are units that the hash deals a variant, and that an experiment names.
+type Named struct {
+	Variant string
+	By      string // the experiment; it may be the same
+	Units   []string
+}
+
+func (n *Named) String() string {
+	return fmt.Sprintf("experiment %s names %s whom the hash deals %s", n.By, unitsOf(n.Units), n.Variant)
+}
+
+// named returns whom experiments that run name of those whom the hash deals to one.
+func (e *compiled) named() (all []Named) {
+	if e == nil {
+		return nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(e.layer.forced)) {
+		variant, has := e.hashed(id)
+		for _, f := range e.layer.forced[id] {
+			if !has || f.e.State != Running || !slices.ContainsFunc(f.e.Feeds, func(feed string) bool { return slices.Contains(e.Feeds, feed) }) {
+				continue
+			}
+			at := slices.IndexFunc(all, func(n Named) bool { return n.Variant == variant && n.By == f.e.Name })
+			if at < 0 {
+				at, all = len(all), append(all, Named{Variant: variant, By: f.e.Name})
+			}
+			all[at].Units = append(all[at].Units, id)
+		}
+	}
+	return all
+}
+
+// stays says whom a draft names and does not get, since others use their slots.
+func (s *Set) stays(e *compiled) string {
+	if e == nil || e.State != Draft || e.layer.kind == ofAttribute {
+		return ""
+	}
+	var ids []string
+	for id := range e.Forced {
+		if slices.ContainsFunc(e.Feeds, func(feed string) bool { return s.holder(e.layer, e.layer.prefix.Slot(id), feed) != nil }) {
+			ids = append(ids, id)
+		}
+	}
+	if ids == nil {
+		return ""
+	}
+	slices.Sort(ids)
+	return unitsOf(ids) + " that it names stay with the experiments that use their slots: a draft takes nobody out"
 }
 
 // Experiments returns all experiments, by name.
 func (s *Set) Experiments() (all []Defined) {
 	for _, e := range s.experiments {
-		r := slot.Rule{Experiment: e.Name, Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms)}
+		r := slot.Rule{Experiment: e.Name, Feeds: sorted(e.Feeds), Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms)}
 		if e.State == Running && e.unfit == "" {
 			r.Slots = append(r.Slots, e.used...)
 		}
 		if e.unfit == "" && (e.State == Running || e.State == Draft) {
-			r.Forced, r.Elsewhere = e.Forced, e.elsewhere()
+			r.Forced, r.Elsewhere = e.Forced, s.elsewhere(e)
 		}
-		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, e.unfit, r})
+		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, e.unfit, r, e.named()})
 	}
 	return all
 }
 
-// elsewhere returns, in order, whom other experiments of the layer force on a feed of
-// this one.
-func (e *compiled) elsewhere() (all []string) {
+// elsewhere returns, in order and by feed, who has another experiment of the layer
+// there: those whom that one forces, and of a draft those of its own forced who have
+// the other's slots.
+func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 	for id, by := range e.layer.forced {
-		if slices.ContainsFunc(by, func(f forced) bool {
-			return f.e != e && slices.ContainsFunc(f.e.feeds, func(x *feed) bool { return slices.Contains(e.feeds, x) })
-		}) {
-			all = append(all, id)
+		for _, f := range by {
+			for _, feed := range e.Feeds {
+				switch {
+				case !slices.Contains(f.e.Feeds, feed):
+					continue
+				case f.e == e: // of attributes the slot is not that of the id
+					if e.State == Running || e.layer.kind == ofAttribute || s.holder(e.layer, e.layer.prefix.Slot(id), feed) == nil {
+						continue
+					}
+				case f.e.State == Draft:
+					continue
+				}
+				if all == nil {
+					all = map[string][]string{}
+				}
+				all[feed] = append(all[feed], id)
+			}
 		}
 	}
-	slices.Sort(all)
+	for _, ids := range all {
+		slices.Sort(ids)
+	}
 	return all
 }
 

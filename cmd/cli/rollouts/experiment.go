@@ -93,7 +93,7 @@ document.`,
 			Long: `Checks a document against all others, the feeds, the models that serve and the
 index nodes' schemas, and puts it in place as the next version of its name. A
 document with a fault changes nothing; nor does one that would take viewers out
-of a variant while its experiment runs.
+of a variant while its experiment runs, by a name under forced too.
 
   layers:
     - {name: ranking, salt: ranking-2026, unit: viewer}   # or: attribute NAME, or: entity
@@ -406,7 +406,8 @@ const asItIs = -1
 func (t *trial) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
 	share := -1
 	if percent != asItIs {
-		if share = int(math.Round(percent * slot.Count / 100)); !(percent > 0 && percent <= 100) || share == 0 {
+		of := percent * slot.Count / 100
+		if share = int(math.Round(of)); !(percent > 0 && percent <= 100) || share == 0 || math.Abs(of-float64(share)) > 1e-6 {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--share", Detail: fmt.Sprintf("%v percent of an experiment's slots", percent), WayOut: "say more than 0, in hundredths of a percent, and at most 100; to let nobody in, pause it"}
 		}
 	}
@@ -658,7 +659,26 @@ func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) e
 		}
 		shown = append(shown, e)
 	}
-	return output.Write(t.out, shown, func(w io.Writer) error { return writeExplained(w, shown) })
+	return output.Write(t.out, shown, func(w io.Writer) error {
+		dealing, drafts := shown[:0:0], 0
+		for _, x := range shown {
+			if d, err := st.Find(x.Experiment); x.Cause == experiment.CauseState && err == nil && d.Experiment.State == experiment.Draft {
+				drafts++ // which does not name whom was asked about
+				continue
+			}
+			dealing = append(dealing, x)
+		}
+		if err := writeExplained(w, dealing); err != nil {
+			return err
+		}
+		switch {
+		case drafts == 1:
+			display.Printf(w, "1 draft assigns only those whom it forces, and this is none of them\n")
+		case drafts > 1:
+			display.Printf(w, "%d drafts assign only those whom they force, and this is none of them\n", drafts)
+		}
+		return nil
+	})
 }
 
 func writeExplained(w io.Writer, all []explained) error {
@@ -678,8 +698,9 @@ func experimentRule() *cobra.Command {
 	c := &cobra.Command{
 		Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
 		Long: `Prints the slots that an experiment uses now, its variants and whom it forces, as
-client.ReadRule of the Go client and docs/assign.py take it. It does not have the
-targeting, and is old with the next change.`,
+client.ReadRule of the Go client and docs/assign.py take it, and by feed who has
+another experiment of the layer there. It does not have the targeting, and is old
+with the next change.`,
 	}
 	display.Flag(c, new(display.Form), "json")
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) })

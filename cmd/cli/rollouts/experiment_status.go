@@ -448,6 +448,9 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 			display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
 		}
 	}
+	for i := range r.Named {
+		display.Printf(w, "%s\n", &r.Named[i])
+	}
 	for _, n := range []struct {
 		count int64
 		what  string

@@ -116,6 +116,9 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	case before == v:
 		fmt.Fprintf(r.out, "%s serves already\n", v)
 	case hold != "" && !p.serve:
+		if err := r.feeds.keeps(ctx, change{model: v}); err != nil { // with --serve, too
+			return fmt.Errorf("%s is published and does not serve: %w", v, err)
+		}
 		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
 	default:
 		if hold != "" {

@@ -59,8 +59,12 @@ The schema is one that ships (activity, note, features), or an .avsc file.`,
 				return err // it has not begun
 			}
 			if report.Loaded > 0 {
-				fmt.Fprintf(c.ErrOrStderr(), "What partitioners refuse later: millrace deadletters list --topic %s --since %s%s\n",
-					o.Topic, began.UTC().Format(time.RFC3339), sameLog(addrs, prefix))
+				refused := "What partitioners refuse later"
+				if o.Force { // nobody may read it
+					refused = "If partitioners read this topic, what they refuse later"
+				}
+				fmt.Fprintf(c.ErrOrStderr(), "%s: millrace deadletters list --topic %s --since %s%s\n",
+					refused, o.Topic, began.UTC().Format(time.RFC3339), sameLog(addrs, prefix))
 			}
 			w := c.OutOrStdout()
 			for _, f := range report.Faults {

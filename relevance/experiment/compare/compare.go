@@ -48,6 +48,7 @@ type Tally struct {
 	shares  []float64
 	control int // of arms
 	units   map[unitKey]met
+	named   []experiment.Named
 	actions []string
 	did     map[unitKey]did // by unit
 	room    func() bool     // whether there is any for a unit more; nil: there is
@@ -95,7 +96,7 @@ type arm struct {
 // with is that which sets nothing; of several, or none, the one named control,
 // or else the first by name.
 func New(d experiment.Defined) *Tally {
-	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), units: map[unitKey]met{}, did: map[unitKey]did{}, most: MaxCredited}
+	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), named: d.Named, units: map[unitKey]met{}, did: map[unitKey]did{}, most: MaxCredited}
 	t.report.Units = "viewers"
 	if attribute, is := strings.CutPrefix(d.Rule.Unit, "attribute "); is {
 		t.report.Units = "values of " + attribute
@@ -136,6 +137,10 @@ func (t *Tally) CountSince(at millrace.Time) {
 		t.arms[i].Fresh = 0
 	}
 }
+
+// Leaves tells whom experiments name now of those whom the hash deals a variant: that
+// they are missing says nothing against how units fit the weights.
+func (t *Tally) Leaves(named []experiment.Named) { t.named = named }
 
 // Within has the tally ask whether there is room for a unit more, before it takes
 // one that it does not know.
@@ -445,18 +450,19 @@ type Report struct {
 	Arms        []Arm  // by variant
 	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
-	First, Last millrace.Time   // of answers
-	Split       stats.Split     // whether units fit the weights, by whatever they were shown
-	evidence    stats.Split     // the same of those of which answers are evidence
-	other       byBroker        // answers that are none
-	Crossed     int64           // units that met two variants
-	Beyond      int64           // answers of units that are not told apart
-	Unknown     int64           // answers of variants that the definition does not have
-	Misdealt    int64           // answers of units that the hash deals another variant
-	BeyondActs  int64           // acts of units, or with items of drafts, that are not told apart
-	OtherTeams  int64           // acts with drafts of other models than the definition's
-	Actions     []string        // of the definition's outcomes
-	Acted       []millrace.Time // by these: the newest answer with an item that it was done with; 0: none
+	First, Last millrace.Time      // of answers
+	Split       stats.Split        // whether units fit the weights, by whatever they were shown
+	evidence    stats.Split        // the same of those of which answers are evidence
+	other       byBroker           // answers that are none
+	Crossed     int64              // units that met two variants
+	Beyond      int64              // answers of units that are not told apart
+	Unknown     int64              // answers of variants that the definition does not have
+	Named       []experiment.Named // whom experiments name of those whom the hash deals a variant
+	Misdealt    int64              // answers of units that the hash deals another variant
+	BeyondActs  int64              // acts of units, or with items of drafts, that are not told apart
+	OtherTeams  int64              // acts with drafts of other models than the definition's
+	Actions     []string           // of the definition's outcomes
+	Acted       []millrace.Time    // by these: the newest answer with an item that it was done with; 0: none
 	Effects     []Effect
 	Drafts      []Draft // if they are credited
 }
@@ -516,8 +522,9 @@ const effects = 11
 func (t *Tally) Report(alpha float64) (Report, error) {
 	r := t.report
 	r.other.n = maps.Clone(r.other.n) // which goes on
+	r.Named = t.named
 	r.Actions, r.Acted = t.actions, slices.Clone(t.acted)
-	var counts, dealt []int64
+	var counts, dealt, named []int64
 	var shares []float64
 	for i := range t.arms {
 		a := &t.arms[i]
@@ -530,6 +537,12 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		r.Arms = append(r.Arms, out)
 		if t.shares[i] > 0 {
 			counts, dealt, shares = append(counts, a.Units), append(dealt, a.dealt), append(shares, t.shares[i])
+			named = append(named, 0)
+			for _, n := range t.named {
+				if n.Variant == a.Variant {
+					named[len(named)-1] += int64(len(n.Units))
+				}
+			}
 		}
 	}
 	if len(t.arms) == 0 {
@@ -538,10 +551,10 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	r.Control = t.arms[t.control].Variant
 	if len(counts) > 1 {
 		var err error
-		if r.Split, err = stats.SampleRatio(dealt, shares); err != nil {
+		if r.Split, err = stats.SampleRatio(withNamed(dealt, named, shares), shares); err != nil {
 			return r, err
 		}
-		if r.evidence, err = stats.SampleRatio(counts, shares); err != nil {
+		if r.evidence, err = stats.SampleRatio(withNamed(counts, named, shares), shares); err != nil {
 			return r, err
 		}
 	}
@@ -571,6 +584,26 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		}
 	}
 	return r, nil
+}
+
+// withNamed returns counts with those who are missing by name, as far as they have the
+// counts fit the shares: whether these would have asked is not known.
+func withNamed(counts, named []int64, shares []float64) []int64 {
+	counts, named = slices.Clone(counts), slices.Clone(named)
+	for {
+		least, most := -1, 0.0
+		for i := range counts {
+			of := float64(counts[i]) / shares[i]
+			if most = max(most, of); named[i] > 0 && (least < 0 || of < float64(counts[least])/shares[least]) {
+				least = i
+			}
+		}
+		if least < 0 || float64(counts[least])/shares[least] >= most {
+			return counts
+		}
+		counts[least]++
+		named[least]--
+	}
 }
 
 // Lopsided says of which variant answers are missing as evidence, though it was shown as

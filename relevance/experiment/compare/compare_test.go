@@ -154,7 +154,7 @@ func TestUnitsAreDealtByTheHash(t *testing.T) {
 		r := shown(fmt.Sprint("h-", i), "new", 0, millrace.Time(1000+i))
 		tally.Add(r)
 		tally.Did(&outcome.Act{Action: "click", Experiments: r.Experiments})
-		if variant, _ := d.Rule.Assign(fmt.Sprint("h-", i)); variant == "new" {
+		if variant, _ := d.Rule.Assign(d.Rule.Feeds[0], fmt.Sprint("h-", i)); variant == "new" {
 			right++
 		}
 	}

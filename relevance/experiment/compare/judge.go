@@ -142,6 +142,9 @@ func Inputs(e *experiment.Experiment, r *Report) (all []string) {
 		all = append(all, fmt.Sprintf("%s: %d %s, %d at this share; refused %d, empty %d, partial %d, nan %d; p99 %.3g ms", a.Variant, a.Units, r.Units, a.Fresh, a.Refused, a.Empty, a.Partial, a.NaN, a.Millis[2]))
 		all = append(all, a.Changed()...)
 	}
+	for i := range r.Named {
+		all = append(all, r.Named[i].String())
+	}
 	if r.Misdealt > 0 {
 		all = append(all, fmt.Sprintf("%d answers %s", r.Misdealt, Misdealt))
 	}

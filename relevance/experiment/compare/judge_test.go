@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,35 @@ func verdict(t *testing.T, d *experiment.Defined, tally *Tally, at time.Duration
 		t.Fatal(err)
 	}
 	return Judge(&d.Experiment, &r, at)
+}
+
+// Viewers who are missing since experiments name them do not speak against the hash;
+// more than these do.
+func TestWhoIsNamedIsNotMissed(t *testing.T) {
+	d := guarded(t)
+	tally := believing(d)
+	for i := range 600 {
+		tally.Add(shown(fmt.Sprint(i), []string{"new", "old", "old"}[i%3], 3, 1))
+	}
+	if v := verdict(t, &d, tally, 0); !v.Pause || !strings.Contains(v.Why, "do not fit the weights") {
+		t.Errorf("nobody is named: %+v", v)
+	}
+	ids := make([]string, 200)
+	for i := range ids {
+		ids[i] = fmt.Sprint("named:", i)
+	}
+	tally.Leaves([]experiment.Named{{Variant: "new", By: "thief", Units: ids}, {Variant: "old", By: "thief", Units: ids[:100]}})
+	r, err := tally.Report(0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := verdict(t, &d, tally, 0); v.Pause || !slices.Contains(Inputs(&d.Experiment, &r), `experiment thief names 200 units ("named:0", "named:1", "named:2" and 197 more) whom the hash deals new`) {
+		t.Errorf("200 are named: %+v, %q", v, Inputs(&d.Experiment, &r))
+	}
+	tally.Leaves([]experiment.Named{{Variant: "new", By: "thief", Units: ids[:20]}, {Variant: "old", By: "thief", Units: ids}})
+	if v := verdict(t, &d, tally, 0); !v.Pause {
+		t.Errorf("20 are named: %+v", v)
+	}
 }
 
 // A ramp goes on when both the time and the viewers are there, and ends at its

@@ -79,11 +79,12 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			}
 			from := d.origin
 			if d.apply(s, err) || d.origin.moved(from) {
-				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
+				c.saveDocs(kind, lastDocs{origin: d.origin, documents: d.Current()})
 			}
 			c.tellFromDisk(kind, from, d.Fault())
 			if whole != nil {
 				c.tellSetback(ctx, kind, whole, d.origin)
+				c.tellRemembered(ctx, kind, newestLacked(d.Current(), whole), d.origin, d.Fault())
 				whole.bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
@@ -124,7 +125,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	if fault == nil {
 		fault = d.origin.judge(s)
 	}
-	if fault == nil && from == s.keyspace && (s.forked || older(old, s)) {
+	if (fault == nil || errors.Is(fault, errBack)) && from == s.keyspace && (s.forked || older(old, s)) { // also where others have found it: each says what it keeps
 		fault = d.origin.wentBack(s)
 	}
 	if fault == nil {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -331,7 +330,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	// Restored from what was kept, all is well, and goes on.
 	got, err := c3.Restore(ctx, dir)
 	check(t, err)
-	if !reflect.DeepEqual(got, cluster.Restored{Epoch: 2, Documents: 1}) { // the secret is there already
+	if got.Epoch != 2 || len(got.Documents) != 1 || got.Secrets != 0 || got.Stays != nil { // the secret is there already
 		t.Fatalf("restored %+v", got)
 	}
 	until("the restored map is taken", func(m *cluster.Map, err error) bool { return err == nil && m.Epoch() == 2 && m.Alive("n1") })

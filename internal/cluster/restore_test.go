@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +67,20 @@ func (p *past) heard() {
 	}
 }
 
+// kept waits until who runs keeps an assignment on disk.
+func (p *past) kept(epoch int64) {
+	p.t.Helper()
+	for i, dir := range p.dirs {
+		if p.runs[i] == nil {
+			continue
+		}
+		await(p.t, "it is kept", func() <-chan struct{} { return closedAfter(p.t) }, func() bool {
+			a, err := cluster.ReadAssignment(filepath.Join(dir, "map.json"))
+			return err == nil && a.Epoch == epoch
+		})
+	}
+}
+
 // write writes a document past all refusals.
 func (p *past) write(name string) string {
 	p.last++
@@ -109,6 +124,7 @@ func (p *past) back(restore func(), since ...string) {
 		}
 	}
 	p.heard()
+	p.kept(r.Epoch)
 	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
 		p.t.Fatalf("again: %v", err)
 	}
@@ -205,11 +221,12 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 			refused(t, second(p.etcd.open("").Restore(ctx, old)), cluster.ErrOlderDirs, "these directories know of 0")
 		}
 		r, err := p.etcd.open("").Restore(ctx, append(p.dirs, old)...)
-		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || r.Documents != 1 || r.Stays != nil || r.Unsure != nil {
+		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || len(r.Documents) != 1 || r.Stays != nil || r.Unsure != nil {
 			t.Errorf("restored %+v", r)
 		}
 		check(t, p.docs[0].Delete(ctx, "gone"))
 		p.heard()
+		p.kept(r.Epoch)
 	}
 	if r, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
 		t.Errorf("restored %+v, %v", r, err)
@@ -247,7 +264,7 @@ func TestADirectoryKnowsByItsDocuments(t *testing.T) {
 	p.stop(0)
 	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
 	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
-	if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil {
+	if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil {
 		t.Fatalf("restored %+v", r)
 	}
 	p.start(0)
@@ -285,8 +302,66 @@ func TestWhoIsNewInAnOlderEtcdKnowsNoBetter(t *testing.T) {
 		await(t, "it has what there is", docs.Changed, func() bool { return len(docs.Current()) == 1 && w.Current().Epoch() == 1 })
 		check(t, c.Close())
 		r, err := p.etcd.open("").Restore(t.Context(), fresh, p.dirs[0])
-		if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
+		if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
 			t.Errorf("found %v: restored %+v", found, r)
 		}
+	}
+}
+
+// Directories that all lack what a process keeps are refused: what it keeps is named, and
+// where. So of documents, of the assignment, and of what no named directory has any of;
+// of an etcd that went back, and of an empty one.
+func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		emptied bool
+		change  func(p *past)
+		says    string
+	}{
+		"a document":                 {false, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
+		"a document of an empty one": {true, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
+		"an assignment": {false, func(p *past) {
+			check(p.t, p.runs[1].Assign(p.t.Context(), spreadOver(p.t, 2, "n1", "n2")))
+			w := watch(p.t, p.runs[1])
+			await(p.t, "it is heard", w.Changed, func() bool { return w.Current().Epoch() == 2 })
+			p.kept(2)
+		}, "assignment 2, which is kept in "},
+		"another kind": {false, func(p *past) {
+			more, err := p.runs[1].Documents(p.t.Context(), "decisions")
+			check(p.t, err)
+			check(p.t, more.Put(p.t.Context(), "x", []byte("vetoed")))
+			await(p.t, "it is heard", more.Changed, func() bool { return len(more.Current()) == 1 })
+		}, "decisions x of revision "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx, p := t.Context(), newPast(t)
+			p.now["home"], p.now["jobs"] = p.write("home"), p.write("jobs")
+			p.heard()
+			backup := p.etcd.backed()
+			p.heard()
+			p.stop(0)
+			c.change(p)
+			p.heard()
+			if c.emptied {
+				p.etcd.stop()
+				p.etcd.empty()
+				p.etcd.start()
+				p.etcd.open("")
+			} else {
+				backup()
+			}
+			await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+			err := second(p.etcd.open("").Restore(ctx, p.dirs[0]))
+			refused(t, err, cluster.ErrOlderDirs, c.says)
+			if !strings.Contains(err.Error(), ":"+p.dirs[1]) {
+				t.Errorf("it does not say where: %v", err)
+			}
+			if _, err := p.etcd.open("").Restore(ctx, p.dirs...); err != nil {
+				t.Error(err)
+			}
+			p.start(0)
+			p.heard()
+		})
 	}
 }

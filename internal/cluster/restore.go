@@ -32,6 +32,12 @@ type Restored struct {
 	// Stays are documents that are in etcd otherwise than in the directories, and
 	// stay so: they were written there since.
 	Stays []string
+	// Serves says of those of them that are artefacts which version serves, and which
+	// served by the directories.
+	Serves map[string]Pointers
+	// Undone are versions that were put into etcd since, by a change that was refused
+	// before they served, and that are gone.
+	Undone []string
 	// Unsure are documents that are in etcd otherwise than in the directories, and
 	// stay so, where it cannot be told which is newer.
 	Unsure []string
@@ -48,7 +54,11 @@ type Brought struct {
 	Document string // kind and name
 	Dir      string // that it comes from
 	Revision int64  // of etcd, that wrote it then
+	Serves   string // the version that serves; empty: it is no artefact
 }
+
+// Pointers are which version of an artefact serves.
+type Pointers struct{ Now, Kept string }
 
 // KeptDir is a directory that a restoration has read.
 type KeptDir struct {
@@ -275,13 +285,22 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			if there && holdsBody(now.data, doc.Body) {
 				continue
 			}
+			id := kind + " " + doc.Name
+			kept, has := ledgers(doc.Body, string(now.data))
+			var undone []string
 			if there {
 				switch have.ageOf(now, doc, docs.origin) {
 				case since:
-					r.Stays = append(r.Stays, kind+" "+doc.Name)
+					if kept != nil && has != nil && has.precedes(kept) {
+						undone = kept.lacks(id, has) // a change that was refused halfway
+						break
+					}
+					r.Stays = append(r.Stays, id)
+					r.serves(id, kept, has)
 					continue
 				case unsure:
-					r.Unsure = append(r.Unsure, kind+" "+doc.Name)
+					r.Unsure = append(r.Unsure, id)
+					r.serves(id, kept, has)
 					continue
 				}
 			}
@@ -294,10 +313,15 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			case err != nil:
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			case put:
-				r.Documents = append(r.Documents, Brought{kind + " " + doc.Name, docs.dir, doc.Version})
+				b := Brought{Document: id, Dir: docs.dir, Revision: doc.Version}
+				if kept != nil {
+					b.Serves = kept.serves()
+				}
+				r.Documents = append(r.Documents, b)
+				r.Undone = append(r.Undone, undone...)
 				r.Lacks = append(r.Lacks, lacks...)
 			default: // somebody has written it in the meantime
-				r.Stays = append(r.Stays, kind+" "+doc.Name)
+				r.Stays = append(r.Stays, id)
 			}
 		}
 		for name, now := range have.values {
@@ -309,10 +333,28 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 		}
 	}
 	slices.SortFunc(r.Documents, func(a, b Brought) int { return cmp.Compare(a.Document, b.Document) })
-	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks} {
+	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks, r.Undone} {
 		slices.Sort(list)
 	}
 	return nil
+}
+
+// serves notes which version serves of what stays.
+func (r *Restored) serves(id string, kept, has *ledger) {
+	if kept == nil || has == nil {
+		return
+	}
+	if r.Serves == nil {
+		r.Serves = map[string]Pointers{}
+	}
+	r.Serves[id] = Pointers{Now: has.serves(), Kept: kept.serves()}
+}
+
+// ledgers reads two bodies as ledgers; nil: it is none.
+func ledgers(kept, has string) (k, h *ledger) {
+	k, _ = parseLedger(kept)
+	h, _ = parseLedger(has)
+	return k, h
 }
 
 // holdsBody reports whether what etcd has of a document, in one piece or in parts,

@@ -322,8 +322,6 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 		"a document of an empty one": {true, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
 		"an assignment": {false, func(p *past) {
 			check(p.t, p.runs[1].Assign(p.t.Context(), spreadOver(p.t, 2, "n1", "n2")))
-			w := watch(p.t, p.runs[1])
-			await(p.t, "it is heard", w.Changed, func() bool { return w.Current().Epoch() == 2 })
 			p.kept(2)
 		}, "assignment 2, which is kept in "},
 		"another kind": {false, func(p *past) {
@@ -363,5 +361,69 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 			p.start(0)
 			p.heard()
 		})
+	}
+}
+
+// A version that was put after etcd had gone back, by a change that was refused before it
+// served, is not newer than what served: that comes back. One that serves stays.
+func TestARefusedChangeUndoesNothing(t *testing.T) {
+	t.Parallel()
+	for _, served := range []bool{false, true} {
+		ctx, p := t.Context(), newPast(t)
+		tests, err := p.runs[1].Artefacts(ctx, "experiments")
+		check(t, err)
+		put := func(a *cluster.Artefacts, body string, serve bool) {
+			t.Helper()
+			v, _, err := a.Publish(ctx, "ranker", "", []byte(body), "ann")
+			check(t, err)
+			if serve {
+				check(t, a.Serve(ctx, v, nil, "ann"))
+			}
+		}
+		put(tests, "runs", true)
+		backup := p.etcd.backed()
+		put(tests, "pauses", true)
+		p.stop(0)
+		p.stop(1) // nobody has found it when somebody writes
+		backup()
+		for range 30 {
+			p.etcd.put("/elsewhere", "")
+		}
+		blind, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		check(t, err)
+		put(blind, "stopped", served)
+		p.start(1)
+		r, err := p.etcd.open("").Restore(ctx, p.dirs...)
+		check(t, err)
+		const doc = "experiments ranker"
+		if served {
+			if !slices.Equal(r.Stays, []string{doc}) || r.Serves[doc] != (cluster.Pointers{Now: "version 2", Kept: "version 2"}) || r.Undone != nil {
+				t.Errorf("restored %+v", r)
+			}
+			continue
+		}
+		if len(r.Documents) != 1 || r.Documents[0].Document != doc || r.Documents[0].Dir != p.dirs[1] || r.Documents[0].Serves != "version 2" || !slices.Equal(r.Undone, []string{doc + " 2"}) || r.Stays != nil {
+			t.Errorf("restored %+v", r)
+		}
+	}
+}
+
+// What etcd has lost is found by the directories alone, where nobody has found it yet and
+// its revisions have caught up.
+func TestARestorationFindsTheLossItself(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	backup := p.etcd.backed()
+	p.now["made"] = p.write("made")
+	p.heard()
+	p.stop(0)
+	p.stop(1)
+	backup()
+	for range 100 {
+		p.etcd.put("/elsewhere", "")
+	}
+	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	if check(t, err); len(r.Documents) != 1 || r.Documents[0].Document != "feeds made" || len(r.Dirs) != 2 || r.Dirs[0].Written.IsZero() {
+		t.Errorf("restored %+v", r)
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -142,6 +144,9 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
 		good = fault == nil
+		if s.keyspace.Generation > from.Generation && from.Generation > 0 {
+			d.tellGivenUp(old, next)
+		}
 	}
 	if good {
 		revision = s.revision
@@ -157,6 +162,26 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	}
 	d.state.set(documents{next, revision}, fault)
 	return changed
+}
+
+// tellGivenUp logs which documents a restoration has otherwise than they were kept here.
+// An artefact of which it has all changes is none.
+func (d *Documents) tellGivenUp(old, next map[string]Document) {
+	for name, was := range old {
+		now, there := next[name]
+		if there && now.Body == was.Body {
+			continue
+		}
+		about := []any{"name", name, "revision", was.Version}
+		if kept, has := ledgers(was.Body, now.Body); kept != nil && len(kept.History) > 0 {
+			last := kept.History[len(kept.History)-1]
+			if has != nil && slices.ContainsFunc(has.History, last.same) {
+				continue
+			}
+			about = append(about, "serves", kept.serves(), "changed", last.When.Format(time.RFC3339), "by", last.Who)
+		}
+		d.log.Warn("giving up what was kept: etcd was restored without it", about...)
+	}
 }
 
 // older reports whether a document is older than it has been, which no later

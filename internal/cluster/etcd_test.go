@@ -72,7 +72,12 @@ func (s *server) empty() {
 
 func (s *server) open(dir string) *cluster.Client {
 	s.t.Helper()
-	c, err := cluster.Open(s.t.Context(), cluster.Config{Endpoints: []string{s.addr}, Name: "test", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	return s.openLogging(dir, slog.New(slog.DiscardHandler))
+}
+
+func (s *server) openLogging(dir string, log *slog.Logger) *cluster.Client {
+	s.t.Helper()
+	c, err := cluster.Open(s.t.Context(), cluster.Config{Endpoints: []string{s.addr}, Name: "test", Dir: dir, Log: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}

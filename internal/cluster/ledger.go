@@ -150,6 +150,11 @@ func (l *ledger) nextNumber() string {
 	return strconv.Itoa(highest + 1)
 }
 
+// same reports whether two events are one.
+func (e Event) same(o Event) bool {
+	return e.What == o.What && e.Version == o.Version && e.Sum == o.Sum && e.Who == o.Who && e.When.Equal(o.When)
+}
+
 // note adds an event to the history.
 func (l *ledger) note(what Change, e edition, who string) {
 	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
@@ -227,10 +232,7 @@ func (l *ledger) precedes(o *ledger) bool {
 	if at < 0 {
 		return false
 	}
-	last := l.History[at]
-	i := slices.IndexFunc(o.History, func(e Event) bool {
-		return e.What == last.What && e.Version == last.Version && e.Sum == last.Sum && e.Who == last.Who && e.When.Equal(last.When)
-	})
+	i := slices.IndexFunc(o.History, l.History[at].same)
 	return i >= 0 && i < o.move()
 }
 

@@ -132,7 +132,7 @@ func (k *kept) lacked(r remembered, have *snapshot, epoch int64) (all []string) 
 
 // refuseOlder refuses directories that are older than what processes keep.
 func (k *kept) refuseOlder(r remembered, have *snapshot, epoch int64) error {
-	const wayOut = "name the data directories of all brokers, coordinators and index nodes that can be reached"
+	const wayOut = "name the data directories of all brokers, coordinators and index nodes that you can reach"
 	if b := have.setback; b != nil && b.Generation > k.keyspace.Generation {
 		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)
 	}

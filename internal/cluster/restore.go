@@ -390,7 +390,10 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 		a = *p.assignment // somebody has assigned since
 	} else {
 		kept.assignment.follow(&a)
-		a.Epoch = 1 + max(a.Epoch, remembers.Newest[mapKind].Revision) // or who keeps more would not take it
+		if newest := remembers.Newest[mapKind].Revision; newest > a.Epoch { // who keeps it is to take this
+			a.Epoch, a.AllowShrink = newest, true
+		}
+		a.Epoch++
 	}
 	body, err := json.Marshal(a)
 	if err != nil {

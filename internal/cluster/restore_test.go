@@ -1,8 +1,10 @@
 package cluster_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -425,5 +427,43 @@ func TestARestorationFindsTheLossItself(t *testing.T) {
 	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
 	if check(t, err); len(r.Documents) != 1 || r.Documents[0].Document != "feeds made" || len(r.Dirs) != 2 || r.Dirs[0].Written.IsZero() {
 		t.Errorf("restored %+v", r)
+	}
+}
+
+// Who means it restores from directories that lack what processes keep: all take that,
+// whoever kept more says in the log what it gives up, and it is well again.
+func TestWhatIsGivenUpIsLogged(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), newPast(t)
+	p.now["home"] = p.write("home")
+	p.heard()
+	old := maps.Clone(p.now)
+	backup := p.etcd.backed()
+	p.heard()
+	p.stop(0)
+	var logged bytes.Buffer
+	p.stop(1)
+	p.runs[1] = p.etcd.openLogging(p.dirs[1], slog.New(slog.NewTextHandler(&logged, nil)))
+	w := watch(t, p.runs[1])
+	p.docs[1] = documents(t, p.runs[1])
+	p.now["home"], p.now["made"] = p.write("home"), p.write("made")
+	p.heard()
+	check(t, p.runs[1].Assign(ctx, spreadOver(t, 2, "n1", "n2")))
+	p.kept(2)
+	backup()
+	await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+	refused(t, second(p.etcd.open("").Restore(ctx, p.dirs[0])), cluster.ErrOlderDirs, "assignment 2, ")
+	r, err := p.etcd.open("").RestoreOlder(ctx, p.dirs[0])
+	if check(t, err); r.Epoch != 3 {
+		t.Errorf("restored %+v", r)
+	}
+	p.now = old
+	p.heard()
+	await(t, "it is well", w.Changed, func() bool { return w.Fault() == nil && w.Current().Epoch() == 3 })
+	p.stop(1) // no more is logged
+	for _, name := range []string{"home", "made"} {
+		if !strings.Contains(logged.String(), `msg="giving up what was kept: etcd was restored without it" cluster=test documents=feeds name=`+name+" revision=") {
+			t.Errorf("%s is given up without a word: %s", name, logged.String())
+		}
 	}
 }

@@ -113,7 +113,7 @@ func (c *Client) Lost() error {
 }
 
 func lost(why string) error {
-	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what processes kept of it", "etcd has lost state: %s", why)
+	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what all brokers, coordinators and index nodes that you can reach kept of it", "etcd has lost state: %s", why)
 }
 
 // forked reports whether etcd's past is another than what is remembered: the

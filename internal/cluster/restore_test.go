@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/millrace/millrace/internal/cluster"
 )
 
@@ -81,6 +83,19 @@ func (p *past) kept(epoch int64) {
 			return err == nil && a.Epoch == epoch
 		})
 	}
+}
+
+// told waits until somebody has said what it keeps of a kind.
+func (p *past) told(kind string) {
+	p.t.Helper()
+	await(p.t, "it is told", func() <-chan struct{} { return closedAfter(p.t) }, func() (is bool) {
+		p.etcd.raw(func(raw *clientv3.Client) error {
+			got, err := raw.Get(p.t.Context(), "/millrace/test/remembered")
+			is = err == nil && len(got.Kvs) > 0 && strings.Contains(string(got.Kvs[0].Value), `"`+kind+`":{`)
+			return err
+		})
+		return is
+	})
 }
 
 // write writes a document past all refusals.
@@ -352,6 +367,8 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 				backup()
 			}
 			await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+			kind, _, _ := strings.Cut(c.says, " ")
+			p.told(map[bool]string{true: "map", false: kind}[kind == "assignment"])
 			err := second(p.etcd.open("").Restore(ctx, p.dirs[0]))
 			refused(t, err, cluster.ErrOlderDirs, c.says)
 			if !strings.Contains(err.Error(), ":"+p.dirs[1]) {
@@ -452,6 +469,7 @@ func TestWhatIsGivenUpIsLogged(t *testing.T) {
 	p.kept(2)
 	backup()
 	await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+	p.told("map")
 	refused(t, second(p.etcd.open("").Restore(ctx, p.dirs[0])), cluster.ErrOlderDirs, "assignment 2, ")
 	r, err := p.etcd.open("").RestoreOlder(ctx, p.dirs[0])
 	if check(t, err); r.Epoch != 3 {

@@ -238,7 +238,7 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	etcd.start()
 	anew := etcd.open("")
 	restored, err := anew.Restore(ctx, dir)
-	if check(t, err); restored.Documents != 1 {
+	if check(t, err); len(restored.Documents) != 1 {
 		t.Errorf("restored %+v", restored)
 	}
 	reader, err = anew.Artefacts(ctx, "models")

@@ -18,6 +18,14 @@ type present struct {
 	known          map[millrace.NodeID]bool
 }
 
+// epoch is that of the assignment; 0: there is none.
+func (p *present) epoch() int64 {
+	if p.assignment == nil {
+		return 0
+	}
+	return p.assignment.Epoch
+}
+
 func (c *Client) assignmentKey() string { return c.prefix + mapPrefix + "assignment" }
 func (c *Client) lastKey() string       { return c.prefix + mapPrefix + "last" }
 

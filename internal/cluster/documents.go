@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -79,11 +81,12 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			}
 			from := d.origin
 			if d.apply(s, err) || d.origin.moved(from) {
-				c.saveDocs(kind, lastDocs{d.origin, d.Current()})
+				c.saveDocs(kind, lastDocs{origin: d.origin, documents: d.Current()})
 			}
 			c.tellFromDisk(kind, from, d.Fault())
 			if whole != nil {
 				c.tellSetback(ctx, kind, whole, d.origin)
+				c.tellRemembered(ctx, kind, newestLacked(d.Current(), whole), d.origin, d.Fault())
 				whole.bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
@@ -124,7 +127,7 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	if fault == nil {
 		fault = d.origin.judge(s)
 	}
-	if fault == nil && from == s.keyspace && (s.forked || older(old, s)) {
+	if (fault == nil || errors.Is(fault, errBack)) && from == s.keyspace && (s.forked || older(old, s)) { // also where others have found it: each says what it keeps
 		fault = d.origin.wentBack(s)
 	}
 	if fault == nil {
@@ -141,6 +144,9 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
 		}
 		good = fault == nil
+		if s.keyspace.Generation > from.Generation && from.Generation > 0 {
+			d.tellGivenUp(old, next)
+		}
 	}
 	if good {
 		revision = s.revision
@@ -156,6 +162,26 @@ func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
 	}
 	d.state.set(documents{next, revision}, fault)
 	return changed
+}
+
+// tellGivenUp logs which documents a restoration has otherwise than they were kept here.
+// An artefact of which it has all changes is none.
+func (d *Documents) tellGivenUp(old, next map[string]Document) {
+	for name, was := range old {
+		now, there := next[name]
+		if there && now.Body == was.Body {
+			continue
+		}
+		about := []any{"name", name, "revision", was.Version}
+		if kept, has := ledgers(was.Body, now.Body); kept != nil && len(kept.History) > 0 {
+			last := kept.History[len(kept.History)-1]
+			if has != nil && slices.ContainsFunc(has.History, last.same) {
+				continue
+			}
+			about = append(about, "serves", kept.serves(), "changed", last.When.Format(time.RFC3339), "by", last.Who)
+		}
+		d.log.Warn("giving up what was kept: etcd was restored without it", about...)
+	}
 }
 
 // older reports whether a document is older than it has been, which no later

@@ -103,6 +103,7 @@ func (c *Client) save(file string, doc any) {
 type lastDocs struct {
 	origin    origin
 	documents map[string]Document
+	dir       string // where they are kept, to a restoration
 }
 
 // keptDocuments is the same on disk. A document's bytes need not be text, and
@@ -142,7 +143,7 @@ func readDocs(file string) (docs lastDocs, err error) {
 	if err := json.Unmarshal(body, &kept); err != nil {
 		return docs, err
 	}
-	docs = lastDocs{kept.Origin, make(map[string]Document, len(kept.Documents))}
+	docs = lastDocs{origin: kept.Origin, documents: make(map[string]Document, len(kept.Documents))}
 	for name, d := range kept.Documents {
 		docs.documents[name] = Document{Name: name, Body: string(d.Body), Version: d.Version}
 	}

@@ -150,6 +150,11 @@ func (l *ledger) nextNumber() string {
 	return strconv.Itoa(highest + 1)
 }
 
+// same reports whether two events are one.
+func (e Event) same(o Event) bool {
+	return e.What == o.What && e.Version == o.Version && e.Sum == o.Sum && e.Who == o.Who && e.When.Equal(o.When)
+}
+
 // note adds an event to the history.
 func (l *ledger) note(what Change, e edition, who string) {
 	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
@@ -207,6 +212,44 @@ func (l *ledger) serve(e edition, who string) {
 	}
 	l.Serving = e.Sum
 	l.note(Served, e, who)
+}
+
+// move is the last change of what serves, by its place in the history; -1: it is not
+// known any more.
+func (l *ledger) move() int {
+	for i, e := range slices.Backward(l.History) {
+		if e.What == Served || e.What == RolledBack || e.What == Dropped && l.Serving == "" {
+			return i
+		}
+	}
+	return -1
+}
+
+// precedes reports whether what serves by l was changed to what serves by o: l has no
+// change of that which o does not have.
+func (l *ledger) precedes(o *ledger) bool {
+	at := l.move()
+	if at < 0 {
+		return false
+	}
+	i := slices.IndexFunc(o.History, l.History[at].same)
+	return i >= 0 && i < o.move()
+}
+
+// lacks are the versions that o has and l does not, behind what they are of.
+func (l *ledger) lacks(of string, o *ledger) (all []string) {
+	for _, e := range o.Versions {
+		if _, has := l.find(e.Sum); !has {
+			all = append(all, of+" "+e.Version)
+		}
+	}
+	return all
+}
+
+// serves names the version that serves.
+func (l *ledger) serves() string {
+	e, _ := l.find(l.Serving)
+	return named(e.Version)
 }
 
 // rollback points at what served before, which there is.

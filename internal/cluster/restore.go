@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,12 +25,19 @@ import (
 // Restored is what [Client.Restore] brought back.
 type Restored struct {
 	Epoch     int64 // of the assignment
-	Documents int
+	Documents []Brought
 	Secrets   int
+	Dirs      []KeptDir
 	Empty     []string // directories in which nothing is kept
 	// Stays are documents that are in etcd otherwise than in the directories, and
 	// stay so: they were written there since.
 	Stays []string
+	// Serves says of those of them that are artefacts which version serves, and which
+	// served by the directories.
+	Serves map[string]Pointers
+	// Undone are versions that were put into etcd since, by a change that was refused
+	// before they served, and that are gone.
+	Undone []string
 	// Unsure are documents that are in etcd otherwise than in the directories, and
 	// stay so, where it cannot be told which is newer.
 	Unsure []string
@@ -41,32 +49,69 @@ type Restored struct {
 	Lacks []string
 }
 
-// ErrNothingLost refuses a restoration.
-var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of; nothing is restored")
+// Brought is a document that was restored.
+type Brought struct {
+	Document string // kind and name
+	Dir      string // that it comes from
+	Revision int64  // of etcd, that wrote it then
+	Serves   string // the version that serves; empty: it is no artefact
+}
 
-// ErrOlderDirs refuses a restoration from directories that are all older than the
-// last one: what was written after it would be lost.
-var ErrOlderDirs = errors.New("cluster: these directories are from before the last restoration")
+// Pointers are which version of an artefact serves.
+type Pointers struct{ Now, Kept string }
+
+// KeptDir is a directory that a restoration has read.
+type KeptDir struct {
+	Dir     string
+	Written time.Time // last, as the file system has it
+}
+
+// ErrNothingLost refuses a restoration.
+var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of, and no process that runs has said that it keeps more; nothing is restored")
+
+// ErrOlderDirs refuses a restoration from directories that are all older than what
+// processes keep: that would be lost.
+var ErrOlderDirs = errors.New("cluster: these directories are older than what processes remember")
 
 // Restore brings the state of a cluster back into an etcd that lost it, or that
 // was restored from an older backup: out of directories in which processes of
 // the cluster kept what was last good ([Config.Dir]), the newest of each thing.
 // What etcd has been given since stays. Processes that keep the last good state
 // take this for its sequel, and none takes it for anything else.
-func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err error) {
+//
+// It gives [ErrOlderDirs] where processes keep what is newer than all that the
+// directories have.
+func (c *Client) Restore(ctx context.Context, dirs ...string) (Restored, error) {
+	return c.restore(ctx, false, dirs)
+}
+
+// RestoreOlder is Restore also from directories that are older than what processes
+// keep, which give that up.
+func (c *Client) RestoreOlder(ctx context.Context, dirs ...string) (Restored, error) {
+	return c.restore(ctx, true, dirs)
+}
+
+func (c *Client) restore(ctx context.Context, older bool, dirs []string) (r Restored, err error) {
 	kept, err := readKept(dirs)
 	if err != nil {
 		return r, err
 	}
-	r.Empty = kept.empty
-	have, err := c.had(ctx, kept)
+	r.Empty, r.Dirs = kept.empty, kept.dirs
+	have, of, err := c.looked(ctx, kept)
 	if err != nil {
 		return r, err
 	}
-	switch b := have.setback; {
-	case b != nil && b.Generation > kept.keyspace.Generation:
-		return r, refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", "name those of processes that ran then", "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, kept.keyspace.Generation-1)
-	case kept.holds(have):
+	p, err := c.present(ctx)
+	if err != nil {
+		return r, err
+	}
+	if err := kept.refuseOlder(of, have, p.epoch()); err != nil && !older {
+		return r, err
+	}
+	switch holds, err := c.holds(ctx, kept, have); {
+	case err != nil:
+		return r, err
+	case holds:
 		return r, ErrNothingLost
 	}
 	if err = c.restoreDocuments(ctx, kept, have, dirs, &r); err != nil {
@@ -87,17 +132,47 @@ func (c *Client) Restore(ctx context.Context, dirs ...string) (r Restored, err e
 		}
 	}
 	// Last, since it is what makes everybody believe the rest.
-	if r.Epoch, err = c.restoreAssignment(ctx, kept, have, r); err != nil {
+	if r.Epoch, err = c.restoreAssignment(ctx, kept, have, of, r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	return r, nil
 }
 
-// had reads what etcd has of what the directories know of, by key behind the
+// LookTime is how long it takes until every process that runs has looked at what etcd
+// has, once that is back, and has said whether it keeps more.
+const LookTime = relistEvery * 6 / 5
+
+// looked reads what etcd has of what the directories and processes know of, once
+// all processes have looked.
+func (c *Client) looked(ctx context.Context, kept kept) (have *snapshot, of remembered, err error) {
+	for waited := false; ; waited = true {
+		if of, _, err = c.remembered(ctx); err != nil {
+			return nil, of, err
+		}
+		kinds := slices.Collect(maps.Keys(kept.docs))
+		for kind := range of.Newest {
+			if _, known := kept.docs[kind]; !known && kind != mapKind && validID(kind) == nil {
+				kinds = append(kinds, kind)
+			}
+		}
+		if have, err = c.had(ctx, kinds); err != nil || waited {
+			return have, of, err
+		}
+		left := c.relist * 6 / 5
+		if b := have.setback; b != nil { // somebody has looked already
+			left -= max(0, time.Since(b.When))
+		}
+		if err = wait(ctx, left); err != nil {
+			return nil, of, err
+		}
+	}
+}
+
+// had reads what etcd has of kinds of documents, by key behind the
 // cluster's prefix: not all, since bodies are large.
-func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
+func (c *Client) had(ctx context.Context, kinds []string) (*snapshot, error) {
 	prefixes := []string{secretsPrefix}
-	for kind := range kept.docs {
+	for _, kind := range kinds {
 		prefixes = append(prefixes, (&Documents{c: c, kind: kind}).prefix())
 	}
 	var have *snapshot
@@ -119,21 +194,28 @@ func (c *Client) had(ctx context.Context, kept kept) (*snapshot, error) {
 }
 
 // holds reports whether etcd has all that the directories know of.
-func (k *kept) holds(have *snapshot) bool {
+func (c *Client) holds(ctx context.Context, k kept, have *snapshot) (bool, error) {
 	if k.keyspace != have.keyspace {
-		return have.keyspace.Generation > k.keyspace.Generation
+		return have.keyspace.Generation > k.keyspace.Generation, nil
 	}
 	if have.setback != nil || k.back[have.keyspace] || k.origin.Keyspace == have.keyspace && have.revision < k.origin.Revision {
-		return false
+		return false, nil
 	}
 	for kind, all := range k.docs {
+		d, now := &Documents{c: c, kind: kind}, have.of(kind)
 		for _, docs := range all {
-			if docs.origin.Keyspace == have.keyspace && older(docs.documents, have.of(kind)) {
-				return false
+			if docs.origin.Keyspace != have.keyspace {
+				continue
+			}
+			if older(docs.documents, now) {
+				return false, nil
+			}
+			if forked, err := d.forkedFrom(ctx, docs.documents, docs.origin, now); forked || err != nil {
+				return false, err
 			}
 		}
 	}
-	return true
+	return true, nil
 }
 
 // of is what etcd has of a kind of documents, by name.
@@ -203,13 +285,22 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			if there && holdsBody(now.data, doc.Body) {
 				continue
 			}
+			id := kind + " " + doc.Name
+			kept, has := ledgers(doc.Body, string(now.data))
+			var undone []string
 			if there {
 				switch have.ageOf(now, doc, docs.origin) {
 				case since:
-					r.Stays = append(r.Stays, kind+" "+doc.Name)
+					if kept != nil && has != nil && has.precedes(kept) {
+						undone = kept.lacks(id, has) // a change that was refused halfway
+						break
+					}
+					r.Stays = append(r.Stays, id)
+					r.serves(id, kept, has)
 					continue
 				case unsure:
-					r.Unsure = append(r.Unsure, kind+" "+doc.Name)
+					r.Unsure = append(r.Unsure, id)
+					r.serves(id, kept, has)
 					continue
 				}
 			}
@@ -222,10 +313,15 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			case err != nil:
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			case put:
-				r.Documents++
+				b := Brought{Document: id, Dir: docs.dir, Revision: doc.Version}
+				if kept != nil {
+					b.Serves = kept.serves()
+				}
+				r.Documents = append(r.Documents, b)
+				r.Undone = append(r.Undone, undone...)
 				r.Lacks = append(r.Lacks, lacks...)
 			default: // somebody has written it in the meantime
-				r.Stays = append(r.Stays, kind+" "+doc.Name)
+				r.Stays = append(r.Stays, id)
 			}
 		}
 		for name, now := range have.values {
@@ -236,10 +332,29 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			}
 		}
 	}
-	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks} {
+	slices.SortFunc(r.Documents, func(a, b Brought) int { return cmp.Compare(a.Document, b.Document) })
+	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks, r.Undone} {
 		slices.Sort(list)
 	}
 	return nil
+}
+
+// serves notes which version serves of what stays.
+func (r *Restored) serves(id string, kept, has *ledger) {
+	if kept == nil || has == nil {
+		return
+	}
+	if r.Serves == nil {
+		r.Serves = map[string]Pointers{}
+	}
+	r.Serves[id] = Pointers{Now: has.serves(), Kept: kept.serves()}
+}
+
+// ledgers reads two bodies as ledgers; nil: it is none.
+func ledgers(kept, has string) (k, h *ledger) {
+	k, _ = parseLedger(kept)
+	h, _ = parseLedger(has)
+	return k, h
 }
 
 // holdsBody reports whether what etcd has of a document, in one piece or in parts,
@@ -265,7 +380,7 @@ func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) e
 
 // restoreAssignment writes the assignment under the next epoch, or keeps a
 // newer one that etcd has, and begins the keyspace's next generation.
-func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot, r Restored) (int64, error) {
+func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot, remembers remembered, r Restored) (int64, error) {
 	p, err := c.present(ctx)
 	if err != nil {
 		return 0, err
@@ -275,6 +390,9 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 		a = *p.assignment // somebody has assigned since
 	} else {
 		kept.assignment.follow(&a)
+		if newest := remembers.Newest[mapKind].Revision; newest > a.Epoch { // who keeps it is to take this
+			a.Epoch, a.AllowShrink = newest, true
+		}
 		a.Epoch++
 	}
 	body, err := json.Marshal(a)
@@ -285,14 +403,21 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 	if of == (keyspace{}) {
 		of = have.keyspace
 	}
-	next := of.next(1 + max(of.Generation, have.keyspace.Generation))
-	noted, err := c.noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", assignmentText(&a), r.Documents, r.Secrets)})
+	generation := max(of.Generation, have.keyspace.Generation)
+	if have.setback != nil {
+		generation = max(generation, have.setback.Generation)
+	}
+	if of.before(remembers.Keyspace) {
+		generation = max(generation, remembers.Keyspace.Generation)
+	}
+	next := of.next(1 + generation)
+	noted, err := c.noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", assignmentText(&a), len(r.Documents), r.Secrets)})
 	if err != nil {
 		return 0, err
 	}
 	put, err := c.etcd.Txn(ctx).If(c.still(p)...).Then(append(append(c.assign(body), noted...),
 		clientv3.OpPut(c.partitionsKey(), strconv.Itoa(partition.Count)),
-		clientv3.OpPut(c.keyspaceKey(), next.String()), clientv3.OpDelete(c.setbackKey()),
+		clientv3.OpPut(c.keyspaceKey(), next.String()), clientv3.OpDelete(c.setbackKey()), clientv3.OpDelete(c.rememberedKey()),
 	)...).Commit()
 	if err != nil {
 		return 0, err
@@ -312,7 +437,8 @@ type kept struct {
 	docs       map[string][]lastDocs // by kind, of each directory
 	secrets    map[string][]byte
 	back       map[keyspace]bool // that etcd was seen to have gone back
-	empty      []string          // directories in which there is nothing, as after the loss of a disk
+	dirs       []KeptDir
+	empty      []string // directories in which there is nothing, as after the loss of a disk
 }
 
 func readKept(dirs []string) (kept, error) {
@@ -356,6 +482,7 @@ func (k *kept) read(dir string) error {
 	if err != nil {
 		return err
 	}
+	read := KeptDir{Dir: dir}
 	for _, f := range files {
 		file := filepath.Join(dir, f.Name())
 		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
@@ -367,6 +494,9 @@ func (k *kept) read(dir string) error {
 				k.secrets[name] = secret
 			}
 		}
+		if info, err := f.Info(); err == nil && info.ModTime().After(read.Written) {
+			read.Written = info.ModTime()
+		}
 		kind, ok := strings.CutPrefix(strings.TrimSuffix(f.Name(), ".json"), "docs-")
 		if !ok || !strings.HasSuffix(f.Name(), ".json") {
 			continue
@@ -376,8 +506,10 @@ func (k *kept) read(dir string) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		k.heard(docs.origin)
+		docs.dir = dir
 		k.docs[kind] = append(k.docs[kind], docs)
 	}
+	k.dirs = append(k.dirs, read)
 	return nil
 }
 

@@ -1,15 +1,20 @@
 package cluster_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -66,6 +71,33 @@ func (p *past) heard() {
 	}
 }
 
+// kept waits until who runs keeps an assignment on disk.
+func (p *past) kept(epoch int64) {
+	p.t.Helper()
+	for i, dir := range p.dirs {
+		if p.runs[i] == nil {
+			continue
+		}
+		await(p.t, "it is kept", func() <-chan struct{} { return closedAfter(p.t) }, func() bool {
+			a, err := cluster.ReadAssignment(filepath.Join(dir, "map.json"))
+			return err == nil && a.Epoch == epoch
+		})
+	}
+}
+
+// told waits until somebody has said what it keeps of a kind.
+func (p *past) told(kind string) {
+	p.t.Helper()
+	await(p.t, "it is told", func() <-chan struct{} { return closedAfter(p.t) }, func() (is bool) {
+		p.etcd.raw(func(raw *clientv3.Client) error {
+			got, err := raw.Get(p.t.Context(), "/millrace/test/remembered")
+			is = err == nil && len(got.Kvs) > 0 && strings.Contains(string(got.Kvs[0].Value), `"`+kind+`":{`)
+			return err
+		})
+		return is
+	})
+}
+
 // write writes a document past all refusals.
 func (p *past) write(name string) string {
 	p.last++
@@ -109,6 +141,7 @@ func (p *past) back(restore func(), since ...string) {
 		}
 	}
 	p.heard()
+	p.kept(r.Epoch)
 	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
 		p.t.Fatalf("again: %v", err)
 	}
@@ -205,11 +238,12 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 			refused(t, second(p.etcd.open("").Restore(ctx, old)), cluster.ErrOlderDirs, "these directories know of 0")
 		}
 		r, err := p.etcd.open("").Restore(ctx, append(p.dirs, old)...)
-		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || r.Documents != 1 || r.Stays != nil || r.Unsure != nil {
+		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || len(r.Documents) != 1 || r.Stays != nil || r.Unsure != nil {
 			t.Errorf("restored %+v", r)
 		}
 		check(t, p.docs[0].Delete(ctx, "gone"))
 		p.heard()
+		p.kept(r.Epoch)
 	}
 	if r, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
 		t.Errorf("restored %+v, %v", r, err)
@@ -247,7 +281,7 @@ func TestADirectoryKnowsByItsDocuments(t *testing.T) {
 	p.stop(0)
 	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
 	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
-	if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil {
+	if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil {
 		t.Fatalf("restored %+v", r)
 	}
 	p.start(0)
@@ -285,8 +319,169 @@ func TestWhoIsNewInAnOlderEtcdKnowsNoBetter(t *testing.T) {
 		await(t, "it has what there is", docs.Changed, func() bool { return len(docs.Current()) == 1 && w.Current().Epoch() == 1 })
 		check(t, c.Close())
 		r, err := p.etcd.open("").Restore(t.Context(), fresh, p.dirs[0])
-		if check(t, err); r.Documents != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
+		if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
 			t.Errorf("found %v: restored %+v", found, r)
+		}
+	}
+}
+
+// Directories that all lack what a process keeps are refused: what it keeps is named, and
+// where. So of documents, of the assignment, and of what no named directory has any of;
+// of an etcd that went back, and of an empty one.
+func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		emptied bool
+		change  func(p *past)
+		says    string
+	}{
+		"a document":                 {false, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
+		"a document of an empty one": {true, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
+		"an assignment": {false, func(p *past) {
+			check(p.t, p.runs[1].Assign(p.t.Context(), spreadOver(p.t, 2, "n1", "n2")))
+			p.kept(2)
+		}, "assignment 2, which is kept in "},
+		"another kind": {false, func(p *past) {
+			more, err := p.runs[1].Documents(p.t.Context(), "decisions")
+			check(p.t, err)
+			check(p.t, more.Put(p.t.Context(), "x", []byte("vetoed")))
+			await(p.t, "it is heard", more.Changed, func() bool { return len(more.Current()) == 1 })
+		}, "decisions x of revision "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx, p := t.Context(), newPast(t)
+			p.now["home"], p.now["jobs"] = p.write("home"), p.write("jobs")
+			p.heard()
+			backup := p.etcd.backed()
+			p.heard()
+			p.stop(0)
+			c.change(p)
+			p.heard()
+			if c.emptied {
+				p.etcd.stop()
+				p.etcd.empty()
+				p.etcd.start()
+				p.etcd.open("")
+			} else {
+				backup()
+			}
+			await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+			kind, _, _ := strings.Cut(c.says, " ")
+			p.told(map[bool]string{true: "map", false: kind}[kind == "assignment"])
+			err := second(p.etcd.open("").Restore(ctx, p.dirs[0]))
+			refused(t, err, cluster.ErrOlderDirs, c.says)
+			if !strings.Contains(err.Error(), ":"+p.dirs[1]) {
+				t.Errorf("it does not say where: %v", err)
+			}
+			if _, err := p.etcd.open("").Restore(ctx, p.dirs...); err != nil {
+				t.Error(err)
+			}
+			p.start(0)
+			p.heard()
+		})
+	}
+}
+
+// A version that was put after etcd had gone back, by a change that was refused before it
+// served, is not newer than what served: that comes back. One that serves stays.
+func TestARefusedChangeUndoesNothing(t *testing.T) {
+	t.Parallel()
+	for _, served := range []bool{false, true} {
+		ctx, p := t.Context(), newPast(t)
+		tests, err := p.runs[1].Artefacts(ctx, "experiments")
+		check(t, err)
+		put := func(a *cluster.Artefacts, body string, serve bool) {
+			t.Helper()
+			v, _, err := a.Publish(ctx, "ranker", "", []byte(body), "ann")
+			check(t, err)
+			if serve {
+				check(t, a.Serve(ctx, v, nil, "ann"))
+			}
+		}
+		put(tests, "runs", true)
+		backup := p.etcd.backed()
+		put(tests, "pauses", true)
+		p.stop(0)
+		p.stop(1) // nobody has found it when somebody writes
+		backup()
+		for range 30 {
+			p.etcd.put("/elsewhere", "")
+		}
+		blind, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		check(t, err)
+		put(blind, "stopped", served)
+		p.start(1)
+		r, err := p.etcd.open("").Restore(ctx, p.dirs...)
+		check(t, err)
+		const doc = "experiments ranker"
+		if served {
+			if !slices.Equal(r.Stays, []string{doc}) || r.Serves[doc] != (cluster.Pointers{Now: "version 2", Kept: "version 2"}) || r.Undone != nil {
+				t.Errorf("restored %+v", r)
+			}
+			continue
+		}
+		if len(r.Documents) != 1 || r.Documents[0].Document != doc || r.Documents[0].Dir != p.dirs[1] || r.Documents[0].Serves != "version 2" || !slices.Equal(r.Undone, []string{doc + " 2"}) || r.Stays != nil {
+			t.Errorf("restored %+v", r)
+		}
+	}
+}
+
+// What etcd has lost is found by the directories alone, where nobody has found it yet and
+// its revisions have caught up.
+func TestARestorationFindsTheLossItself(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	backup := p.etcd.backed()
+	p.now["made"] = p.write("made")
+	p.heard()
+	p.stop(0)
+	p.stop(1)
+	backup()
+	for range 100 {
+		p.etcd.put("/elsewhere", "")
+	}
+	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	if check(t, err); len(r.Documents) != 1 || r.Documents[0].Document != "feeds made" || len(r.Dirs) != 2 || r.Dirs[0].Written.IsZero() {
+		t.Errorf("restored %+v", r)
+	}
+}
+
+// Who means it restores from directories that lack what processes keep: all take that,
+// whoever kept more says in the log what it gives up, and it is well again.
+func TestWhatIsGivenUpIsLogged(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), newPast(t)
+	p.now["home"] = p.write("home")
+	p.heard()
+	old := maps.Clone(p.now)
+	backup := p.etcd.backed()
+	p.heard()
+	p.stop(0)
+	var logged bytes.Buffer
+	p.stop(1)
+	p.runs[1] = p.etcd.openLogging(p.dirs[1], slog.New(slog.NewTextHandler(&logged, nil)))
+	w := watch(t, p.runs[1])
+	p.docs[1] = documents(t, p.runs[1])
+	p.now["home"], p.now["made"] = p.write("home"), p.write("made")
+	p.heard()
+	check(t, p.runs[1].Assign(ctx, spreadOver(t, 2, "n1", "n2")))
+	p.kept(2)
+	backup()
+	await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
+	p.told("map")
+	refused(t, second(p.etcd.open("").Restore(ctx, p.dirs[0])), cluster.ErrOlderDirs, "assignment 2, ")
+	r, err := p.etcd.open("").RestoreOlder(ctx, p.dirs[0])
+	if check(t, err); r.Epoch != 3 {
+		t.Errorf("restored %+v", r)
+	}
+	p.now = old
+	p.heard()
+	await(t, "it is well", w.Changed, func() bool { return w.Fault() == nil && w.Current().Epoch() == 3 })
+	p.stop(1) // no more is logged
+	for _, name := range []string{"home", "made"} {
+		if !strings.Contains(logged.String(), `msg="giving up what was kept: etcd was restored without it" cluster=test documents=feeds name=`+name+" revision=") {
+			t.Errorf("%s is given up without a word: %s", name, logged.String())
 		}
 	}
 }

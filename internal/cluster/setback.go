@@ -113,7 +113,7 @@ func (c *Client) Lost() error {
 }
 
 func lost(why string) error {
-	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what processes kept of it", "etcd has lost state: %s", why)
+	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what all brokers, coordinators and index nodes that you can reach kept of it", "etcd has lost state: %s", why)
 }
 
 // forked reports whether etcd's past is another than what is remembered: the
@@ -121,15 +121,23 @@ func lost(why string) error {
 // once they have caught up, nor do documents that are gone or were written since.
 // What etcd has compacted cannot be told.
 func (d *Documents) forked(ctx context.Context, s *snapshot) (bool, error) {
+	if d.origin.Back > 0 {
+		return false, nil // as is known
+	}
+	return d.forkedFrom(ctx, d.Current(), d.origin, s)
+}
+
+// forkedFrom is forked of documents that somebody kept.
+func (d *Documents) forkedFrom(ctx context.Context, docs map[string]Document, from origin, s *snapshot) (bool, error) {
 	var newest Document
-	for _, doc := range d.Current() {
+	for _, doc := range docs {
 		if doc.Version > newest.Version {
 			newest = doc
 		}
 	}
 	now, there := s.values[newest.Name]
 	switch {
-	case newest.Version == 0 || s.keyspace != d.origin.Keyspace || s.setback != nil || d.origin.Back > 0:
+	case newest.Version == 0 || s.keyspace != from.Keyspace:
 		return false, nil
 	case there && now.version == newest.Version:
 		return string(now.data) != newest.Body, nil

@@ -152,7 +152,7 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			if c.theirs {
 				want, stays, n = "theirs", "feeds home", 0
 			}
-			if got := docs.Current()["home"].Body; got != want || strings.Join(r.Stays, " ") != stays || r.Documents != n {
+			if got := docs.Current()["home"].Body; got != want || strings.Join(r.Stays, " ") != stays || len(r.Documents) != n {
 				t.Errorf("%s after the restoration %+v", got, r)
 			}
 			await(t, "the models are well", models.Changed, func() bool { return models.Fault() == nil })

@@ -52,7 +52,7 @@ func (l Look) TakenOut() bool {
 const (
 	AssignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
 	MendWayOut    = "mend it, or go back with millrace cluster assign --from .."
-	RestoreWayOut = "millrace cluster restore --data .., with the data directories of a broker and of an index node; do not assign anew, which moves every partition"
+	RestoreWayOut = "millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach; do not assign anew, which moves every partition"
 )
 
 // Faults is everything that is wrong with the cluster.

@@ -329,10 +329,25 @@ func document(doc string) (what, mend string) {
 	return "what was decided about experiment " + name + ", and who holds it,", "let its ramp go on with millrace experiment resume if nobody is against it"
 }
 
-// tellRestored tells what was not restored, and why.
+// tellRestored tells what was restored and from where, and what was not, and why.
 func tellRestored(w io.Writer, r *cluster.Restored) {
+	for _, dir := range r.Dirs {
+		fmt.Fprintf(w, "%s: last written %s\n", dir.Dir, dir.Written.UTC().Format(time.RFC3339))
+	}
 	for _, dir := range r.Empty {
 		fmt.Fprintf(w, "nothing is kept in %s: it is left out\n", dir)
+	}
+	for _, b := range r.Documents {
+		if what, _ := document(b.Document); what != "" {
+			serves := ""
+			if b.Serves != "" {
+				serves = ": " + b.Serves + " serves"
+			}
+			fmt.Fprintf(w, "%s is restored from %s, as of revision %d%s\n", what, b.Dir, b.Revision, serves)
+		}
+	}
+	for _, v := range r.Undone {
+		fmt.Fprintf(w, "%s was put into etcd since it lost state, and never served: it is not there any more; push or define it again if it is needed\n", v)
 	}
 	for _, list := range []struct {
 		docs []string
@@ -343,7 +358,11 @@ func tellRestored(w io.Writer, r *cluster.Restored) {
 	} {
 		for _, doc := range list.docs {
 			if what, mend := document(doc); what != "" {
-				fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored; look at it, and %s\n", what, list.why, mend)
+				serves := ""
+				if s, ok := r.Serves[doc]; ok {
+					serves = fmt.Sprintf(" (%s serves, and by the directories %s)", s.Now, s.Kept)
+				}
+				fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored%s; look at it, and %s\n", what, list.why, serves, mend)
 			}
 		}
 	}
@@ -359,18 +378,28 @@ func tellRestored(w io.Writer, r *cluster.Restored) {
 
 func clusterRestore(cm *clusters.Flags) *cobra.Command {
 	var data []string
+	act := command.Act{Cluster: cm}
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",
 		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
 		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
 their data directories, the newest of each thing. Brokers keep the definitions of
 feeds and experiments and the key of page tokens, index nodes the list of models,
-coordinators what they decided about experiments and who vetoed it; so name one of
-each. A directory in which nothing is kept, as of a node that has lost its disk, is
-left out and told. What somebody has written into etcd since it lost state stays,
-and is told, and so is what was removed after etcd's backup and is in it again.
-Name directories of processes that ran until now: those that are all from before
-the last restoration are refused. Ramps of experiments are held from then on, until somebody lets
+coordinators what they decided about experiments and who vetoed it. Name the
+directories of all that you can reach, copied to one machine: a process that was down
+lacks what was written then. A directory in which nothing is kept, as of a node that has
+lost its disk, is left out and told.
+
+It waits up to 12 s, until every process that runs has looked at etcd and has said there
+what it keeps. Directories that all lack something of that are refused, and the answer
+says what is lacking, and the host and directory where it is; so are those from before
+the last restoration. Where those are gone for good, --override goes on without them.
+
+It tells how old each directory is, and of each document that it writes the directory
+that it is from. What somebody has written into etcd since it lost state stays,
+and is told, and so is what was removed after etcd's backup and is in it again. A version
+that was put since and never served, as by a command that was refused halfway, gives way to
+what serves by the directories. Ramps of experiments are held from then on, until somebody lets
 them go on with "millrace experiment resume": a veto may be among what was lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -386,15 +415,28 @@ them go on with "millrace experiment resume": a veto may be among what was lost.
 				}
 				dirs[i] = clusters.LastGood(d)
 			}
-			r, err := cl.Restore(c.Context(), dirs...)
+			over, err := act.Overrides()
+			if err != nil {
+				return err
+			}
+			restore := cl.Restore
+			if over {
+				restore = cl.RestoreOlder
+			}
+			r, err := restore(c.Context(), dirs...)
+			var refused *millrace.Error
+			if errors.Is(err, cluster.ErrOlderDirs) && errors.As(err, &refused) {
+				refused.WayOut += "; if what they keep is gone for good, " + act.OverrideWay()
+			}
 			if err != nil {
 				return err
 			}
 			tellRestored(c.ErrOrStderr(), &r)
-			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, r.Documents, r.Secrets)
+			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, len(r.Documents), r.Secrets)
 			return nil
 		},
 	}
-	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of a broker, an index node and a coordinator")
+	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of all brokers, coordinators and index nodes that you can reach")
+	act.OverrideFlag(c, "to restore from directories that lack what processes keep")
 	return c
 }

@@ -3,6 +3,7 @@ package steer
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/cluster"
 )
@@ -11,12 +12,22 @@ import (
 func TestWhatIsNotRestoredIsTold(t *testing.T) {
 	var out strings.Builder
 	tellRestored(&out, &cluster.Restored{
+		Dirs: []cluster.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Documents: []cluster.Brought{
+			{Document: "decisions 0-restored", Dir: "c1", Revision: 3},
+			{Document: "feeds home", Dir: "b1", Revision: 31, Serves: "version 7"},
+		},
+		Undone: []string{"feeds home 8"},
+		Serves: map[string]cluster.Pointers{"experiments ranker": {Now: "version 2", Kept: "version 3"}},
 		Stays:  []string{"condemned rate", "decisions 0-restored", "experiments ranker"},
 		Unsure: []string{"decisions ranker"},
 		Again:  []string{"feeds old", "decisions 0-restored"},
 	})
-	const want = `what is condemned of model rate stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and nodes condemn again what they meet
-experiments ranker stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and push or define again what it lacks
+	const want = `b1: last written 2001-09-09T01:46:40Z
+feeds home is restored from b1, as of revision 31: version 7 serves
+feeds home 8 was put into etcd since it lost state, and never served: it is not there any more; push or define it again if it is needed
+what is condemned of model rate stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and nodes condemn again what they meet
+experiments ranker stays as etcd has it, which somebody has written since: what was kept of it is not restored (version 2 serves, and by the directories version 3); look at it, and push or define again what it lacks
 what was decided about experiment ranker, and who holds it, stays as etcd has it, and it cannot be told which is newer: what was kept of it is not restored; look at it, and let its ramp go on with millrace experiment resume if nobody is against it
 feeds old is in etcd again, and was removed after the backup: remove it again if it is not needed
 `

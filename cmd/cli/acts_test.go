@@ -374,7 +374,7 @@ func (r *rehearsal) picture() map[string]string {
 	for key, revision := range etcdtest.Lasting(r.t, r.Etcd, "/millrace/") {
 		_, name, _ := strings.Cut(strings.TrimPrefix(key, "/millrace/"), "/")
 		top, _, _ := strings.Cut(name, "/")
-		if !slices.Contains([]string{"map", "seen", "stats", "steer"}, top) || name == "map/assignment" {
+		if !slices.Contains([]string{"map", "seen", "stats", "steer", "brokers"}, top) || name == "map/assignment" {
 			all["etcd "+key] = fmt.Sprint(revision)
 		}
 	}

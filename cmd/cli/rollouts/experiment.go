@@ -336,6 +336,13 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	}
 	fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
 	t.tell(c)
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	for _, line := range t.alike(ctx, st, name) {
+		fmt.Fprintf(t.out, "note: %s\n", line)
+	}
 	return tellFaults(ctx, t.out, t.cluster)
 }
 

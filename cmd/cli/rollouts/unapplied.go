@@ -150,15 +150,15 @@ func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, err
 		}
 	}
 	strange, err := t.strange(ctx, st)
-	return slices.Concat(lines, t.alike(ctx, st), strange), err
+	return append(lines, strange...), err
 }
 
-// alike tells of variants, of experiments that have not stopped, that set what all
-// their feeds say already.
-func (t *trial) alike(ctx context.Context, st *experiments.State) (lines []string) {
+// alike tells of variants, of a document's experiments that have not stopped, that set
+// what all their feeds say already. Who compares a feed with itself means it.
+func (t *trial) alike(ctx context.Context, st *experiments.State, document string) (lines []string) {
 	for _, d := range st.Set.Experiments() {
 		e := &d.Experiment
-		if e.State == experiment.Stopped {
+		if e.State == experiment.Stopped || d.Document != document {
 			continue
 		}
 		for i := range e.Variants {

@@ -865,7 +865,11 @@ func TestANewLeaderTellsThatEvidenceIsCut(t *testing.T) {
 	tr.becoming(experiment.Running, 1000, func() { tr.acts.click("a", 2, time.Now()) })
 	var did []string
 	var cut, step time.Time
-	for _, d := range reads("second", "second").Decisions {
+	told := reads("second", "second")
+	for began := time.Now(); len(told.Decisions) < 3 && time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+		told = reads("second", "second") // the step's document may be known before its reason
+	}
+	for _, d := range told.Decisions {
 		did = append(did, d.By+" "+d.What+" "+d.Why)
 		if step = d.When; d.Cut {
 			cut = d.When

@@ -140,7 +140,7 @@ func (d *Documents) forkedFrom(ctx context.Context, docs map[string]Document, fr
 	case newest.Version == 0 || s.keyspace != from.Keyspace:
 		return false, nil
 	case there && now.version == newest.Version:
-		return string(now.data) != newest.Body, nil
+		return !holdsBody(now.data, newest.Body), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -116,7 +116,8 @@ func dearIsCondemned(t *testing.T, text string, questions int, by func(relevance
 	}
 	dear.Store(true)
 	defer dear.Store(false)
-	for range questions {
+	// One that moves to another thread on its way tells nothing of its time.
+	for asked := 0; asked < 3*questions && n.condemned.why(id) == ""; asked++ {
 		if _, err := n.query(t.Context(), by(id, true)); err != nil && n.condemned.why(id) == "" {
 			t.Fatal(err)
 		}

@@ -1,11 +1,13 @@
 package relevance
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance/plan"
+	"github.com/millrace/millrace/relevance/trees"
 )
 
 // Explanation is why a record scores what it does. For linear and logistic
@@ -75,17 +77,43 @@ func (s *Scorer) keeping() *plan.Machine {
 	return s.explainer
 }
 
-// ScoreFeatures returns the score of a record whose features are given, in the
+// ScoreFeatures returns the score of each record whose features are given, in the
 // order of the spec, as float64, bool or string; a missing number is NaN. It
-// is how golden rows are checked.
-func (m *Model) ScoreFeatures(values []any) float64 {
+// is how golden rows are checked: of many at once, trees are swept as they are
+// where they serve.
+func (m *Model) ScoreFeatures(records ...[]any) []float64 {
+	scores := make([]float64, 0, len(records))
 	if f := m.params.Forest; f != nil {
-		row := make([]float64, len(values))
-		for i, v := range values {
-			row[i], _ = asNumber(v).(float64)
+		for some := range slices.Chunk(records, trees.Batch) {
+			scores = append(scores, scoreTrees(f, some)...)
 		}
-		return compute.Score(f.Score1(row))
+		return scores
 	}
+	for _, values := range records {
+		scores = append(scores, m.scoreSum(values))
+	}
+	return scores
+}
+
+// scoreTrees scores a batch of records.
+func scoreTrees(f *trees.Forest, records [][]any) []float64 {
+	var s trees.Scores
+	matrix, scores := f.Matrix(), make([]float64, len(records))
+	for r, values := range records {
+		for c, v := range values {
+			x, _ := asNumber(v).(float64)
+			matrix[(r/trees.Block*f.Columns()+c)*trees.Block+r%trees.Block] = x
+		}
+	}
+	f.Score(&s, matrix, len(records), scores)
+	for i, x := range scores {
+		scores[i] = compute.Score(x)
+	}
+	return scores
+}
+
+// scoreSum scores a record by a linear or logistic scorer.
+func (m *Model) scoreSum(values []any) float64 {
 	score := plan.Sum(m.weights[0], func(add func(plan.Part, float64)) {
 		for i, v := range values {
 			add(plan.PartOf(m.spec.Features[i].Tree), m.contribution(m.spec.source.Weights[i], asNumber(v)))

@@ -41,16 +41,16 @@ func (r *specReader) forest(p *Parameters, section entry) {
 		}
 		keys[e.key] = e
 	}
-	f := r.importModel(section, keys["model"])
-	if f == nil {
+	m := r.importModel(section, keys["model"])
+	if m == nil {
 		return
 	}
-	if f = r.output(f, section, keys); f != nil {
-		p.Forest = r.bindInputs(f, section, keys["inputs"])
+	if m = r.output(m, section, keys); m != nil {
+		p.Forest = r.bindInputs(m, section, keys["inputs"])
 	}
 }
 
-func (r *specReader) importModel(section, e entry) *trees.Forest {
+func (r *specReader) importModel(section, e entry) *trees.Model {
 	if e.value == nil {
 		r.add(section.at, "add model: FILE", "trees without a model")
 		return nil
@@ -65,54 +65,54 @@ func (r *specReader) importModel(section, e entry) *trees.Forest {
 		r.add(r.position(e.value), "name a file beside the spec", "%v", err)
 		return nil
 	}
-	f, err := trees.Import(src)
+	m, err := trees.Import(src)
 	if err != nil {
 		r.add(r.position(e.value), "", "%s: %v", name, err)
 		return nil
 	}
-	return f
+	return m
 }
 
 // output chooses the class and the link.
-func (r *specReader) output(f *trees.Forest, section entry, keys map[string]entry) *trees.Forest {
+func (r *specReader) output(m *trees.Model, section entry, keys map[string]entry) *trees.Model {
 	if e, ok := keys["class"]; ok {
 		class := r.number(e.value, "class")
-		g, err := f.Class(int(class))
+		g, err := m.Class(int(class))
 		if err != nil || class != float64(int(class)) {
-			r.add(r.position(e.value), "", "class %v; the model has classes 0 to %d", class, f.Classes-1)
+			r.add(r.position(e.value), "", "class %v; the model has classes 0 to %d", class, m.Classes-1)
 			return nil
 		}
-		f = g
-	} else if f.Classes > 1 {
-		r.add(section.at, "add class: N, from 0", "the model has %d classes, and a record has one score", f.Classes)
+		m = g
+	} else if m.Classes > 1 {
+		r.add(section.at, "add class: N, from 0", "the model has %d classes, and a record has one score", m.Classes)
 		return nil
 	}
 	if e, ok := keys["output"]; ok {
 		switch out := r.text(e.value, "output"); out {
 		case "raw":
-			return f.Raw()
+			return m.Raw()
 		case "linked":
 		default:
 			r.add(r.position(e.value), "write raw, or linked, which is the default", "no output %q", out)
 		}
 	}
-	if f.Labels() {
-		r.add(section.at, "add output: raw, for the sum of the class", "%s gives the number of a class, which is not a score", f.Objective)
+	if m.Labels() {
+		r.add(section.at, "add output: raw, for the sum of the class", "%s gives the number of a class, which is not a score", m.Objective)
 	}
-	return f
+	return m
 }
 
 // bindInputs makes the forest's columns the spec's features, in its order.
-func (r *specReader) bindInputs(f *trees.Forest, section, e entry) *trees.Forest {
-	names, at := f.Names, section.at
+func (r *specReader) bindInputs(m *trees.Model, section, e entry) *trees.Forest {
+	names, at := m.Names, section.at
 	if e.value != nil {
 		names, at = nil, e.at
 		for _, n := range r.list(e.value, "inputs") {
 			names = append(names, r.text(n, "an input"))
 		}
 	}
-	if len(names) != f.Inputs {
-		r.add(at, "list the features of its columns under inputs:", "the model has %d columns, and %d are named", f.Inputs, len(names))
+	if len(names) != m.Inputs {
+		r.add(at, "list the features of its columns under inputs:", "the model has %d columns, and %d are named", m.Inputs, len(names))
 		return nil
 	}
 	to := make([]int, len(names))
@@ -120,7 +120,7 @@ func (r *specReader) bindInputs(f *trees.Forest, section, e entry) *trees.Forest
 	for _, x := range r.spec.Features {
 		features = append(features, x.Name)
 	}
-	used, reads := make([]bool, len(features)), f.Used()
+	used, reads := make([]bool, len(features)), m.Used()
 	for c, name := range names {
 		i, ok := r.byName[name]
 		if !ok {
@@ -143,5 +143,5 @@ func (r *specReader) bindInputs(f *trees.Forest, section, e entry) *trees.Forest
 	if len(r.problems.list) > 0 {
 		return nil
 	}
-	return f.Renumber(to, len(features))
+	return m.Renumbered(to, len(features))
 }

@@ -129,7 +129,7 @@ func drift(a, b *relevance.Model, golden []Golden) *Drift {
 			continue
 		}
 		d.Rows++
-		was, is := a.ScoreFeatures(x), b.ScoreFeatures(y)
+		was, is := a.ScoreFeatures(x)[0], b.ScoreFeatures(y)[0]
 		switch by := math.Abs(is - was); {
 		case math.IsNaN(was) != math.IsNaN(is):
 			d.Lost++

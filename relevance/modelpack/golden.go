@@ -162,20 +162,22 @@ func viewersOf(rows []Golden) (all []map[string]any) {
 // goldenScores holds the scores of features as they are given.
 func goldenScores(m *relevance.Model, rows []Golden) error {
 	tolerance := scoreTolerance(m)
-	wrong, worst, at := 0, 0.0, 0
+	records := make([][]any, len(rows))
 	for i, row := range rows {
 		if row.Score == nil {
 			return fmt.Errorf("%s:%d: no score: write the number that the library gives, or let millrace model golden complete the row", GoldenFile, i+1)
 		}
-		values, err := featureValues(m, row.Features)
-		if err != nil {
+		var err error
+		if records[i], err = featureValues(m, row.Features); err != nil {
 			return fmt.Errorf("%s:%d: %w", GoldenFile, i+1, err)
 		}
-		got := m.ScoreFeatures(values)
+	}
+	wrong, worst, at := 0, 0.0, 0
+	for i, got := range m.ScoreFeatures(records...) {
 		if math.IsNaN(got) || math.IsInf(got, 0) {
 			return fmt.Errorf("%s:%d: the score is %v", GoldenFile, i+1, got)
 		}
-		o := off(got, *row.Score)
+		o := off(got, *rows[i].Score)
 		if o > tolerance {
 			wrong++
 		}

@@ -80,7 +80,7 @@ func writePack(t *testing.T, files map[string]string, rows int) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		score := m.ScoreFeatures(values)
+		score := m.ScoreFeatures(values)[0]
 		if math.IsNaN(score) {
 			continue
 		}

@@ -188,3 +188,27 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// BenchmarkImport: what a node and a broker take to read a pushed model of some
+// 10 MB, and to lay it out.
+func BenchmarkImport(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	src := []byte(benchForest(r, 900, 255, normal(r, 2000, 2, 0), 2))
+	b.SetBytes(int64(len(src)))
+	b.Run("read", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := Import(src); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	m, err := Import(src)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("lay", func(b *testing.B) {
+		for b.Loop() {
+			m.Renumbered([]int{1, 0}, 2)
+		}
+	})
+}

@@ -14,7 +14,7 @@ func (f *Forest) compile() {
 	f.trees = slices.Clone(f.trees)
 	n := len(f.nodes) // at most, and of most forests exactly
 	f.keys, f.splits, f.origins, f.values = nil, make([]split, 0, n), make([]int32, 0, n), make([]float64, 0, n)
-	seen := map[keyColumn]int32{}
+	seen := make([]int32, keyColumns*f.Inputs)
 	for i := range f.trees {
 		t := &f.trees[i]
 		t.fast = -1
@@ -40,7 +40,7 @@ func comparable(nodes []node) bool {
 }
 
 // lay appends a tree's splits, level by level, so that children are neighbours.
-func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
+func (f *Forest) lay(nodes []node, seen []int32) {
 	order := []int32{0}
 	for at := 0; at < len(order); at++ {
 		n := &nodes[order[at]]
@@ -59,14 +59,15 @@ func (f *Forest) lay(nodes []node, seen map[keyColumn]int32) {
 // keyColumn is what a split reads.
 func (n *node) keyColumn() keyColumn { return keyColumn{n.feature, n.missing == 0, n.zero} }
 
-// column returns the place of a column, which it makes if there is none.
-func (f *Forest) column(c keyColumn, seen map[keyColumn]int32) int32 {
-	at, ok := seen[c]
-	if !ok {
-		at = int32(len(f.keys))
-		seen[c], f.keys = at, append(f.keys, c)
+// column returns the place of a column, which it makes if there is none. In seen
+// places begin at 1.
+func (f *Forest) column(c keyColumn, seen []int32) int32 {
+	at := &seen[c.index()]
+	if *at == 0 {
+		f.keys = append(f.keys, c)
+		*at = int32(len(f.keys))
 	}
-	return at
+	return *at - 1
 }
 
 // The keys of what is missing, below and above those of all numbers.

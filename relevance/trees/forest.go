@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/millrace/millrace/compute"
 )
 
 // The bounds of a file.
@@ -22,8 +24,8 @@ const (
 	maxClasses  = 1 << 10
 )
 
-// Forest is an imported model. It is immutable.
-type Forest struct {
+// Model is what a file says. It is immutable, and Forest makes of it what scores.
+type Model struct {
 	// Names are the features as the file names them, in the order of its
 	// columns. A file may have none.
 	Names []string
@@ -36,26 +38,32 @@ type Forest struct {
 
 	trees    []tree
 	nodes    []node
-	splits   []split      // what the fast walk reads, a tree's root first
-	origins  []int32      // the node, within its tree, that a split stands for
-	values   []float64    // what a leaf of splits gives
-	moves    []move       // what sweeps take, tree by tree
-	gains    []float64    // of moves: what the leaves of a tree give, from left to right
-	ranks    []rankColumn // what sweeps read of a row
-	cuts     [][]float64  // by input: what sweeps compare it with, ascending, padded
-	walks    bool         // some tree is walked by keys also where others are swept
-	sets     []set        // of categorical splits
-	setBytes int          // what they take
-	leaves   []leafModel  // of linear leaves
-	keys     []keyColumn  // what the fast walk reads of a row
-	base     []float64    // of each class
-	baseLast bool         // base is added to the sum of the leaves, and they not to it
-	weights  []float64    // of a linear booster: by column and class; nil for trees
+	sets     []set       // of categorical splits
+	setBytes int         // what they take
+	leaves   []leafModel // of linear leaves
+	base     []float64   // of each class
+	baseLast bool        // base is added to the sum of the leaves, and they not to it
+	weights  []float64   // of a linear booster: by column and class; nil for trees
 	link     link
 	scale    float64 // of the sigmoid in the link
 	average  float64 // what sums are divided by; 1 for boosting
 	single   bool    // float32 arithmetic
 	class    int     // whose score is the model's
+}
+
+// Forest is a model laid out for scoring. It is immutable.
+type Forest struct {
+	Model
+
+	splits  []split      // what the fast walk reads, a tree's root first
+	origins []int32      // the node, within its tree, that a split stands for
+	values  []float64    // what a leaf of splits gives
+	keys    []keyColumn  // what the fast walk reads of a row
+	moves   []move       // what sweeps take, tree by tree
+	gains   []float64    // of moves: what the leaves of a tree give, from left to right
+	ranks   []rankColumn // what sweeps read of a row
+	cuts    [][]float64  // by input: what sweeps compare it with, ascending, padded
+	walks   bool         // some tree is walked by keys also where others are swept
 }
 
 // tree is a range of nodes, its root first.
@@ -103,6 +111,14 @@ type keyColumn struct {
 	zero  bool // zeros are missing too
 }
 
+// keyColumns is how many an input can have.
+const keyColumns = 4
+
+// index numbers the columns of all inputs.
+func (c keyColumn) index() int {
+	return keyColumns*int(c.input) + 2*compute.One(c.low) + compute.One(c.zero)
+}
+
 // The kinds of a node.
 const (
 	numeric  uint8 = iota
@@ -118,37 +134,37 @@ type leafModel struct {
 	factors  []float64
 }
 
-// Class returns the forest with the score of another class.
-func (f *Forest) Class(class int) (*Forest, error) {
-	if class < 0 || class >= f.Classes {
-		return nil, fmt.Errorf("trees: no class %d; the model has classes 0 to %d", class, f.Classes-1)
+// Class returns the model with the score of another class.
+func (m *Model) Class(class int) (*Model, error) {
+	if class < 0 || class >= m.Classes {
+		return nil, fmt.Errorf("trees: no class %d; the model has classes 0 to %d", class, m.Classes-1)
 	}
-	g := *f
+	g := *m
 	g.class = class
 	return &g, nil
 }
 
-// Raw returns the forest without its link: the score is the sum of the leaves,
+// Raw returns the model without its link: the score is the sum of the leaves,
 // of a random forest of LightGBM too.
-func (f *Forest) Raw() *Forest {
-	g := *f
+func (m *Model) Raw() *Model {
+	g := *m
 	g.link, g.average = identity, 1
 	return &g
 }
 
 // Labels reports whether the score is the number of a class and not a score of
 // one, as multi:softmax gives it.
-func (f *Forest) Labels() bool { return f.link == argmax }
+func (m *Model) Labels() bool { return m.link == argmax }
 
 // Single reports whether the library computes in float32, so that its scores
 // have no more than seven digits.
-func (f *Forest) Single() bool { return f.single }
+func (m *Model) Single() bool { return m.single }
 
 // Trees returns the number of trees.
-func (f *Forest) Trees() int { return len(f.trees) }
+func (m *Model) Trees() int { return len(m.trees) }
 
 // Import reads a model file of any supported format.
-func Import(src []byte) (*Forest, error) {
+func Import(src []byte) (*Model, error) {
 	switch {
 	case bytes.HasPrefix(src, []byte("tree\n")), bytes.HasPrefix(src, []byte("tree\r\n")):
 		return LightGBM(src)
@@ -165,67 +181,73 @@ func Import(src []byte) (*Forest, error) {
 }
 
 // Columns returns the number of columns of the matrix that Score takes.
-func (f *Forest) Columns() int { return f.Inputs }
+func (m *Model) Columns() int { return m.Inputs }
 
 // Used tells of each column whether a split, leaf or weight reads it.
-func (f *Forest) Used() []bool {
-	used := make([]bool, f.Inputs)
-	for i := range f.nodes {
-		if n := &f.nodes[i]; n.kind != leafNode {
+func (m *Model) Used() []bool {
+	used := make([]bool, m.Inputs)
+	for i := range m.nodes {
+		if n := &m.nodes[i]; n.kind != leafNode {
 			used[n.feature] = true
 		}
 	}
-	for _, m := range f.leaves {
-		for _, c := range m.features {
+	for _, leaf := range m.leaves {
+		for _, c := range leaf.features {
 			used[c] = true
 		}
 	}
 	for c := range used {
-		used[c] = used[c] || f.weights != nil
+		used[c] = used[c] || m.weights != nil
 	}
 	return used
 }
 
-// Renumber returns the forest over n columns, of which to[c] is what was c; -1
-// for one that is not used.
-func (f *Forest) Renumber(to []int, n int) *Forest {
-	g := *f
+// Forest lays the model out.
+func (m *Model) Forest() *Forest {
+	f := &Forest{Model: *m}
+	f.compile()
+	return f
+}
+
+// Renumbered is Forest over n columns, of which to[c] is what was c; -1 for one
+// that is not used.
+func (m *Model) Renumbered(to []int, n int) *Forest {
+	g := *m
 	g.Inputs, g.Names = n, nil
-	g.nodes = slices.Clone(f.nodes)
+	g.nodes = slices.Clone(m.nodes)
 	for i := range g.nodes {
 		if n := &g.nodes[i]; n.kind != leafNode {
 			n.feature = int32(to[n.feature])
 		}
 	}
-	g.leaves = make([]leafModel, len(f.leaves))
-	for i, m := range f.leaves {
-		g.leaves[i] = m
-		g.leaves[i].features = make([]int32, len(m.features))
-		for k, c := range m.features {
+	g.leaves = make([]leafModel, len(m.leaves))
+	for i, leaf := range m.leaves {
+		g.leaves[i] = leaf
+		g.leaves[i].features = make([]int32, len(leaf.features))
+		for k, c := range leaf.features {
 			g.leaves[i].features[k] = int32(to[c])
 		}
 	}
-	if f.weights != nil {
-		g.weights = make([]float64, (n+1)*f.Classes)
-		for c := range f.Inputs + 1 {
+	if m.weights != nil {
+		g.weights = make([]float64, (n+1)*m.Classes)
+		for c := range m.Inputs + 1 {
 			at := n
-			if c < f.Inputs {
+			if c < m.Inputs {
 				at = to[c]
 			}
-			copy(g.weights[at*f.Classes:], f.weights[c*f.Classes:(c+1)*f.Classes])
+			copy(g.weights[at*m.Classes:], m.weights[c*m.Classes:(c+1)*m.Classes])
 		}
 	}
-	g.compile()
-	return &g
+	return g.Forest()
 }
 
 // add appends a tree of nodes whose children are relative to it, and checks
 // it: every node is reached once, every number is finite.
-func (f *Forest) add(nodes []node, class int) error {
-	if len(f.nodes)+len(nodes) > maxNodes {
+func (m *Model) add(nodes []node, class int) error {
+	if len(m.nodes)+len(nodes) > maxNodes {
 		return fmt.Errorf("more than %d nodes", maxNodes)
 	}
-	t := tree{start: int32(len(f.nodes)), end: int32(len(f.nodes) + len(nodes)), class: int32(class), sure: math.MaxInt32}
+	t := tree{start: int32(len(m.nodes)), end: int32(len(m.nodes) + len(nodes)), class: int32(class), sure: math.MaxInt32}
 	reached := make([]bool, len(nodes))
 	type place struct{ node, depth int32 }
 	stack := []place{{}}
@@ -241,7 +263,7 @@ func (f *Forest) add(nodes []node, class int) error {
 		}
 		reached[i] = true
 		n := &nodes[i]
-		if err := f.check(n); err != nil {
+		if err := m.check(n); err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
 		}
 		if n.kind == leafNode {
@@ -251,23 +273,23 @@ func (f *Forest) add(nodes []node, class int) error {
 		}
 		stack = append(stack, place{n.child[0], depth + 1}, place{n.child[1], depth + 1})
 	}
-	if need := len(f.nodes) + len(nodes); need > cap(f.nodes) { // by twice: append grows large slices by a quarter
-		f.nodes = slices.Grow(f.nodes, max(len(nodes), len(f.nodes)))
+	if need := len(m.nodes) + len(nodes); need > cap(m.nodes) { // by twice: append grows large slices by a quarter
+		m.nodes = slices.Grow(m.nodes, max(len(nodes), len(m.nodes)))
 	}
-	f.nodes = append(f.nodes, nodes...)
-	f.trees = append(f.trees, t)
+	m.nodes = append(m.nodes, nodes...)
+	m.trees = append(m.trees, t)
 	return nil
 }
 
 var errNotFinite = errors.New("a number is not finite")
 
-func (f *Forest) check(n *node) error {
+func (m *Model) check(n *node) error {
 	switch {
 	case math.IsNaN(n.threshold) || math.IsInf(n.threshold, 0) && n.kind == leafNode:
 		return errNotFinite
-	case n.feature < 0 || int(n.feature) >= f.Inputs:
-		return fmt.Errorf("feature %d of %d", n.feature, f.Inputs)
-	case (n.kind == inSet || n.kind == notInSet) && (n.threshold < 0 || int(n.threshold) >= len(f.sets)):
+	case n.feature < 0 || int(n.feature) >= m.Inputs:
+		return fmt.Errorf("feature %d of %d", n.feature, m.Inputs)
+	case (n.kind == inSet || n.kind == notInSet) && (n.threshold < 0 || int(n.threshold) >= len(m.sets)):
 		return errors.New("a categorical split without categories")
 	}
 	return nil

@@ -15,12 +15,12 @@ const zeroThreshold = float64(float32(1e-35))
 
 // LightGBM reads a text model, as Booster.save_model writes it (format
 // versions v2 to v4).
-func LightGBM(src []byte) (*Forest, error) {
-	r := lightgbm{rest: string(src), f: &Forest{average: 1, scale: 1}}
+func LightGBM(src []byte) (*Model, error) {
+	r := lightgbm{rest: string(src), m: &Model{average: 1, scale: 1}}
 	if err := r.read(); err != nil {
 		return nil, fmt.Errorf("trees: LightGBM model: line %d: %w", r.line, err)
 	}
-	return r.f, nil
+	return r.m, nil
 }
 
 // lightgbm is a reader. What it reads are parts of one string, which the forest
@@ -28,7 +28,7 @@ func LightGBM(src []byte) (*Forest, error) {
 type lightgbm struct {
 	rest string
 	line int
-	f    *Forest
+	m    *Model
 	head map[string]string
 }
 
@@ -101,7 +101,7 @@ func (r *lightgbm) fields() (fields map[string]string, tree bool, err error) {
 }
 
 func (r *lightgbm) header() error {
-	f := r.f
+	m := r.m
 	switch v := r.head["version"]; v {
 	case "v2", "v3", "v4":
 	default:
@@ -111,17 +111,17 @@ func (r *lightgbm) header() error {
 	if err != nil || last < 0 || last >= maxFeatures {
 		return fmt.Errorf("max_feature_idx is %q", clip(r.head["max_feature_idx"]))
 	}
-	f.Inputs = last + 1
-	f.Classes = 1
+	m.Inputs = last + 1
+	m.Classes = 1
 	if s, ok := r.head["num_tree_per_iteration"]; ok {
-		if f.Classes, err = strconv.Atoi(s); err != nil || f.Classes < 1 || f.Classes > maxClasses {
+		if m.Classes, err = strconv.Atoi(s); err != nil || m.Classes < 1 || m.Classes > maxClasses {
 			return fmt.Errorf("num_tree_per_iteration is %q", clip(s))
 		}
 	}
-	f.base = make([]float64, f.Classes)
-	f.Names = strings.Fields(strings.Clone(r.head["feature_names"]))
-	if len(f.Names) != f.Inputs {
-		return fmt.Errorf("feature_names has %d names, and max_feature_idx says %d", len(f.Names), f.Inputs)
+	m.base = make([]float64, m.Classes)
+	m.Names = strings.Fields(strings.Clone(r.head["feature_names"]))
+	if len(m.Names) != m.Inputs {
+		return fmt.Errorf("feature_names has %d names, and max_feature_idx says %d", len(m.Names), m.Inputs)
 	}
 	return r.objective()
 }
@@ -133,9 +133,9 @@ var identities = []string{
 }
 
 func (r *lightgbm) objective() error {
-	f := r.f
-	f.Objective = strings.Clone(r.head["objective"])
-	words := strings.Fields(f.Objective)
+	m := r.m
+	m.Objective = strings.Clone(r.head["objective"])
+	words := strings.Fields(m.Objective)
 	name := ""
 	if len(words) > 0 {
 		name = words[0]
@@ -148,23 +148,23 @@ func (r *lightgbm) objective() error {
 			if err != nil || !(x > 0) || math.IsInf(x, 0) {
 				return fmt.Errorf("the objective's sigmoid is %q", clip(value))
 			}
-			f.scale = x
+			m.scale = x
 		case "sqrt":
-			f.link = square
+			m.link = square
 		}
 	}
 	switch {
 	case slices.Contains(identities, name):
 	case name == "binary" || name == "multiclassova":
-		f.link = sigmoid
+		m.link = sigmoid
 	case name == "cross_entropy" || name == "xentropy":
-		f.link, f.scale = sigmoid, 1
+		m.link, m.scale = sigmoid, 1
 	case name == "cross_entropy_lambda" || name == "xentlambda":
-		f.link = log1pExp
+		m.link = log1pExp
 	case name == "poisson" || name == "gamma" || name == "tweedie":
-		f.link = exponent
+		m.link = exponent
 	case name == "multiclass":
-		f.link = softmax
+		m.link = softmax
 	default:
 		return fmt.Errorf("the objective %q is not supported", clip(name))
 	}
@@ -172,17 +172,16 @@ func (r *lightgbm) objective() error {
 }
 
 func (r *lightgbm) end() error {
-	f := r.f
-	if len(f.trees) == 0 {
+	m := r.m
+	if len(m.trees) == 0 {
 		return errors.New("no trees")
 	}
-	if len(f.trees)%f.Classes != 0 {
-		return fmt.Errorf("%d trees for %d classes", len(f.trees), f.Classes)
+	if len(m.trees)%m.Classes != 0 {
+		return fmt.Errorf("%d trees for %d classes", len(m.trees), m.Classes)
 	}
 	if _, ok := r.head["average_output"]; ok {
-		f.average = float64(len(f.trees) / f.Classes)
+		m.average = float64(len(m.trees) / m.Classes)
 	}
-	f.compile()
 	return nil
 }
 
@@ -215,7 +214,7 @@ type lgbTree struct {
 }
 
 func (r *lightgbm) tree(fields map[string]string, n int) error {
-	t := lgbTree{fields: fields, sets: len(r.f.sets)}
+	t := lgbTree{fields: fields, sets: len(r.m.sets)}
 	leaves, err := strconv.Atoi(fields["num_leaves"])
 	if err != nil || leaves < 1 || leaves > maxNodes/2 {
 		return fmt.Errorf("num_leaves is %q", clip(fields["num_leaves"]))
@@ -241,10 +240,10 @@ func (r *lightgbm) tree(fields map[string]string, n int) error {
 			return err
 		}
 	}
-	if err := r.f.add(nodes, n%r.f.Classes); err != nil {
+	if err := r.m.add(nodes, n%r.m.Classes); err != nil {
 		return err
 	}
-	r.f.trees[len(r.f.trees)-1].linear = t.isLinear
+	r.m.trees[len(r.m.trees)-1].linear = t.isLinear
 	return nil
 }
 
@@ -269,8 +268,8 @@ func (t *lgbTree) read() error {
 // behind the splits.
 func (r *lightgbm) split(t *lgbTree, i int) (node, error) {
 	n := node{threshold: t.threshold[i], feature: t.splitOf[i], missing: 1, value: t.internal[i], leaf: -1}
-	if n.feature < 0 || int(n.feature) >= r.f.Inputs {
-		return n, fmt.Errorf("feature %d of %d", n.feature, r.f.Inputs)
+	if n.feature < 0 || int(n.feature) >= r.m.Inputs {
+		return n, fmt.Errorf("feature %d of %d", n.feature, r.m.Inputs)
 	}
 	for side, c := range []int32{t.left[i], t.right[i]} {
 		if c < 0 {
@@ -361,7 +360,7 @@ func (r *lightgbm) categories(t *lgbTree) error {
 			}
 			s.bits = append(s.bits, uint32(w))
 		}
-		if _, err := r.f.addSet(s); err != nil {
+		if _, err := r.m.addSet(s); err != nil {
 			return fmt.Errorf("set %d: %w", i, err)
 		}
 	}
@@ -387,15 +386,15 @@ func (r *lightgbm) linear(t *lgbTree, leaves []node) error {
 		}
 		m := leafModel{constant: constants[i], factors: factors[:n:n]}
 		for _, c := range features[:n] {
-			if c < 0 || c >= int64(r.f.Inputs) {
-				return fmt.Errorf("leaf %d: feature %d of %d", i, c, r.f.Inputs)
+			if c < 0 || c >= int64(r.m.Inputs) {
+				return fmt.Errorf("leaf %d: feature %d of %d", i, c, r.m.Inputs)
 			}
 			m.features = append(m.features, int32(c))
 		}
 		features, factors = features[n:], factors[n:]
 		leaves[i].leaf = int32(i)
-		leaves[i].model = int32(len(r.f.leaves))
-		r.f.leaves = append(r.f.leaves, m)
+		leaves[i].model = int32(len(r.m.leaves))
+		r.m.leaves = append(r.m.leaves, m)
 	}
 	return nil
 }

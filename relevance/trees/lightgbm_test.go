@@ -39,11 +39,11 @@ func table(t testing.TB, name string) [][]float64 {
 
 func lgb(t testing.TB, src []byte) *Forest {
 	t.Helper()
-	f, err := LightGBM(src)
+	m, err := LightGBM(src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f
+	return m.Forest()
 }
 
 // scoreAll scores rows in batches.
@@ -89,10 +89,10 @@ func TestLightGBMMulticlass(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, got := range scoreAll(g, rows) {
+		for i, got := range scoreAll(g.Forest(), rows) {
 			near(t, "row "+strconv.Itoa(i), got, want[i][class], 1e-9)
 		}
-		for i, got := range scoreAll(g.Raw(), rows) {
+		for i, got := range scoreAll(g.Raw().Forest(), rows) {
 			near(t, "raw row "+strconv.Itoa(i), got, raw[i][class], 1e-9)
 		}
 	}
@@ -242,11 +242,11 @@ func FuzzLightGBM(f *testing.F) {
 	f.Add([]byte(stump(categorical, "0")))
 	f.Add(read(f, "lightgbm/model_simple.txt"))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		forest, err := LightGBM(bytes.Clone(src))
-		if err != nil || forest.Columns() > 1000 {
+		m, err := LightGBM(bytes.Clone(src))
+		if err != nil || m.Columns() > 1000 {
 			return
 		}
-		checkWalk(t, forest)
+		checkWalk(t, m.Forest())
 	})
 }
 
@@ -260,11 +260,11 @@ func FuzzLightGBMDump(f *testing.F) {
 	f.Add([]byte(head + fmt.Sprintf(split, `"16777215"`, "==") + `}]}`))
 	f.Add([]byte(head + `{"leaf_value": 3, "leaf_const": 1, "leaf_features": [1], "leaf_coeff": [2]}}]}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		forest, err := LightGBMDump(src)
-		if err != nil || forest.Columns() > 1000 {
+		m, err := LightGBMDump(src)
+		if err != nil || m.Columns() > 1000 {
 			return
 		}
-		checkWalk(t, forest)
+		checkWalk(t, m.Forest())
 	})
 }
 

@@ -47,7 +47,7 @@ func isLightGBMDump(src []byte) bool {
 }
 
 // LightGBMDump reads a model in JSON, as Booster.dump_model gives it.
-func LightGBMDump(src []byte) (*Forest, error) {
+func LightGBMDump(src []byte) (*Model, error) {
 	var dump lgbDump
 	d := json.NewDecoder(bytes.NewReader(src))
 	err := d.Decode(&dump)
@@ -56,14 +56,14 @@ func LightGBMDump(src []byte) (*Forest, error) {
 			err = errors.New("text behind the document")
 		}
 	}
-	r := lightgbm{f: &Forest{average: 1, scale: 1}}
+	r := lightgbm{m: &Model{average: 1, scale: 1}}
 	if err == nil {
 		err = r.dump(&dump)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("trees: LightGBM dump: %w", err)
 	}
-	return r.f, nil
+	return r.m, nil
 }
 
 func (r *lightgbm) dump(d *lgbDump) error {
@@ -83,12 +83,12 @@ func (r *lightgbm) dump(d *lgbDump) error {
 	for i, t := range d.TreeInfo {
 		nodes, linear, err := r.dumpTree(t.Root)
 		if err == nil {
-			err = r.f.add(nodes, i%r.f.Classes)
+			err = r.m.add(nodes, i%r.m.Classes)
 		}
 		if err != nil {
 			return fmt.Errorf("tree %d: %w", i, err)
 		}
-		r.f.trees[i].linear = linear
+		r.m.trees[i].linear = linear
 	}
 	return r.end()
 }
@@ -174,7 +174,7 @@ func (r *lightgbm) dumpSet(n *node, text string) error {
 		}
 		codes = append(codes, uint32(c))
 	}
-	at, err := r.f.addSet(newSet(codes))
+	at, err := r.m.addSet(newSet(codes))
 	n.kind, n.stray, n.threshold = inSet, 1, float64(at)
 	return err
 }
@@ -184,10 +184,10 @@ func (r *lightgbm) dumpLeaf(d *lgbDumpNode) (int32, error) {
 		return 0, fmt.Errorf("%d leaf_features and %d leaf_coeff", len(d.Features), len(d.Factors))
 	}
 	for _, c := range d.Features {
-		if c < 0 || int(c) >= r.f.Inputs {
-			return 0, fmt.Errorf("feature %d of %d", c, r.f.Inputs)
+		if c < 0 || int(c) >= r.m.Inputs {
+			return 0, fmt.Errorf("feature %d of %d", c, r.m.Inputs)
 		}
 	}
-	r.f.leaves = append(r.f.leaves, leafModel{constant: *d.Constant, features: d.Features, factors: d.Factors})
-	return int32(len(r.f.leaves) - 1), nil
+	r.m.leaves = append(r.m.leaves, leafModel{constant: *d.Constant, features: d.Features, factors: d.Factors})
+	return int32(len(r.m.leaves) - 1), nil
 }

@@ -63,11 +63,11 @@ func (s *set) find(c uint32) uint8 {
 }
 
 // addSet keeps a set, and returns by what number a split names it.
-func (f *Forest) addSet(s set) (int, error) {
-	f.setBytes += 4 * (len(s.bits) + len(s.codes))
-	if f.setBytes > maxSetBytes {
+func (m *Model) addSet(s set) (int, error) {
+	m.setBytes += 4 * (len(s.bits) + len(s.codes))
+	if m.setBytes > maxSetBytes {
 		return 0, fmt.Errorf("the categories of all splits up to here take more than %d MiB", maxSetBytes>>20)
 	}
-	f.sets = append(f.sets, s)
-	return len(f.sets) - 1, nil
+	m.sets = append(m.sets, s)
+	return len(m.sets) - 1, nil
 }

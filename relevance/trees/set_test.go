@@ -69,9 +69,9 @@ func TestOverlappingCategories(t *testing.T) {
 
 // All sets of a model together have a bound, and who breaks it is named.
 func TestSetsTogether(t *testing.T) {
-	f := &Forest{setBytes: maxSetBytes - 600}
+	m := &Model{setBytes: maxSetBytes - 600}
 	for i := range 2 {
-		if _, err := f.addSet(newSet([]uint32{4095})); (err != nil) != (i == 1) {
+		if _, err := m.addSet(newSet([]uint32{4095})); (err != nil) != (i == 1) {
 			t.Errorf("set %d: %v", i, err)
 		}
 	}

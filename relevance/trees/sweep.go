@@ -50,7 +50,8 @@ type rankColumn struct {
 // sweeper makes the moves of a forest.
 type sweeper struct {
 	f       *Forest
-	columns map[rankColumn]int
+	cuts    []int32   // by node: which cut of its input a split is
+	columns [][]int32 // by keyColumn and page: the place of a column from 1 on; 0 where there is none
 }
 
 // canBeSwept reports whether a tree can, its splits being laid.
@@ -60,62 +61,114 @@ func (t *tree) canBeSwept() bool {
 
 // layMoves makes the moves of every tree that can be swept.
 func (f *Forest) layMoves() {
-	f.ranks, f.moves, f.gains, f.cuts, f.walks = nil, nil, nil, make([][]float64, f.Inputs), false
-	splits := 0
-	for i := range f.trees {
-		t := &f.trees[i]
-		if !t.canBeSwept() {
-			f.walks = f.walks || t.fast >= 0
-			continue
-		}
-		for _, n := range f.nodes[t.start:t.end] {
-			if n.kind == numeric {
-				f.cuts[n.feature] = append(f.cuts[n.feature], n.threshold)
-				splits++
-			}
-		}
-	}
-	for c, cuts := range f.cuts {
-		slices.Sort(cuts)
-		f.cuts[c] = padded(slices.Clone(slices.Compact(cuts)))
-	}
-	s := sweeper{f, map[rankColumn]int{}}
+	f.ranks, f.moves, f.gains, f.walks = nil, nil, nil, false
+	s := sweeper{f, make([]int32, len(f.nodes)), make([][]int32, keyColumns*f.Inputs)}
+	splits := s.cut()
 	f.moves, f.gains = make([]move, 0, splits), make([]float64, 0, splits+len(f.trees)+maxLeaves)
 	for i := range f.trees {
 		t := &f.trees[i]
 		if t.moves = -1; t.canBeSwept() {
 			t.moves, t.gains = int32(len(f.moves)), int32(len(f.gains))
-			s.lay(f.nodes[t.start:t.end], 0, 0)
+			s.lay(t.start, 0, 0)
 			t.movesEnd = int32(len(f.moves))
 		}
 	}
 	f.gains = append(f.gains, make([]float64, maxLeaves)...) // each tree is read as if it had so many
 }
 
-// lay appends the moves of the subtree of a node, and what its leaves give, of
-// which the first is the tree's first-th. It returns how many leaves there are.
-func (s *sweeper) lay(nodes []node, i int32, first int) int {
-	n, f := &nodes[i], s.f
+// cut makes the cuts of every input, and returns how many splits they are of.
+func (s *sweeper) cut() (splits int) {
+	f := s.f
+	of := make([][]placed, f.Inputs)
+	for _, t := range f.trees {
+		if !t.canBeSwept() {
+			f.walks = f.walks || t.fast >= 0
+			continue
+		}
+		for i, n := range f.nodes[t.start:t.end] {
+			if n.kind == numeric {
+				of[n.feature] = append(of[n.feature], placed{key(n.threshold), t.start + int32(i)})
+				splits++
+			}
+		}
+	}
+	f.cuts = make([][]float64, f.Inputs)
+	var spare []placed
+	for c, at := range of {
+		var cuts []float64
+		var last uint64
+		spare = slices.Grow(spare[:0], len(at))[:len(at)]
+		for i, p := range sorted(at, spare) {
+			if i == 0 || p.key != last {
+				cuts, last = append(cuts, f.nodes[p.node].threshold), p.key
+			}
+			s.cuts[p.node] = int32(len(cuts) - 1)
+		}
+		f.cuts[c] = padded(cuts)
+	}
+	return splits
+}
+
+// placed is the key of a split's threshold, and the split.
+type placed struct {
+	key  uint64
+	node int32
+}
+
+// sorted returns list by its keys, by radix: a large model has a hundred thousand
+// splits of an input. It writes to list and to spare, which is as long.
+func sorted(list, spare []placed) []placed {
+	const bits = 11
+	for shift := 0; shift < 64; shift += bits {
+		var ends [1 << bits]int32
+		for _, p := range list {
+			ends[p.key>>shift%(1<<bits)]++
+		}
+		sum := int32(0)
+		for i, n := range ends {
+			ends[i], sum = sum, sum+n
+		}
+		for _, p := range list {
+			at := &ends[p.key>>shift%(1<<bits)]
+			spare[*at] = p
+			*at++
+		}
+		list, spare = spare, list
+	}
+	return list
+}
+
+// lay appends the moves of the subtree of the i-th node of the tree from start
+// on, and what its leaves give, of which the first is the tree's first-th. It
+// returns how many leaves there are.
+func (s *sweeper) lay(start, i int32, first int) int {
+	f := s.f
+	n := &f.nodes[start+i]
 	if n.kind == leafNode {
 		f.gains = append(f.gains, n.threshold)
 		return 1
 	}
-	cut, _ := slices.BinarySearch(f.cuts[n.feature], n.threshold)
-	column := s.column(rankColumn{n.keyColumn(), int32(cut / maxCuts)})
+	cut := int(s.cuts[start+i])
 	at := len(f.moves)
-	f.moves = append(f.moves, move{column: uint32(column) * Batch, least: four(cut%maxCuts + 1), from: four(first)})
-	left := s.lay(nodes, n.child[0], first)
+	f.moves = append(f.moves, move{column: s.column(n.keyColumn(), cut/maxCuts), least: four(cut%maxCuts + 1), from: four(first)})
+	left := s.lay(start, n.child[0], first)
 	f.moves[at].to = four(first + left)
-	return left + s.lay(nodes, n.child[1], first+left)
+	return left + s.lay(start, n.child[1], first+left)
 }
 
-func (s *sweeper) column(c rankColumn) int {
-	at, ok := s.columns[c]
-	if !ok {
-		at = len(s.f.ranks)
-		s.columns[c], s.f.ranks = at, append(s.f.ranks, c)
+// column returns where the column of a page begins, in bytes. It makes the column
+// if there is none.
+func (s *sweeper) column(c keyColumn, page int) uint32 {
+	pages := &s.columns[c.index()]
+	if *pages == nil {
+		*pages = make([]int32, len(s.f.cuts[c.input])/maxCuts+1)
 	}
-	return at
+	at := &(*pages)[page]
+	if *at == 0 {
+		s.f.ranks = append(s.f.ranks, rankColumn{c, int32(page)})
+		*at = int32(len(s.f.ranks))
+	}
+	return uint32(*at-1) * Batch
 }
 
 // padded makes cuts as many as a search takes that halves them to the end.

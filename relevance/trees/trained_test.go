@@ -44,21 +44,22 @@ var refused = map[string]string{
 func TestTrained(t *testing.T) {
 	for _, m := range trainedModels(t) {
 		t.Run(m.Name, func(t *testing.T) {
-			f, err := Import(m.File)
+			imported, err := Import(m.File)
 			if why, ok := refused[path.Base(m.Name)]; ok && err != nil && strings.Contains(err.Error(), why) {
 				return
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			f := imported.Forest()
 			checkLeaves(t, m, f)
 			for class := range f.Classes {
 				g, err := f.Class(class)
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkScores(t, m, scoreAll(g.Raw(), m.Rows), m.Raw, class, func(float64) float64 { return 0 })
-				checkScores(t, m, scoreAll(g, m.Rows), m.Scores, class, func(want float64) float64 {
+				checkScores(t, m, scoreAll(g.Raw().Forest(), m.Rows), m.Raw, class, func(float64) float64 { return 0 })
+				checkScores(t, m, scoreAll(g.Forest(), m.Rows), m.Scores, class, func(want float64) float64 {
 					if m.Single() {
 						return ulp32(want)
 					}

@@ -35,7 +35,7 @@ func TestWalkEqualsPlain(t *testing.T) {
 		}
 		f := lgb(t, []byte(benchForest(r, 5, 31, data, 0, 2, 4, 6, 8, 10)))
 		to := r.Perm(features)
-		g := f.Renumber(to, features)
+		g := f.Renumbered(to, features)
 		var rows, moved [][]float64
 		for range 70 {
 			x := row(features)

@@ -13,18 +13,17 @@ import (
 // XGBoost reads a model as Booster.save_model writes it, in JSON or UBJSON,
 // which it tells apart by the file's second byte. Boosters are gbtree, dart
 // and gblinear.
-func XGBoost(src []byte) (*Forest, error) {
+func XGBoost(src []byte) (*Model, error) {
 	root, err := document(src)
 	if err != nil {
 		return nil, fmt.Errorf("trees: XGBoost model: %w", err)
 	}
-	x := xgb{f: &Forest{average: 1, scale: 1, single: true}}
+	x := xgb{m: &Model{average: 1, scale: 1, single: true}}
 	x.read(root)
 	if x.err != nil {
 		return nil, fmt.Errorf("trees: XGBoost model: %w", x.err)
 	}
-	x.f.compile()
-	return x.f, nil
+	return x.m, nil
 }
 
 // document decodes either format. After a UBJSON object's brace stands a
@@ -42,7 +41,7 @@ func document(src []byte) (any, error) {
 // xgb reads a decoded document. The first fault stays in err, and what is read
 // after it is empty.
 type xgb struct {
-	f       *Forest
+	m       *Model
 	err     error
 	version int       // of the library that wrote the file: 1.7 is 107; the newest if it does not say
 	drop    []float64 // of dart: the weight of each tree
@@ -63,21 +62,21 @@ func (x *xgb) read(root any) {
 	}
 	learner := x.object(root, "learner")
 	objective := x.object(learner, "objective")
-	x.f.Objective = x.text(objective, "name")
+	x.m.Objective = x.text(objective, "name")
 	x.params(x.object(learner, "learner_model_param"))
 	x.names(learner["feature_names"])
 	base := x.objective()
 	if x.err != nil {
 		return
 	}
-	x.f.base = base
+	x.m.base = base
 	booster := x.object(learner, "gradient_booster")
 	switch name := x.text(booster, "name"); name {
 	case "gbtree":
-		x.f.baseLast = x.version < 103
+		x.m.baseLast = x.version < 103
 		x.trees(x.object(booster, "model"))
 	case "dart":
-		x.f.baseLast = x.version < 104
+		x.m.baseLast = x.version < 104
 		x.drop = x.numbers(booster, "weight_drop")
 		x.trees(x.object(x.object(booster, "gbtree"), "model"))
 	case "gblinear":
@@ -125,7 +124,6 @@ func (x *xgb) param(m map[string]any, key string, otherwise float64) float64 {
 }
 
 func (x *xgb) params(m map[string]any) {
-	f := x.f
 	inputs, classes := x.param(m, "num_feature", 0), x.param(m, "num_class", 0)
 	if targets := x.param(m, "num_target", 1); targets > 1 {
 		x.fail("num_target is %v; one target is supported", targets)
@@ -138,8 +136,8 @@ func (x *xgb) params(m map[string]any) {
 		x.fail("num_class is %v", classes)
 		classes = 0
 	}
-	f.Inputs, f.Classes = int(inputs), max(1, int(classes))
-	f.base = x.bases(m)
+	x.m.Inputs, x.m.Classes = int(inputs), max(1, int(classes))
+	x.m.base = x.bases(m)
 }
 
 // bases reads base_score: a number, or from 3.1 on a list of one for each
@@ -148,22 +146,22 @@ func (x *xgb) bases(m map[string]any) []float64 {
 	s, ok := m["base_score"].(string)
 	if !ok || !strings.HasPrefix(s, "[") {
 		base := x.param(m, "base_score", 0.5)
-		out := make([]float64, x.f.Classes)
+		out := make([]float64, x.m.Classes)
 		for i := range out {
 			out[i] = base
 		}
 		return out
 	}
 	if n := strings.Count(s, ","); n >= maxClasses {
-		x.fail("base_score has %d values for %d classes", n+1, x.f.Classes)
-		return make([]float64, x.f.Classes)
+		x.fail("base_score has %d values for %d classes", n+1, x.m.Classes)
+		return make([]float64, x.m.Classes)
 	}
 	words := strings.Split(strings.Trim(s, "[] "), ",")
-	if len(words) != 1 && len(words) != x.f.Classes {
-		x.fail("base_score has %d values for %d classes", len(words), x.f.Classes)
+	if len(words) != 1 && len(words) != x.m.Classes {
+		x.fail("base_score has %d values for %d classes", len(words), x.m.Classes)
 		words = words[:1]
 	}
-	out := make([]float64, x.f.Classes)
+	out := make([]float64, x.m.Classes)
 	for i := range out {
 		w := strings.TrimSpace(words[i%len(words)])
 		out[i] = x.param(map[string]any{"base_score": w}, "base_score", 0)
@@ -179,18 +177,18 @@ func (x *xgb) names(v any) {
 			x.fail("feature_names has %v", n)
 			return
 		}
-		x.f.Names = append(x.f.Names, s)
+		x.m.Names = append(x.m.Names, s)
 	}
-	if len(list) > 0 && len(list) != x.f.Inputs {
-		x.fail("feature_names has %d names, and num_feature is %d", len(list), x.f.Inputs)
+	if len(list) > 0 && len(list) != x.m.Inputs {
+		x.fail("feature_names has %d names, and num_feature is %d", len(list), x.m.Inputs)
 	}
 }
 
 // objective sets the link, and returns the base scores as margins: the file
 // has them behind the link.
 func (x *xgb) objective() []float64 {
-	f := x.f
-	name := f.Objective
+	m := x.m
+	name := m.Objective
 	margin := func(p float32) float32 { return p }
 	logit := func(p float32) float32 {
 		p = max(p, 1e-6)
@@ -200,26 +198,26 @@ func (x *xgb) objective() []float64 {
 	log := func(p float32) float32 { return float32(compute.Log(float64(p))) }
 	switch name {
 	case "binary:logistic", "reg:logistic":
-		f.link, margin = sigmoid, logit
+		m.link, margin = sigmoid, logit
 	case "binary:logitraw":
 		if x.version < 103 {
 			margin = logit // later ones keep the margin itself
 		}
 	case "count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft":
-		f.link, margin = exponent, log
+		m.link, margin = exponent, log
 	case "binary:hinge":
-		f.link = step
+		m.link = step
 	case "multi:softprob":
-		f.link = softmax
+		m.link = softmax
 	case "multi:softmax":
-		f.link = argmax
+		m.link = argmax
 	case "reg:squarederror", "reg:linear", "reg:squaredlogerror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror", "reg:expectileerror",
 		"rank:pairwise", "rank:ndcg", "rank:map":
 	default:
 		x.fail("the objective %q is not supported", clip(name))
 	}
-	out := make([]float64, len(f.base))
-	for i, b := range f.base {
+	out := make([]float64, len(m.base))
+	for i, b := range m.base {
 		out[i] = float64(margin(float32(b)))
 		if math.IsNaN(out[i]) || math.IsInf(out[i], 0) {
 			x.fail("base_score %v is out of range for %s", b, name)
@@ -241,14 +239,14 @@ func (x *xgb) trees(model map[string]any) {
 		if x.err != nil {
 			return
 		}
-		if info[i] < 0 || int(info[i]) >= x.f.Classes {
-			x.fail("tree %d is of class %d of %d", i, info[i], x.f.Classes)
+		if info[i] < 0 || int(info[i]) >= x.m.Classes {
+			x.fail("tree %d is of class %d of %d", i, info[i], x.m.Classes)
 			return
 		}
 		m, _ := t.(map[string]any)
 		nodes := x.tree(m, i)
 		if x.err == nil {
-			x.err = x.f.add(nodes, int(info[i]))
+			x.err = x.m.add(nodes, int(info[i]))
 		}
 		if x.err != nil {
 			x.err = fmt.Errorf("tree %d: %w", i, x.err)
@@ -390,7 +388,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 			codes = append(codes, uint32(c))
 		}
 		var err error
-		if sets[int(k)], err = x.f.addSet(newSet(codes)); err != nil {
+		if sets[int(k)], err = x.m.addSet(newSet(codes)); err != nil {
 			x.fail("node %d: %w", k, err)
 			return nil
 		}
@@ -402,13 +400,13 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 // biases.
 func (x *xgb) linear(model map[string]any) {
 	w := x.numbers(model, "weights")
-	if x.err == nil && len(w) != (x.f.Inputs+1)*x.f.Classes {
-		x.fail("weights has %d values for %d features and %d classes", len(w), x.f.Inputs, x.f.Classes)
+	if x.err == nil && len(w) != (x.m.Inputs+1)*x.m.Classes {
+		x.fail("weights has %d values for %d features and %d classes", len(w), x.m.Inputs, x.m.Classes)
 	}
 	for _, v := range w {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			x.fail("weights: %w", errNotFinite)
 		}
 	}
-	x.f.weights = w
+	x.m.weights = w
 }

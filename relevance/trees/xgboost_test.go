@@ -35,14 +35,15 @@ func xgbModel(objective, base, classes string, info string, trees ...string) str
 
 func xg(t testing.TB, src string) *Forest {
 	t.Helper()
-	f, err := XGBoost([]byte(src))
+	m, err := XGBoost([]byte(src))
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary, err := XGBoost(toUBJSON(t, src))
+	inBinary, err := XGBoost(toUBJSON(t, src))
 	if err != nil {
 		t.Fatalf("UBJSON: %v", err)
 	}
+	f, binary := m.Forest(), inBinary.Forest()
 	for _, row := range [][]float64{{0, 0}, {1, -2}, {math.NaN(), math.NaN()}} {
 		if a, b := f.Score1(row), binary.Score1(row); a != b {
 			t.Fatalf("%v scores %v in JSON, %v in UBJSON", row, a, b)
@@ -123,7 +124,7 @@ func TestXGBoostLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		total += g.Score1([]float64{1, 0})
+		total += g.Forest().Score1([]float64{1, 0})
 	}
 	near(t, "the sum over classes", total, 1, 1e-6)
 }
@@ -260,10 +261,10 @@ func FuzzXGBoost(f *testing.F) {
 	f.Add([]byte("{l\x00\x00\x00\x01x[$[#l\x00\x00\x00\x20[$T#l\x00\x00\x00\x20"))
 	f.Add([]byte("{[$Z#L\x7f\xff\xff\xff\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, src []byte) {
-		forest, err := XGBoost(src)
-		if err != nil || forest.Columns() > 1000 {
+		m, err := XGBoost(src)
+		if err != nil || m.Columns() > 1000 {
 			return
 		}
-		checkWalk(t, forest)
+		checkWalk(t, m.Forest())
 	})
 }

@@ -480,7 +480,7 @@ func (r *replay) score(logged []export.Feature) (float64, error) {
 			values[i] = math.NaN()
 		}
 	}
-	return r.model.ScoreFeatures(values), nil
+	return r.model.ScoreFeatures(values)[0], nil
 }
 
 // noAnswer is the refusal of an experiment of which the file has no answer.

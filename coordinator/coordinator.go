@@ -52,6 +52,8 @@ type Config struct {
 	settles time.Duration
 	// maxUnits is by the memory of the machine, unless a test says otherwise.
 	maxUnits int
+	// yields is yieldsAfter, unless a test says otherwise.
+	yields time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -61,6 +63,7 @@ func (c Config) withDefaults() Config {
 	c.Every = cmp.Or(c.Every, time.Second)
 	c.CompareEvery = cmp.Or(c.CompareEvery, time.Minute)
 	c.settles = cmp.Or(c.settles, settles)
+	c.yields = cmp.Or(c.yields, yieldsAfter)
 	c.maxUnits = cmp.Or(c.maxUnits, unitsIn(memory.Machine()))
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -120,6 +123,8 @@ type Coordinator struct {
 	held  map[millrace.NodeID]map[millrace.Partition]time.Time // since when each is seen to keep what moved away
 	since map[string]time.Time                                 // of alarms
 
+	yielded time.Time // when it last let another lead
+
 	mu struct {
 		sync.Mutex
 		leads     bool
@@ -154,18 +159,34 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if err != nil {
 			break // ctx, or the client, has ended
 		}
-		c.tell(true, nil, nil)
-		run, cancel := context.WithCancel(ctx)
-		var beside sync.WaitGroup
-		beside.Go(func() { c.compare(run) })
-		beside.Go(func() { c.guard(run, lead, watched) })
-		c.steer(run, lead)
-		cancel()
-		beside.Wait()
-		c.tell(false, nil, nil)
+		yields := c.lead(ctx, lead, watched)
 		lead.Resign(context.WithoutCancel(ctx))
+		if yields {
+			c.cfg.Log.Warn("letting another coordinator lead: what experiments showed cannot be read here", "for", yieldsFor)
+			c.yielded = time.Now()
+			pause(ctx, yieldsFor)
+		}
 	}
 	return ctx.Err()
+}
+
+// lead does what a leader does until it leads no more, or is to let another lead,
+// which it reports.
+func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *watchedExperiments) (yields bool) {
+	c.tell(true, nil, nil)
+	defer c.tell(false, nil, nil)
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { c.compare(ctx) })
+	beside.Go(func() {
+		if yields = c.guard(ctx, lead, watched); yields {
+			cancel()
+		}
+	})
+	c.steer(ctx, lead)
+	cancel()
+	beside.Wait()
+	return yields
 }
 
 // actsEvery is how many looks pass from one reading of outcomes to the next.
@@ -192,16 +213,22 @@ func (c *Coordinator) experiments(ctx context.Context) (*watchedExperiments, err
 	return &watchedExperiments{documents, trails}, err
 }
 
-// guard ramps and pauses experiments for as long as it leads.
-func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watchedExperiments) {
+// guard ramps and pauses experiments for as long as it leads. It reports whether
+// another is to lead.
+func (c *Coordinator) guard(ctx context.Context, lead *cluster.Lead, of *watchedExperiments) (yields bool) {
 	if of == nil {
-		return
+		return false
 	}
-	g := &guard{lead: lead, seen: c.tellSeen, most: c.cfg.maxUnits, sight: sight{rest: c.cfg.settles}, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, fault: c.tellUnguarded, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
-	g.run(ctx, c.cfg.Exposures)
+	sees := sight{rest: c.cfg.settles, patience: c.cfg.yields}
+	if !c.yielded.IsZero() && time.Since(c.yielded) < yieldsEvery {
+		sees.patience = 0
+	}
+	g := &guard{lead: lead, seen: c.tellSeen, most: c.cfg.maxUnits, sight: sees, trails: of.trails, store: &experiments.Store{Documents: of.documents}, name: c.cfg.Name, log: c.cfg.Log, leans: c.cfg.Leans, tell: c.tellPaused, fault: c.tellUnguarded, outcomes: c.cfg.Outcomes, every: actsEvery * c.cfg.Every}
+	yields = g.run(ctx, c.cfg.Exposures)
 	c.tellPaused(nil)
 	c.tellSeen(sight{}, nil, 0)
 	c.tellUnguarded(nil)
+	return yields
 }
 
 // tellUnguarded tells why experiments are not guarded; nil: they are, or not by it.

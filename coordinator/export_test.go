@@ -19,6 +19,10 @@ func (c Config) At(at func(step string)) Config { c.at = at; return c }
 // whole again before a step.
 func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }
 
+// Yielding returns the configuration with another time after which a coordinator
+// whose guards are blind lets another lead.
+func (c Config) Yielding(after time.Duration) Config { c.yields = after; return c }
+
 // UnitsIn is how many units there is room for.
 func UnitsIn(bytes int64) int { return unitsIn(bytes) }
 

@@ -144,14 +144,17 @@ const (
 	oldFor = time.Minute
 )
 
-func (g *guard) run(ctx context.Context, shown Exposures) {
+// run guards until ctx ends, or for so long that another is to lead, which it
+// reports.
+func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
 	for g.refresh(ctx) != nil {
 		if !pause(ctx, time.Second) {
-			return
+			return false
 		}
 	}
+	ctx, stop := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	following.Go(func() {
 		if err := shown.Follow(ctx, g.oldest(), g.take); err != nil && ctx.Err() == nil {
@@ -160,6 +163,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	})
 	following.Go(func() { g.readActs(ctx) })
 	defer following.Wait()
+	defer stop()
 	var judged, told time.Time
 	says := ""
 	for pause(ctx, guardEvery) {
@@ -188,7 +192,11 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 			says, told = err.Error(), time.Now()
 			g.log.Warn("experiments are not guarded now; trying again", "err", err)
 		}
+		if g.sight.yields() {
+			return true
+		}
 	}
+	return false
 }
 
 // tellEvery is how often the same fault is logged.

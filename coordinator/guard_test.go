@@ -109,7 +109,8 @@ type trial struct {
 	acts    *actLog
 	viewers int
 	leans   *leans
-	keeping int // units that coordinators keep; 0: as always
+	keeping int           // units that coordinators keep; 0: as always
+	yields  time.Duration // how long they lead blind; 0: as always
 }
 
 // leans is what an experiment leans on, as tests say it.
@@ -257,7 +258,7 @@ func (t *trial) coordinate(name string) (c *coordinator.Coordinator, stop func()
 	t.Helper()
 	c, err := coordinator.New(coordinator.Config{
 		Leans: t.leans, Cluster: t.cluster, Name: name, Exposures: t.log, Outcomes: t.acts.open, Every: 20 * time.Millisecond, CompareEvery: -1, Log: slog.New(slog.DiscardHandler),
-	}.Settling(time.Second).Keeping(t.keeping))
+	}.Settling(time.Second).Keeping(t.keeping).Yielding(t.yields))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -782,7 +783,7 @@ func TestRampsWaitForTheEvidence(t *testing.T) {
 	tr.show(120, nil)
 	c, _ := tr.coordinate("one")
 	says("no step is taken without: the log is frozen")
-	if l := says("s by one, which leads; if it alone cannot reach Kafka stop it, and another leads: the log is frozen"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
+	if l := says("s by one, which leads and lets another lead after 30s: the log is frozen"); time.Since(l.Whole) < 10*time.Second || l.Newest.IsZero() || l.Share != 100 {
 		t.Errorf("%+v", l)
 	}
 	if e := tr.now(); e.Share != 100 {
@@ -915,6 +916,51 @@ func TestUnitsBeyondTheRoomAreNotWatched(t *testing.T) {
 	tr.keeping = 120
 	tr.coordinate("two")
 	tr.becomes(experiment.Running, 1000)
+}
+
+// A leader that alone cannot read what was shown lets another lead, which ramps. Where
+// nobody can, the lead goes round once and stays.
+func TestABlindLeaderLetsAnotherLead(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, rampedDocument)
+	tr.yields = 2 * time.Second
+	other := *tr
+	other.log = newShownLog()
+	leads := func(name string) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			if who, ok, err := tr.cluster.Leader(t.Context()); err == nil && ok && who.Name == name {
+				return
+			}
+			if time.Since(began) > 60*time.Second {
+				t.Fatalf("%s does not lead", name)
+			}
+		}
+	}
+	tr.log.goAway(errors.New("cut off"))
+	tr.coordinate("one")
+	leads("one")
+	_, stop := other.coordinate("two")
+	leads("two")
+	other.show(120, nil)
+	tr.becomes(experiment.Running, 1000)
+	other.log.goAway(errors.New("cut off too"))
+	leads("one")
+	stop()
+	other.coordinate("three")
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if err == nil && trail.Looked != nil && strings.Contains(trail.Looked.Blind, "by one, which leads again after it let others lead: cut off") {
+			break
+		}
+		if time.Since(began) > 60*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
 }
 
 // Where there is little memory there is room for fewer units.

@@ -32,6 +32,14 @@ const (
 	settles = 10 * time.Second
 	// blindAfter is how old evidence may be before guards are said to be blind.
 	blindAfter = 10 * time.Second
+	// yieldsAfter is for how long guards are blind before their coordinator lets another
+	// lead, which may see: it may be that it alone is cut off from Kafka.
+	yieldsAfter = 30 * time.Second
+	// yieldsFor is for how long it leaves the lead to others.
+	yieldsFor = 5 * time.Second
+	// yieldsEvery is how often it does so at most: where all are blind, the lead would
+	// go round, and each begins to read anew.
+	yieldsEvery = 10 * time.Minute
 )
 
 // sight is how much a guard sees of what was shown.
@@ -41,6 +49,8 @@ type sight struct {
 	since time.Time     // when it became whole after a break; zero: there was none
 	cut   bool          // the break is one, however short: a log became another one
 	rest  time.Duration // settles, or less of tests
+	// patience is for how long it may be blind; 0: for any time.
+	patience time.Duration
 }
 
 // look asks whether all that there is has been read.
@@ -65,9 +75,22 @@ func (s *sight) isCut() { s.cut, s.since = s.fault != nil, time.Now() }
 // blind says why guards of a coordinator do not see what is shown; empty: they do.
 func (s *sight) blind(by string) string {
 	if age := time.Since(s.whole); s.fault != nil && age >= blindAfter {
-		return fmt.Sprintf("guards are blind: what was shown is not all known since %s by %s, which leads; if it alone cannot reach Kafka stop it, and another leads: %v", age.Round(time.Second), by, s.fault)
+		return fmt.Sprintf("guards are blind: what was shown is not all known since %s by %s, which leads%s: %v", age.Round(time.Second), by, s.next(), s.fault)
 	}
 	return ""
+}
+
+// next says what follows if it stays blind.
+func (s *sight) next() string {
+	if s.patience == 0 {
+		return " again after it let others lead"
+	}
+	return fmt.Sprintf(" and lets another lead after %s", s.patience)
+}
+
+// yields reports whether another is to lead.
+func (s *sight) yields() bool {
+	return s.patience > 0 && s.fault != nil && time.Since(s.whole) >= s.patience
 }
 
 // waits says why no step may be taken by what is known; empty: it may.

@@ -39,6 +39,7 @@ import (
 	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/memory"
@@ -53,7 +54,7 @@ type Config struct {
 	ID        millrace.NodeID
 	Zone      string           // for the placement of replicas, and near brokers; may be empty
 	Weight    float64          // of [cluster.Node]; 0: 1
-	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
+	Instance  datadir.Instance // of its directory, as [datadir.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // of its store
 	Brokers   kafka.Brokers

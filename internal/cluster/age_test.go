@@ -1,19 +1,24 @@
 package cluster
 
-import "testing"
+import (
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"testing"
+)
 
 // The table in DESIGN.md, line by line.
 func TestAgeOfADocument(t *testing.T) {
-	first := keyspace{1, "aaaaaaaa11111111"}
-	second := keyspace{2, "aaaaaaaa22222222"} // of its restoration
-	third := keyspace{3, "aaaaaaaa33333333"}
-	anew := keyspace{2, "bbbbbbbb22222222"}
-	other := keyspace{1, "bbbbbbbb11111111"}
-	back := func(of keyspace, at int64) *setback { return &setback{At: at, Generation: of.Generation} }
+	first := keyspace.Name{1, "aaaaaaaa11111111"}
+	second := keyspace.Name{2, "aaaaaaaa22222222"} // of its restoration
+	third := keyspace.Name{3, "aaaaaaaa33333333"}
+	anew := keyspace.Name{2, "bbbbbbbb22222222"}
+	other := keyspace.Name{1, "bbbbbbbb11111111"}
+	back := func(of keyspace.Name, at int64) *keyspace.Setback {
+		return &keyspace.Setback{At: at, Generation: of.Generation}
+	}
 	for _, c := range []struct {
 		what       string
-		has, knows keyspace
-		found      *setback
+		has, knows keyspace.Name
+		found      *keyspace.Setback
 		now, kept  int64 // revisions of the document
 		want       age
 	}{
@@ -30,10 +35,10 @@ func TestAgeOfADocument(t *testing.T) {
 		{"one of an etcd that has begun anew", anew, second, nil, 6, 7, since},
 		{"one of a later restoration", third, second, nil, 6, 7, unsure},
 		{"one of a lower generation of others", other, second, nil, 6, 7, unsure},
-		{"one of a keyspace without a name", keyspace{}, second, nil, 6, 7, unsure},
+		{"one of a keyspace without a name", keyspace.Name{}, second, nil, 6, 7, unsure},
 	} {
-		s := &snapshot{keyspace: c.has, setback: c.found}
-		if got := s.ageOf(value{version: c.now}, Document{Version: c.kept}, origin{Keyspace: c.knows}); got != c.want {
+		s := &keyspace.Snapshot{Keyspace: c.has, Setback: c.found}
+		if got := ageOf(s, keyspace.Value{Version: c.now}, Document{Version: c.kept}, keyspace.Origin{Keyspace: c.knows}); got != c.want {
 			t.Errorf("%s: %d, want %d", c.what, got, c.want)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -62,7 +64,7 @@ var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",
 func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	out <- faultSeconds
 	out <- unwrittenSeconds
-	out <- fromDiskSeconds
+	out <- datadir.FromDiskSeconds
 	for _, m := range c.metrics.all() {
 		m.Describe(out)
 	}
@@ -78,21 +80,20 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	for _, a := range c.alarms.now() {
 		seconds := 0.0
 		if at, why := a.fault(); why != nil {
-			seconds = secondsSince(at)
+			seconds = datadir.SecondsSince(at)
 		}
 		longest[a.what] = max(longest[a.what], seconds)
 	}
 	for what, seconds := range longest {
 		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
 	}
-	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, secondsSince(c.unwritten.sinceWhen()))
-	c.fromDisk.collect(out)
+	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, datadir.SecondsSince(c.unwritten.Since()))
+	c.fromDisk.Collect(out)
 }
 
-// secondsSince is how long ago something began, more than 0; 0 if it did not.
-func secondsSince(at time.Time) float64 {
-	if at.IsZero() {
-		return 0
+// tellFromDisk logs by how old a state something is served.
+func (c *Client) tellFromDisk(what string, from keyspace.Origin, fault error) {
+	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
+		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)
 	}
-	return max(time.Since(at).Seconds(), 1e-3)
 }

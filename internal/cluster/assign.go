@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // present is what etcd has of an assignment when another is to follow.
@@ -40,11 +41,11 @@ func (c *Client) present(ctx context.Context) (*present, error) {
 	return c.presentOf(s), nil
 }
 
-func (c *Client) presentOf(s *snapshot) *present {
-	p := &present{revision: s.values["assignment"].version, last: s.values["last"].version, known: NewMap(Assignment{}, nil, nil).known(s)}
+func (c *Client) presentOf(s *keyspace.Snapshot) *present {
+	p := &present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: NewMap(Assignment{}, nil, nil).known(s)}
 	epoch := int64(0)
 	for _, key := range []string{"last", "assignment"} {
-		a, err := decodeAssignment(s.values[key].data)
+		a, err := decodeAssignment(s.Values[key].Data)
 		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+maxEpochStep {
 			continue
 		}

@@ -9,7 +9,15 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
+)
+
+// The refusals of an assignment.
+var (
+	ErrShrink = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
+	// ErrUnknownOwner refuses owners that have never registered.
+	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered without allow_unknown")
 )
 
 // Assignment says which nodes host a replica of each partition. It is one
@@ -121,7 +129,7 @@ func (a *Assignment) Validate() error {
 			return fmt.Errorf("cluster: assignment: partition %d has %d owners, more than %d", p, len(owners), maxOwners)
 		}
 		for i, id := range owners {
-			if err := validID(string(id)); err != nil {
+			if err := keyspace.ValidID(string(id)); err != nil {
 				return fmt.Errorf("cluster: assignment: partition %d: %w", p, err)
 			}
 			if slices.Contains(owners[:i], id) {
@@ -136,7 +144,7 @@ func (a *Assignment) Validate() error {
 		return fmt.Errorf("cluster: assignment: %d replicas are wanted, which is not 0 to %d", a.Wanted, maxOwners)
 	}
 	for id := range a.Drop {
-		if err := validID(string(id)); err != nil {
+		if err := keyspace.ValidID(string(id)); err != nil {
 			return fmt.Errorf("cluster: assignment: what is to be dropped: %w", err)
 		}
 	}
@@ -222,15 +230,11 @@ func (a *Assignment) unknown(known map[millrace.NodeID]bool) error {
 // maxListed bounds the names in an error.
 const maxListed = 5
 
-// maxDocumentBytes bounds what is accepted from etcd, whose own limit is
-// 1.5 MiB.
-const maxDocumentBytes = 1 << 20
-
 // decodeAssignment is strict where a mistake would lose partitions: exactly
 // 720 of them, each with an owner.
 func decodeAssignment(b []byte) (*Assignment, error) {
-	if len(b) > maxDocumentBytes {
-		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), maxDocumentBytes)
+	if len(b) > keyspace.MaxDocumentBytes {
+		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), keyspace.MaxDocumentBytes)
 	}
 	var doc struct {
 		Epoch        int64                   `json:"epoch"`

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -95,10 +96,10 @@ func document(t *testing.T, a any) []byte {
 }
 
 // at is etcd's state with some keys of the map.
-func at(values map[string][]byte) *snapshot {
-	s := &snapshot{cluster: 1, revision: 1, count: "720", values: map[string]value{}}
+func at(values map[string][]byte) *keyspace.Snapshot {
+	s := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
 	for k, v := range values {
-		s.values[k] = value{data: v}
+		s.Values[k] = keyspace.Value{Data: v}
 	}
 	return s
 }
@@ -260,15 +261,15 @@ func TestUnknownOwnersAreTold(t *testing.T) {
 // No document costs much before it is refused (P20).
 func TestRefusedDocumentsAreCheap(t *testing.T) {
 	for name, body := range map[string]string{
-		"deep arrays":   strings.Repeat("[", maxDocumentBytes),
+		"deep arrays":   strings.Repeat("[", keyspace.MaxDocumentBytes),
 		"deep objects":  strings.Repeat(`{"replicas":`, 80_000),
 		"no owners":     `{"epoch":2,"replicas":[` + strings.Repeat("[],", 340_000) + `[]]}`,
 		"many owners":   `{"epoch":2,"replicas":[[` + strings.Repeat(`"",`, 340_000) + `""]]}`,
 		"a long past":   `{"epoch":2,"past":[` + strings.Repeat("{},", 340_000) + `{}]}`,
 		"same fields":   `{"epoch":2` + strings.Repeat(`,"past":[{},{},{},{}]`, 49_000) + `}`,
-		"a long number": `{"epoch":` + strings.Repeat("9", maxDocumentBytes-20) + `}`,
+		"a long number": `{"epoch":` + strings.Repeat("9", keyspace.MaxDocumentBytes-20) + `}`,
 	} {
-		if len(body) > maxDocumentBytes {
+		if len(body) > keyspace.MaxDocumentBytes {
 			t.Fatalf("%s has %d bytes", name, len(body))
 		}
 		for kind, decode := range map[string]func([]byte) error{
@@ -327,38 +328,38 @@ func TestBadNodesAreLeftOut(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	first, other, second := keyspace{1, "a"}, keyspace{1, "b"}, keyspace{2, "c"}
+	first, other, second := keyspace.Name{1, "a"}, keyspace.Name{1, "b"}, keyspace.Name{2, "c"}
 	for name, c := range map[string]struct {
-		s    snapshot
+		s    keyspace.Snapshot
 		want error
 	}{
-		"on":                  {snapshot{cluster: 1, revision: 11, count: "720", keyspace: first}, nil},
-		"lost":                {snapshot{cluster: 1, revision: 11, keyspace: first}, errLost},
-		"foreign":             {snapshot{cluster: 2, revision: 11, count: "720", keyspace: first}, errForeign},
-		"back":                {snapshot{cluster: 1, revision: 9, count: "720", keyspace: first}, errBack},
-		"count":               {snapshot{cluster: 1, revision: 11, count: "64", keyspace: first}, ErrPartitions},
-		"begun anew":          {snapshot{cluster: 1, revision: 11, count: "720", keyspace: other}, errAnew},
-		"begun anew, early":   {snapshot{cluster: 1, revision: 2, count: "720", keyspace: other}, errAnew},
-		"without a keyspace":  {snapshot{cluster: 1, revision: 11, count: "720"}, errAnew},
-		"restored":            {snapshot{cluster: 1, revision: 2, count: "720", keyspace: second}, nil},
-		"restored elsewhere":  {snapshot{cluster: 2, revision: 2, count: "720", keyspace: second}, nil},
-		"restored, but count": {snapshot{cluster: 1, revision: 2, count: "64", keyspace: second}, ErrPartitions},
+		"on":                  {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720", Keyspace: first}, nil},
+		"lost":                {keyspace.Snapshot{Cluster: 1, Revision: 11, Keyspace: first}, keyspace.ErrGone},
+		"foreign":             {keyspace.Snapshot{Cluster: 2, Revision: 11, Count: "720", Keyspace: first}, keyspace.ErrForeign},
+		"back":                {keyspace.Snapshot{Cluster: 1, Revision: 9, Count: "720", Keyspace: first}, keyspace.ErrBack},
+		"count":               {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "64", Keyspace: first}, keyspace.ErrPartitions},
+		"begun anew":          {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720", Keyspace: other}, keyspace.ErrAnew},
+		"begun anew, early":   {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "720", Keyspace: other}, keyspace.ErrAnew},
+		"without a keyspace":  {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720"}, keyspace.ErrAnew},
+		"restored":            {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "720", Keyspace: second}, nil},
+		"restored elsewhere":  {keyspace.Snapshot{Cluster: 2, Revision: 2, Count: "720", Keyspace: second}, nil},
+		"restored, but count": {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "64", Keyspace: second}, keyspace.ErrPartitions},
 	} {
-		o := origin{1, 10, first, 0}
-		if err := o.judge(&c.s); !errors.Is(err, c.want) {
+		o := keyspace.Origin{1, 10, first, 0}
+		if err := o.Judge(&c.s); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if Doubted(c.want) != (c.want != nil && c.want != ErrPartitions) {
+		if Doubted(c.want) != (c.want != nil && c.want != keyspace.ErrPartitions) {
 			t.Errorf("%s: all is in doubt: %v", name, Doubted(c.want))
 		}
-		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace, 0}); c.want == nil && o != want {
+		if want := (keyspace.Origin{c.s.Cluster, c.s.Revision, c.s.Keyspace, 0}); c.want == nil && o != want {
 			t.Errorf("%s: moved to %+v", name, o)
 		}
 		var back int64
-		if c.want == errBack {
-			back = c.s.revision
+		if c.want == keyspace.ErrBack {
+			back = c.s.Revision
 		}
-		if c.want != nil && o != (origin{1, 10, first, back}) {
+		if c.want != nil && o != (keyspace.Origin{1, 10, first, back}) {
 			t.Errorf("%s: moved to %+v", name, o)
 		}
 	}
@@ -366,28 +367,28 @@ func TestJudge(t *testing.T) {
 
 // An etcd that went back does not become good by being written to.
 func TestAnEtcdThatWentBackStaysBack(t *testing.T) {
-	first := keyspace{1, "a"}
-	o := origin{1, 10, first, 0}
+	first := keyspace.Name{1, "a"}
+	o := keyspace.Origin{1, 10, first, 0}
 	for _, revision := range []int64{9, 10, 11, 1000} {
-		if err := o.judge(&snapshot{cluster: 1, revision: revision, count: "720", keyspace: first}); err != errBack {
+		if err := o.Judge(&keyspace.Snapshot{Cluster: 1, Revision: revision, Count: "720", Keyspace: first}); err != keyspace.ErrBack {
 			t.Errorf("at revision %d: %v", revision, err)
 		}
 	}
 	if o.Back != 9 || o.Revision != 10 {
 		t.Errorf("%+v", o)
 	}
-	if err := o.judge(&snapshot{cluster: 1, revision: 12, count: "720", keyspace: keyspace{2, "b"}}); err != nil || o.Back != 0 {
+	if err := o.Judge(&keyspace.Snapshot{Cluster: 1, Revision: 12, Count: "720", Keyspace: keyspace.Name{2, "b"}}); err != nil || o.Back != 0 {
 		t.Errorf("restored: %v, %+v", err, o)
 	}
 }
 
 func TestKeyspace(t *testing.T) {
-	k := newKeyspace(7)
-	if got := parseKeyspace(k.String()); got != k || len(k.ID) != 16 {
+	k := keyspace.New(7)
+	if got := keyspace.Parse(k.String()); got != k || len(k.ID) != 16 {
 		t.Errorf("%q is read as %+v", k, got)
 	}
 	for _, bad := range []string{"", "7", "7 ", "0 a", "-1 a", "7 a b", "seven a", "7  a"} {
-		if got := parseKeyspace(bad); got != (keyspace{}) {
+		if got := keyspace.Parse(bad); got != (keyspace.Name{}) {
 			t.Errorf("%q is read as %+v", bad, got)
 		}
 	}
@@ -444,7 +445,7 @@ func FuzzParseParts(f *testing.F) {
 	f.Add("name: home")
 	f.Fuzz(func(t *testing.T, doc string) {
 		p, ok := parseParts(doc)
-		if ok && (p.count < 1 || p.bytes > p.count*maxDocumentBytes || p.count > maxPartedBytes/maxDocumentBytes) {
+		if ok && (p.count < 1 || p.bytes > p.count*keyspace.MaxDocumentBytes || p.count > maxPartedBytes/keyspace.MaxDocumentBytes) {
 			t.Fatalf("%q: %+v", doc, p)
 		}
 	})

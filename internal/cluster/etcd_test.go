@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // server is an etcd that can be stopped, started again and emptied.
@@ -360,7 +361,7 @@ func TestAnotherPartitionCountRefusesToStart(t *testing.T) {
 		return err
 	})
 	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.addr}, Name: "test"})
-	if !errors.Is(err, cluster.ErrPartitions) {
+	if !errors.Is(err, keyspace.ErrPartitions) {
 		t.Fatalf("got %v", err)
 	}
 }

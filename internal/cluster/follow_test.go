@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"testing"
 	"time"
 )
@@ -14,7 +15,7 @@ func TestWaitingForATurnEnds(t *testing.T) {
 	c.reading <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := c.read(ctx, "docs/feeds/", time.Second, nil, func(*snapshot, error) { t.Error("something was read") })
+	_, err := c.read(ctx, "docs/feeds/", time.Second, nil, func(*keyspace.Snapshot, error) { t.Error("something was read") })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("it ends with %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -15,7 +16,7 @@ func healthOf(t *testing.T, a Assignment, keys map[string][]byte) Health {
 	t.Helper()
 	keys["assignment"] = document(t, a)
 	s := at(keys)
-	s.keyspace = keyspace{2, "b"}
+	s.Keyspace = keyspace.Name{2, "b"}
 	m, err := NewMap(Assignment{}, nil, nil).next(s)
 	if err != nil {
 		t.Fatal(err)

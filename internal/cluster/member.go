@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 const (
@@ -39,7 +40,7 @@ type Membership struct {
 	stop      context.CancelFunc
 	done      chan struct{}             // closed when run has returned
 	unwatched func()                    // takes its alarm back
-	state     *latest[bool]             // whether the node is registered; the fault is why it is not
+	state     *keyspace.Latest[bool]    // whether the node is registered; the fault is why it is not
 	news      chan struct{}             // holds one token when mu.said changed
 	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
 	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
@@ -62,14 +63,6 @@ type told struct {
 
 // stateKinds are the keys that a node says something of itself with.
 var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
-
-// CheckID refuses what cannot be the id of a node.
-func CheckID(id millrace.NodeID) error {
-	if err := validID(string(id)); err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
-	}
-	return nil
-}
 
 // Join registers a node under a lease of a few seconds and keeps it
 // registered, until ctx or the client ends or the node leaves. It returns at
@@ -100,24 +93,24 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	run, stop := context.WithCancel(c.ctx)
 	context.AfterFunc(ctx, stop)
 	m := &Membership{
-		c: c, node: n, stop: stop, done: make(chan struct{}), state: newLatest(false), news: make(chan struct{}, 1),
+		c: c, node: n, stop: stop, done: make(chan struct{}), state: keyspace.NewLatest(false), news: make(chan struct{}, 1),
 		own: map[clientv3.LeaseID]bool{}, told: map[string]told{},
 	}
 	var none Set
 	m.mu.said = map[string]string{"ready": string(none.encode())}
-	m.state.set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
-	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.faultSince)
-	c.wg.Go(func() { m.run(run) })
+	m.state.Set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
+	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.FaultSince)
+	c.run(func() { m.run(run) })
 	return m, nil
 }
 
 // Fault says why the node is not registered now: etcd is away, or another
 // process holds its name. nil while it is registered.
-func (m *Membership) Fault() error { _, err := m.state.get(); return err }
+func (m *Membership) Fault() error { _, err := m.state.Get(); return err }
 
 // Changed returns a channel that is closed when [Membership.Fault] changes.
 // Take it before looking.
-func (m *Membership) Changed() <-chan struct{} { return m.state.changed() }
+func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 
 // SetReady notes which partitions the node is caught up on, to be told as soon
 // as etcd listens. Of several that were not told yet the last one counts.
@@ -170,9 +163,9 @@ func (m *Membership) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !sameFault(err, m.Fault()) {
+		if !keyspace.SameFault(err, m.Fault()) {
 			m.c.log.Warn("the node is not registered; trying again", "node", m.node.ID, "err", err)
-			m.state.set(false, err)
+			m.state.Set(false, err)
 		}
 		_ = wait(ctx, retryAfter)
 	}
@@ -191,10 +184,10 @@ func (m *Membership) hold(ctx context.Context) error {
 		return err
 	}
 	m.once = true
-	if err := m.node.Dir.registered(m.node.Start); err != nil {
+	if err := m.node.Dir.Registered(m.node.Start); err != nil {
 		m.c.log.Warn("the registration is not noted in the data directory, which a copy of it could be mistaken for", "node", m.node.ID, "err", err)
 	}
-	m.state.set(true, nil)
+	m.state.Set(true, nil)
 	m.c.log.Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
 	for {
 		var again <-chan time.Time
@@ -342,7 +335,7 @@ func (m *Membership) outdated(ctx context.Context) error {
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data",
 		Detail: fmt.Sprintf("%s has registered since from a copy of this data directory, at %s", m.node.ID, last.Addr),
-		WayOut: "use that one; if it is gone for good, remove " + identityFile + " from this one"}
+		WayOut: "use that one; if it is gone for good, remove " + datadir.IdentityFile + " from this one"}
 }
 
 // write is the operation that makes etcd say a value.
@@ -448,20 +441,3 @@ func (m *Membership) Leave(ctx context.Context) error {
 	_, _ = m.c.etcd.Revoke(ctx, m.lease) // it holds no key any more
 	return nil
 }
-
-// away tells of a failed call of etcd.
-func away(err error) error {
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return awayError{err}
-}
-
-// awayError is an [ErrAway] that says what became of the call.
-type awayError struct{ err error }
-
-func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Error() }
-
-func (e awayError) Unwrap() error { return e.err }
-
-func (e awayError) Is(target error) bool { return target == ErrAway }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
 )
 
 // registered waits until a node is registered.
@@ -278,9 +279,9 @@ func copied(t *testing.T, dir string) string {
 	return copy
 }
 
-func instance(t *testing.T, dir string) cluster.Instance {
+func instance(t *testing.T, dir string) datadir.Instance {
 	t.Helper()
-	i, err := cluster.CheckDir(dir, "c", "n1")
+	i, err := datadir.CheckDir(dir, "c", "n1")
 	check(t, err)
 	return i
 }
@@ -312,24 +313,24 @@ func TestReportsAreTold(t *testing.T) {
 
 func TestCheckDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	instance, err := cluster.CheckDir(dir, "c", "n1")
+	instance, err := datadir.CheckDir(dir, "c", "n1")
 	if err != nil || instance.Word == "" {
 		t.Fatalf("a new directory: %+v, %v", instance, err)
 	}
-	if again, err := cluster.CheckDir(dir, "c", "n1"); err != nil || again != instance {
+	if again, err := datadir.CheckDir(dir, "c", "n1"); err != nil || again != instance {
 		t.Fatalf("after a restart: %+v, %v", again, err)
 	}
 	for _, other := range []struct {
 		name string
 		id   millrace.NodeID
 	}{{"c", "n2"}, {"d", "n1"}, {"c", ""}} {
-		_, err := cluster.CheckDir(dir, other.name, other.id)
+		_, err := datadir.CheckDir(dir, other.name, other.id)
 		if err == nil || !strings.Contains(err.Error(), `belongs to node "n1" of cluster "c"`) {
 			t.Errorf("taken for %+v: %v", other, err)
 		}
 	}
 	check(t, os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o644))
-	if fresh, err := cluster.CheckDir(dir, "c", "n1"); err != nil || fresh.Word == instance.Word {
+	if fresh, err := datadir.CheckDir(dir, "c", "n1"); err != nil || fresh.Word == instance.Word {
 		t.Errorf("with a damaged identity: %+v, %v", fresh, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // steerPrefix is where the documents of steering are.
@@ -125,8 +126,8 @@ func (c *Client) readSteering(ctx context.Context) (*Steering, steeredAt, error)
 	if err != nil {
 		return nil, steeredAt{}, err
 	}
-	if docs.count == "" {
-		return nil, steeredAt{}, errLost
+	if docs.Count == "" {
+		return nil, steeredAt{}, keyspace.ErrGone
 	}
 	s, err := c.list(ctx, mapPrefix)
 	if err != nil {
@@ -138,22 +139,22 @@ func (c *Client) readSteering(ctx context.Context) (*Steering, steeredAt, error)
 		out.Assignment = p.assignment.clone()
 		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // which it said of itself alone
 	}
-	for name, v := range docs.values {
-		out.Documents[name] = string(v.data)
+	for name, v := range docs.Values {
+		out.Documents[name] = string(v.Data)
 	}
 	// What is malformed of the nodes is as if they had not said it.
 	out.Map, _ = NewMap(out.Assignment.clone(), nil, nil).next(s)
-	return out, steeredAt{p, docs.revision}, nil
+	return out, steeredAt{p, docs.Revision}, nil
 }
 
 // steerOps returns what changes the documents.
 func (c *Client) steerOps(before, after map[string]string) (ops []clientv3.Op, err error) {
 	for name, body := range after {
-		if err := validID(name); err != nil {
+		if err := keyspace.ValidID(name); err != nil {
 			return nil, fmt.Errorf("cluster: steer: %w", err)
 		}
-		if len(body) > maxDocumentBytes {
-			return nil, fmt.Errorf("cluster: steer: %s of %d bytes, more than %d", name, len(body), maxDocumentBytes)
+		if len(body) > keyspace.MaxDocumentBytes {
+			return nil, fmt.Errorf("cluster: steer: %s of %d bytes, more than %d", name, len(body), keyspace.MaxDocumentBytes)
 		}
 		if body != before[name] {
 			ops = append(ops, clientv3.OpPut(c.prefix+steerPrefix+name, body))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Look is a cluster as it is at one moment.
@@ -59,7 +60,7 @@ const (
 func (l Look) Faults() []string {
 	faults := l.Health.Faults()
 	switch {
-	case errors.Is(l.Fault, cluster.ErrNothing) && !l.Health.Lost:
+	case errors.Is(l.Fault, keyspace.ErrNothing) && !l.Health.Lost:
 		return []string{l.Fault.Error()} // so it has no assignment either
 	case l.Fault != nil:
 		faults = append(strings.Split(l.Fault.Error(), "\n"), faults...)
@@ -74,7 +75,7 @@ func (l Look) WayOut() string {
 		return cluster.FullWayOut
 	case l.Health.Lost:
 		return RestoreWayOut
-	case errors.Is(l.Fault, cluster.ErrNothing):
+	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
 	case l.Health.Epoch == 0:
 		return AssignWayOut

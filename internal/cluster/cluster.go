@@ -10,13 +10,13 @@
 //	partitions      "720", written once; without it the keyspace counts as lost
 //	keyspace        a [keyspace.Name], written with it: tells this past from another
 //	setback         JSON of a [keyspace.Setback]; absent unless etcd went back
-//	map/assignment  JSON of [Assignment]
+//	map/assignment  JSON of [topology.Assignment]
 //	map/last        the same as Assign or Restore last wrote it, to judge it by
-//	map/nodes/ID    JSON of a [registration], leased
+//	map/nodes/ID    JSON of a [topology.Registration], leased
 //	map/known/ID    the same of the last one, for good
-//	map/ready/ID    a [Set] of 90 bytes, leased
-//	map/lag/ID      JSON of a [Lag], leased; absent while there is none
-//	map/state/ID    JSON of [Report]s, leased; absent while there are none
+//	map/ready/ID    a [topology.Set] of 90 bytes, leased
+//	map/lag/ID      JSON of a [topology.Lag], leased; absent while there is none
+//	map/state/ID    JSON of [topology.Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
 //	brokers/WORD    JSON of a [Broker], leased for minutes

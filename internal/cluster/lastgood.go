@@ -4,6 +4,7 @@ import (
 	"context"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"sync"
 	"time"
 )
@@ -22,7 +23,7 @@ type keeper struct {
 
 // save saves a map, at once if none was saved lately. It is called by what the
 // client waits for when it is closed.
-func (k *keeper) save(ctx context.Context, m *Map, from keyspace.Origin) {
+func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin) {
 	if m.Epoch() == 0 {
 		return
 	}
@@ -53,6 +54,6 @@ func (k *keeper) saveNext() bool {
 }
 
 // saveMap keeps a map for the next start.
-func (c *Client) saveMap(m *Map, from keyspace.Origin) {
-	c.save(datadir.MapFile(c.dir), m.kept(from))
+func (c *Client) saveMap(m *topology.Map, from keyspace.Origin) {
+	c.save(datadir.MapFile(c.dir), m.Kept(from))
 }

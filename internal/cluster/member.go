@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 const (
@@ -36,7 +37,7 @@ var errNameLost = errors.New("cluster: the registration was removed; registering
 // should have; run writes what differs from what etcd has.
 type Membership struct {
 	c         *Client
-	node      Node
+	node      topology.Node
 	stop      context.CancelFunc
 	done      chan struct{}             // closed when run has returned
 	unwatched func()                    // takes its alarm back
@@ -70,19 +71,19 @@ var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 //
 // A name belongs to one process. While another one is registered by it, this
 // one waits, and [Membership.Fault] names the other's address; but a process
-// with the same [Node.Instance] and [Node.Place] is the one that ran before this
+// with the same [topology.Node.Instance] and [topology.Node.Place] is the one that ran before this
 // one, and is replaced at once. With the same instance elsewhere it ran in the
 // directory before that was moved, or runs in one that this one is a copy of: it
 // is replaced when it has been silent for longer than a living one is.
-func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
-	if err := CheckID(n.ID); err != nil {
+func (c *Client) Join(ctx context.Context, n topology.Node) (*Membership, error) {
+	if err := topology.CheckID(n.ID); err != nil {
 		return nil, err
 	}
 	if n.Addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}
 	}
-	if !validWeight(n.Weight) {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weight", Detail: fmt.Sprintf("%v is no weight", n.Weight), WayOut: fmt.Sprintf("give %v to %v, or leave it out for 1", MinWeight, MaxWeight)}
+	if !topology.ValidWeight(n.Weight) {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weight", Detail: fmt.Sprintf("%v is no weight", n.Weight), WayOut: fmt.Sprintf("give %v to %v, or leave it out for 1", topology.MinWeight, topology.MaxWeight)}
 	}
 	if n.Dir.Word != "" {
 		n.Instance, n.Place, n.Start = n.Dir.Word, n.Dir.Place, n.Dir.Start+1
@@ -96,8 +97,8 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 		c: c, node: n, stop: stop, done: make(chan struct{}), state: keyspace.NewLatest(false), news: make(chan struct{}, 1),
 		own: map[clientv3.LeaseID]bool{}, told: map[string]told{},
 	}
-	var none Set
-	m.mu.said = map[string]string{"ready": string(none.encode())}
+	var none topology.Set
+	m.mu.said = map[string]string{"ready": string(none.Encode())}
 	m.state.Set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
 	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.FaultSince)
 	c.run(func() { m.run(run) })
@@ -114,20 +115,22 @@ func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 
 // SetReady notes which partitions the node is caught up on, to be told as soon
 // as etcd listens. Of several that were not told yet the last one counts.
-func (m *Membership) SetReady(ready Set) { m.say("ready", string(ready.encode())) }
+func (m *Membership) SetReady(ready topology.Set) { m.say("ready", string(ready.Encode())) }
 
 // SetLag notes how far the node is behind the log, otherwise as SetReady.
-func (m *Membership) SetLag(lag Lag) {
-	if lag == (Lag{}) {
+func (m *Membership) SetLag(lag topology.Lag) {
+	if lag == (topology.Lag{}) {
 		m.say("lag", "")
 		return
 	}
-	m.say("lag", string(lag.encode()))
+	m.say("lag", string(lag.Encode()))
 }
 
 // SetReports notes why partitions of the node are not ready, otherwise as
 // SetReady. What is too long to be told is shortened.
-func (m *Membership) SetReports(reports []Report) { m.say("state", string(encodeReports(reports))) }
+func (m *Membership) SetReports(reports []topology.Report) {
+	m.say("state", string(topology.EncodeReports(reports)))
+}
 
 func (m *Membership) say(kind, value string) {
 	m.mu.Lock()
@@ -233,7 +236,7 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	body, err := json.Marshal(registration{m.node, m.c.memory()})
+	body, err := json.Marshal(topology.Registration{m.node, m.c.memory()})
 	if err != nil {
 		return err
 	}
@@ -271,7 +274,7 @@ func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error 
 	if m.own[clientv3.LeaseID(kv.Lease)] || kv.Lease == 0 { // without a lease it would never end
 		return nil
 	}
-	other, err := decodeRegistration(m.node.ID, kv.Value)
+	other, err := topology.DecodeRegistration(m.node.ID, kv.Value)
 	same := err == nil && other.Instance == m.node.Instance && !m.once
 	switch {
 	case err != nil || same && other.Place == m.node.Place:
@@ -329,7 +332,7 @@ func (m *Membership) outdated(ctx context.Context) error {
 	if len(got.Kvs) == 0 {
 		return nil
 	}
-	last, err := decodeRegistration(m.node.ID, got.Kvs[0].Value)
+	last, err := topology.DecodeRegistration(m.node.ID, got.Kvs[0].Value)
 	if err != nil || last.Instance != m.node.Instance || last.Place == m.node.Place || last.Start < m.node.Start {
 		return nil
 	}

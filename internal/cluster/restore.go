@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -354,9 +355,9 @@ func (r *Restored) serves(id string, kept, has *ledger) {
 }
 
 // restoreKnown lets the nodes of the assignment count as registered before.
-func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) error {
+func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n topology.Node) error {
 	n.ID = id
-	body, err := json.Marshal(registration{Node: n})
+	body, err := json.Marshal(topology.Registration{Node: n})
 	if err != nil {
 		return err
 	}
@@ -376,7 +377,7 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *keyspac
 	if p.assignment != nil && p.assignment.Epoch > a.Epoch {
 		a = *p.assignment // somebody has assigned since
 	} else {
-		kept.assignment.follow(&a)
+		kept.assignment.Follow(&a)
 		if newest := remembers.Newest[mapKind].Revision; newest > a.Epoch { // who keeps it is to take this
 			a.Epoch, a.AllowShrink = newest, true
 		}
@@ -419,8 +420,8 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *keyspac
 type kept struct {
 	origin     keyspace.Origin // of the newest map
 	keyspace   keyspace.Name   // the newest of all: maps and documents are written one after the other
-	assignment Assignment
-	nodes      map[millrace.NodeID]Node
+	assignment topology.Assignment
+	nodes      map[millrace.NodeID]topology.Node
 	docs       map[string][]lastDocs // by kind, of each directory
 	secrets    map[string][]byte
 	back       map[keyspace.Name]bool // that etcd was seen to have gone back
@@ -429,7 +430,7 @@ type kept struct {
 }
 
 func readKept(dirs []string) (kept, error) {
-	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string][]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
+	k := kept{nodes: map[millrace.NodeID]topology.Node{}, docs: map[string][]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
 	for _, dir := range dirs {
 		switch err := k.read(dir); {
 		case errors.Is(err, os.ErrNotExist):
@@ -448,7 +449,7 @@ func readKept(dirs []string) (kept, error) {
 }
 
 func (k *kept) read(dir string) error {
-	m, origin, err := loadMap(dir)
+	m, origin, err := topology.LoadMap(dir)
 	if err != nil {
 		return err
 	}

@@ -5,16 +5,17 @@ import (
 	"errors"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"log/slog"
 	"sync"
 )
 
-// mapPrefix is where what makes a [Map] is.
+// mapPrefix is where what makes a [topology.Map] is.
 const mapPrefix = "map/"
 
-// Watcher keeps a [Map] up to date.
+// Watcher keeps a [topology.Map] up to date.
 type Watcher struct {
-	state  *keyspace.Latest[*Map]
+	state  *keyspace.Latest[*topology.Map]
 	origin keyspace.Origin
 	log    *slog.Logger
 }
@@ -23,10 +24,10 @@ type Watcher struct {
 // from disk. A cluster without an assignment has a map of epoch 0. The watcher
 // works until ctx or the client ends.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
-	w := &Watcher{state: keyspace.NewLatest(NewMap(Assignment{}, nil, nil)), log: c.log}
+	w := &Watcher{state: keyspace.NewLatest(topology.NewMap(topology.Assignment{}, nil, nil)), log: c.log}
 	c.alarms.add(ctx, "map", w.state.FaultSince)
 	first, known := make(chan struct{}), sync.Once{}
-	if old, from, err := loadMap(c.dir); err == nil {
+	if old, from, err := topology.LoadMap(c.dir); err == nil {
 		w.state.Set(old, nil)
 		w.origin = from
 		c.fromDisk.Begin("map", datadir.MapFile(c.dir))
@@ -63,7 +64,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 }
 
 // Current returns the last good map.
-func (w *Watcher) Current() *Map { m, _ := w.state.Get(); return m }
+func (w *Watcher) Current() *topology.Map { m, _ := w.state.Get(); return m }
 
 // Changed returns a channel that is closed at the next change of
 // [Watcher.Current] or [Watcher.Fault]. Take it before looking at either.
@@ -84,10 +85,10 @@ func (w *Watcher) apply(s *keyspace.Snapshot, fault error) {
 	}
 	if fault == nil || errors.Is(fault, keyspace.ErrNothing) || errors.Is(fault, keyspace.ErrGone) || errors.Is(fault, keyspace.ErrBack) || errors.Is(fault, keyspace.ErrAnew) {
 		var bad error
-		next, bad = old.next(s)
+		next, bad = old.Next(s)
 		fault = errors.Join(fault, s.Fault, bad)
 	}
-	if next.equal(old) {
+	if next.Equal(old) {
 		next = old
 	}
 	if next == old && keyspace.SameFault(fault, oldFault) {

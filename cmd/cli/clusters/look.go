@@ -8,12 +8,13 @@ import (
 
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Look is a cluster as it is at one moment.
 type Look struct {
-	Map    *cluster.Map
-	Health cluster.Health
+	Map    *topology.Map
+	Health topology.Health
 	Fault  error // why the map may not be what etcd should hold
 }
 
@@ -38,13 +39,13 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 
 // Read reports whether nodes have hosted partitions, and so have read the log.
 func (l Look) Read() bool {
-	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
+	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool { return n.State != topology.NodeNever })
 }
 
 // TakenOut reports whether operators have quarantined replicas.
 func (l Look) TakenOut() bool {
-	return slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool {
-		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
+	return slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool {
+		return slices.ContainsFunc(n.Reports, func(r topology.Report) bool { return r.Reason == topology.ByOperatorReason })
 	})
 }
 

@@ -69,6 +69,7 @@ func (i Instance) Registered(start int64) error {
 }
 
 const (
+	// IdentityFile says whose a data directory is.
 	IdentityFile     = "identity.json"
 	maxIdentityBytes = 4 << 10
 )

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// FromDiskSeconds describes what [FromDisk.Collect] gives.
 var FromDiskSeconds = prometheus.NewDesc("millrace_cluster_from_disk_seconds",
 	"Age of the file in the data directory by which what is watched in etcd (the map, or documents of a kind) is served since this process started: nothing that changed after it was written is known. 0 once etcd has told the present state. The log names the revision of etcd.",
 	[]string{"of"}, nil)
@@ -52,6 +53,7 @@ func (f *FromDisk) Heard(what string, fault error) (written time.Time) {
 	return time.Time{}
 }
 
+// Collect gives the age of each file by which something is served.
 func (f *FromDisk) Collect(out chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// next returns the map after a snapshot, and what of the snapshot was no good
+// Next returns the map after a snapshot, and what of the snapshot was no good
 // and is as before.
-func (m *Map) next(s *keyspace.Snapshot) (*Map, error) {
+func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 	var faults []error
 	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}, lost: loss{setback: s.Setback}}
 	a, err := m.nextAssignment(s)
@@ -35,7 +35,7 @@ func (m *Map) next(s *keyspace.Snapshot) (*Map, error) {
 		case "nodes":
 			err = next.addNode(millrace.NodeID(id), v.Data, s.Keyspace)
 		case "known":
-			if r, bad := decodeRegistration(millrace.NodeID(id), v.Data); bad == nil {
+			if r, bad := DecodeRegistration(millrace.NodeID(id), v.Data); bad == nil {
 				next.past[r.ID] = r.Node
 			}
 		case "ready":
@@ -80,7 +80,7 @@ func joinFaults(faults []error) error {
 }
 
 func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error {
-	r, err := decodeRegistration(id, body)
+	r, err := DecodeRegistration(id, body)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	if len(m.raw) > 0 && bytes.Equal(v.Data, m.raw) {
 		return nil, nil // most changes are of what nodes say of themselves
 	}
-	a, err := decodeAssignment(v.Data)
+	a, err := DecodeAssignment(v.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -115,16 +115,16 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 		if !m.assignment.hosts(a) {
 			return nil, fmt.Errorf("cluster: etcd has another assignment of epoch %d; keeping the first", a.Epoch)
 		}
-		if m.assignment.equal(a) {
+		if m.assignment.Equal(a) {
 			return nil, nil
 		}
 		return a, nil // an older version, which knows less of it, kept what this process began with
-	case a.Epoch > m.Epoch()+maxEpochStep && a.Epoch > lastEpoch(s)+maxEpochStep:
-		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, maxEpochStep, m.Epoch())
+	case a.Epoch > m.Epoch()+MaxEpochStep && a.Epoch > lastEpoch(s)+MaxEpochStep:
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, MaxEpochStep, m.Epoch())
 	case m.Epoch() == 0:
-		return a, a.unknown(m.known(s))
+		return a, a.Unknown(m.Known(s))
 	}
-	if err := errors.Join(m.assignment.shrinks(a), a.unknown(m.known(s))); err != nil {
+	if err := errors.Join(m.assignment.Shrinks(a), a.Unknown(m.Known(s))); err != nil {
 		return nil, fmt.Errorf("cluster: etcd has assignment %d, which is refused; keeping %d: %w", a.Epoch, m.Epoch(), err)
 	}
 	return a, nil
@@ -132,15 +132,15 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 
 // lastEpoch is that of the assignment that was last written by this package.
 func lastEpoch(s *keyspace.Snapshot) int64 {
-	if a, err := decodeAssignment(s.Values["last"].Data); err == nil {
+	if a, err := DecodeAssignment(s.Values["last"].Data); err == nil {
 		return a.Epoch
 	}
 	return 0
 }
 
-// known returns the nodes that are or were registered, and those that hosted
+// Known returns the nodes that are or were registered, and those that hosted
 // something before.
-func (m *Map) known(s *keyspace.Snapshot) map[millrace.NodeID]bool {
+func (m *Map) Known(s *keyspace.Snapshot) map[millrace.NodeID]bool {
 	known := map[millrace.NodeID]bool{}
 	for id := range m.nodes {
 		known[id] = true

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"github.com/millrace/millrace"
@@ -36,7 +36,8 @@ const (
 	MaxWeight = 100
 )
 
-func validWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWeight }
+// ValidWeight reports whether a node may have a weight.
+func ValidWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWeight }
 
 // CheckID refuses what cannot be the id of a node.
 func CheckID(id millrace.NodeID) error {

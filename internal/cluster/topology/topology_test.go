@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"bytes"
@@ -69,7 +69,7 @@ func TestSet(t *testing.T) {
 	if got := slices.Collect(s.All()); !slices.Equal(got, want) || s.Len() != len(want) || !s.Has(64) || s.Has(65) {
 		t.Fatalf("got %v", got)
 	}
-	back, err := decodeSet(s.encode())
+	back, err := decodeSet(s.Encode())
 	if err != nil || back != s {
 		t.Fatalf("decoded %v, %v", slices.Collect(back.All()), err)
 	}
@@ -151,11 +151,11 @@ func TestBadAssignmentsKeepTheLastGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := NewMap(good, nil, nil)
-			next, err := old.next(at(map[string][]byte{"assignment": c.body}))
+			next, err := old.Next(at(map[string][]byte{"assignment": c.body}))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got error %v, want one with %q", err, c.want)
 			}
-			if !next.assignment.equal(&good) {
+			if !next.assignment.Equal(&good) {
 				t.Error("the assignment changed")
 			}
 		})
@@ -170,7 +170,7 @@ func TestGoodAssignmentsAreTaken(t *testing.T) {
 		"override": meant, "a thousand epochs later": spread(t, 5, 1007),
 	} {
 		old := NewMap(spread(t, 5, 7), []Node{{ID: "n5", Addr: "a:5"}}, nil)
-		next, err := old.next(at(map[string][]byte{"assignment": document(t, a)}))
+		next, err := old.Next(at(map[string][]byte{"assignment": document(t, a)}))
 		if err != nil || next.Epoch() != a.Epoch {
 			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
 		}
@@ -189,8 +189,8 @@ func TestAJumpOverEpochsIsJudged(t *testing.T) {
 		"nine epochs, 4 / 5 of the nodes": {spread(t, 1, 16), ErrShrink},
 		"two epochs, an unknown node":     {unknown, ErrUnknownOwner},
 	} {
-		next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, c.a)}))
-		if !errors.Is(err, c.want) || !next.assignment.equal(&held) {
+		next, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, c.a)}))
+		if !errors.Is(err, c.want) || !next.assignment.Equal(&held) {
 			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
 		}
 	}
@@ -203,16 +203,16 @@ func TestAJumpOverEpochsIsJudged(t *testing.T) {
 		}
 	}
 	for i := range steps[1:] {
-		steps[i].follow(&steps[i+1])
+		steps[i].Follow(&steps[i+1])
 	}
 	last := steps[3]
-	if next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, last)})); err != nil || next.Epoch() != 10 {
+	if next, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, last)})); err != nil || next.Epoch() != 10 {
 		t.Errorf("allowed steps: epoch %d, %v", next.Epoch(), err)
 	}
 	last.Past = last.Past[1:] // which says nothing of what is held
 	far := spread(t, 3, 10)
 	far.Past = last.Past
-	if _, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, far)})); !errors.Is(err, ErrShrink) {
+	if _, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, far)})); !errors.Is(err, ErrShrink) {
 		t.Errorf("steps that do not begin at what is held: %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 			m = NewMap(spread(t, 5, held), nil, nil)
 		}
 		for _, epoch := range []int64{held + 1001, 1 << 53, 1<<53 + 1, 1<<63 - 1} {
-			next, err := m.next(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))}))
+			next, err := m.Next(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))}))
 			if err == nil || next.Epoch() != held {
 				t.Errorf("held %d, found %d: %v", held, epoch, err)
 			}
@@ -233,7 +233,7 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 	}
 	// A new process believes what this package wrote.
 	body := document(t, spread(t, 5, 5000))
-	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))
+	next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))
 	if err != nil || next.Epoch() != 5000 {
 		t.Errorf("epoch %d, %v", next.Epoch(), err)
 	}
@@ -242,16 +242,16 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 // Owners nobody knows are told, and refused where there is anything better.
 func TestUnknownOwnersAreTold(t *testing.T) {
 	a := spread(t, 2, 1)
-	first, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)}))
+	first, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": document(t, a)}))
 	if !errors.Is(err, ErrUnknownOwner) || first.Epoch() != 1 {
 		t.Fatalf("the first assignment: epoch %d, %v", first.Epoch(), err)
 	}
 	a.AllowUnknown = true
-	if first, err = NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)})); err != nil || first.Epoch() != 1 {
+	if first, err = NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": document(t, a)})); err != nil || first.Epoch() != 1 {
 		t.Fatalf("said to be meant: epoch %d, %v", first.Epoch(), err)
 	}
 	for key, known := range map[string]bool{"nodes/n2": true, "known/n2": true, "left/n2": false, "known/n3": false} {
-		next, err := first.next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
+		next, err := first.Next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
 		if known != (err == nil) || known != (next.Epoch() == 2) {
 			t.Errorf("with %s: epoch %d, %v", key, next.Epoch(), err)
 		}
@@ -273,8 +273,8 @@ func TestRefusedDocumentsAreCheap(t *testing.T) {
 			t.Fatalf("%s has %d bytes", name, len(body))
 		}
 		for kind, decode := range map[string]func([]byte) error{
-			"assignment":   func(b []byte) error { _, err := decodeAssignment(b); return err },
-			"registration": func(b []byte) error { _, err := decodeRegistration("n1", b); return err },
+			"assignment":   func(b []byte) error { _, err := DecodeAssignment(b); return err },
+			"registration": func(b []byte) error { _, err := DecodeRegistration("n1", b); return err },
 			"lag":          func(b []byte) error { _, err := decodeLag(b); return err },
 			"reports":      func(b []byte) error { _, err := decodeReports(b); return err },
 			"map on disk":  func(b []byte) error { _, _, err := decodeMap(b); return err },
@@ -296,7 +296,7 @@ func TestLostNodesStayKnown(t *testing.T) {
 	m := NewMap(spread(t, 2, 1), []Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:2"}, {ID: "spare", Addr: "a:3"}}, ready)
 	body := document(t, spread(t, 2, 1))
 
-	lost, err := m.next(at(map[string][]byte{"assignment": body}))
+	lost, err := m.Next(at(map[string][]byte{"assignment": body}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestLostNodesStayKnown(t *testing.T) {
 		t.Error("a lost node that hosts nothing is still known")
 	}
 
-	left, err := lost.next(at(map[string][]byte{"assignment": body, "left/n0": {}}))
+	left, err := lost.Next(at(map[string][]byte{"assignment": body, "left/n0": {}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,79 +318,12 @@ func TestLostNodesStayKnown(t *testing.T) {
 
 func TestBadNodesAreLeftOut(t *testing.T) {
 	full := All()
-	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{
+	next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{
 		"nodes/n0": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n1": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n2": []byte(`[]`),
-		"ready/n0": full.encode(), "ready/n1": []byte("short"), "lag/n0": []byte("{}"),
+		"ready/n0": full.Encode(), "ready/n1": []byte("short"), "lag/n0": []byte("{}"),
 	}))
 	if err == nil || len(next.Nodes()) != 1 || !next.Alive("n0") || len(next.ready) != 1 || len(next.lag) != 0 {
 		t.Fatalf("nodes %v, error %v", next.Nodes(), err)
-	}
-}
-
-func TestJudge(t *testing.T) {
-	first, other, second := keyspace.Name{1, "a"}, keyspace.Name{1, "b"}, keyspace.Name{2, "c"}
-	for name, c := range map[string]struct {
-		s    keyspace.Snapshot
-		want error
-	}{
-		"on":                  {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720", Keyspace: first}, nil},
-		"lost":                {keyspace.Snapshot{Cluster: 1, Revision: 11, Keyspace: first}, keyspace.ErrGone},
-		"foreign":             {keyspace.Snapshot{Cluster: 2, Revision: 11, Count: "720", Keyspace: first}, keyspace.ErrForeign},
-		"back":                {keyspace.Snapshot{Cluster: 1, Revision: 9, Count: "720", Keyspace: first}, keyspace.ErrBack},
-		"count":               {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "64", Keyspace: first}, keyspace.ErrPartitions},
-		"begun anew":          {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720", Keyspace: other}, keyspace.ErrAnew},
-		"begun anew, early":   {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "720", Keyspace: other}, keyspace.ErrAnew},
-		"without a keyspace":  {keyspace.Snapshot{Cluster: 1, Revision: 11, Count: "720"}, keyspace.ErrAnew},
-		"restored":            {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "720", Keyspace: second}, nil},
-		"restored elsewhere":  {keyspace.Snapshot{Cluster: 2, Revision: 2, Count: "720", Keyspace: second}, nil},
-		"restored, but count": {keyspace.Snapshot{Cluster: 1, Revision: 2, Count: "64", Keyspace: second}, keyspace.ErrPartitions},
-	} {
-		o := keyspace.Origin{1, 10, first, 0}
-		if err := o.Judge(&c.s); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
-		if Doubted(c.want) != (c.want != nil && c.want != keyspace.ErrPartitions) {
-			t.Errorf("%s: all is in doubt: %v", name, Doubted(c.want))
-		}
-		if want := (keyspace.Origin{c.s.Cluster, c.s.Revision, c.s.Keyspace, 0}); c.want == nil && o != want {
-			t.Errorf("%s: moved to %+v", name, o)
-		}
-		var back int64
-		if c.want == keyspace.ErrBack {
-			back = c.s.Revision
-		}
-		if c.want != nil && o != (keyspace.Origin{1, 10, first, back}) {
-			t.Errorf("%s: moved to %+v", name, o)
-		}
-	}
-}
-
-// An etcd that went back does not become good by being written to.
-func TestAnEtcdThatWentBackStaysBack(t *testing.T) {
-	first := keyspace.Name{1, "a"}
-	o := keyspace.Origin{1, 10, first, 0}
-	for _, revision := range []int64{9, 10, 11, 1000} {
-		if err := o.Judge(&keyspace.Snapshot{Cluster: 1, Revision: revision, Count: "720", Keyspace: first}); err != keyspace.ErrBack {
-			t.Errorf("at revision %d: %v", revision, err)
-		}
-	}
-	if o.Back != 9 || o.Revision != 10 {
-		t.Errorf("%+v", o)
-	}
-	if err := o.Judge(&keyspace.Snapshot{Cluster: 1, Revision: 12, Count: "720", Keyspace: keyspace.Name{2, "b"}}); err != nil || o.Back != 0 {
-		t.Errorf("restored: %v, %+v", err, o)
-	}
-}
-
-func TestKeyspace(t *testing.T) {
-	k := keyspace.New(7)
-	if got := keyspace.Parse(k.String()); got != k || len(k.ID) != 16 {
-		t.Errorf("%q is read as %+v", k, got)
-	}
-	for _, bad := range []string{"", "7", "7 ", "0 a", "-1 a", "7 a b", "seven a", "7  a"} {
-		if got := keyspace.Parse(bad); got != (keyspace.Name{}) {
-			t.Errorf("%q is read as %+v", bad, got)
-		}
 	}
 }
 
@@ -401,12 +334,12 @@ func FuzzDecodeAssignment(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := decodeAssignment(b)
+		a, err := DecodeAssignment(b)
 		if err != nil {
 			return
 		}
-		back, err := decodeAssignment(document(t, a))
-		if err != nil || !back.equal(a) {
+		back, err := DecodeAssignment(document(t, a))
+		if err != nil || !back.Equal(a) {
 			t.Fatalf("written and read again: %v", err)
 		}
 	})
@@ -425,7 +358,7 @@ func FuzzDecodeMap(f *testing.F) {
 
 func FuzzDecodeLag(f *testing.F) {
 	l := Lag{Behind: All(), Seconds: 1e9, Records: 1}
-	for _, seed := range []string{"", "{}", `{"behind":"AA=="}`, string(l.encode())} {
+	for _, seed := range []string{"", "{}", `{"behind":"AA=="}`, string(l.Encode())} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -433,20 +366,8 @@ func FuzzDecodeLag(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if back, err := decodeLag(l.encode()); err != nil || back != l {
+		if back, err := decodeLag(l.Encode()); err != nil || back != l {
 			t.Fatalf("written and read again: %v, %v", back, err)
-		}
-	})
-}
-
-func FuzzParseParts(f *testing.F) {
-	f.Add(partsOf(make([]byte, 3<<20)).line())
-	f.Add("millrace parts 1 99999999999 1 x")
-	f.Add("name: home")
-	f.Fuzz(func(t *testing.T, doc string) {
-		p, ok := parseParts(doc)
-		if ok && (p.count < 1 || p.bytes > p.count*keyspace.MaxDocumentBytes || p.count > maxPartedBytes/keyspace.MaxDocumentBytes) {
-			t.Fatalf("%q: %+v", doc, p)
 		}
 	})
 }

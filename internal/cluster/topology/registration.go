@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/json"
@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// registration is a node as etcd holds it: while it lives under nodes/, and
+// Registration is a node as etcd holds it: while it lives under nodes/, and
 // for good under known/.
-type registration struct {
+type Registration struct {
 	Node
 	keyspace.Memory
 }
@@ -24,7 +24,7 @@ type loss struct {
 
 func (l loss) is() bool { return len(l.by) > 0 || l.setback != nil }
 
-func (l *loss) add(r registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
+func (l *loss) add(r Registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
 
 // String says what is lost, of an etcd that has an assignment.
 func (l loss) String() string {
@@ -41,14 +41,15 @@ func (l loss) String() string {
 // maxNodeBytes bounds a registration before it is parsed.
 const maxNodeBytes = 4 << 10
 
-func decodeRegistration(id millrace.NodeID, body []byte) (r registration, err error) {
+// DecodeRegistration reads the registration of a node.
+func DecodeRegistration(id millrace.NodeID, body []byte) (r Registration, err error) {
 	if len(body) > maxNodeBytes {
 		return r, fmt.Errorf("a registration of %d bytes is longer than %d", len(body), maxNodeBytes)
 	}
 	if err := json.Unmarshal(body, &r); err != nil {
 		return r, err
 	}
-	if r.ID != id || r.Addr == "" || keyspace.ValidID(string(id)) != nil || !validWeight(r.Weight) {
+	if r.ID != id || r.Addr == "" || keyspace.ValidID(string(id)) != nil || !ValidWeight(r.Weight) {
 		return r, fmt.Errorf("%.200q is not the registration of this node", body)
 	}
 	return r, nil

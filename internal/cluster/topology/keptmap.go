@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/json"
@@ -35,7 +35,7 @@ func ReadAssignment(file string) (a Assignment, err error) {
 	if json.Unmarshal(body, &outer) == nil && outer.Assignment != nil {
 		body = outer.Assignment
 	}
-	got, err := decodeAssignment(body)
+	got, err := DecodeAssignment(body)
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", file, err)
 	}
@@ -51,7 +51,7 @@ func decodeMap(body []byte) (*Map, keyspace.Origin, error) {
 	if err := json.Unmarshal(body, &raw); err != nil {
 		return nil, keyspace.Origin{}, fmt.Errorf("cluster: last good map: %w", err)
 	}
-	a, err := decodeAssignment(raw.Assignment)
+	a, err := DecodeAssignment(raw.Assignment)
 	if err != nil {
 		return nil, keyspace.Origin{}, err
 	}
@@ -71,18 +71,18 @@ func decodeMap(body []byte) (*Map, keyspace.Origin, error) {
 	return m, raw.Origin, nil
 }
 
-// kept returns the map as it is kept on disk.
-func (m *Map) kept(from keyspace.Origin) any {
+// Kept returns the map as it is kept on disk.
+func (m *Map) Kept(from keyspace.Origin) any {
 	doc := lastGood{Origin: from, Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
 	for id, s := range m.ready {
-		doc.Ready[id] = s.encode()
+		doc.Ready[id] = s.Encode()
 	}
 	return doc
 }
 
-// loadMap reads the map that is kept in a directory; "" is none. Its nodes count as
+// LoadMap reads the map that is kept in a directory; "" is none. Its nodes count as
 // lost until etcd says otherwise.
-func loadMap(dir string) (*Map, keyspace.Origin, error) {
+func LoadMap(dir string) (*Map, keyspace.Origin, error) {
 	if dir == "" {
 		return nil, keyspace.Origin{}, os.ErrNotExist
 	}

@@ -5,9 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // alarm is something that is watched, and may be at fault.

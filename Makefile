@@ -44,7 +44,7 @@ test: ## every test, but those that SKIP names
 	go test $(VETTED) -tags synctests -timeout $(TIMEOUT) ./internal/simulation
 
 # What several goroutines share. The race detector needs a C compiler.
-RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
+RACE = ./internal/minicluster ./cmd/cli/... ./cmd/millrace/bench/... ./broker/... ./coordinator ./indexnode/... ./internal/backup/... ./internal/cluster/... ./internal/column ./internal/digest ./internal/door ./internal/experiments ./internal/exposure ./internal/kafka/... ./internal/load ./internal/permit ./partitioner ./relevance ./relevance/modelpack
 
 race: ## the tests of every package that starts goroutines, short, under the race detector
 ifeq ($(shell go env CGO_ENABLED),1)
@@ -54,7 +54,7 @@ else
 endif
 
 mutants: ## faults put into AREA, one at a time: which does no test notice? AREA="./broker/... ./indexnode/..." N=20 SEED= WITH=./internal/minicluster
-	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker/... ./indexnode/... ./internal/cluster ./internal/kafka/... ./partitioner ./compute ./schemas ./relevance/...)
+	go run ./internal/mutants -n $(or $(N),20) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(or $(AREA),./broker/... ./indexnode/... ./internal/cluster/... ./internal/kafka/... ./partitioner ./compute ./schemas ./relevance/...)
 
 bench-once: ## every benchmark once, so that none rots
 	@go test $(VETTED) -short -run '^$$' -bench . -benchtime 1x -timeout $(TIMEOUT) $$(grep -rl '^func Benchmark' --include='*_test.go' . | xargs -n 1 dirname | sort -u) >.bench-once 2>&1 || { grep -E -A 5 '^(--- FAIL|panic|FAIL)|^#' .bench-once; exit 1; }

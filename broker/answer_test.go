@@ -11,7 +11,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/offsets"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -34,7 +34,7 @@ func TestAppliedAndBehind(t *testing.T) {
 		g := &questions.Group{Types: 2}
 		q := &question{Question: questions.Question{Groups: []*questions.Group{g}}}
 		pt.Group = g
-		var want cluster.Set
+		var want topology.Set
 		for _, p := range []millrace.Partition{3, 5, 7} {
 			want.Add(p)
 			for _, name := range []string{"a", "b"} {

@@ -22,7 +22,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -306,7 +306,7 @@ func TestPartsTooLargeAreRefused(t *testing.T) {
 		}
 		stop, addr := serveNode(t, node, "127.0.0.1:0", opts...)
 		t.Cleanup(stop)
-		w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+		w.m = topology.NewMap(w.m.Assignment(), []topology.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]topology.Set{"n0": topology.All()})
 		b, err := New(Config{Maps: w})
 		if err != nil {
 			t.Fatal(err)

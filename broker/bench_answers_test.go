@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/schemas"
 )
@@ -103,7 +103,7 @@ func explainedItems(items []*nodev1.Item) []*nodev1.Item {
 func BenchmarkAnswers(b *testing.B) {
 	withBallast(b)
 	nodes := []fanout.Node{newExplainingNode(0), newExplainingNode(1), newExplainingNode(2)}
-	broker := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	broker := benchBroker(b, func(n topology.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	feed := func(change func(*feedv1.GetFeedRequest)) func() proto.Message {
 		req := recentRequest(600)
 		change(req)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -72,22 +72,22 @@ func (n *instantNode) GetSchema(context.Context, *nodev1.GetSchemaRequest) (*nod
 }
 
 // benchBroker serves three instant nodes, two replicas of each partition.
-func benchBroker(b *testing.B, dial func(cluster.Node) (fanout.Node, error), addr func(int) string) *Broker {
+func benchBroker(b *testing.B, dial func(topology.Node) (fanout.Node, error), addr func(int) string) *Broker {
 	b.Helper()
-	var nodes []cluster.Node
+	var nodes []topology.Node
 	var ids []millrace.NodeID
-	ready := map[millrace.NodeID]cluster.Set{}
+	ready := map[millrace.NodeID]topology.Set{}
 	for i := range 3 {
 		id := millrace.NodeID(fmt.Sprintf("n%d", i))
 		ids = append(ids, id)
-		nodes = append(nodes, cluster.Node{ID: id, Addr: addr(i)})
-		ready[id] = cluster.All()
+		nodes = append(nodes, topology.Node{ID: id, Addr: addr(i)})
+		ready[id] = topology.All()
 	}
-	a, err := cluster.Spread(ids, 2)
+	a, err := topology.Spread(ids, 2)
 	if err != nil {
 		b.Fatal(err)
 	}
-	broker, err := New(Config{Maps: &world{m: cluster.NewMap(a, nodes, ready)}, Dial: dial, Log: slog.New(slog.DiscardHandler)})
+	broker, err := New(Config{Maps: &world{m: topology.NewMap(a, nodes, ready)}, Dial: dial, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func withBallast(b *testing.B) {
 func BenchmarkBroker(b *testing.B) {
 	withBallast(b)
 	nodes := []fanout.Node{newInstantNode(0), newInstantNode(1), newInstantNode(2)}
-	broker := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	broker := benchBroker(b, func(n topology.Node) (fanout.Node, error) { return nodes[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	req := recentRequest(1000)
 	b.ReportAllocs()
 	var took []time.Duration
@@ -150,7 +150,7 @@ func BenchmarkNodeCall(b *testing.B) {
 		nodev1.RegisterNodeServiceServer(s, local[i].(*instantNode))
 		addrs[i] = serveBench(b, func(l net.Listener) { _ = s.Serve(l) }, s.Stop)
 	}
-	near := benchBroker(b, func(n cluster.Node) (fanout.Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
+	near := benchBroker(b, func(n topology.Node) (fanout.Node, error) { return local[n.ID[1]-'0'], nil }, func(int) string { return "local" })
 	far := benchBroker(b, nil, func(i int) string { return addrs[i] })
 	req := recentRequest(100)
 	feed := func(broker *Broker) func() {

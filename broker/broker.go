@@ -32,6 +32,7 @@ import (
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/shadows"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/tracing"
@@ -45,7 +46,7 @@ type Config struct {
 	Zone string
 	// Dial returns the way to a node. nil: [fanout.DialGRPC] without TLS. What it
 	// returns is closed, if it is an io.Closer, when the node leaves the map.
-	Dial func(cluster.Node) (fanout.Node, error)
+	Dial func(topology.Node) (fanout.Node, error)
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.
 	Feeds []feeds.Feed

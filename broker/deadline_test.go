@@ -19,7 +19,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/fanout"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // patience is longer than any test takes, however busy its machine.
@@ -39,7 +39,7 @@ func waiting(t *testing.T) (b *Broker, asked chan context.Context) {
 		return ctx.Err()
 	}
 	stop, addr := serveNode(t, w.nodes["n0"], "127.0.0.1:0")
-	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+	w.m = topology.NewMap(w.m.Assignment(), []topology.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]topology.Set{"n0": topology.All()})
 	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
@@ -180,15 +180,15 @@ func TestAbandonedWorkStops(t *testing.T) {
 func TestTimeoutOfTheBroker(t *testing.T) {
 	const allowed = 300 * time.Millisecond
 	for name, c := range map[string]struct {
-		dial func(*world) func(cluster.Node) (fanout.Node, error)
+		dial func(*world) func(topology.Node) (fanout.Node, error)
 		want millrace.Reason
 	}{
-		"frozen": {func(w *world) func(cluster.Node) (fanout.Node, error) {
+		"frozen": {func(w *world) func(topology.Node) (fanout.Node, error) {
 			w.nodes["n0"].frozen = true
 			return w.dial
 		}, millrace.ReasonDeadline},
-		"no schema": {func(w *world) func(cluster.Node) (fanout.Node, error) {
-			return func(cluster.Node) (fanout.Node, error) { return noSchema{w.nodes["n0"]}, nil }
+		"no schema": {func(w *world) func(topology.Node) (fanout.Node, error) {
+			return func(topology.Node) (fanout.Node, error) { return noSchema{w.nodes["n0"]}, nil }
 		}, millrace.ReasonUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/offsets"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -49,7 +49,7 @@ func randomWorld(t *testing.T, r *rand.Rand) *world {
 	w := newWorld(t, 1+r.IntN(7), 1)
 	w.fill(r, 30, 20+r.IntN(200))
 	first := w.m.Assignment()
-	names, a := first.Nodes(), cluster.Assignment{Epoch: 1}
+	names, a := first.Nodes(), topology.Assignment{Epoch: 1}
 	for p := range a.Replicas {
 		order := r.Perm(len(names))
 		for _, i := range order[:min(1+r.IntN(3), len(order))] {
@@ -72,7 +72,7 @@ func randomWorld(t *testing.T, r *rand.Rand) *world {
 	return w
 }
 
-func randomSet(r *rand.Rand) (s cluster.Set) {
+func randomSet(r *rand.Rand) (s topology.Set) {
 	for p := range millrace.Partition(partition.Count) {
 		if r.IntN(2) == 0 {
 			s.Add(p)

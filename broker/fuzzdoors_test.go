@@ -33,7 +33,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/intake"
 	"github.com/millrace/millrace/internal/admin"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -108,7 +108,7 @@ func serveDoors(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	b, err := New(Config{
 		Maps: w, Log: slog.New(slog.DiscardHandler), RequestMemory: minRequestMemory,
-		Dial: func(n cluster.Node) (fanout.Node, error) {
+		Dial: func(n topology.Node) (fanout.Node, error) {
 			empty := emptyNode{w.nodes[n.ID].hosted}
 			if os.Getenv(doorsServer) == "much" {
 				return muchNode{empty}, nil
@@ -140,7 +140,7 @@ func serveDoors(t *testing.T) {
 }
 
 // emptyNode hosts partitions of which no timeline has a record.
-type emptyNode struct{ hosted cluster.Set }
+type emptyNode struct{ hosted topology.Set }
 
 func (n emptyNode) Query(_ context.Context, req *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
 	answered := &nodev1.Partitions{}

@@ -13,14 +13,14 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/admission"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	var lost, scored float64 // of the second answer; of both
-	var missing cluster.Set  // from the second
+	var missing topology.Set // from the second
 	for i := range 20 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
 		if w.m.Replicas(partition.Of(entity(i)))[0] == "n1" {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -58,7 +58,7 @@ func TestRemoteNode(t *testing.T) {
 	w.add(timelineOf(1), "r1", timeAt(1), "")
 	node := w.nodes["n0"]
 	stop, addr := serveNode(t, node, "127.0.0.1:0")
-	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
+	w.m = topology.NewMap(w.m.Assignment(), []topology.Node{{ID: "n0", Addr: addr}}, map[millrace.NodeID]topology.Set{"n0": topology.All()})
 	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestMuteRemoteNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer frozen.Close()
-	w.m = cluster.NewMap(w.m.Assignment(), []cluster.Node{{ID: "n0", Addr: addr}, {ID: "n1", Addr: frozen.Addr().String()}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All(), "n1": cluster.All()})
+	w.m = topology.NewMap(w.m.Assignment(), []topology.Node{{ID: "n0", Addr: addr}, {ID: "n1", Addr: frozen.Addr().String()}}, map[millrace.NodeID]topology.Set{"n0": topology.All(), "n1": topology.All()})
 	b, err := New(Config{Maps: w, Log: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestDialGRPCByAnotherNetwork(t *testing.T) {
 	n, err := fanout.DialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(_ context.Context, addr string) (net.Conn, error) {
 		dialled <- addr
 		return nil, errors.New("there is no way")
-	}))(cluster.Node{ID: "node-1", Addr: "127.0.0.1:1"})
+	}))(topology.Node{ID: "node-1", Addr: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}

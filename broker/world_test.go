@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/oracle"
@@ -61,10 +62,10 @@ type world struct {
 	t     *testing.T
 	feed  *oracle.Feed
 	nodes map[millrace.NodeID]*fakeNode
-	m     *cluster.Map
+	m     *topology.Map
 }
 
-func (w *world) Current() *cluster.Map { return w.m }
+func (w *world) Current() *topology.Map { return w.m }
 
 // newWorld hosts every partition on some of the nodes.
 func newWorld(t *testing.T, nodes, replicas int) *world {
@@ -73,7 +74,7 @@ func newWorld(t *testing.T, nodes, replicas int) *world {
 	for i := range nodes {
 		ids = append(ids, millrace.NodeID(fmt.Sprintf("n%d", i)))
 	}
-	a, err := cluster.Spread(ids, replicas)
+	a, err := topology.Spread(ids, replicas)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,18 +83,18 @@ func newWorld(t *testing.T, nodes, replicas int) *world {
 }
 
 // assign makes a map in which everybody is alive and caught up.
-func (w *world) assign(a cluster.Assignment) {
-	var alive []cluster.Node
-	ready := map[millrace.NodeID]cluster.Set{}
+func (w *world) assign(a topology.Assignment) {
+	var alive []topology.Node
+	ready := map[millrace.NodeID]topology.Set{}
 	for _, id := range a.Nodes() {
 		if w.nodes[id] == nil {
 			w.nodes[id] = &fakeNode{w: w, id: id}
 		}
 		w.nodes[id].hosted = a.Hosted(id)
-		alive = append(alive, cluster.Node{ID: id, Addr: "fake:" + string(id)})
-		ready[id] = cluster.All()
+		alive = append(alive, topology.Node{ID: id, Addr: "fake:" + string(id)})
+		ready[id] = topology.All()
 	}
-	w.m = cluster.NewMap(a, alive, ready)
+	w.m = topology.NewMap(a, alive, ready)
 }
 
 func (w *world) broker(feeds ...feeds.Feed) *Broker {
@@ -109,7 +110,7 @@ func (w *world) broker(feeds ...feeds.Feed) *Broker {
 	return b
 }
 
-func (w *world) dial(n cluster.Node) (fanout.Node, error) { return w.nodes[n.ID], nil }
+func (w *world) dial(n topology.Node) (fanout.Node, error) { return w.nodes[n.ID], nil }
 
 var note = schemas.Note()
 
@@ -176,12 +177,12 @@ func even(c *oracle.Candidate) bool { return c.ID[len(c.ID)-1]%2 == 0 }
 type fakeNode struct {
 	w      *world
 	id     millrace.NodeID
-	hosted cluster.Set
+	hosted topology.Set
 	mu     sync.Mutex
 	asked  []*nodev1.QueryRequest
 
 	types  []string                 // it says which others it does not know; nil: it does not say
-	behind cluster.Set              // says not_ready
+	behind topology.Set             // says not_ready
 	err    error                    // answers nothing else
 	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
 	delay  func() time.Duration     // before each answer

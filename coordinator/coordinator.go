@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/memory"
@@ -464,7 +465,7 @@ func (c *Coordinator) forgetAlarms(s *Steered) {
 // as are wanted.
 func (c *Coordinator) drop(s *Steered, e *evidence) {
 	seen := map[millrace.NodeID]map[millrace.Partition]time.Time{}
-	orders := map[millrace.NodeID]cluster.Set{}
+	orders := map[millrace.NodeID]topology.Set{}
 	for id, st := range e.stats {
 		n, _ := e.nodes.Node(id)
 		if !e.nodes.Alive(id) || n.Keeps != "" {
@@ -472,7 +473,7 @@ func (c *Coordinator) drop(s *Steered, e *evidence) {
 		}
 		seen[id] = map[millrace.Partition]time.Time{}
 		ordered := s.Assignment.Drop[id]
-		var order cluster.Set
+		var order topology.Set
 		for p := range st.Held.All() {
 			owners := s.Assignment.Replicas[p]
 			if slices.Contains(owners, id) {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -42,7 +43,7 @@ func newEstate(t *testing.T, nodes ...millrace.NodeID) *estate {
 	for _, id := range nodes {
 		s.start(id)
 	}
-	a, err := cluster.Spread(nodes, 2)
+	a, err := topology.Spread(nodes, 2)
 	check(t, err)
 	a.Wanted, a.AllowUnknown = 2, true
 	check(t, s.look.Assign(t.Context(), a))
@@ -78,7 +79,7 @@ func (s *estate) start(id millrace.NodeID) {
 	s.t.Helper()
 	c := s.open()
 	ctx, stop := context.WithCancel(s.t.Context())
-	m, err := c.Join(ctx, cluster.Node{ID: id, Addr: "127.0.0.1:1"})
+	m, err := c.Join(ctx, topology.Node{ID: id, Addr: "127.0.0.1:1"})
 	check(s.t, err)
 	w, err := c.Watch(ctx)
 	check(s.t, err)
@@ -86,7 +87,7 @@ func (s *estate) start(id millrace.NodeID) {
 	s.runs[id] = f
 	go func() {
 		defer close(f.done)
-		var disk cluster.Set
+		var disk topology.Set
 		for ctx.Err() == nil {
 			changed := w.Changed()
 			hosted := w.Current().Hosted(id)
@@ -167,9 +168,9 @@ func (s *estate) served(l *coordinator.Steered, replicas int) bool {
 // being ready with, or that it goes on.
 func (s *estate) pause(id millrace.NodeID, paused bool) {
 	s.t.Helper()
-	var reports []cluster.Report
+	var reports []topology.Report
 	if paused {
-		reports = []cluster.Report{{State: "ready", Reason: cluster.PausedReason, Partitions: cluster.All(), Warning: true}}
+		reports = []topology.Report{{State: "ready", Reason: topology.PausedReason, Partitions: topology.All(), Warning: true}}
 	}
 	s.runs[id].m.SetReports(reports)
 	s.await("it is told", func(l *coordinator.Steered) bool { return l.Map.Paused(id) == paused })

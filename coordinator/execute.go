@@ -9,13 +9,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 // evidence is what is known of the nodes at one moment.
 type evidence struct {
 	now   time.Time
-	nodes *cluster.Map
+	nodes *topology.Map
 	stats map[millrace.NodeID]cluster.NodeStats
 	// givenUp are nodes that are gone and will not be waited for.
 	givenUp map[millrace.NodeID]bool
@@ -108,7 +109,7 @@ func (b *bucket) take(now time.Time, n, perSecond int64) {
 // advance takes every move of a plan as far as the evidence lets it, in the
 // assignment, and reports whether anything changed. It asks nobody and waits for
 // nothing: whoever leads calls it again and again.
-func (p *Plan) advance(a *cluster.Assignment, e *evidence, c *pace) (changed bool) {
+func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bool) {
 	if p.Status.Ended() || p.Status == Paused {
 		return false
 	}
@@ -167,7 +168,7 @@ func (s Status) end() Status {
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
 // node lives and has room. A move without one begins at once.
-func (p *Plan) waitsFor(m *Move, a *cluster.Assignment, e *evidence, coming int64) string {
+func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""
 	}
@@ -180,7 +181,7 @@ func (p *Plan) waitsFor(m *Move, a *cluster.Assignment, e *evidence, coming int6
 	return ""
 }
 
-func (p *Plan) begin(m *Move, a *cluster.Assignment, now time.Time) {
+func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 	if owners := a.Replicas[m.Partition]; m.To != "" && !slices.Contains(owners, m.To) {
 		a.Replicas[m.Partition] = append(slices.Clip(owners), m.To)
 		undrop(a, m.To, m.Partition)
@@ -191,7 +192,7 @@ func (p *Plan) begin(m *Move, a *cluster.Assignment, now time.Time) {
 // mayEnd reports whether the old replica of a move may go: the new one serves,
 // and as many serve then as are wanted. One that is given up, or that the plan
 // itself brought and that never served, is not counted on.
-func (p *Plan) mayEnd(m *Move, a *cluster.Assignment, e *evidence) bool {
+func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
@@ -209,7 +210,7 @@ func (p *Plan) mayEnd(m *Move, a *cluster.Assignment, e *evidence) bool {
 	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)
 }
 
-func (p *Plan) end(m *Move, a *cluster.Assignment, now time.Time) {
+func (p *Plan) end(m *Move, a *topology.Assignment, now time.Time) {
 	if m.From != "" {
 		a.Replicas[m.Partition] = slices.DeleteFunc(slices.Clone(a.Replicas[m.Partition]), func(id millrace.NodeID) bool { return id == m.From })
 		a.AllowShrink = true // its guard is for mistakes, and every replica that goes here was judged
@@ -218,7 +219,7 @@ func (p *Plan) end(m *Move, a *cluster.Assignment, now time.Time) {
 }
 
 // undrop takes back the order to delete a partition.
-func undrop(a *cluster.Assignment, id millrace.NodeID, p millrace.Partition) {
+func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	drop, ok := a.Drop[id]
 	if !ok || !drop.Has(p) {
 		return
@@ -232,7 +233,7 @@ func undrop(a *cluster.Assignment, id millrace.NodeID, p millrace.Partition) {
 
 // retarget has the plan lead to another goal from where it is. Moves that are
 // done stay as what happened; those under way that lead there go on.
-func (p *Plan) retarget(a *cluster.Assignment, goal *Layout, bytes func(millrace.Partition) int64) {
+func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrace.Partition) int64) {
 	kept := p.Moves[:0:0]
 	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // what kept moves bring or take
 	speak := func(m Move) {
@@ -282,7 +283,7 @@ func (p *Plan) retarget(a *cluster.Assignment, goal *Layout, bytes func(millrace
 
 // cancelled is where a plan ends that is stopped now: what is ready replaces
 // what it was to replace, and everything else is as it was.
-func (p *Plan) cancelled(a *cluster.Assignment, e *evidence) Layout {
+func (p *Plan) cancelled(a *topology.Assignment, e *evidence) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()
 	for _, m := range p.Moves {

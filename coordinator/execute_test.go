@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -19,10 +20,10 @@ import (
 type world struct {
 	r     *rand.Rand
 	now   time.Time
-	a     cluster.Assignment
+	a     topology.Assignment
 	alive map[millrace.NodeID]bool
-	ready map[millrace.NodeID]cluster.Set
-	disk  map[millrace.NodeID]cluster.Set // what is whole on each node's disk
+	ready map[millrace.NodeID]topology.Set
+	disk  map[millrace.NodeID]topology.Set // what is whole on each node's disk
 }
 
 func newWorld(r *rand.Rand, nodes, replicas int) *world {
@@ -30,12 +31,12 @@ func newWorld(r *rand.Rand, nodes, replicas int) *world {
 	for i := range ids {
 		ids[i] = millrace.NodeID(fmt.Sprintf("n%d", i))
 	}
-	a, err := cluster.Spread(ids, replicas)
+	a, err := topology.Spread(ids, replicas)
 	if err != nil {
 		panic(err)
 	}
 	a.Wanted = replicas
-	w := &world{r: r, now: time.Unix(1e9, 0), a: a, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]cluster.Set{}, disk: map[millrace.NodeID]cluster.Set{}}
+	w := &world{r: r, now: time.Unix(1e9, 0), a: a, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]topology.Set{}, disk: map[millrace.NodeID]topology.Set{}}
 	for _, id := range ids {
 		w.alive[id], w.ready[id], w.disk[id] = true, a.Hosted(id), a.Hosted(id)
 	}
@@ -44,7 +45,7 @@ func newWorld(r *rand.Rand, nodes, replicas int) *world {
 
 // add starts a node that has nothing.
 func (w *world) add(id millrace.NodeID) {
-	w.alive[id], w.ready[id], w.disk[id] = true, cluster.Set{}, cluster.Set{}
+	w.alive[id], w.ready[id], w.disk[id] = true, topology.Set{}, topology.Set{}
 }
 
 // live lets some time pass: nodes build some of what they are assigned, and
@@ -63,22 +64,22 @@ func (w *world) live() {
 		}
 		w.disk[id] = disk
 		if w.ready[id] = disk.And(hosted); !w.alive[id] {
-			w.ready[id] = cluster.Set{}
+			w.ready[id] = topology.Set{}
 		}
 	}
 }
 
 func (w *world) evidence() *evidence {
-	var alive []cluster.Node
+	var alive []topology.Node
 	stats := map[millrace.NodeID]cluster.NodeStats{}
 	for id, lives := range w.alive {
 		if lives {
-			alive = append(alive, cluster.Node{ID: id, Addr: "a:1"})
+			alive = append(alive, topology.Node{ID: id, Addr: "a:1"})
 			disk := w.disk[id]
 			stats[id] = cluster.NodeStats{Held: disk.Minus(w.a.Hosted(id))}
 		}
 	}
-	return &evidence{now: w.now, nodes: cluster.NewMap(w.a, alive, maps.Clone(w.ready)), stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	return &evidence{now: w.now, nodes: topology.NewMap(w.a, alive, maps.Clone(w.ready)), stats: stats, givenUp: map[millrace.NodeID]bool{}}
 }
 
 // counts returns how many ready replicas each partition has.
@@ -92,7 +93,7 @@ func (w *world) counts() (n [partition.Count]int) {
 
 // to returns a plan that leads from what there is to a spread over other nodes.
 func (w *world) to(ids []millrace.NodeID, replicas int) *Plan {
-	goal, err := cluster.Spread(ids, replicas)
+	goal, err := topology.Spread(ids, replicas)
 	if err != nil {
 		panic(err)
 	}
@@ -393,7 +394,7 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 			m.State, m.Since = Moved, p.Since.Add(time.Second)
 		}
 	}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, nil, nil)}, Plan: p}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, nil, nil)}, Plan: p}
 	pr := s.Progress(p.Since.Add(10 * time.Second))
 	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
 		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
@@ -424,8 +425,8 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	}{
 		"it is begun":         {0, nil, "assigned", "", 1},
 		"its node is gone":    {0, func(e *evidence, _ *Plan) { delete(w.alive, "n3") }, "gone", "n3 is not there", 1},
-		"it is ready":         {0, func(*evidence, *Plan) { w.ready["n3"] = cluster.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
-		"it is ready, paused": {0, func(_ *evidence, p *Plan) { w.ready["n3"], p.Status = cluster.All(), Paused }, "ready", string(p.Moves[0].From) + " stays while the plan is paused", 1},
+		"it is ready":         {0, func(*evidence, *Plan) { w.ready["n3"] = topology.All() }, "ready", string(p.Moves[0].From) + " goes when as many serve as are wanted", 1},
+		"it is ready, paused": {0, func(_ *evidence, p *Plan) { w.ready["n3"], p.Status = topology.All(), Paused }, "ready", string(p.Moves[0].From) + " stays while the plan is paused", 1},
 		"it is done":          {1, nil, "done", "", 1},
 		"its turn":            {2, nil, "waiting", "its turn: 1 moves to n3 are under way, and 0 others wait before it", 61},
 		"its turn, later":     {12, nil, "waiting", "its turn: 1 moves to n3 are under way, and 10 others wait before it", 61},
@@ -438,7 +439,7 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	} {
 		plan := *p
 		plan.Moves = slices.Clone(p.Moves)
-		w.alive["n3"], w.ready["n3"] = true, cluster.Set{}
+		w.alive["n3"], w.ready["n3"] = true, topology.Set{}
 		e := w.evidence()
 		if c.change != nil {
 			c.change(e, &plan)
@@ -486,12 +487,12 @@ func TestExplainSaysSinceWhen(t *testing.T) {
 // nothing moves for less than the gain that is wanted.
 func TestWeightsAndGains(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
-	alive := []cluster.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "n2", Addr: "a:1", Weight: 1.1}}
-	ready := map[millrace.NodeID]cluster.Set{}
+	alive := []topology.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "n2", Addr: "a:1", Weight: 1.1}}
+	ready := map[millrace.NodeID]topology.Set{}
 	for _, n := range alive {
 		ready[n.ID] = w.a.Hosted(n.ID)
 	}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, alive, ready)}}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, alive, ready)}}
 	for _, c := range []struct {
 		gain  float64
 		moves int
@@ -520,8 +521,8 @@ func TestWeightsAndGains(t *testing.T) {
 // planner.
 func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
-	alive := []cluster.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "keeper", Addr: "a:1", Keeps: "0-719"}}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: cluster.NewMap(w.a, alive, nil)}}
+	alive := []topology.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "keeper", Addr: "a:1", Keeps: "0-719"}}
+	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, alive, nil)}}
 	p := millrace.Partition(0)
 	for slices.Contains(w.a.Replicas[p], "n2") {
 		p++

@@ -8,12 +8,13 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Where no node has room, a first assignment is refused with the room that each
 // has; where one has, it takes all.
 func TestAFirstAssignmentNeedsRoom(t *testing.T) {
-	s := &coordinator.Steered{Steering: &cluster.Steering{Map: cluster.NewMap(cluster.Assignment{}, nil, nil)}}
+	s := &coordinator.Steered{Steering: &cluster.Steering{Map: topology.NewMap(topology.Assignment{}, nil, nil)}}
 	ids := []millrace.NodeID{"node-1"}
 	full := map[millrace.NodeID]cluster.NodeStats{"node-1": {DiskBytes: 1000 << 20, FreeBytes: 99 << 20}}
 	_, err := coordinator.First(s, full, ids, 1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -132,7 +133,7 @@ func (p *Plan) note(now time.Time, format string, args ...any) {
 }
 
 // goal returns what the plan makes of an assignment.
-func (p *Plan) goal(a *cluster.Assignment) Layout {
+func (p *Plan) goal(a *topology.Assignment) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()
 	for _, m := range p.Moves {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/coordinator/plan"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -559,7 +560,7 @@ func noRoom(nodes []plan.Node) error {
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
 // no zone.
-func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []millrace.NodeID, replicas int) (a cluster.Assignment, err error) {
+func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)
@@ -572,6 +573,6 @@ func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []mill
 	if slices.ContainsFunc(made.Goal[:], func(of []millrace.NodeID) bool { return len(of) == 0 }) {
 		return a, noRoom(pr.Nodes)
 	}
-	a = cluster.Assignment{Epoch: 1, Wanted: replicas, Replicas: made.Goal}
+	a = topology.Assignment{Epoch: 1, Wanted: replicas, Replicas: made.Goal}
 	return a, a.Validate()
 }

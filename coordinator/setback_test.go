@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -36,7 +37,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 	}
 	tr := newTrialAt(t, addr, rampedDocument)
 	broker := open(kept) // which keeps what it hears of
-	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	assignment.AllowUnknown = true
 	if err := errors.Join(err, broker.Assign(ctx, assignment)); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/partition"
@@ -57,7 +58,7 @@ func startCompared(t *testing.T) *compared {
 	t.Cleanup(func() { cl.Close() })
 	c.watcher, err = cl.Watch(ctx)
 	c.must(err)
-	for all := cluster.All(); ; { // replicas that the map does not know are not compared
+	for all := topology.All(); ; { // replicas that the map does not know are not compared
 		changed, m := c.watcher.Changed(), c.watcher.Current()
 		if nodes := m.Nodes(); len(nodes) == 2 && m.Ready(nodes[0].ID) == all && m.Ready(nodes[1].ID) == all {
 			return c
@@ -82,7 +83,7 @@ func (c *compared) must(err error) {
 	}
 }
 
-func (c *compared) dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
+func (c *compared) dial(n topology.Node) (nodev1.NodeServiceClient, error) {
 	conn, err := grpc.NewClient(n.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err

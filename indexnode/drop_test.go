@@ -5,30 +5,30 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // An order to delete counts while etcd stands by it and another replica is
 // alive and ready.
 func TestOrderedToDelete(t *testing.T) {
-	a, err := cluster.Spread([]millrace.NodeID{"b", "c"}, 1)
+	a, err := topology.Spread([]millrace.NodeID{"b", "c"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Drop = map[millrace.NodeID]cluster.Set{"a": cluster.All()}
+	a.Drop = map[millrace.NodeID]topology.Set{"a": topology.All()}
 	ofB, ofC := a.Hosted("b"), a.Hosted("c")
-	nodes := []cluster.Node{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}, {ID: "c", Addr: "c:1"}}
+	nodes := []topology.Node{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}, {ID: "c", Addr: "c:1"}}
 	some := ofB
 	for p := range some.All() {
 		some.Remove(p)
 		break
 	}
-	m := cluster.NewMap(a, nodes, map[millrace.NodeID]cluster.Set{"b": some, "c": ofC})
+	m := topology.NewMap(a, nodes, map[millrace.NodeID]topology.Set{"b": some, "c": ofC})
 	for i, c := range []struct {
-		m     *cluster.Map
+		m     *topology.Map
 		fault error
 		id    millrace.NodeID
-		want  cluster.Set
+		want  topology.Set
 	}{
 		{m: m, id: "a", want: some.Or(ofC)},
 		{m: m, id: "a", fault: errors.New("etcd is away")},

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
@@ -101,7 +102,7 @@ func (n *Node) askedSince() func() bool {
 }
 
 // mine returns the partitions that this node is to back up.
-func (h *hosting) mine() (mine cluster.Set) {
+func (h *hosting) mine() (mine topology.Set) {
 	m := h.watcher.Current()
 	for p := range partition.All() {
 		if id, ok := m.Keeper(p); ok && id == h.node.cfg.ID {
@@ -154,7 +155,7 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 		models = n.admission.Follow(published, h.schemaLog.Moved)
 		models.Admit(ctx)
 	}
-	if h.member, err = n.cfg.Cluster.Join(ctx, cluster.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
+	if h.member, err = n.cfg.Cluster.Join(ctx, topology.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)
@@ -280,7 +281,7 @@ func (h *hosting) followAssignment(ctx context.Context) error {
 // ordered returns what a node is to delete. An order counts only while etcd
 // stands by it, and while a replica elsewhere is ready: a mistaken or an old map
 // must not delete the last one.
-func ordered(m *cluster.Map, fault error, id millrace.NodeID) (drop cluster.Set) {
+func ordered(m *topology.Map, fault error, id millrace.NodeID) (drop topology.Set) {
 	if fault != nil {
 		return drop
 	}
@@ -300,16 +301,16 @@ func ordered(m *cluster.Map, fault error, id millrace.NodeID) (drop cluster.Set)
 func (h *hosting) announce(ctx context.Context) error {
 	tick := time.NewTicker(h.node.cfg.LagLimit / 4)
 	defer tick.Stop()
-	var told cluster.Lag
+	var told topology.Lag
 	leaving := h.node.leaving
 	for {
 		now := time.Now()
 		answering, old, age := h.node.replicas.Answering(now)
 		drained := h.node.leavesReport(answering)
 		if h.node.backsUp() || len(drained) > 0 {
-			answering = cluster.Set{} // nobody is to ask it
+			answering = topology.Set{} // nobody is to ask it
 		}
-		lag := cluster.Lag{Behind: old}
+		lag := topology.Lag{Behind: old}
 		if old.Len() > 0 {
 			lag.Seconds = age.Seconds()
 		}
@@ -318,7 +319,7 @@ func (h *hosting) announce(ctx context.Context) error {
 			told = lag
 			h.member.SetLag(lag)
 		}
-		reports := slices.DeleteFunc(h.node.reports(now), func(r cluster.Report) bool {
+		reports := slices.DeleteFunc(h.node.reports(now), func(r topology.Report) bool {
 			return r.State == replica.Ready.String() && r.Reason == ""
 		})
 		h.member.SetReports(slices.Concat(h.node.pausedReport(now, answering), reports, h.node.typesReport(answering), drained))
@@ -335,11 +336,11 @@ func (h *hosting) announce(ctx context.Context) error {
 
 // leavesReport tells of a node that is being stopped which partitions it still
 // answers for those who have not heard.
-func (n *Node) leavesReport(answering cluster.Set) []cluster.Report {
+func (n *Node) leavesReport(answering topology.Set) []topology.Report {
 	if !n.isLeaving() || answering.Len() == 0 {
 		return nil
 	}
-	return []cluster.Report{{
+	return []topology.Report{{
 		State: replica.Draining.String(), Reason: string(replica.Leaving), Partitions: answering,
 		Detail: "the node is being stopped, and answers until brokers have heard of that",
 	}}
@@ -347,17 +348,17 @@ func (n *Node) leavesReport(answering cluster.Set) []cluster.Report {
 
 // worthTelling spares every broker a look at the map for a number that has
 // hardly changed.
-func worthTelling(told, now cluster.Lag) bool {
+func worthTelling(told, now topology.Lag) bool {
 	return now.Behind != told.Behind || now.Seconds > 1.5*told.Seconds || now.Seconds < told.Seconds/1.5
 }
 
 // typesReport warns where records have more content types than can be asked for
 // at once.
-func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
+func (n *Node) typesReport(answering topology.Set) []topology.Report {
 	if _, all := n.store.Types(); all || answering.Len() == 0 {
 		return nil
 	}
-	return []cluster.Report{{
+	return []topology.Report{{
 		State: replica.Ready.String(), Reason: string(replica.TooManyTypes), Partitions: answering, Warning: true,
 		Detail: fmt.Sprintf("records have more than %d content types, and questions for all of them are refused: name types in the feeds' definitions, and stop who writes the others", store.MaxTypes),
 	}}
@@ -365,22 +366,22 @@ func (n *Node) typesReport(answering cluster.Set) []cluster.Report {
 
 // pausedReport tells of a pause, also while nothing comes that would be applied:
 // who else is paused must not rely on this node.
-func (n *Node) pausedReport(now time.Time, answering cluster.Set) []cluster.Report {
+func (n *Node) pausedReport(now time.Time, answering topology.Set) []topology.Report {
 	until := n.replicas.Paused(now)
 	if until.IsZero() || answering.Len() == 0 {
 		return nil
 	}
-	return []cluster.Report{{
+	return []topology.Report{{
 		State: replica.Ready.String(), Reason: string(replica.Paused), Partitions: answering, Warning: true,
 		Detail: fmt.Sprintf("an operator has paused the node until %s: millrace ingest resume ends that", until.UTC().Format(time.RFC3339)),
 	}}
 }
 
 // reports tells of all partitions hosted, by state and reason.
-func (n *Node) reports(now time.Time) []cluster.Report {
+func (n *Node) reports(now time.Time) []topology.Report {
 	type key struct{ state, reason, said string }
 	at := map[key]int{}
-	var all []cluster.Report
+	var all []topology.Report
 	for p := range partition.All() {
 		r := n.replicas.Of(p)
 		state := r.State()
@@ -401,7 +402,7 @@ func (n *Node) reports(now time.Time) []cluster.Report {
 		if !ok {
 			i = len(all)
 			at[k] = i
-			all = append(all, cluster.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since, Warning: warns})
+			all = append(all, topology.Report{State: k.state, Reason: k.reason, Detail: why.Detail, Since: since, Warning: warns})
 		}
 		all[i].Partitions.Add(p)
 		if age := n.replicas.Age(p, now); age < replica.UnknownAge {

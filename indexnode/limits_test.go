@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -59,12 +59,12 @@ func TestTooManyTypesAreTold(t *testing.T) {
 	for i := range store.MaxTypes {
 		bringType(i)
 	}
-	if told := n.typesReport(cluster.All()); told != nil {
+	if told := n.typesReport(topology.All()); told != nil {
 		t.Errorf("as many as may be are warned of: %v", told)
 	}
 	bringType(store.MaxTypes)
 	bringType(store.MaxTypes + 1)
-	if told := n.typesReport(cluster.All()); len(told) != 1 || !told[0].Warning || told[0].Reason != "too_many_types" {
+	if told := n.typesReport(topology.All()); len(told) != 1 || !told[0].Warning || told[0].Reason != "too_many_types" {
 		t.Errorf("the cluster is told %v", told)
 	}
 }

@@ -39,6 +39,8 @@ import (
 	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/memory"
@@ -52,8 +54,8 @@ import (
 type Config struct {
 	ID        millrace.NodeID
 	Zone      string           // for the placement of replicas, and near brokers; may be empty
-	Weight    float64          // of [cluster.Node]; 0: 1
-	Instance  cluster.Instance // of its directory, as [cluster.CheckDir] gives it
+	Weight    float64          // of [topology.Node]; 0: 1
+	Instance  datadir.Instance // of its directory, as [datadir.CheckDir] gives it
 	Advertise string           // host:port under which brokers reach it; empty: the listener's
 	Dir       string           // of its store
 	Brokers   kafka.Brokers
@@ -79,7 +81,7 @@ type Config struct {
 	Backup backups.Config
 	// Keeps makes a backup node of it: it has these partitions, whatever the
 	// assignment says, backs them up and answers nobody. Empty: it serves.
-	Keeps cluster.Set
+	Keeps topology.Set
 	// Drain is how long a node that is told to stop goes on answering when it has
 	// said that it is to be asked no more: brokers hear of that within a second.
 	// 0: it stops at once.
@@ -105,7 +107,7 @@ func (c Config) Validate() error {
 	}
 	need(c.ID != "", "id", "the node has no id", "give it one that it keeps for life")
 	if c.ID != "" {
-		errs = append(errs, cluster.CheckID(c.ID))
+		errs = append(errs, topology.CheckID(c.ID))
 	}
 	need(c.Dir != "", "data", "the node has no directory", "name one of its own")
 	need(!c.Brokers.None(), "brokers", "nothing says where Kafka is", "name at least one host:port")
@@ -336,7 +338,7 @@ func (n *Node) Ready() error {
 }
 
 // backsUp reports whether it is a backup node.
-func (n *Node) backsUp() bool { return n.cfg.Keeps != cluster.Set{} }
+func (n *Node) backsUp() bool { return n.cfg.Keeps != topology.Set{} }
 
 // CacheStats returns what the caches did and hold.
 func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -34,7 +35,7 @@ type observer struct {
 }
 
 // look returns what the node is to tell for planning.
-func (o *observer) look(now time.Time, held cluster.Set) cluster.NodeStats {
+func (o *observer) look(now time.Time, held topology.Set) cluster.NodeStats {
 	n := o.node
 	s := cluster.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]cluster.PartitionStats{}, Held: held}
 	s.DiskBytes, s.FreeBytes = n.store.Disk()

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -17,7 +17,7 @@ func TestStats(t *testing.T) {
 	n, replicas := openNode(t, cache.Config{})
 	o := &observer{node: n}
 	began := time.Now()
-	first := o.look(began, cluster.Set{})
+	first := o.look(began, topology.Set{})
 	if len(first.Partitions) != partition.Count {
 		t.Fatalf("stats of %d partitions", len(first.Partitions))
 	}
@@ -35,7 +35,7 @@ func TestStats(t *testing.T) {
 	for _, name := range names {
 		at[partition.Of(millrace.Entity(name))]++
 	}
-	s := o.look(began.Add(10*lately), cluster.Set{}) // so late that what was before does not count
+	s := o.look(began.Add(10*lately), topology.Set{}) // so late that what was before does not count
 	for p, of := range s.Partitions {
 		want := int64(100 * at[p])
 		if of.Records != want || (of.Bytes > 0) != (want > 0) {
@@ -60,7 +60,7 @@ func BenchmarkStats(b *testing.B) {
 	}
 	o := &observer{node: n}
 	for b.Loop() {
-		o.look(time.Now(), cluster.Set{})
+		o.look(time.Now(), topology.Set{})
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -29,13 +29,13 @@ const maxMessageBytes = 32 << 20
 
 // DialGRPC reaches nodes by gRPC with the given options; without any the
 // connection is not encrypted.
-func DialGRPC(opts ...grpc.DialOption) func(cluster.Node) (Node, error) {
+func DialGRPC(opts ...grpc.DialOption) func(topology.Node) (Node, error) {
 	if len(opts) == 0 {
 		opts = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	}
 	opts = append(append(grpctune.Client(), opts...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)))
-	return func(n cluster.Node) (Node, error) {
+	return func(n topology.Node) (Node, error) {
 		conn, err := grpc.NewClient(n.Addr, opts...)
 		if err != nil {
 			return nil, fmt.Errorf("broker: node %s at %s: %w", n.ID, n.Addr, err)
@@ -88,12 +88,12 @@ func told(err error) error {
 
 // conns is the ways to the nodes, opened when first needed.
 type conns struct {
-	dial func(cluster.Node) (Node, error)
+	dial func(topology.Node) (Node, error)
 	log  *slog.Logger
 
 	mu struct {
 		sync.Mutex
-		kept *cluster.Map // the map of the last keep
+		kept *topology.Map // the map of the last keep
 		open map[millrace.NodeID]conn
 	}
 }
@@ -103,7 +103,7 @@ type conn struct {
 	Node
 }
 
-func newConns(dial func(cluster.Node) (Node, error), log *slog.Logger) *conns {
+func newConns(dial func(topology.Node) (Node, error), log *slog.Logger) *conns {
 	c := &conns{dial: dial, log: log}
 	c.mu.open = map[millrace.NodeID]conn{}
 	return c
@@ -111,7 +111,7 @@ func newConns(dial func(cluster.Node) (Node, error), log *slog.Logger) *conns {
 
 // get returns the way to a node. One at another address than before is
 // another node, though it has the same id.
-func (c *conns) get(n cluster.Node) (Node, error) {
+func (c *conns) get(n topology.Node) (Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.mu.open[n.ID]; ok && have.addr == n.Addr {
@@ -127,7 +127,7 @@ func (c *conns) get(n cluster.Node) (Node, error) {
 }
 
 // keep closes the ways to nodes that a new map no longer has.
-func (c *conns) keep(m *cluster.Map) {
+func (c *conns) keep(m *topology.Map) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m == c.mu.kept {

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -44,7 +45,7 @@ type Node interface {
 
 // Maps gives the cluster's present map; [cluster.Watcher] does.
 type Maps interface {
-	Current() *cluster.Map
+	Current() *topology.Map
 }
 
 // tracer is OpenTelemetry's, which does nothing until a process installs a
@@ -80,7 +81,7 @@ type Config struct {
 	Zone string
 	// Dial returns the way to a node. What it returns is closed, if it is an
 	// io.Closer, when the node leaves the map.
-	Dial   func(cluster.Node) (Node, error)
+	Dial   func(topology.Node) (Node, error)
 	Memory *memory.Budget // for answers that nobody takes away
 	Log    *slog.Logger
 }
@@ -104,7 +105,7 @@ func (b *Fanout) Close() {
 }
 
 // Node returns the way to a node.
-func (b *Fanout) Node(n cluster.Node) (Node, error) { return b.conns.get(n) }
+func (b *Fanout) Node(n topology.Node) (Node, error) { return b.conns.get(n) }
 
 // Note notes that a node lacks a model beside, so that for a moment others are
 // asked before it.
@@ -124,7 +125,7 @@ func (b *Fanout) HedgeAfter(entities int) time.Duration { return b.recent.of(ent
 type Asking struct {
 	b   *Fanout
 	q   *questions.Question
-	Map *cluster.Map
+	Map *topology.Map
 
 	began  time.Time
 	End    time.Time // when the caller does not wait any more,
@@ -252,7 +253,7 @@ func (f *Asking) accept() {
 
 // cover asks for partitions at replicas that were not tried yet, each node
 // with its hedge, all at the same time.
-func (f *Asking) cover(ctx context.Context, want cluster.Set, tried []millrace.NodeID) Outcome {
+func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.NodeID) Outcome {
 	if f.spent(tried) {
 		return none(want, MissNoReplica)
 	}
@@ -362,7 +363,7 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 }
 
 // suspect has a node pinged whose call is overdue.
-func (f *Asking) suspect(n cluster.Node) {
+func (f *Asking) suspect(n topology.Node) {
 	b := f.b
 	if !b.health.suspect(n.ID) {
 		return
@@ -404,7 +405,7 @@ func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 			return admission.EndLate
 		}
 	}
-	if !slices.ContainsFunc(f.Map.Nodes(), func(n cluster.Node) bool { return answers(n.ID) }) {
+	if !slices.ContainsFunc(f.Map.Nodes(), func(n topology.Node) bool { return answers(n.ID) }) {
 		return admission.EndLate
 	}
 	return admission.EndPartial
@@ -412,7 +413,7 @@ func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 
 // elsewhere reports whether any node but those tried could be asked for some
 // of the partitions.
-func (f *Asking) elsewhere(parts cluster.Set, tried []millrace.NodeID) bool {
+func (f *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
 	if f.spent(tried) {
 		return false
 	}

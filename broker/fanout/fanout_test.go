@@ -9,7 +9,7 @@ import (
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 )
 
@@ -28,9 +28,9 @@ func (frozen) GetSchema(ctx context.Context, _ *nodev1.GetSchemaRequest) (*nodev
 
 func (frozen) Ping(context.Context) error { return nil }
 
-type oneMap struct{ m *cluster.Map }
+type oneMap struct{ m *topology.Map }
 
-func (o oneMap) Current() *cluster.Map { return o.m }
+func (o oneMap) Current() *topology.Map { return o.m }
 
 // A hedge that nobody could be sent to takes nothing of the budget, and every
 // partition is missing for want of time.
@@ -38,7 +38,7 @@ func TestNobodyElseCostsNoBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := New(Config{
 			Maps: oneMap{zoned(t, 1, "n0", "n1")}, Memory: memory.New(1<<30, "answers"), Log: slog.New(slog.DiscardHandler),
-			Dial: func(cluster.Node) (Node, error) { return frozen{}, nil },
+			Dial: func(topology.Node) (Node, error) { return frozen{}, nil },
 		})
 		defer f.Close()
 		q := &questions.Question{Query: &nodev1.QueryRequest{Limit: 1}}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // health decides which nodes are asked first. It follows the relative
@@ -83,7 +83,7 @@ func newHealth() *health {
 type standing struct{ poor, mute []millrace.NodeID }
 
 // standing returns where the nodes stand for this request.
-func (h *health) standing(m *cluster.Map) (s standing) {
+func (h *health) standing(m *topology.Map) (s standing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 func TestHealthComparesWithTheCluster(t *testing.T) {
@@ -42,7 +42,7 @@ func TestSlowStart(t *testing.T) {
 		for p := range a.Replicas {
 			a.Replicas[p] = append(a.Replicas[p], "late")
 		}
-		m = cluster.NewMap(a, append(slices.Clone(m.Nodes()), cluster.Node{ID: "late", Addr: "fake:1"}), nil)
+		m = topology.NewMap(a, append(slices.Clone(m.Nodes()), topology.Node{ID: "late", Addr: "fake:1"}), nil)
 		share := func() (n int) {
 			for range 1000 {
 				if !slices.Contains(h.standing(m).poor, millrace.NodeID("late")) {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -30,7 +30,7 @@ const (
 type Part struct {
 	Node    millrace.NodeID
 	Group   *questions.Group
-	Covered cluster.Set
+	Covered topology.Set
 	Resp    *nodev1.QueryResponse
 }
 
@@ -62,7 +62,7 @@ func (pt *Part) Answers() iter.Seq[Answered] {
 
 // partitionsOf returns which of the wanted partitions a node has answered, and
 // why not the others.
-func partitionsOf(resp *nodev1.QueryResponse, want cluster.Set) (covered cluster.Set, missing map[millrace.Partition]string) {
+func partitionsOf(resp *nodev1.QueryResponse, want topology.Set) (covered topology.Set, missing map[millrace.Partition]string) {
 	all := resp.GetPartitions()
 	n := len(all.GetAnswered())
 	if sound := len(all.GetAppliedContent()) == n && len(all.GetAppliedFeatures()) == n && (len(all.GetLagMs()) == n || len(all.GetLagMs()) == 0); sound {
@@ -105,7 +105,7 @@ func (o *Outcome) add(other Outcome) {
 }
 
 // none is the outcome when all of some partitions are missing.
-func none(parts cluster.Set, why string) Outcome {
+func none(parts topology.Set, why string) Outcome {
 	n := parts.Len()
 	if n == 0 {
 		return Outcome{}
@@ -143,7 +143,7 @@ func (o *Outcome) uncover() {
 }
 
 // Left is the partitions that are missing.
-func (o *Outcome) Left() (s cluster.Set) {
+func (o *Outcome) Left() (s topology.Set) {
 	for p := range o.Missing {
 		s.Add(p)
 	}

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Of two versions of a built-in model, one makes the answer, and the rest is
 // missing.
 func TestTwoVersionsNeverMeet(t *testing.T) {
-	var few, many cluster.Set
+	var few, many topology.Set
 	few.Add(1)
 	many.Add(2)
 	many.Add(3)

@@ -6,13 +6,13 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // leg is one node and the partitions it is asked for.
 type leg struct {
-	node     cluster.Node
-	parts    cluster.Set
+	node     topology.Node
+	parts    topology.Set
 	entities int   // of the parts, once it is asked,
 	room     int64 // and how many bytes its answer may take, unless it says that it takes more
 }
@@ -39,7 +39,7 @@ type candidate struct {
 
 // choice is what a route is chosen by, beside the partitions wanted.
 type choice struct {
-	m *cluster.Map
+	m *topology.Map
 	standing
 	zone   string            // that this request prefers; "": none
 	avoid  []millrace.NodeID // tried already
@@ -76,7 +76,7 @@ func (c *choice) candidates(t tier) []candidate {
 }
 
 // tier returns where an alive and caught-up node stands.
-func (c *choice) tier(n cluster.Node) tier {
+func (c *choice) tier(n topology.Node) tier {
 	switch {
 	case slices.Contains(c.mute, n.ID):
 		return mute
@@ -103,7 +103,7 @@ func tie(viewer string, id millrace.NodeID) uint64 {
 // covers most of what is left, from the best tier that covers anything. What
 // several of the chosen could answer goes to the one with less work. The
 // answer depends on the choice alone. rest is what no node can be asked.
-func (c *choice) route(want cluster.Set) (legs []leg, rest cluster.Set) {
+func (c *choice) route(want topology.Set) (legs []leg, rest topology.Set) {
 	for t := near; t < tiers && want.Len() > 0; t++ {
 		chosen := cover(c.candidates(t), &want)
 		balance(chosen, c.work)
@@ -114,7 +114,7 @@ func (c *choice) route(want cluster.Set) (legs []leg, rest cluster.Set) {
 
 // cover takes the chosen nodes' partitions out of want. Each leg it returns
 // has everything wanted that its node could answer.
-func cover(from []candidate, want *cluster.Set) []leg {
+func cover(from []candidate, want *topology.Set) []leg {
 	var chosen []leg
 	all := *want
 	for {
@@ -136,7 +136,7 @@ func cover(from []candidate, want *cluster.Set) []leg {
 // balance gives each partition to one of the legs that have it: first what
 // only one has, then each to the one with the least work so far.
 func balance(legs []leg, work func(millrace.Partition) int) {
-	var once, more cluster.Set
+	var once, more topology.Set
 	for _, l := range legs {
 		more = more.Or(l.parts.And(once))
 		once = once.Or(l.parts)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -16,25 +16,25 @@ const randomMaps = 100
 
 // randomMap has up to seven nodes, which are alive and caught up, and up to three
 // replicas of a partition.
-func randomMap(r *rand.Rand) *cluster.Map {
-	var nodes []cluster.Node
-	ready := map[millrace.NodeID]cluster.Set{}
+func randomMap(r *rand.Rand) *topology.Map {
+	var nodes []topology.Node
+	ready := map[millrace.NodeID]topology.Set{}
 	for i := range 1 + r.IntN(7) {
 		id := millrace.NodeID(fmt.Sprint("n", i))
-		nodes = append(nodes, cluster.Node{ID: id, Addr: "fake:1"})
-		ready[id] = cluster.All()
+		nodes = append(nodes, topology.Node{ID: id, Addr: "fake:1"})
+		ready[id] = topology.All()
 	}
-	a := cluster.Assignment{Epoch: 1}
+	a := topology.Assignment{Epoch: 1}
 	for p := range a.Replicas {
 		order := r.Perm(len(nodes))
 		for _, i := range order[:min(1+r.IntN(3), len(order))] {
 			a.Replicas[p] = append(a.Replicas[p], nodes[i].ID)
 		}
 	}
-	return cluster.NewMap(a, nodes, ready)
+	return topology.NewMap(a, nodes, ready)
 }
 
-func someOf(r *rand.Rand) (s cluster.Set) {
+func someOf(r *rand.Rand) (s topology.Set) {
 	for p := range millrace.Partition(partition.Count) {
 		if r.IntN(2) == 0 {
 			s.Add(p)
@@ -56,7 +56,7 @@ func TestRouteCovers(t *testing.T) {
 		if rest.Len() > 0 {
 			t.Fatalf("seed %d: %d partitions have a replica and are not asked for", seed, rest.Len())
 		}
-		var asked cluster.Set
+		var asked topology.Set
 		for _, l := range legs {
 			hosted := m.Hosted(l.node.ID)
 			for p := range l.parts.All() {
@@ -77,14 +77,14 @@ func TestRouteCovers(t *testing.T) {
 
 func TestRouteTakesFewNodesAndSharesTheWork(t *testing.T) {
 	m := zoned(t, 2, "n0", "n1", "n2")
-	legs, _ := (&choice{m: m, viewer: "v", work: each1}).route(cluster.All())
+	legs, _ := (&choice{m: m, viewer: "v", work: each1}).route(topology.All())
 	if len(legs) != 2 || legs[0].parts.Len() != 360 || legs[1].parts.Len() != 360 {
 		t.Errorf("%d legs: %v", len(legs), legs)
 	}
 	m = zoned(t, 5, "n0", "n1", "n2", "n3", "n4")
 	first := map[millrace.NodeID]int{}
 	for i := range 500 {
-		legs, _ = (&choice{m: m, viewer: fmt.Sprint("member:", i), work: each1}).route(cluster.All())
+		legs, _ = (&choice{m: m, viewer: fmt.Sprint("member:", i), work: each1}).route(topology.All())
 		if len(legs) != 1 {
 			t.Fatalf("%d legs where one node has all", len(legs))
 		}
@@ -100,19 +100,19 @@ func TestRouteTakesFewNodesAndSharesTheWork(t *testing.T) {
 // A caught-up node comes first, then one whose lease is gone, then one that is
 // behind; and nobody twice.
 func TestRoutePrefersTheBestTier(t *testing.T) {
-	a := cluster.Assignment{Epoch: 1}
+	a := topology.Assignment{Epoch: 1}
 	for p := range partition.Count {
 		a.Replicas[p] = []millrace.NodeID{"behind", "good", "unknown"}
 	}
-	nodes := []cluster.Node{{ID: "behind", Addr: "a:1"}, {ID: "good", Addr: "a:2"}}
-	m := cluster.NewMap(a, nodes, map[millrace.NodeID]cluster.Set{"good": cluster.All()})
+	nodes := []topology.Node{{ID: "behind", Addr: "a:1"}, {ID: "good", Addr: "a:2"}}
+	m := topology.NewMap(a, nodes, map[millrace.NodeID]topology.Set{"good": topology.All()})
 	for _, c := range []struct {
 		avoid []millrace.NodeID
 		want  millrace.NodeID
 	}{{nil, "good"}, {[]millrace.NodeID{"good"}, "behind"}, {[]millrace.NodeID{"good", "behind"}, ""}} {
-		legs, rest := (&choice{m: m, avoid: c.avoid, viewer: "v", work: each1}).route(cluster.All())
+		legs, rest := (&choice{m: m, avoid: c.avoid, viewer: "v", work: each1}).route(topology.All())
 		switch {
-		case c.want == "" && (len(legs) > 0 || rest != cluster.All()):
+		case c.want == "" && (len(legs) > 0 || rest != topology.All()):
 			t.Errorf("without %v: %v", c.avoid, legs)
 		case c.want != "" && (len(legs) != 1 || legs[0].node.ID != c.want):
 			t.Errorf("without %v: %v, want %s", c.avoid, legs, c.want)
@@ -123,25 +123,25 @@ func TestRoutePrefersTheBestTier(t *testing.T) {
 // What a node has fallen behind on is asked of others, slow ones too, and of
 // it only before silent and lost ones; the rest of its partitions stay.
 func TestRouteAvoidsWhatLags(t *testing.T) {
-	var fallen cluster.Set
+	var fallen topology.Set
 	for p := range millrace.Partition(100) {
 		fallen.Add(p)
 	}
-	m := zoned(t, 2, "a1", "b1").WithLag("a1", cluster.Lag{Behind: fallen, Seconds: 20})
+	m := zoned(t, 2, "a1", "b1").WithLag("a1", topology.Lag{Behind: fallen, Seconds: 20})
 	for _, c := range []struct {
 		name string
-		m    *cluster.Map
+		m    *topology.Map
 		standing
 		lagging int // partitions asked of a1 though it lags
 	}{
 		{name: "another is well", m: m},
 		{name: "another is slow", m: m, standing: standing{poor: []millrace.NodeID{"b1"}}},
 		{name: "another is silent", m: m, standing: standing{mute: []millrace.NodeID{"b1"}}, lagging: 100},
-		{name: "another lags too", m: m.WithLag("b1", cluster.Lag{Behind: cluster.All()}), lagging: 100},
-		{name: "another is lost", m: cluster.NewMap(m.Assignment(), m.Nodes()[:1], map[millrace.NodeID]cluster.Set{"a1": cluster.All()}).WithLag("a1", m.Lag("a1")), lagging: 100},
+		{name: "another lags too", m: m.WithLag("b1", topology.Lag{Behind: topology.All()}), lagging: 100},
+		{name: "another is lost", m: topology.NewMap(m.Assignment(), m.Nodes()[:1], map[millrace.NodeID]topology.Set{"a1": topology.All()}).WithLag("a1", m.Lag("a1")), lagging: 100},
 	} {
-		asked := map[millrace.NodeID]cluster.Set{}
-		legs, rest := (&choice{m: c.m, standing: c.standing, zone: "a", viewer: "v", work: each1}).route(cluster.All())
+		asked := map[millrace.NodeID]topology.Set{}
+		legs, rest := (&choice{m: c.m, standing: c.standing, zone: "a", viewer: "v", work: each1}).route(topology.All())
 		if rest.Len() > 0 {
 			t.Errorf("%s: %d partitions are not asked for", c.name, rest.Len())
 		}

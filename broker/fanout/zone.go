@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -26,12 +26,12 @@ type zone struct {
 
 // zoneShare is the share under one map.
 type zoneShare struct {
-	of    *cluster.Map
+	of    *topology.Map
 	share float64
 }
 
 // preferred returns the zone that one request prefers, or "".
-func (z *zone) preferred(m *cluster.Map) string {
+func (z *zone) preferred(m *topology.Map) string {
 	if z.name == "" {
 		return ""
 	}
@@ -47,8 +47,8 @@ func (z *zone) preferred(m *cluster.Map) string {
 }
 
 // shareOf returns s as [zone] has it.
-func shareOf(m *cluster.Map, name string) float64 {
-	var served cluster.Set
+func shareOf(m *topology.Map, name string) float64 {
+	var served topology.Set
 	own, all, zones := 0, 0, map[string]bool{}
 	for _, n := range m.Nodes() {
 		hosted := m.Hosted(n.ID)

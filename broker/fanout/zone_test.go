@@ -6,24 +6,24 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // zoned is a map of nodes named for their zone and number, such as "a1", that
 // are alive and caught up, and of Spread's assignment.
-func zoned(t *testing.T, replicas int, ids ...millrace.NodeID) *cluster.Map {
+func zoned(t *testing.T, replicas int, ids ...millrace.NodeID) *topology.Map {
 	t.Helper()
-	a, err := cluster.Spread(ids, replicas)
+	a, err := topology.Spread(ids, replicas)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var nodes []cluster.Node
-	ready := map[millrace.NodeID]cluster.Set{}
+	var nodes []topology.Node
+	ready := map[millrace.NodeID]topology.Set{}
 	for _, id := range ids {
-		nodes = append(nodes, cluster.Node{ID: id, Addr: "fake:1", Zone: string(id[:1])})
-		ready[id] = cluster.All()
+		nodes = append(nodes, topology.Node{ID: id, Addr: "fake:1", Zone: string(id[:1])})
+		ready[id] = topology.All()
 	}
-	return cluster.NewMap(a, nodes, ready)
+	return topology.NewMap(a, nodes, ready)
 }
 
 // While the zone's nodes are well they are asked for all they have; then those
@@ -48,7 +48,7 @@ func TestRouteStaysInTheZone(t *testing.T) {
 		asked := map[string]bool{}
 		for viewer := range 100 {
 			by := choice{m: m, standing: c.standing, zone: c.zone, avoid: c.avoid, viewer: fmt.Sprint(viewer), work: each1}
-			legs, rest := by.route(cluster.All())
+			legs, rest := by.route(topology.All())
 			if rest.Len() > 0 {
 				t.Fatalf("%+v: %d partitions are not asked for", c, rest.Len())
 			}
@@ -72,12 +72,12 @@ func TestRouteStaysInTheZone(t *testing.T) {
 // zone.
 func TestRouteLeavesTheZoneForWhatItLacks(t *testing.T) {
 	m := zoned(t, 2, "a1", "b1")
-	var half cluster.Set
+	var half topology.Set
 	for p := range millrace.Partition(360) {
 		half.Add(p)
 	}
-	m = cluster.NewMap(m.Assignment(), m.Nodes(), map[millrace.NodeID]cluster.Set{"a1": half, "b1": cluster.All()})
-	legs, _ := (&choice{m: m, zone: "a", viewer: "v", work: each1}).route(cluster.All())
+	m = topology.NewMap(m.Assignment(), m.Nodes(), map[millrace.NodeID]topology.Set{"a1": half, "b1": topology.All()})
+	legs, _ := (&choice{m: m, zone: "a", viewer: "v", work: each1}).route(topology.All())
 	if len(legs) != 2 || legs[0].node.ID != "a1" || legs[0].parts != half || legs[1].parts.Len() != 360 {
 		t.Errorf("got %v", legs)
 	}
@@ -104,7 +104,7 @@ func TestZoneShare(t *testing.T) {
 		}
 	}
 	m := zoned(t, 2, "a1", "b1", "c1")
-	if got := shareOf(cluster.NewMap(m.Assignment(), m.Nodes(), nil), "a"); got != 0 {
+	if got := shareOf(topology.NewMap(m.Assignment(), m.Nodes(), nil), "a"); got != 0 {
 		t.Errorf("a cluster that serves nothing yet: %v", got)
 	}
 }
@@ -120,7 +120,7 @@ func TestASmallZoneIsNotOverrun(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			z := zone{name: name}
 			for viewer := range 2000 {
-				legs, _ := (&choice{m: m, zone: z.preferred(m), viewer: fmt.Sprint(viewer), work: each1}).route(cluster.All())
+				legs, _ := (&choice{m: m, zone: z.preferred(m), viewer: fmt.Sprint(viewer), work: each1}).route(topology.All())
 				for _, l := range legs {
 					work[l.node.ID] += l.parts.Len()
 					all += l.parts.Len()

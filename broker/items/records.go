@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/schemas"
 )
@@ -34,7 +34,7 @@ const fieldsLast = time.Second
 // Records turns bodies into JSON objects by the schemas they were written
 // under, which it fetches from the nodes that returned the bodies.
 type Records struct {
-	nodes   func(cluster.Node) (fanout.Node, error)
+	nodes   func(topology.Node) (fanout.Node, error)
 	log     *slog.Logger
 	telling singleflight.Group // of the fields of all schemas
 
@@ -57,7 +57,7 @@ type fieldBook struct {
 }
 
 // New returns one that asks nodes for the schemas that it does not know.
-func New(nodes func(cluster.Node) (fanout.Node, error), log *slog.Logger) *Records {
+func New(nodes func(topology.Node) (fanout.Node, error), log *slog.Logger) *Records {
 	r := &Records{nodes: nodes, log: log}
 	r.mu.known, r.mu.met = map[millrace.Fingerprint]*schemas.Schema{}, map[string]bool{}
 	r.told.Store(&fieldBook{hints: hint.NewIndex(nil)})
@@ -118,7 +118,7 @@ func (r *Records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerp
 	m := f.Map
 	first, _ := m.Node(from)
 	var err error
-	for _, n := range append([]cluster.Node{first}, m.Nodes()...) {
+	for _, n := range append([]topology.Node{first}, m.Nodes()...) {
 		if n.Addr == "" || !m.Alive(n.ID) && n.ID != from {
 			continue
 		}
@@ -133,7 +133,7 @@ func (r *Records) ask(ctx context.Context, f *fanout.Asking, fp millrace.Fingerp
 	return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("no node could tell schema %s: %v", fp, err), WayOut: "try again after a pause"}
 }
 
-func (r *Records) fetch(ctx context.Context, n cluster.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
+func (r *Records) fetch(ctx context.Context, n topology.Node, fp millrace.Fingerprint, fields bool) (*schemas.Schema, error) {
 	node, err := r.nodes(n)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -40,12 +40,12 @@ func (n *teller) Ping(context.Context) error { return nil }
 
 // told returns records of one node, an asking of it, and an item that it sent.
 func toldBy(t *testing.T, n *teller) (*Records, *fanout.Asking, []fanout.Entry) {
-	a, err := cluster.Spread([]millrace.NodeID{"n0"}, 1)
+	a, err := topology.Spread([]millrace.NodeID{"n0"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := cluster.NewMap(a, []cluster.Node{{ID: "n0", Addr: "fake:1"}}, map[millrace.NodeID]cluster.Set{"n0": cluster.All()})
-	r := New(func(cluster.Node) (fanout.Node, error) { return n, nil }, slog.New(slog.DiscardHandler))
+	m := topology.NewMap(a, []topology.Node{{ID: "n0", Addr: "fake:1"}}, map[millrace.NodeID]topology.Set{"n0": topology.All()})
+	r := New(func(topology.Node) (fanout.Node, error) { return n, nil }, slog.New(slog.DiscardHandler))
 	body, err := schemas.Note().EncodeJSON([]byte(`{"id":"r","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":3}`))
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -26,7 +27,7 @@ type Group struct {
 	Plain     bool               // as on the page before: the model ranks by its own weights
 
 	Distinct int // entities
-	Want     cluster.Set
+	Want     topology.Set
 	counts   [partition.Count]int32      // entities
 	ends     [partition.Count + 1]uint32 // those of partition p are encoded[ends[p]:ends[p+1]],
 	Encoded  []byte                      // as QueryRequest.entities has them

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 )
 
@@ -20,7 +21,7 @@ type Question struct {
 	Viewer   string
 
 	Distinct  int // entities
-	Want      cluster.Set
+	Want      topology.Set
 	Groups    []*Group // of them; the first is of those that no layer of entities deals anything
 	undivided struct { // memory for groups, where there is one
 		Group
@@ -59,7 +60,7 @@ func (q *Question) Protocol(g *Group) int32 {
 
 // Ask returns the request for a group's part of a set of partitions, whose
 // answer may take so many bytes.
-func (q *Question) Ask(g *Group, parts cluster.Set, room int64) *nodev1.QueryRequest {
+func (q *Question) Ask(g *Group, parts topology.Set, room int64) *nodev1.QueryRequest {
 	n := 0
 	for p := range parts.All() {
 		n += len(g.entities(p))
@@ -124,7 +125,7 @@ func (q *Question) Asked() (n int) {
 }
 
 // Among returns how many entities a set of partitions is asked for.
-func (q *Question) Among(parts cluster.Set) (n int) {
+func (q *Question) Among(parts topology.Set) (n int) {
 	for p := range parts.All() {
 		n += q.Work(p)
 	}
@@ -148,7 +149,7 @@ func (q *Question) Work(p millrace.Partition) (n int) {
 }
 
 // GroupsIn returns the groups with entities in a set of partitions.
-func (q *Question) GroupsIn(parts cluster.Set) []*Group {
+func (q *Question) GroupsIn(parts topology.Set) []*Group {
 	if len(q.Groups) == 1 {
 		return q.Groups
 	}

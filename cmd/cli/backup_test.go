@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/sample"
@@ -245,7 +245,7 @@ func (b *backedUp) testCuts(before map[millrace.Partition]*backup.Manifest) {
 	b.refuse("no state to go back to", "restore", "--data", data)
 	b.run("11 partitions are as of the cut one", "restore", "--to", "one", "--data", data, "--partitions", some)
 	b.refuse("has a store", "restore", "--to", "one", "--data", data)
-	set, err := cluster.ParseSet(some)
+	set, err := topology.ParseSet(some)
 	b.check(err)
 	maps.DeleteFunc(before, func(p millrace.Partition, _ *backup.Manifest) bool { return !set.Has(p) })
 	b.stored(data, before)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
 )
@@ -86,9 +87,9 @@ func (c *clinic) open(dir string) *cluster.Client {
 // join has a node say that it serves everything.
 func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
 	c.t.Helper()
-	m, err := cl.Join(c.ctx, cluster.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
+	m, err := cl.Join(c.ctx, topology.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
-	m.SetReady(cluster.All())
+	m.SetReady(topology.All())
 	clitest.WaitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
 	c.nodes[id] = m
 	return m
@@ -152,7 +153,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	second := c.ok()
 	c.says("all is well", nil, c.show()...)
 
-	keeps, err := c.one.Join(c.ctx, cluster.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
+	keeps, err := c.one.Join(c.ctx, topology.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
 	c.must(err)
 	clitest.WaitFor(c.ctx, t, "the backup node to be shown", func() bool {
 		out, err := c.command(c.show()...)
@@ -161,29 +162,29 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	c.says(`"backs_up":"0-719"`, nil, c.show("-o", "json")...)
 	c.must(keeps.Leave(c.ctx))
 
-	report := cluster.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
+	report := topology.Report{State: "quarantined", Reason: "corrupt", Detail: "a block of 7.sst"}
 	report.Partitions.Add(7)
-	c.nodes["node-1"].SetReady(func() cluster.Set { all := cluster.All(); return all.Minus(report.Partitions) }())
-	c.nodes["node-1"].SetReports([]cluster.Report{report})
+	c.nodes["node-1"].SetReady(func() topology.Set { all := topology.All(); return all.Minus(report.Partitions) }())
+	c.nodes["node-1"].SetReports([]topology.Report{report})
 	clitest.WaitFor(c.ctx, t, "the report to be shown", func() bool {
 		out, err := c.command(c.show()...)
 		return err != nil && strings.Contains(out, "node-1: 1 partitions are quarantined: corrupt: a block of 7.sst: 7") && strings.Contains(out, "1 of 720 partitions have fewer than 2 ready replicas: 7")
 	})
 	c.says("node-1: 1 partitions are quarantined: corrupt", fails, c.doctor()...)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
-	full := cluster.Report{State: "ready", Reason: "disk_full", Detail: "store: disk full: 9 bytes free in /data, 99 needed", Partitions: report.Partitions}
-	c.nodes["node-1"].SetReports([]cluster.Report{full})
+	full := topology.Report{State: "ready", Reason: "disk_full", Detail: "store: disk full: 9 bytes free in /data, 99 needed", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]topology.Report{full})
 	clitest.WaitFor(c.ctx, t, "doctor to say where space is wanted", func() bool {
 		out, err := c.command(c.doctor()...)
 		return err != nil && strings.Contains(out, "are ready, and take in nothing new: disk_full: store: disk full: 9 bytes free in /data, 99 needed") && strings.Contains(out, "way out: free space on the disks of [node-1], as much as it says where it says: they go on by themselves, and need no restart\n")
 	})
-	taken := cluster.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
-	c.nodes["node-1"].SetReports([]cluster.Report{taken})
+	taken := topology.Report{State: "quarantined", Reason: "by_operator", Detail: "doubt", Partitions: report.Partitions}
+	c.nodes["node-1"].SetReports([]topology.Report{taken})
 	clitest.WaitFor(c.ctx, t, "doctor to name the way back", func() bool {
 		out, err := c.command(c.doctor()...)
 		return err != nil && strings.Contains(out, "by_operator: doubt") && strings.Contains(out, "millrace partition release PARTITION --node NODE --apply")
 	})
-	c.nodes["node-1"].SetReports([]cluster.Report{report})
+	c.nodes["node-1"].SetReports([]topology.Report{report})
 
 	c.must(second.Close()) // as if killed: its lease ends
 	clitest.WaitFor(c.ctx, t, "node-2 to be shown as gone", func() bool {
@@ -203,7 +204,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 			Seen    *time.Time
 			Reports []struct{ Reason string }
 		}
-		Assignment cluster.Assignment
+		Assignment topology.Assignment
 	}
 	c.must(json.Unmarshal([]byte(c.says(`"ok":false`, fails, c.show("-o", "json")...)), &got))
 	if len(got.Nodes) != 2 || got.Nodes[1].State != "gone" || got.Nodes[1].Seen == nil || len(got.Unserved) != 1 || len(got.Below) != 719 || got.Nodes[0].Reports[0].Reason != "corrupt" || got.Assignment.Epoch != 1 {
@@ -311,8 +312,8 @@ func TestDoctorWhileKafkaOrEtcdIsAway(t *testing.T) {
 	c := startClinic(t)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.ok()
-	stale := cluster.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: cluster.All()}
-	c.nodes["node-1"].SetReports([]cluster.Report{stale})
+	stale := topology.Report{State: "stale", Reason: "kafka_away", Detail: "no answer", Partitions: topology.All()}
+	c.nodes["node-1"].SetReports([]topology.Report{stale})
 	clitest.WaitFor(c.ctx, t, "the report to be shown", func() bool {
 		out, _ := c.command(c.show()...)
 		return strings.Contains(out, "kafka_away")
@@ -376,9 +377,9 @@ func TestATrimmedLogIsWarnedOf(t *testing.T) {
 	c.must(err)
 	c.says("warn  the log is whole         timeline has lost its beginning in 1 of 720 partitions, 2 records at most", fails, c.doctor()...)
 
-	told := cluster.Report{State: "ready", Reason: "log_trimmed", Detail: "timeline begins at 2", Warning: true}
+	told := topology.Report{State: "ready", Reason: "log_trimmed", Detail: "timeline begins at 2", Warning: true}
 	told.Partitions.Add(7)
-	c.nodes["node-1"].SetReports([]cluster.Report{told})
+	c.nodes["node-1"].SetReports([]topology.Report{told})
 	clitest.WaitFor(c.ctx, t, "the warning to be shown, and all to be well", func() bool {
 		out, err := c.command(c.show()...)
 		return err == nil && strings.Contains(out, "all is well") && strings.Contains(out, "node-1: 1 partitions are ready: log_trimmed: timeline begins at 2")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // TestFaultTwoOfOneName starts a second index node of a name, with another data
@@ -31,10 +32,10 @@ func TestFaultTwoOfOneName(t *testing.T) {
 		t.Fatal(err)
 	}
 	const name = "node-1"
-	has := func(m *cluster.Map, addr string) bool {
+	has := func(m *topology.Map, addr string) bool {
 		n, _ := m.Node(name)
 		hosted, ready := m.Hosted(name), m.Ready(name)
-		return m.Alive(name) && n.Addr == addr && hosted.Len() > 0 && hosted.Minus(ready) == cluster.Set{}
+		return m.Alive(name) && n.Addr == addr && hosted.Len() > 0 && hosted.Minus(ready) == topology.Set{}
 	}
 	registered := func(addr string) {
 		t.Helper()
@@ -45,7 +46,7 @@ func TestFaultTwoOfOneName(t *testing.T) {
 	registered(first)
 	stop := c.newAsker().run()
 
-	keeps := c.keeps(w, func(m *cluster.Map) bool { return has(m, first) })
+	keeps := c.keeps(w, func(m *topology.Map) bool { return has(m, first) })
 	admin := clitest.FreeAddr(t)
 	twin := start(t, c.failed, "twin", "indexnode", "--config", clitest.WriteConfig(t, "twin",
 		"id: %s\ndata: %s\nbrokers: [%q]\ntopic_prefix: %s\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1ms\n", name, t.TempDir(), c.kafka, c.prefix, c.etcd.Addr(), second, admin))
@@ -56,7 +57,7 @@ func TestFaultTwoOfOneName(t *testing.T) {
 	c.nodes[0].signal(syscall.SIGSTOP)
 	twin.restart()
 	registered(second) // once the lease of the first has ended
-	keeps = c.keeps(w, func(m *cluster.Map) bool { return has(m, second) })
+	keeps = c.keeps(w, func(m *topology.Map) bool { return has(m, second) })
 	c.nodes[0].signal(syscall.SIGCONT)
 	c.refused(c.admin[0], name, second)
 	keeps("the first process wakes")
@@ -72,10 +73,10 @@ func TestFaultTwoOfOneName(t *testing.T) {
 
 // keeps looks at every map, and fails the test, when it is told what happened,
 // if one was not as it should be.
-func (c *faultCluster) keeps(w *cluster.Watcher, good func(*cluster.Map) bool) (end func(what string)) {
+func (c *faultCluster) keeps(w *cluster.Watcher, good func(*topology.Map) bool) (end func(what string)) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.ctx)
-	var bad atomic.Pointer[cluster.Map]
+	var bad atomic.Pointer[topology.Map]
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -151,7 +151,7 @@ func (w *work) keeper(s *store.Store, to, name string) *Keeper {
 	k, err := NewKeeper(KeeperConfig{
 		Config: Config{To: to, MiBPerSecond: -1}, Node: millrace.NodeID(name), Store: s, Dir: filepath.Join(w.dir, name+"-scratch"),
 		Identity: func(context.Context) (backup.Identity, error) { return backup.Identity{Name: "bench", ID: "1"}, nil },
-		Mine:     cluster.All, Whole: func(p millrace.Partition) bool { return s.Applied(p).Content >= 0 }, Log: slog.New(slog.DiscardHandler),
+		Mine:     topology.All, Whole: func(p millrace.Partition) bool { return s.Applied(p).Content >= 0 }, Log: slog.New(slog.DiscardHandler),
 	})
 	must(w.b, err)
 	return k

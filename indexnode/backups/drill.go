@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // DefaultDrill is how often a cluster drills a restore.
@@ -27,7 +27,7 @@ const DefaultDrill = 24 * time.Hour
 // required.
 type DrillConfig struct {
 	Bucket     *backup.Bucket
-	Partitions cluster.Set     // one of these that have a backup
+	Partitions topology.Set    // one of these that have a backup
 	Node       millrace.NodeID // who drills
 	Scratch    string          // a directory; empty: the system's for temporary files
 	Progress   *backup.Progress
@@ -128,7 +128,7 @@ func (k *Keeper) drillWhenDue(ctx context.Context) (time.Duration, error) {
 			return min(left, k.cfg.Drill) + time.Second, nil
 		}
 	}
-	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: cluster.All(), Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
+	d, err := Drill(ctx, DrillConfig{Bucket: b, Partitions: topology.All(), Node: k.cfg.Node, Scratch: filepath.Join(k.cfg.Dir, "drill"), Log: k.cfg.Log})
 	if err != nil {
 		return 0, err
 	}

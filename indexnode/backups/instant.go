@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
@@ -48,7 +48,7 @@ func (r *restorer) begin() error {
 	if was, err := os.ReadFile(mark); err == nil && string(was) == r.cfg.To.String() {
 		return nil
 	}
-	all := cluster.All()
+	all := topology.All()
 	for p := range all.All() {
 		if at := r.store.Applied(p); at.Content >= 0 || at.Features >= 0 || r.store.Quarantined(p) != nil {
 			if err := r.store.DropPartition(p); err != nil {

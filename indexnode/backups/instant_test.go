@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/kafka/streams"
@@ -35,7 +35,7 @@ type history struct {
 	brokers kafka.Brokers
 	topics  kafka.Topics
 	log     kafka.LogID
-	set     cluster.Set
+	set     topology.Set
 	all     map[millrace.Partition][]streams.Record // in the log's order
 }
 
@@ -156,7 +156,7 @@ func (h *history) end(p millrace.Partition) millrace.Offset {
 // backUp backs up a store that has read the log up to a time.
 func (h *history) backUp(s *store.Store, name string) *backup.Bucket {
 	h.t.Helper()
-	k := h.keeper(s, name, func(c *KeeperConfig) { c.Mine = func() cluster.Set { return h.set } })
+	k := h.keeper(s, name, func(c *KeeperConfig) { c.Mine = func() topology.Set { return h.set } })
 	must(h.t, k.Backup(h.ctx))
 	b, err := k.bucket(h.ctx)
 	must(h.t, err)

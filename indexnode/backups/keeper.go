@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/backup/objects"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Config says where, how often and how much is backed up.
@@ -76,8 +76,8 @@ type KeeperConfig struct {
 	Node     millrace.NodeID
 	Identity func(context.Context) (backup.Identity, error) // of the cluster
 	Store    *store.Store
-	Dir      string             // of its own, on the store's file system
-	Mine     func() cluster.Set // which partitions this node is to back up now
+	Dir      string              // of its own, on the store's file system
+	Mine     func() topology.Set // which partitions this node is to back up now
 	Whole    func(millrace.Partition) bool
 	// Asked reports whether a question came since its last call. Backups take
 	// little of the processors then. Nil is no.
@@ -240,7 +240,7 @@ type result struct {
 	bytes, uploadedBytes  int64
 }
 
-func (r *round) run(ctx context.Context, set cluster.Set) (err error) {
+func (r *round) run(ctx context.Context, set topology.Set) (err error) {
 	if r.bucket, err = r.k.bucket(ctx); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -53,7 +53,7 @@ func (b *bench) keeper(s *store.Store, name string, change func(*KeeperConfig)) 
 	cfg := KeeperConfig{
 		Config: Config{To: "file://" + filepath.Join(b.dir, "bucket"), MiBPerSecond: -1}, Node: millrace.NodeID(name), Store: s, Dir: filepath.Join(b.dir, name+"-scratch"),
 		Identity: func(context.Context) (backup.Identity, error) { return backup.Identity{Name: "test", ID: "1"}, nil },
-		Mine:     cluster.All, Whole: func(p millrace.Partition) bool { return s.Applied(p).Content >= 0 }, Log: slog.New(slog.DiscardHandler),
+		Mine:     topology.All, Whole: func(p millrace.Partition) bool { return s.Applied(p).Content >= 0 }, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -177,7 +177,7 @@ func TestRestoresThatBrokeOffLeaveNothing(t *testing.T) {
 		must(t, os.MkdirAll(string(k.incoming()), 0o755))
 		must(t, os.WriteFile(k.incoming().path(p, "1.sst"), []byte("a part"), 0o644))
 	}
-	var hosted cluster.Set
+	var hosted topology.Set
 	hosted.Add(whole)
 	hosted.Add(missing[0])
 	hosted.Add(missing[1])
@@ -210,12 +210,12 @@ func TestOneNodeExpiresForAll(t *testing.T) {
 		_, err := b.store.Apply(&batch, nil)
 		must(t, err)
 	}
-	keeper := func(name string, mine cluster.Set) *Keeper {
+	keeper := func(name string, mine topology.Set) *Keeper {
 		return b.keeper(b.store, name, func(c *KeeperConfig) {
-			c.Keep, c.Mine = 1, func() cluster.Set { return mine }
+			c.Keep, c.Mine = 1, func() topology.Set { return mine }
 		})
 	}
-	others := cluster.All()
+	others := topology.All()
 	others.Remove(0)
 	some, zero := keeper("some", others), keeper("zero", one(0))
 	bucket, err := some.bucket(t.Context())
@@ -263,9 +263,9 @@ func TestBehindIsTold(t *testing.T) {
 	b := newBench(t)
 	b.post(10)
 	const behind = "millrace_backup_behind_seconds"
-	hosts := cluster.All()
+	hosts := topology.All()
 	k := b.keeper(b.store, "a", func(c *KeeperConfig) {
-		c.Mine = func() cluster.Set { return hosts }
+		c.Mine = func() topology.Set { return hosts }
 	})
 	must(t, os.Rename(filepath.Join(b.dir, "bucket"), filepath.Join(b.dir, "away")))
 	if err := k.Backup(t.Context()); err == nil {
@@ -281,7 +281,7 @@ func TestBehindIsTold(t *testing.T) {
 	if got := gather(t, k)[behind]; got <= 0 || got > time.Since(began).Seconds() {
 		t.Errorf("behind by %v s after a round that succeeded", got)
 	}
-	hosts = cluster.Set{}
+	hosts = topology.Set{}
 	must(t, k.Backup(t.Context()))
 	if got := gather(t, k)[behind]; got != 0 {
 		t.Errorf("behind by %v s with nothing to back up", got)

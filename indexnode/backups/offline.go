@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
@@ -34,7 +34,7 @@ type Target struct {
 type RestoreConfig struct {
 	Bucket     *backup.Bucket
 	To         Target
-	Partitions cluster.Set
+	Partitions topology.Set
 	// Data is the directory of a node that does not run. Its store must not be
 	// there yet.
 	Data    string
@@ -188,7 +188,7 @@ func (r *restorer) ways(ctx context.Context, find func(context.Context, millrace
 		return nil, err
 	}
 	var plan []way
-	var lacking cluster.Set
+	var lacking topology.Set
 	for i, w := range found {
 		if w == nil {
 			lacking.Add(asked[i])
@@ -224,7 +224,7 @@ func (r *restorer) newest(ctx context.Context, p millrace.Partition, do func(*ba
 }
 
 // lack refuses to go on without some partitions.
-func lack(lacking cluster.Set) error {
+func lack(lacking topology.Set) error {
 	n := lacking.Len()
 	if n == 0 {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Newest implements replica.Backups.
@@ -111,7 +111,7 @@ func (k *Keeper) incoming() incoming { return incoming(filepath.Join(k.cfg.Dir, 
 
 // Tidy removes what restores that broke off have left, but of those hosted
 // partitions that still lack something: the next try goes on there.
-func (k *Keeper) Tidy(hosted cluster.Set) error {
+func (k *Keeper) Tidy(hosted topology.Set) error {
 	return k.incoming().remove(func(p millrace.Partition, _ string) bool {
 		whole := k.cfg.Store.Applied(p).Content >= 0 && k.cfg.Store.Quarantined(p) == nil
 		return whole || !hosted.Has(p)

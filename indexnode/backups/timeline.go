@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -36,7 +36,7 @@ type row struct {
 // looked at.
 func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out io.Writer) (records int, err error) {
 	p := partition.Of(t.Entity)
-	cfg.Partitions = cluster.Set{}
+	cfg.Partitions = topology.Set{}
 	cfg.Partitions.Add(p)
 	err = withScratch(cfg, func(r *restorer) error {
 		if _, err := r.run(ctx); err != nil {

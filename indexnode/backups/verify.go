@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Unrestorable is the damage that only restoring finds: every byte is the one
@@ -30,7 +30,7 @@ const Unrestorable backup.DamageKind = "restore"
 // required.
 type VerifyConfig struct {
 	Bucket     *backup.Bucket
-	Partitions cluster.Set
+	Partitions topology.Set
 	Scratch    string               // a directory; empty: the system's for temporary files
 	Report     func(*backup.Damage) // hears of all damage, from one goroutine at a time
 	Progress   *backup.Progress     // nil: is not counted

@@ -18,12 +18,12 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // backedUp returns a bench with backups of some partitions, its bucket, and
 // what it backed up.
-func backedUp(t *testing.T, change func(*KeeperConfig)) (*bench, *Keeper, *backup.Bucket, cluster.Set) {
+func backedUp(t *testing.T, change func(*KeeperConfig)) (*bench, *Keeper, *backup.Bucket, topology.Set) {
 	t.Helper()
 	b := newBench(t)
 	b.post(200)
@@ -33,7 +33,7 @@ func backedUp(t *testing.T, change func(*KeeperConfig)) (*bench, *Keeper, *backu
 	must(t, err)
 	ids, err := bucket.AllIDs(t.Context())
 	must(t, err)
-	var set cluster.Set
+	var set topology.Set
 	for p := range ids {
 		set.Add(p)
 	}
@@ -110,7 +110,7 @@ func TestVerifyRestores(t *testing.T) {
 	}
 }
 
-func one(p millrace.Partition) (set cluster.Set) {
+func one(p millrace.Partition) (set topology.Set) {
 	set.Add(p)
 	return set
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
-
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // dropAgain is the pause after a deletion that failed, as it does where the
@@ -80,7 +79,7 @@ func (all *Replicas) finishDrop(r *Replica, w *renewal) {
 
 // Held returns the partitions of which the disk has something although this
 // node does not host them.
-func (all *Replicas) Held() (held cluster.Set) {
+func (all *Replicas) Held() (held topology.Set) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.State() == Absent && all.has(r.partition) {
 			held.Add(r.partition)

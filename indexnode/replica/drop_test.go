@@ -14,11 +14,11 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
-func setOf(parts ...millrace.Partition) (set cluster.Set) {
+func setOf(parts ...millrace.Partition) (set topology.Set) {
 	for _, p := range parts {
 		set.Add(p)
 	}
@@ -68,10 +68,10 @@ func TestDropOnOrder(t *testing.T) {
 	}
 
 	// A dropped one that comes back begins from nothing.
-	w.replicas.Drop(cluster.Set{})
+	w.replicas.Drop(topology.Set{})
 	w.want(partHere, partThere)
 	w.until("both are ready again", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })
-	if w.count(here) != 1 || w.count(there) != 1 || w.replicas.Held() != (cluster.Set{}) {
+	if w.count(here) != 1 || w.count(there) != 1 || w.replicas.Held() != (topology.Set{}) {
 		t.Errorf("%d and %d records, held %v", w.count(here), w.count(there), w.replicas.Held())
 	}
 }
@@ -136,7 +136,7 @@ func TestDropRacesWithAssign(t *testing.T) {
 		}
 	})
 	for i := range 60 {
-		var wanted, drop cluster.Set
+		var wanted, drop topology.Set
 		for _, p := range []millrace.Partition{partHere, partThere} {
 			if r.IntN(2) == 0 {
 				wanted.Add(p)
@@ -207,7 +207,7 @@ func TestDropGoesOnAfterAKill(t *testing.T) {
 	w.start(partHere)
 	before := w.replicas.Held()
 	w.replicas.Drop(setOf(parts...))
-	w.until("all are deleted", func() bool { return w.replicas.Held() == cluster.Set{} })
+	w.until("all are deleted", func() bool { return w.replicas.Held() == topology.Set{} })
 	w.until("what is hosted is ready", w.is(partHere, Ready, ""))
 	if w.count(here) != 1 {
 		t.Errorf("%d records of what is hosted", w.count(here))
@@ -227,7 +227,7 @@ func TestDropAgain(t *testing.T) {
 			w.replicas.Drop(setOf(partHere))
 			w.want()
 			w.until("it is deleted", w.empty(partHere))
-			w.replicas.Drop(cluster.Set{})
+			w.replicas.Drop(topology.Set{})
 			w.want(partHere)
 			w.until("it is ready again", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
 		}

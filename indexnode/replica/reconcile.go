@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -531,7 +531,7 @@ func (all *Replicas) rememberWhole(r *Replica) bool {
 
 // Answering returns the partitions that answer, are assigned here and are warm,
 // and those of them whose answers are old, with how old the oldest is.
-func (all *Replicas) Answering(now time.Time) (answering, old cluster.Set, oldest time.Duration) {
+func (all *Replicas) Answering(now time.Time) (answering, old topology.Set, oldest time.Duration) {
 	for p := range all.replicas {
 		r := &all.replicas[p]
 		if s := r.State(); s != Ready && (s != Stale || r.cold.Load()) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
@@ -119,8 +119,8 @@ type Replicas struct {
 
 	mu struct {
 		sync.Mutex
-		wanted cluster.Set
-		drop   cluster.Set
+		wanted topology.Set
+		drop   topology.Set
 		lost   map[millrace.Partition]error // see lost
 	}
 }
@@ -163,7 +163,7 @@ func (all *Replicas) Run(ctx context.Context) error {
 
 // Want says which partitions this node is to host. What is no longer hosted
 // stays on disk until Drop names it: a mistaken map must not delete anything.
-func (all *Replicas) Want(set cluster.Set) {
+func (all *Replicas) Want(set topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.mu.wanted = set
@@ -172,7 +172,7 @@ func (all *Replicas) Want(set cluster.Set) {
 
 // Drop says which partitions this node is to delete from its disk, unless it is
 // to host them.
-func (all *Replicas) Drop(set cluster.Set) {
+func (all *Replicas) Drop(set topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.mu.drop = set
@@ -180,7 +180,7 @@ func (all *Replicas) Drop(set cluster.Set) {
 }
 
 // orders returns what is to be hosted, and what to be deleted.
-func (all *Replicas) orders() (wanted, drop cluster.Set) {
+func (all *Replicas) orders() (wanted, drop topology.Set) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	return all.mu.wanted, all.mu.drop

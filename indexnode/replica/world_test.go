@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
@@ -335,7 +335,7 @@ func (w *world) count(e millrace.Entity) int {
 
 // want changes what is to be hosted.
 func (w *world) want(hosted ...millrace.Partition) {
-	var set cluster.Set
+	var set topology.Set
 	for _, p := range hosted {
 		set.Add(p)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 )
 
@@ -62,7 +62,7 @@ func BenchmarkHandOver(b *testing.B) {
 		ask(hot, draw())
 	}
 	began := time.Now()
-	warmed(b, beside(b, warm, servedBy(b, hot)), cluster.All())
+	warmed(b, beside(b, warm, servedBy(b, hot)), topology.All())
 	b.ReportMetric(time.Since(began).Seconds(), "s-warming")
 	b.ReportMetric(float64(warm.CacheStats().Warmed), "timelines")
 	var took [3][]time.Duration

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/indexnode/lookup"
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/replica"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -60,7 +60,7 @@ func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 		err = rpcerr.Status(err)
 	}()
 	defer panics.Contain(&err)
-	var wanted cluster.Set
+	var wanted topology.Set
 	for _, p := range req.Partitions {
 		if p < 0 || p >= partition.Count {
 			return nil, invalid("partitions", fmt.Sprintf("%d is no partition", p), fmt.Sprintf("name partitions from 0 to %d", partition.Count-1))
@@ -86,7 +86,7 @@ func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 }
 
 // hot returns what is hot of partitions, in so many bytes of names.
-func (n *Server) hot(ctx context.Context, wanted cluster.Set, room int64) (*nodev1.HotResponse, error) {
+func (n *Server) hot(ctx context.Context, wanted topology.Set, room int64) (*nodev1.HotResponse, error) {
 	resp := new(nodev1.HotResponse)
 	inside := func(entity []byte) bool { return wanted.Has(partition.OfBytes(entity)) }
 	for h := range n.cfg.Cache.Hot(inside) {
@@ -118,7 +118,7 @@ type hotKey struct {
 
 // readHot appends the keys of a run to dst, or says why it is not what was
 // asked for.
-func readHot(dst []hotKey, run *nodev1.HotTimelines, asked cluster.Set) ([]hotKey, error) {
+func readHot(dst []hotKey, run *nodev1.HotTimelines, asked topology.Set) ([]hotKey, error) {
 	t := millrace.ContentType(run.GetType())
 	if len(t) > millrace.MaxTypeBytes || t != cache.Objects && strings.Contains(string(t), string(cache.Objects)) {
 		return dst, fmt.Errorf("%.70q is no content type", t)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
 )
@@ -42,8 +42,8 @@ const (
 // be leaves the replica colder, and it is announced all the same.
 type Warmer struct {
 	node    *Server
-	maps    func() *cluster.Map
-	dial    func(cluster.Node) (hotPeer, error)
+	maps    func() *topology.Map
+	dial    func(topology.Node) (hotPeer, error)
 	within  time.Duration // warmFor, but in tests
 	woken   chan struct{} // holds one token when partitions wait
 	reading chan struct{} // holds a token for each goroutine that reads
@@ -69,7 +69,7 @@ type hotPeer interface {
 }
 
 // Warmer returns what warms replicas, by the peers that the map names.
-func (n *Server) Warmer(maps func() *cluster.Map) *Warmer {
+func (n *Server) Warmer(maps func() *topology.Map) *Warmer {
 	w := &Warmer{node: n, maps: maps, dial: n.dialPeer, within: warmFor, woken: make(chan struct{}, 1), reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 	w.mu.of = map[millrace.Partition]*warming{}
 	return w
@@ -85,7 +85,7 @@ func (p *grpcPeer) Hot(ctx context.Context, req *nodev1.HotRequest) (*nodev1.Hot
 	return p.rpc.Hot(ctx, req)
 }
 
-func (n *Server) dialPeer(to cluster.Node) (hotPeer, error) {
+func (n *Server) dialPeer(to topology.Node) (hotPeer, error) {
 	conn, err := grpc.NewClient(to.Addr, append(append(grpctune.Client(), n.cfg.Peers...),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nodewire.Codec()), grpc.MaxCallRecvMsgSize(2*maxHotBytes)))...)
 	if err != nil {
@@ -131,7 +131,7 @@ func (w *Warmer) Cool(p millrace.Partition) {
 
 // peers returns the other nodes that serve a partition, those that are not
 // behind first. Which one is the first differs by partition.
-func (w *Warmer) peers(p millrace.Partition) (peers []cluster.Node) {
+func (w *Warmer) peers(p millrace.Partition) (peers []topology.Node) {
 	m := w.maps()
 	behind := map[millrace.NodeID]int{}
 	for _, id := range m.Replicas(p) {
@@ -143,11 +143,11 @@ func (w *Warmer) peers(p millrace.Partition) (peers []cluster.Node) {
 			}
 		}
 	}
-	slices.SortFunc(peers, func(a, b cluster.Node) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(peers, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })
 	if n := len(peers); n > 1 {
 		peers = append(peers[int(p)%n:], peers[:int(p)%n]...)
 	}
-	slices.SortStableFunc(peers, func(a, b cluster.Node) int { return cmp.Compare(behind[a.ID], behind[b.ID]) })
+	slices.SortStableFunc(peers, func(a, b topology.Node) int { return cmp.Compare(behind[a.ID], behind[b.ID]) })
 	return peers
 }
 
@@ -197,7 +197,7 @@ type round struct {
 func (r *round) warm(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.within)
 	defer cancel()
-	var set cluster.Set
+	var set topology.Set
 	for p := range r.of {
 		set.Add(p)
 	}
@@ -206,7 +206,7 @@ func (r *round) warm(ctx context.Context) {
 
 // ask has the peers of partitions asked, each for all that it serves. Where
 // one tells nothing the next is.
-func (r *round) ask(ctx context.Context, set cluster.Set, try int) {
+func (r *round) ask(ctx context.Context, set topology.Set, try int) {
 	var asks sync.WaitGroup
 	for peer, some := range r.byPeer(set, try) {
 		set = set.Minus(some)
@@ -223,8 +223,8 @@ func (r *round) ask(ctx context.Context, set cluster.Set, try int) {
 }
 
 // byPeer returns which node is asked at a try for which partitions.
-func (r *round) byPeer(set cluster.Set, try int) map[cluster.Node]cluster.Set {
-	all := map[cluster.Node]cluster.Set{}
+func (r *round) byPeer(set topology.Set, try int) map[topology.Node]topology.Set {
+	all := map[topology.Node]topology.Set{}
 	for p := range set.All() {
 		if peers := r.peers(p); try < min(len(peers), warmPeers) {
 			of := all[peers[try]]
@@ -236,7 +236,7 @@ func (r *round) byPeer(set cluster.Set, try int) map[cluster.Node]cluster.Set {
 }
 
 // end says that partitions need not be waited for.
-func (r *round) end(set cluster.Set) {
+func (r *round) end(set topology.Set) {
 	r.mu.Lock()
 	for p := range set.All() {
 		r.of[p].over = true
@@ -254,7 +254,7 @@ func (r *round) waits(p millrace.Partition) bool {
 
 // askOne asks a node what of a set is hot, and reads it. What it tells is
 // not believed beyond that it costs reads of the partitions asked for.
-func (r *round) askOne(ctx context.Context, peer cluster.Node, set cluster.Set) error {
+func (r *round) askOne(ctx context.Context, peer topology.Node, set topology.Set) error {
 	conn, err := r.dial(peer)
 	if err != nil {
 		return err

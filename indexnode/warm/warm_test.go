@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/partition"
@@ -48,17 +48,17 @@ func servedBy(t testing.TB, n nodev1.NodeServiceServer) string {
 // of which there is one at each address.
 func beside(t testing.TB, n *node, addresses ...string) *Warmer {
 	t.Helper()
-	ids, nodes, ready := []millrace.NodeID{n.cfg.Node}, []cluster.Node{}, map[millrace.NodeID]cluster.Set{}
+	ids, nodes, ready := []millrace.NodeID{n.cfg.Node}, []topology.Node{}, map[millrace.NodeID]topology.Set{}
 	for i, addr := range addresses {
 		id := millrace.NodeID(fmt.Sprint("peer-", i))
-		ids, nodes, ready[id] = append(ids, id), append(nodes, cluster.Node{ID: id, Addr: addr}), cluster.All()
+		ids, nodes, ready[id] = append(ids, id), append(nodes, topology.Node{ID: id, Addr: addr}), topology.All()
 	}
-	a, err := cluster.Spread(ids, len(ids))
+	a, err := topology.Spread(ids, len(ids))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := cluster.NewMap(a, nodes, ready)
-	w := n.Warmer(func() *cluster.Map { return m })
+	m := topology.NewMap(a, nodes, ready)
+	w := n.Warmer(func() *topology.Map { return m })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -72,7 +72,7 @@ func beside(t testing.TB, n *node, addresses ...string) *Warmer {
 }
 
 // warmed waits until partitions are warm.
-func warmed(t testing.TB, w *Warmer, set cluster.Set) {
+func warmed(t testing.TB, w *Warmer, set topology.Set) {
 	t.Helper()
 	for set.Len() > 0 {
 		for p := range set.All() {
@@ -116,7 +116,7 @@ func TestAWarmNodeAnswersFromItsCache(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	warmed(t, beside(t, cold, servedBy(t, hot)), cluster.All())
+	warmed(t, beside(t, cold, servedBy(t, hot)), topology.All())
 	if s, of := cold.CacheStats(), hot.CacheStats(); s.Timelines != of.Timelines || s.EmptyKeys != of.EmptyKeys || s.FeatureRows != of.FeatureRows || s.Timelines != 200 {
 		t.Errorf("%d timelines, %d empty and %d rows of features are warm, of %d, %d and %d", s.Timelines, s.EmptyKeys, s.FeatureRows, of.Timelines, of.EmptyKeys, of.FeatureRows)
 	}
@@ -186,7 +186,7 @@ func TestAPeerCostsNothingButWarmth(t *testing.T) {
 			if name == "slow" {
 				w.within = 50 * time.Millisecond
 			}
-			var set cluster.Set
+			var set topology.Set
 			set.Add(here)
 			warmed(t, w, set)
 			lies := name != "nothing" && name != "the same repeatedly"
@@ -212,7 +212,7 @@ func TestTheNextPeerIsAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	warmed(t, beside(t, cold, gone.Addr().String(), servedBy(t, hot)), cluster.All())
+	warmed(t, beside(t, cold, gone.Addr().String(), servedBy(t, hot)), topology.All())
 	if s := cold.CacheStats(); s.Timelines != 100 {
 		t.Errorf("%d of 100 timelines are warm", s.Timelines)
 	}
@@ -248,7 +248,7 @@ func TestInventedKeysPushNothingOut(t *testing.T) {
 		return &nodev1.HotResponse{Timelines: []*nodev1.HotTimelines{{Type: "post", Entities: invented}}}, nil
 	}}
 	before := n.CacheStats()
-	warmed(t, beside(t, n, servedBy(t, peer)), cluster.All())
+	warmed(t, beside(t, n, servedBy(t, peer)), topology.All())
 	if _, err := n.Query(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestAReplicaIsNotHeldBackForLong(t *testing.T) {
 	close(released)
 	late := beside(t, n, addr)
 	late.within = time.Nanosecond
-	warmed(t, late, cluster.All())
+	warmed(t, late, topology.All())
 	if s := n.CacheStats(); s.Warmed > 0 {
 		t.Errorf("%d timelines were read when the time was over", s.Warmed)
 	}
@@ -308,7 +308,7 @@ func TestHot(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, run := range resp.Timelines {
-			if keys, err = readHot(keys, run, cluster.All()); err != nil {
+			if keys, err = readHot(keys, run, topology.All()); err != nil {
 				t.Fatal(err)
 			}
 		}

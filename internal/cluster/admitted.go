@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -100,31 +101,31 @@ func (m *Membership) SetModels(all []Admission) { m.say("models", encodeAdmitted
 
 // Admitted is the watched answers of the nodes to the models.
 type Admitted struct {
-	state *latest[map[millrace.NodeID][]Admission]
+	state *keyspace.Latest[map[millrace.NodeID][]Admission]
 }
 
 // Admitted watches what the nodes made of the models. It returns once that has
 // been read from etcd, and works until ctx or the client ends.
 func (c *Client) Admitted(ctx context.Context) (*Admitted, error) {
-	a := &Admitted{newLatest(map[millrace.NodeID][]Admission{})}
+	a := &Admitted{keyspace.NewLatest(map[millrace.NodeID][]Admission{})}
 	first, known := make(chan struct{}), sync.Once{}
-	c.wg.Go(func() {
-		c.follow(ctx, admittedPrefix, func(s *snapshot, err error) {
-			old, _ := a.state.get()
+	c.run(func() {
+		c.follow(ctx, admittedPrefix, func(s *keyspace.Snapshot, err error) {
+			old, _ := a.state.Get()
 			if err != nil {
-				a.state.set(old, err)
+				a.state.Set(old, err)
 				return
 			}
 			next := map[millrace.NodeID][]Admission{}
 			var faults []error
-			for id, v := range s.values {
-				all, err := decodeAdmitted(v.data)
+			for id, v := range s.Values {
+				all, err := decodeAdmitted(v.Data)
 				if err != nil {
 					faults = append(faults, fmt.Errorf("cluster: models of %s: %w", id, err))
 				}
 				next[millrace.NodeID(id)] = all
 			}
-			a.state.set(next, errors.Join(faults...))
+			a.state.Set(next, errors.Join(faults...))
 			known.Do(func() { close(first) })
 		})
 	})
@@ -136,10 +137,10 @@ func (c *Client) Admitted(ctx context.Context) (*Admitted, error) {
 
 // Current returns what each living node made of the models it has heard of.
 // The caller must not change it.
-func (a *Admitted) Current() map[millrace.NodeID][]Admission { v, _ := a.state.get(); return v }
+func (a *Admitted) Current() map[millrace.NodeID][]Admission { v, _ := a.state.Get(); return v }
 
 // Changed is as [Watcher.Changed].
-func (a *Admitted) Changed() <-chan struct{} { return a.state.changed() }
+func (a *Admitted) Changed() <-chan struct{} { return a.state.Changed() }
 
 // Fault is as [Watcher.Fault].
-func (a *Admitted) Fault() error { _, err := a.state.get(); return err }
+func (a *Admitted) Fault() error { _, err := a.state.Get(); return err }

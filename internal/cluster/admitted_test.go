@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // TestAdmittedModels: each node's answer is heard, bounded, and gone with it.
@@ -16,7 +17,7 @@ func TestAdmittedModels(t *testing.T) {
 	c := etcd.open("")
 	heard, err := c.Admitted(ctx)
 	check(t, err)
-	m, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "a:1"})
+	m, err := c.Join(ctx, topology.Node{ID: "n1", Addr: "a:1"})
 	check(t, err)
 	likes := cluster.Admission{Name: "likes", Version: "2", Sum: "ab", Cost: 12}
 	m.SetModels([]cluster.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}})

@@ -1,19 +1,25 @@
 package cluster
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
 
 // The table in DESIGN.md, line by line.
 func TestAgeOfADocument(t *testing.T) {
-	first := keyspace{1, "aaaaaaaa11111111"}
-	second := keyspace{2, "aaaaaaaa22222222"} // of its restoration
-	third := keyspace{3, "aaaaaaaa33333333"}
-	anew := keyspace{2, "bbbbbbbb22222222"}
-	other := keyspace{1, "bbbbbbbb11111111"}
-	back := func(of keyspace, at int64) *setback { return &setback{At: at, Generation: of.Generation} }
+	first := keyspace.Name{Generation: 1, ID: "aaaaaaaa11111111"}
+	second := keyspace.Name{Generation: 2, ID: "aaaaaaaa22222222"} // of its restoration
+	third := keyspace.Name{Generation: 3, ID: "aaaaaaaa33333333"}
+	anew := keyspace.Name{Generation: 2, ID: "bbbbbbbb22222222"}
+	other := keyspace.Name{Generation: 1, ID: "bbbbbbbb11111111"}
+	back := func(of keyspace.Name, at int64) *keyspace.Setback {
+		return &keyspace.Setback{At: at, Generation: of.Generation}
+	}
 	for _, c := range []struct {
 		what       string
-		has, knows keyspace
-		found      *setback
+		has, knows keyspace.Name
+		found      *keyspace.Setback
 		now, kept  int64 // revisions of the document
 		want       age
 	}{
@@ -30,10 +36,10 @@ func TestAgeOfADocument(t *testing.T) {
 		{"one of an etcd that has begun anew", anew, second, nil, 6, 7, since},
 		{"one of a later restoration", third, second, nil, 6, 7, unsure},
 		{"one of a lower generation of others", other, second, nil, 6, 7, unsure},
-		{"one of a keyspace without a name", keyspace{}, second, nil, 6, 7, unsure},
+		{"one of a keyspace without a name", keyspace.Name{}, second, nil, 6, 7, unsure},
 	} {
-		s := &snapshot{keyspace: c.has, setback: c.found}
-		if got := s.ageOf(value{version: c.now}, Document{Version: c.kept}, origin{Keyspace: c.knows}); got != c.want {
+		s := &keyspace.Snapshot{Keyspace: c.has, Setback: c.found}
+		if got := ageOf(s, keyspace.Value{Version: c.now}, Document{Version: c.kept}, keyspace.Origin{Keyspace: c.knows}); got != c.want {
 			t.Errorf("%s: %d, want %d", c.what, got, c.want)
 		}
 	}

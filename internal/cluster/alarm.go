@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // alarm is something that is watched, and may be at fault.
@@ -62,8 +65,8 @@ var unwrittenSeconds = prometheus.NewDesc("millrace_cluster_unwritten_seconds",
 func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	out <- faultSeconds
 	out <- unwrittenSeconds
-	out <- fromDiskSeconds
-	for _, m := range c.metrics.all() {
+	out <- datadir.FromDiskSeconds
+	for _, m := range c.metrics.All() {
 		m.Describe(out)
 	}
 }
@@ -71,28 +74,27 @@ func (c *Client) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector]: the alarm of each watcher, and what
 // is asked of etcd.
 func (c *Client) Collect(out chan<- prometheus.Metric) {
-	for _, m := range c.metrics.all() {
+	for _, m := range c.metrics.All() {
 		m.Collect(out)
 	}
 	longest := map[string]float64{} // what is watched twice is told once
 	for _, a := range c.alarms.now() {
 		seconds := 0.0
 		if at, why := a.fault(); why != nil {
-			seconds = secondsSince(at)
+			seconds = datadir.SecondsSince(at)
 		}
 		longest[a.what] = max(longest[a.what], seconds)
 	}
 	for what, seconds := range longest {
 		out <- prometheus.MustNewConstMetric(faultSeconds, prometheus.GaugeValue, seconds, what)
 	}
-	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, secondsSince(c.unwritten.sinceWhen()))
-	c.fromDisk.collect(out)
+	out <- prometheus.MustNewConstMetric(unwrittenSeconds, prometheus.GaugeValue, datadir.SecondsSince(c.unwritten.Since()))
+	c.fromDisk.Collect(out)
 }
 
-// secondsSince is how long ago something began, more than 0; 0 if it did not.
-func secondsSince(at time.Time) float64 {
-	if at.IsZero() {
-		return 0
+// tellFromDisk logs by how old a state something is served.
+func (c *Client) tellFromDisk(what string, from keyspace.Origin, fault error) {
+	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
+		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)
 	}
-	return max(time.Since(at).Seconds(), 1e-3)
 }

@@ -96,7 +96,7 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 		stop()
 		return nil, nil, away(err)
 	}
-	c.wg.Go(func() { h.keep(run, alive) })
+	c.run(func() { h.keep(run, alive) })
 	return h, nil, nil
 }
 

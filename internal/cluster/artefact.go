@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Version names one immutable artefact of a kind: the same three always mean
@@ -78,9 +79,9 @@ type Artefacts struct {
 	c      *Client
 	kind   string
 	docs   *Documents
-	state  *latest[map[string]*ledger] // last good ones, never changed once there
-	never  func(Version) bool          // removed to make room; nil: none
-	last   func(Version, []Event) bool // nil: none
+	state  *keyspace.Latest[map[string]*ledger] // last good ones, never changed once there
+	never  func(Version) bool                   // removed to make room; nil: none
+	last   func(Version, []Event) bool          // nil: none
 	used   used
 	unkept unkept
 	log    *slog.Logger
@@ -93,9 +94,9 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	if err != nil {
 		return nil, err
 	}
-	a := &Artefacts{c: c, kind: kind, docs: docs, state: newLatest(map[string]*ledger{}), log: docs.log}
+	a := &Artefacts{c: c, kind: kind, docs: docs, state: keyspace.NewLatest(map[string]*ledger{}), log: docs.log}
 	a.loadUsed()
-	c.alarms.add(ctx, kind, a.state.faultSince)
+	c.alarms.add(ctx, kind, a.state.FaultSince)
 	docs.each(ctx, a.follow)
 	return a, nil
 }
@@ -103,7 +104,7 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 // follow takes over the ledgers that have changed. One that is malformed stays
 // as it was.
 func (a *Artefacts) follow() {
-	old, _ := a.state.get()
+	old, _ := a.state.Get()
 	docs, fault := a.docs.Current(), a.docs.Fault()
 	next := make(map[string]*ledger, len(docs))
 	for name, doc := range docs {
@@ -117,7 +118,7 @@ func (a *Artefacts) follow() {
 		}
 	}
 	a.forget(old, next)
-	a.state.set(next, fault)
+	a.state.Set(next, fault)
 }
 
 // take reads a ledger that has changed, from what it was before if it can't.
@@ -136,8 +137,8 @@ func (a *Artefacts) take(doc Document, before *ledger) *ledger {
 
 // goesBy tells of a process that says what it uses by that, and else by what serves.
 func (a *Artefacts) goesBy() (string, Applied) {
-	ledgers, fault := a.state.get()
-	if pastLost(fault) {
+	ledgers, fault := a.state.Get()
+	if keyspace.PastLost(fault) {
 		return a.kind, Applied{}
 	}
 	used := a.used.now()
@@ -160,14 +161,14 @@ func (a *Artefacts) goesBy() (string, Applied) {
 }
 
 // Changed is as [Watcher.Changed].
-func (a *Artefacts) Changed() <-chan struct{} { return a.state.changed() }
+func (a *Artefacts) Changed() <-chan struct{} { return a.state.Changed() }
 
 // Fault is as [Watcher.Fault].
-func (a *Artefacts) Fault() error { _, err := a.state.get(); return err }
+func (a *Artefacts) Fault() error { _, err := a.state.Get(); return err }
 
 // Serving returns which version of each name serves.
 func (a *Artefacts) Serving() map[string]Version {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	out := make(map[string]Version, len(ledgers))
 	for name, l := range ledgers {
 		if e, ok := l.find(l.Serving); ok {
@@ -179,7 +180,7 @@ func (a *Artefacts) Serving() map[string]Version {
 
 // Served returns which version of a name serves.
 func (a *Artefacts) Served(name string) (Version, bool) {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	l := ledgers[name]
 	if l == nil {
 		return Version{}, false
@@ -191,7 +192,7 @@ func (a *Artefacts) Served(name string) (Version, bool) {
 // Before returns the versions of a name that served before the present one and
 // are still there, the last one first, each once.
 func (a *Artefacts) Before(name string) (all []Version) {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	l := ledgers[name]
 	if l == nil {
 		return nil
@@ -207,7 +208,7 @@ func (a *Artefacts) Before(name string) (all []Version) {
 
 // Has reports whether a version is there.
 func (a *Artefacts) Has(v Version) bool {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	l := ledgers[v.Name]
 	if l == nil {
 		return false
@@ -218,7 +219,7 @@ func (a *Artefacts) Has(v Version) bool {
 
 // All returns the versions of each name, in the order of their publication.
 func (a *Artefacts) All() map[string][]Version {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	out := make(map[string][]Version, len(ledgers))
 	for name, l := range ledgers {
 		for _, e := range l.Versions {
@@ -246,7 +247,7 @@ func (a *Artefacts) History(ctx context.Context, name string) ([]Event, error) {
 // Histories returns the last changes of each name, oldest first, also of those that
 // have no version any more.
 func (a *Artefacts) Histories() map[string][]Event {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	out := make(map[string][]Event, len(ledgers))
 	for name, l := range ledgers {
 		out[name] = l.History
@@ -342,7 +343,7 @@ func (a *Artefacts) Serve(ctx context.Context, v Version, expect *Version, who s
 
 // Revision returns the newest change of any name that is known here.
 func (a *Artefacts) Revision() (newest int64) {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	for _, l := range ledgers {
 		newest = max(newest, l.at)
 	}
@@ -465,7 +466,7 @@ func (a *Artefacts) droppable(l *ledger, v Version, uses func(v Version, serves 
 }
 
 func (a *Artefacts) unknown(name, version string) error {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	if version == "" || ledgers[name] == nil {
 		return refuse(ErrNoVersion, millrace.ReasonUnknown, "name", "name one of the list", "there is no %s %.100q", a.one(), name)
 	}
@@ -502,7 +503,7 @@ const maxChanges = 20
 // change replaces a name's ledger by what the function makes of it. It returns once
 // this watcher has the change too.
 func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) (edit, error)) error {
-	if err := validID(name); err != nil {
+	if err := keyspace.ValidID(name); err != nil {
 		return refuse(err, millrace.ReasonInvalid, "name", "choose another name", "%v", err)
 	}
 	for range maxChanges {
@@ -559,7 +560,7 @@ func (a *Artefacts) readRaw(ctx context.Context, name string) (*ledger, error) {
 // Unreadable returns why what etcd has under a name cannot be read as its versions,
 // so that the last good ones serve, if there were any; nil if it can be read.
 func (a *Artefacts) Unreadable(ctx context.Context, name string) (why, err error) {
-	if validID(name) != nil {
+	if keyspace.ValidID(name) != nil {
 		return nil, nil
 	}
 	l, err := a.readRaw(ctx, name)
@@ -661,7 +662,7 @@ func (a *Artefacts) await(ctx context.Context, name string, revision int64) {
 	defer cancel()
 	for {
 		changed := a.Changed()
-		if ledgers, _ := a.state.get(); ledgers[name] != nil && ledgers[name].at >= revision {
+		if ledgers, _ := a.state.Get(); ledgers[name] != nil && ledgers[name].at >= revision {
 			return
 		}
 		select {

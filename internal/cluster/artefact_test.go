@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // refused holds an error to be a typed refusal with a way out.
@@ -225,7 +226,7 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	}
 
 	// All that etcd had is lost: the directory brings it back.
-	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
 	assignment.AllowUnknown = true
 	check(t, restarted.Assign(ctx, assignment))
@@ -284,7 +285,7 @@ func TestBytesThatAreGone(t *testing.T) {
 		_, err := a.Body(ctx, v)
 		check(t, err)
 	}
-	assignment, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
 	assignment.AllowUnknown = true
 	check(t, cl.Assign(ctx, assignment))

@@ -9,12 +9,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // present is what etcd has of an assignment when another is to follow.
 type present struct {
-	assignment     *Assignment // nil: none that is of use
-	revision, last int64       // of the two keys that hold it
+	assignment     *topology.Assignment // nil: none that is of use
+	revision, last int64                // of the two keys that hold it
 	known          map[millrace.NodeID]bool
 }
 
@@ -40,12 +42,12 @@ func (c *Client) present(ctx context.Context) (*present, error) {
 	return c.presentOf(s), nil
 }
 
-func (c *Client) presentOf(s *snapshot) *present {
-	p := &present{revision: s.values["assignment"].version, last: s.values["last"].version, known: NewMap(Assignment{}, nil, nil).known(s)}
+func (c *Client) presentOf(s *keyspace.Snapshot) *present {
+	p := &present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: topology.NewMap(topology.Assignment{}, nil, nil).Known(s)}
 	epoch := int64(0)
 	for _, key := range []string{"last", "assignment"} {
-		a, err := decodeAssignment(s.values[key].data)
-		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+maxEpochStep {
+		a, err := topology.DecodeAssignment(s.Values[key].Data)
+		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+topology.MaxEpochStep {
 			continue
 		}
 		p.assignment, epoch = a, a.Epoch
@@ -60,7 +62,7 @@ func (c *Client) presentOf(s *snapshot) *present {
 
 // Assigned returns the present assignment; ok is false if there is none. A
 // change of it is assigned with the next epoch.
-func (c *Client) Assigned(ctx context.Context) (a Assignment, ok bool, err error) {
+func (c *Client) Assigned(ctx context.Context) (a topology.Assignment, ok bool, err error) {
 	p, err := c.present(ctx)
 	if err != nil || p.assignment == nil {
 		return a, false, err
@@ -70,9 +72,9 @@ func (c *Client) Assigned(ctx context.Context) (a Assignment, ok bool, err error
 
 // Assign replaces the assignment. a.Epoch must be above the present one, by at
 // most 1,000 (the first one's at most 1,000); otherwise, or when somebody was
-// faster, it gives [ErrEpoch]. [ErrShrink] and [ErrUnknownOwner] guard against
+// faster, it gives [ErrEpoch]. [topology.ErrShrink] and [topology.ErrUnknownOwner] guard against
 // mistakes.
-func (c *Client) Assign(ctx context.Context, a Assignment) error {
+func (c *Client) Assign(ctx context.Context, a topology.Assignment) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
@@ -110,8 +112,8 @@ func (p *present) String() string {
 	return assignmentText(p.assignment)
 }
 
-func assignmentText(a *Assignment) string {
-	return fmt.Sprintf("epoch %d: %d nodes, %d replicas", a.Epoch, len(a.Nodes()), a.replicas())
+func assignmentText(a *topology.Assignment) string {
+	return fmt.Sprintf("epoch %d: %d nodes, %d replicas", a.Epoch, len(a.Nodes()), a.Replication())
 }
 
 // still holds while nobody else assigns.
@@ -127,20 +129,20 @@ func (c *Client) assign(body []byte) []clientv3.Op {
 }
 
 // accepts judges the assignment that is to follow, and notes the past in it.
-func (p *present) accepts(a *Assignment) error {
+func (p *present) accepts(a *topology.Assignment) error {
 	epoch := int64(0)
 	if p.assignment != nil {
 		epoch = p.assignment.Epoch
 	}
-	if a.Epoch <= epoch || a.Epoch > epoch+maxEpochStep {
+	if a.Epoch <= epoch || a.Epoch > epoch+topology.MaxEpochStep {
 		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, epoch, epoch+1, a.Epoch)
 	}
 	a.Past = nil
 	if p.assignment != nil {
-		p.assignment.follow(a)
-		if err := p.assignment.shrinks(a); err != nil {
+		p.assignment.Follow(a)
+		if err := p.assignment.Shrinks(a); err != nil {
 			return err
 		}
 	}
-	return a.unknown(p.known)
+	return a.Unknown(p.known)
 }

@@ -14,20 +14,21 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 const assignmentKey = "/millrace/test/map/assignment"
 
 // spreadOver is an assignment over nodes that need not be registered.
-func spreadOver(t *testing.T, epoch int64, ids ...millrace.NodeID) cluster.Assignment {
+func spreadOver(t *testing.T, epoch int64, ids ...millrace.NodeID) topology.Assignment {
 	t.Helper()
-	a, err := cluster.Spread(ids, 2)
+	a, err := topology.Spread(ids, 2)
 	check(t, err)
 	a.Epoch, a.AllowUnknown = epoch, true
 	return a
 }
 
-func (s *server) putAssignment(a cluster.Assignment) {
+func (s *server) putAssignment(a topology.Assignment) {
 	s.t.Helper()
 	body, err := json.Marshal(a)
 	check(s.t, err)
@@ -44,11 +45,11 @@ func TestAssignRefusesMistakes(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	first, err := cluster.Spread([]millrace.NodeID{"n1", "nodel"}, 2)
+	first, err := topology.Spread([]millrace.NodeID{"n1", "nodel"}, 2)
 	check(t, err)
-	n1 := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	n1 := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, n1)
-	if err := c.Assign(ctx, first); !errors.Is(err, cluster.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
+	if err := c.Assign(ctx, first); !errors.Is(err, topology.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
 		t.Fatalf("a misspelt node: %v", err)
 	}
 	if _, ok, err := c.Assigned(ctx); ok || err != nil {
@@ -58,10 +59,10 @@ func TestAssignRefusesMistakes(t *testing.T) {
 	check(t, c.Assign(ctx, first))
 
 	// Of a node that was there once the name is known, and stays so.
-	n2 := join(t, c, cluster.Node{ID: "n2", Addr: "a:2"})
+	n2 := join(t, c, topology.Node{ID: "n2", Addr: "a:2"})
 	registered(t, n2)
 	check(t, n2.Leave(ctx))
-	second, err := cluster.Spread([]millrace.NodeID{"n1", "n2", "nodel"}, 2)
+	second, err := topology.Spread([]millrace.NodeID{"n1", "n2", "nodel"}, 2)
 	check(t, err)
 	second.Epoch = 2
 	check(t, c.Assign(ctx, second))
@@ -74,7 +75,7 @@ func TestAssignRefusesMistakes(t *testing.T) {
 		}
 	}
 	for _, epoch := range []int64{3, 4, 12} {
-		if err := c.Assign(ctx, spreadOver(t, epoch, "n1")); !errors.Is(err, cluster.ErrShrink) {
+		if err := c.Assign(ctx, spreadOver(t, epoch, "n1")); !errors.Is(err, topology.ErrShrink) {
 			t.Errorf("shrinking in epoch %d: %v", epoch, err)
 		}
 	}

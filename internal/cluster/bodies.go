@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // The bytes of an artefact's versions stand outside the watched prefix, in
@@ -40,7 +41,7 @@ func tooLarge(name string, bytes int) error {
 // upload writes the parts of a version.
 func (a *Artefacts) upload(ctx context.Context, v Version, body []byte) error {
 	for i := range partCount(len(body)) {
-		part := body[i*maxDocumentBytes : min((i+1)*maxDocumentBytes, len(body))]
+		part := body[i*keyspace.MaxDocumentBytes : min((i+1)*keyspace.MaxDocumentBytes, len(body))]
 		if _, err := a.c.etcd.Put(ctx, a.partKey(v.Name, v.Sum, i), string(part)); err != nil {
 			return fmt.Errorf("cluster: %s %s: %w", a.kind, v, err)
 		}
@@ -89,7 +90,7 @@ func (a *Artefacts) sweep(ctx context.Context, name string, l *ledger, revision 
 // Body returns the bytes of a version, from disk if they are there and else
 // from etcd. They have the checksum that the version says.
 func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	l := ledgers[v.Name]
 	if l == nil {
 		return nil, a.unknown(v.Name, v.Version)
@@ -194,7 +195,7 @@ func (a *Artefacts) keep(v Version, e edition, body []byte) {
 	}
 	file := a.file(e.Sum)
 	a.c.write(file, func() (err error) {
-		if ledgers, _ := a.state.get(); !names(ledgers[v.Name], e) && !a.used.has(e.Sum) {
+		if ledgers, _ := a.state.Get(); !names(ledgers[v.Name], e) && !a.used.has(e.Sum) {
 			a.unkept.note(e.Sum, nil)
 			return nil // it was dropped
 		}

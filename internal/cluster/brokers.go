@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -99,12 +100,12 @@ type announcement struct {
 // data directory, and the same name; empty: this process alone.
 func (c *Client) Announce(who Broker, instance string, by ...Applying) (leave func(context.Context) error) {
 	if instance == "" {
-		instance = newKeyspace(1).ID
+		instance = keyspace.New(1).ID
 	}
 	word := sha256.Sum256([]byte(instance + "\x00" + who.Name))
 	a := &announcement{c: c, key: fmt.Sprintf("%s%s%x", c.prefix, brokersPrefix, word[:8]), who: who, by: by, done: make(chan struct{})}
 	ctx, stop := context.WithCancel(c.ctx)
-	c.wg.Go(func() { a.run(ctx) })
+	c.run(func() { a.run(ctx) })
 	return func(ctx context.Context) error {
 		stop()
 		<-a.done
@@ -165,7 +166,7 @@ func (a *announcement) tell(ctx context.Context, by map[string]Applied) error {
 			return away(err)
 		}
 		a.lease = lease.ID
-		a.c.wg.Go(func() {
+		a.c.run(func() {
 			for range alive { // until the lease or ctx ends
 			}
 		})

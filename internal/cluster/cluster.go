@@ -8,15 +8,15 @@
 // Keys, all under /millrace/NAME/:
 //
 //	partitions      "720", written once; without it the keyspace counts as lost
-//	keyspace        a [keyspace], written with it: tells this past from another
-//	setback         JSON of a [setback]; absent unless etcd went back
-//	map/assignment  JSON of [Assignment]
+//	keyspace        a [keyspace.Name], written with it: tells this past from another
+//	setback         JSON of a [keyspace.Setback]; absent unless etcd went back
+//	map/assignment  JSON of [topology.Assignment]
 //	map/last        the same as Assign or Restore last wrote it, to judge it by
-//	map/nodes/ID    JSON of a [registration], leased
+//	map/nodes/ID    JSON of a [topology.Registration], leased
 //	map/known/ID    the same of the last one, for good
-//	map/ready/ID    a [Set] of 90 bytes, leased
-//	map/lag/ID      JSON of a [Lag], leased; absent while there is none
-//	map/state/ID    JSON of [Report]s, leased; absent while there are none
+//	map/ready/ID    a [topology.Set] of 90 bytes, leased
+//	map/lag/ID      JSON of a [topology.Lag], leased; absent while there is none
+//	map/state/ID    JSON of [topology.Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
 //	brokers/WORD    JSON of a [Broker], leased for minutes
@@ -37,12 +37,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"regexp"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -50,29 +50,25 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 // The refusals of this package.
 var (
-	ErrPartitions = errors.New("cluster: another partition count")  // fatal: the process and the cluster disagree on where entities live
-	ErrEpoch      = errors.New("cluster: the assignment has moved") // read it again and start over
-	ErrShrink     = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
-	// ErrUnknownOwner refuses owners that have never registered.
-	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered without allow_unknown")
+	ErrEpoch = errors.New("cluster: the assignment has moved") // read it again and start over
 	// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
 	ErrAway = errors.New("cluster: no etcd answered")
-	// ErrNothing is the fault of who looks at an etcd that holds nothing of a
-	// cluster, and remembers nothing of it: it is new, or all of it is lost.
-	ErrNothing = errors.New("cluster: etcd holds nothing of this cluster")
 )
 
 // Config says which cluster to join.
 type Config struct {
-	Endpoints []string // of etcd, host:port each
-	Access    Access   // how they are reached
-	Name      string   // of the cluster
+	Endpoints []string    // of etcd, host:port each
+	Access    dial.Access // how they are reached
+	Name      string      // of the cluster
 	// Dir keeps what was last good across restarts, so that a process can
 	// start while etcd is away. Empty: it is not kept.
 	Dir string
@@ -97,7 +93,7 @@ func (c Config) Validate() error {
 	if len(c.Endpoints) == 0 {
 		bad("etcd", "nothing says where etcd is", "name its addresses, host:port each")
 	}
-	if err := validID(c.Name); err != nil {
+	if err := keyspace.ValidID(c.Name); err != nil {
 		bad("cluster", err.Error(), "give it another name")
 	}
 	_, err := c.etcd()
@@ -114,56 +110,14 @@ func (c Config) etcd() (clientv3.Config, error) {
 	if c.Dial != nil {
 		e.DialOptions = append(e.DialOptions, grpc.WithContextDialer(c.Dial))
 	}
-	return e, c.Access.apply(&e, c.Log)
+	return e, c.Access.Apply(&e, c.Log)
 }
-
-var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
-
-// validID holds for everything that becomes part of a key.
-func validID(s string) error {
-	if !idPattern.MatchString(s) {
-		return fmt.Errorf("%q is not an id: 1 to 63 letters, digits, dots, underscores and dashes, a letter or digit first", s)
-	}
-	return nil
-}
-
-// Node is an index node as others reach it.
-type Node struct {
-	ID   millrace.NodeID `json:"id"`
-	Addr string          `json:"addr"` // host:port of its gRPC
-	Zone string          `json:"zone,omitempty"`
-	// Weight is the share of all replicas that it is to host, relative to the
-	// other nodes: [MinWeight] to [MaxWeight]. 0 is 1.
-	Weight float64 `json:"weight,omitempty"`
-	// Instance is a random word that the node's data directory keeps, see
-	// [CheckDir]: by it a process that is restarted is told from a second one
-	// of the same id. Empty: one of this process alone.
-	Instance string `json:"instance,omitempty"`
-	// Keeps are the partitions that a backup node reads and backs up, as
-	// [ParseSet] has them. Such a node answers nobody, and the assignment does
-	// not name it. Empty: a node that serves.
-	Keeps string `json:"keeps,omitempty"`
-	// Place is where that directory is, and Start how often a process has
-	// registered from it: by both a copy of it is told.
-	Place string `json:"place,omitempty"`
-	Start int64  `json:"start,omitempty"`
-	// Dir, if given, says all three when the node joins.
-	Dir Instance `json:"-"`
-}
-
-// The bounds of [Node.Weight].
-const (
-	MinWeight = 0.01
-	MaxWeight = 100
-)
-
-func validWeight(w float64) bool { return w == 0 || w >= MinWeight && w <= MaxWeight }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
 	etcd     *clientv3.Client
-	metrics  *etcdMetrics
+	metrics  *dial.Metrics
 	name     string
 	prefix   string
 	dir      string
@@ -174,15 +128,15 @@ type Client struct {
 	relist   time.Duration // see relistEvery
 	alarms   alarms
 
-	unwritten unwritten
+	unwritten *datadir.Writer
 	written   written
-	fromDisk  fromDisk
+	fromDisk  datadir.FromDisk
 
 	reading chan struct{} // holds one while a prefix is read, see read
 	held    held
 	silent  atomic.Bool // etcd did not answer when it was last asked
 
-	remembers atomic.Pointer[memory] // of the cluster, by the last watcher
+	remembers atomic.Pointer[keyspace.Memory] // of the cluster, by the last watcher
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -213,7 +167,7 @@ func (c *Client) firstCall() time.Duration {
 func (c *Client) noteSilence(err error) { c.silent.Store(errors.Is(c.unanswered(err), ErrAway)) }
 
 // Open connects to etcd and writes or checks the partition count; a cluster
-// of another count gives [ErrPartitions]. It waits for etcd as long as ctx
+// of another count gives [keyspace.ErrPartitions]. It waits for etcd as long as ctx
 // lets it, unless what was last good is on disk.
 func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
@@ -231,14 +185,15 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := newEtcdMetrics()
-	how.DialOptions = append(metrics.options(), how.DialOptions...)
+	metrics := dial.NewMetrics()
+	how.DialOptions = append(metrics.Options(), how.DialOptions...)
 	etcd, err := clientv3.New(how)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, readOnly: cfg.ReadOnly, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.unwritten = datadir.NewWriter(c.log, func(do func(context.Context)) { c.run(func() { do(c.ctx) }) })
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
 		return nil, err
@@ -256,6 +211,28 @@ func (c *Client) Close() error {
 	return c.etcd.Close()
 }
 
+// run runs what Close waits for.
+func (c *Client) run(do func()) { c.wg.Go(do) }
+
+// write writes a file of the data directory, and goes on trying where that fails.
+func (c *Client) write(file string, write func() error) { c.unwritten.Write(file, write) }
+
+// save writes a document to the data directory, if there is one.
+func (c *Client) save(file string, doc any) {
+	if c.dir != "" {
+		c.unwritten.Save(file, doc)
+	}
+}
+
+// hasLastGood reports whether a map is kept on disk.
+func (c *Client) hasLastGood() bool {
+	if c.dir == "" {
+		return false
+	}
+	_, err := os.Stat(datadir.MapFile(c.dir))
+	return err == nil
+}
+
 // partitionsKey holds the count that decides where entities live.
 func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
 
@@ -263,7 +240,7 @@ func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
 // is to be written, and compares it if there is.
 func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 	key, want := c.partitionsKey(), strconv.Itoa(partition.Count)
-	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), newKeyspace(1).String())}
+	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), keyspace.New(1).String())}
 	if readOnly {
 		first = nil
 	}
@@ -282,13 +259,13 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 		case err == nil && count == "":
 			return nil
 		case err == nil:
-			return checkCount(count)
+			return keyspace.CheckCount(count)
 		case c.hasLastGood():
 			c.silent.Store(true)
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
 		}
-		if refused := Refused(err); refused != nil {
+		if refused := dial.Refused(err); refused != nil {
 			if err = refused; c.wait > 0 {
 				return err
 			}
@@ -372,13 +349,6 @@ func (c *Client) first(ctx context.Context, what string, answered <-chan struct{
 	}
 }
 
-func checkCount(got string) error {
-	if got != strconv.Itoa(partition.Count) {
-		return fmt.Errorf("%w: this program has %d, the cluster %.20q", ErrPartitions, partition.Count, got)
-	}
-	return nil
-}
-
 // retryAfter is the pause after a failed call, and tellEvery how often who
 // waits says so.
 const (
@@ -395,3 +365,22 @@ func wait(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// away tells of a failed call of etcd.
+func away(err error) error {
+	if errors.Is(err, rpctypes.ErrNoSpace) {
+		return fmt.Errorf("%w: %w", dial.ErrFull, err)
+	}
+	return awayError{err}
+}
+
+// awayError is an [ErrAway] that says what became of the call.
+type awayError struct{ err error }
+
+func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Error() }
+
+func (e awayError) Unwrap() error { return e.err }
+
+func (e awayError) Is(target error) bool { return target == ErrAway }
+
+func (c *Client) keyspaceKey() string { return c.prefix + "keyspace" }

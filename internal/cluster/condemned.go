@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -34,7 +35,7 @@ const (
 // ledger, so that a binary that knows of none reads the ledger all the same.
 type Condemned struct {
 	docs  *Documents
-	state *latest[condemned]
+	state *keyspace.Latest[condemned]
 }
 
 // condemned is what is condemned.
@@ -50,8 +51,8 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Condemned{docs: docs, state: newLatest(condemned{})}
-	c.alarms.add(ctx, CondemnedKind, d.state.faultSince)
+	d := &Condemned{docs: docs, state: keyspace.NewLatest(condemned{})}
+	c.alarms.add(ctx, CondemnedKind, d.state.FaultSince)
 	docs.each(ctx, d.follow)
 	return d, nil
 }
@@ -60,7 +61,7 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 // before stays.
 func (d *Condemned) follow() {
 	old := d.Current()
-	docs, fault := d.docs.state.get()
+	docs, fault := d.docs.state.Get()
 	next := map[Version]Condemnation{}
 	for name, doc := range docs.by {
 		all, err := parseCondemned(doc.Body)
@@ -76,7 +77,7 @@ func (d *Condemned) follow() {
 			next[Version{name, x.Version, x.Sum}] = x
 		}
 	}
-	d.state.set(condemned{next, docs.revision}, fault)
+	d.state.Set(condemned{next, docs.revision}, fault)
 }
 
 func parseCondemned(body string) (all []Condemnation, err error) {
@@ -97,14 +98,14 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 
 // Current returns the versions that are condemned. The caller must not change
 // it.
-func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.get(); return v.versions }
+func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); return v.versions }
 
 func (d *Condemned) goesBy() (string, Applied) {
 	read := d.docs.read.Load() // before they are looked at, which so are not older
-	docs, _ := d.docs.state.get()
-	now, fault := d.state.get()
+	docs, _ := d.docs.state.Get()
+	now, fault := d.state.Get()
 	switch {
-	case pastLost(fault):
+	case keyspace.PastLost(fault):
 		return CondemnedKind, Applied{}
 	case now.revision == docs.revision:
 		return CondemnedKind, Applied{Revision: read}
@@ -116,7 +117,7 @@ func (d *Condemned) goesBy() (string, Applied) {
 func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
 
 // Changed is as [Watcher.Changed].
-func (d *Condemned) Changed() <-chan struct{} { return d.state.changed() }
+func (d *Condemned) Changed() <-chan struct{} { return d.state.Changed() }
 
 // errSaid ends a change of what is said already.
 var errSaid = errors.New("cluster: it is said already")

@@ -11,9 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Document is one of [Documents].
@@ -27,9 +29,9 @@ type Document struct {
 type Documents struct {
 	c      *Client
 	kind   string
-	state  *latest[documents]
+	state  *keyspace.Latest[documents]
 	read   atomic.Int64 // etcd's revision when they were last found to be as they are
-	origin origin
+	origin keyspace.Origin
 	log    *slog.Logger
 
 	generation atomic.Int64 // of origin, for everybody
@@ -50,44 +52,44 @@ var errSilent = errors.New("it has not answered since this process started")
 // they have been read, from etcd or, when etcd is away, from disk, and works
 // until ctx or the client ends.
 func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error) {
-	if err := validID(kind); err != nil {
+	if err := keyspace.ValidID(kind); err != nil {
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
-	d := &Documents{c: c, kind: kind, state: newLatest(documents{}), log: c.log.With("documents", kind)}
-	c.alarms.add(ctx, kind, d.state.faultSince)
+	d := &Documents{c: c, kind: kind, state: keyspace.NewLatest(documents{}), log: c.log.With("documents", kind)}
+	c.alarms.add(ctx, kind, d.state.FaultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {
-		d.state.set(documents{kept.documents, kept.origin.Revision}, nil)
+		d.state.Set(documents{kept.documents, kept.origin.Revision}, nil)
 		d.origin = kept.origin
 		d.generation.Store(d.origin.Keyspace.Generation)
-		c.fromDisk.begin(kind, c.docsFile(kind))
+		c.fromDisk.Begin(kind, c.docsFile(kind))
 	}
 	onDisk := err == nil
 	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
-		d.state.set(documents{kept.documents, kept.origin.Revision}, away(errSilent))
+		d.state.Set(documents{kept.documents, kept.origin.Revision}, away(errSilent))
 		known.Do(func() { close(first) })
 	}
-	c.wg.Go(func() {
-		c.follow(ctx, d.prefix(), func(s *snapshot, err error) {
+	c.run(func() {
+		c.follow(ctx, d.prefix(), func(s *keyspace.Snapshot, err error) {
 			whole := s
 			if err == nil {
 				if err = d.join(ctx, s); err == nil {
-					s.forked, err = d.forked(ctx, s)
+					s.Forked, err = d.forked(ctx, s)
 				}
 				if err != nil {
 					s = nil
 				}
 			}
 			from := d.origin
-			if d.apply(s, err) || d.origin.moved(from) {
+			if d.apply(s, err) || d.origin.Moved(from) {
 				c.saveDocs(kind, lastDocs{origin: d.origin, documents: d.Current()})
 			}
 			c.tellFromDisk(kind, from, d.Fault())
 			if whole != nil {
 				c.tellSetback(ctx, kind, whole, d.origin)
 				c.tellRemembered(ctx, kind, newestLacked(d.Current(), whole), d.origin, d.Fault())
-				whole.bytes = sizeOf(d.Current())
+				whole.Bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {
 				known.Do(func() { close(first) })
@@ -106,61 +108,61 @@ func (d *Documents) key(name string) string { return d.c.prefix + d.prefix() + n
 
 // Current returns the last good documents, by name. The caller must not
 // change them.
-func (d *Documents) Current() map[string]Document { v, _ := d.state.get(); return v.by }
+func (d *Documents) Current() map[string]Document { v, _ := d.state.Get(); return v.by }
 
 // Generation counts the restorations of etcd that these documents have been through,
 // from 1; 0 if that is not known. It rises before [Client.Lost] says that all is well.
 func (d *Documents) Generation() int64 { return d.generation.Load() }
 
 // Changed is as [Watcher.Changed].
-func (d *Documents) Changed() <-chan struct{} { return d.state.changed() }
+func (d *Documents) Changed() <-chan struct{} { return d.state.Changed() }
 
 // Fault is as [Watcher.Fault].
-func (d *Documents) Fault() error { _, err := d.state.get(); return err }
+func (d *Documents) Fault() error { _, err := d.state.Get(); return err }
 
 // apply takes a snapshot over unless etcd has lost or changed its past: what
 // it lacks then was not deleted by anybody.
-func (d *Documents) apply(s *snapshot, fault error) (changed bool) {
-	was, oldFault := d.state.get()
+func (d *Documents) apply(s *keyspace.Snapshot, fault error) (changed bool) {
+	was, oldFault := d.state.Get()
 	old, revision, good := was.by, was.revision, false
 	next, from := old, d.origin.Keyspace
 	if fault == nil {
-		fault = d.origin.judge(s)
+		fault = d.origin.Judge(s)
 	}
-	if (fault == nil || errors.Is(fault, errBack)) && from == s.keyspace && (s.forked || older(old, s)) { // also where others have found it: each says what it keeps
-		fault = d.origin.wentBack(s)
+	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || older(old, s)) { // also where others have found it: each says what it keeps
+		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
-		next = make(map[string]Document, len(s.values))
-		fault = s.fault
-		for name, v := range s.values {
-			if err := validID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
+		next = make(map[string]Document, len(s.Values))
+		fault = s.Fault
+		for name, v := range s.Values {
+			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
 				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w", d.kind, err))
 				continue
 			}
-			if v.version > s.revision { // kept from before a restoration
-				v.version = 0
+			if v.Version > s.Revision { // kept from before a restoration
+				v.Version = 0
 			}
-			next[name] = Document{Name: name, Body: string(v.data), Version: v.version}
+			next[name] = Document{Name: name, Body: string(v.Data), Version: v.Version}
 		}
 		good = fault == nil
-		if s.keyspace.Generation > from.Generation && from.Generation > 0 {
+		if s.Keyspace.Generation > from.Generation && from.Generation > 0 {
 			d.tellGivenUp(old, next)
 		}
 	}
 	if good {
-		revision = s.revision
+		revision = s.Revision
 		defer d.read.Store(revision)
 	}
 	d.generation.Store(d.origin.Keyspace.Generation)
 	changed = !maps.Equal(next, old)
-	if !changed && sameFault(fault, oldFault) {
+	if !changed && keyspace.SameFault(fault, oldFault) {
 		return false
 	}
-	if fault != nil && !sameFault(fault, oldFault) {
+	if fault != nil && !keyspace.SameFault(fault, oldFault) {
 		d.log.Error("serving the last good documents", "fault", fault)
 	}
-	d.state.set(documents{next, revision}, fault)
+	d.state.Set(documents{next, revision}, fault)
 	return changed
 }
 
@@ -184,21 +186,10 @@ func (d *Documents) tellGivenUp(old, next map[string]Document) {
 	}
 }
 
-// older reports whether a document is older than it has been, which no later
-// write can make it: etcd went back, and its revisions have caught up since.
-func older(old map[string]Document, s *snapshot) bool {
-	for name, v := range s.values {
-		if v.version < old[name].Version {
-			return true
-		}
-	}
-	return false
-}
-
 // Put writes a document of at most 32 MiB. Readers find it whole, or the one
 // before.
 func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
-	if err := validID(name); err != nil {
+	if err := keyspace.ValidID(name); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
 	}
 	if _, err := d.put(ctx, name, body); err != nil {
@@ -209,7 +200,7 @@ func (d *Documents) Put(ctx context.Context, name string, body []byte) error {
 
 // put writes a document if the conditions hold, and reports whether they did.
 func (d *Documents) put(ctx context.Context, name string, body []byte, conditions ...clientv3.Cmp) (bool, error) {
-	if len(body) > maxDocumentBytes {
+	if len(body) > keyspace.MaxDocumentBytes {
 		return d.putParts(ctx, name, body, conditions)
 	}
 	put, err := d.c.etcd.Txn(ctx).If(conditions...).Then(clientv3.OpPut(d.key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
@@ -278,7 +269,7 @@ func (d *Documents) tryChange(ctx context.Context, lead *Lead, name string, by f
 // prepare reads a document and returns what changes it, nil for no change, and
 // the condition that nobody else has changed it.
 func (d *Documents) prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, change *clientv3.Op, err error) {
-	if err := validID(name); err != nil {
+	if err := keyspace.ValidID(name); err != nil {
 		return same, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
 	}
 	got, err := d.c.etcd.Get(ctx, d.key(name))
@@ -314,7 +305,7 @@ type With struct {
 func (d *Documents) each(ctx context.Context, follow func()) {
 	changed := d.Changed()
 	follow()
-	d.c.wg.Go(func() {
+	d.c.run(func() {
 		for {
 			select {
 			case <-ctx.Done():
@@ -327,4 +318,72 @@ func (d *Documents) each(ctx context.Context, follow func()) {
 			follow()
 		}
 	})
+}
+
+// older reports whether a document is older than it has been, which no later
+// write can make it: etcd went back, and its revisions have caught up since.
+func older(old map[string]Document, s *keyspace.Snapshot) bool {
+	for name, v := range s.Values {
+		if v.Version < old[name].Version {
+			return true
+		}
+	}
+	return false
+}
+
+// forked reports whether etcd's past is another than what is remembered: the
+// newest document that is known here was never written there. Revisions do not tell
+// once they have caught up, nor do documents that are gone or were written since.
+// What etcd has compacted cannot be told.
+func (d *Documents) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
+	if d.origin.Back > 0 {
+		return false, nil // as is known
+	}
+	return d.forkedFrom(ctx, d.Current(), d.origin, s)
+}
+
+// forkedFrom is forked of documents that somebody kept.
+func (d *Documents) forkedFrom(ctx context.Context, docs map[string]Document, from keyspace.Origin, s *keyspace.Snapshot) (bool, error) {
+	var newest Document
+	for _, doc := range docs {
+		if doc.Version > newest.Version {
+			newest = doc
+		}
+	}
+	now, there := s.Values[newest.Name]
+	switch {
+	case newest.Version == 0 || s.Keyspace != from.Keyspace:
+		return false, nil
+	case there && now.Version == newest.Version:
+		return !holdsBody(now.Data, newest.Body), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := d.c.etcd.Get(ctx, d.key(newest.Name), clientv3.WithRev(newest.Version), clientv3.WithKeysOnly())
+	switch {
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		return true, nil
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return false, nil
+	case err != nil:
+		return false, away(err)
+	}
+	return len(got.Kvs) == 0 || got.Kvs[0].ModRevision != newest.Version, nil
+}
+
+func sizeOf(docs map[string]Document) (bytes int) {
+	for name, d := range docs {
+		bytes += len(name) + len(d.Body)
+	}
+	return bytes
+}
+
+// newestLacked is the newest of documents that a snapshot does not have just so.
+func newestLacked(docs map[string]Document, s *keyspace.Snapshot) (k keep) {
+	for name, d := range docs {
+		if d.Version > k.Revision && s.Values[name].Version != d.Version {
+			k = keep{Name: name, Revision: d.Version}
+		}
+	}
+	return k
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // server is an etcd that can be stopped, started again and emptied.
@@ -157,12 +159,12 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	check(t, err)
 	docs, err := c.Documents(ctx, "feeds")
 	check(t, err)
-	until := func(what string, ok func(m *cluster.Map, fault error) bool) {
+	until := func(what string, ok func(m *topology.Map, fault error) bool) {
 		t.Helper()
 		await(t, what, w.Changed, func() bool { return ok(w.Current(), w.Fault()) })
 	}
-	fault := func(text string) func(*cluster.Map, error) bool {
-		return func(m *cluster.Map, err error) bool { return err != nil && strings.Contains(err.Error(), text) }
+	fault := func(text string) func(*topology.Map, error) bool {
+		return func(m *topology.Map, err error) bool { return err != nil && strings.Contains(err.Error(), text) }
 	}
 	if w.Current().Epoch() != 0 {
 		t.Fatalf("an empty cluster has epoch %d", w.Current().Epoch())
@@ -176,11 +178,11 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	}
 
 	// A cluster comes to life.
-	n1, err := c.Join(ctx, cluster.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
+	n1, err := c.Join(ctx, topology.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
 	check(t, err)
-	n2, err := c.Join(ctx, cluster.Node{ID: "n2", Addr: "127.0.0.1:2"})
+	n2, err := c.Join(ctx, topology.Node{ID: "n2", Addr: "127.0.0.1:2"})
 	check(t, err)
-	a, err := cluster.Spread([]millrace.NodeID{"n1", "n2"}, 2)
+	a, err := topology.Spread([]millrace.NodeID{"n1", "n2"}, 2)
 	check(t, err)
 	registered(t, n1)
 	registered(t, n2)
@@ -188,23 +190,23 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if err := c.Assign(ctx, a); !errors.Is(err, cluster.ErrEpoch) {
 		t.Fatalf("assigning the same epoch twice gave %v", err)
 	}
-	n1.SetReady(cluster.All())
+	n1.SetReady(topology.All())
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
-	until("n1 is ready", func(m *cluster.Map, err error) bool {
-		return err == nil && m.Epoch() == 1 && m.Alive("n2") && m.Ready("n1") == cluster.All()
+	until("n1 is ready", func(m *topology.Map, err error) bool {
+		return err == nil && m.Epoch() == 1 && m.Alive("n2") && m.Ready("n1") == topology.All()
 	})
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body == "name: home" })
 
 	// Lag is told, and again that there is none.
-	lag := cluster.Lag{Seconds: 12.5, Records: 3}
+	lag := topology.Lag{Seconds: 12.5, Records: 3}
 	lag.Behind.Add(719)
 	n1.SetLag(lag)
-	until("n1 lags", func(m *cluster.Map, err error) bool {
-		return err == nil && m.Lag("n1") == lag && m.Lag("n2") == cluster.Lag{}
+	until("n1 lags", func(m *topology.Map, err error) bool {
+		return err == nil && m.Lag("n1") == lag && m.Lag("n2") == topology.Lag{}
 	})
-	n1.SetReady(cluster.All()) // says nothing of the lag
-	n1.SetLag(cluster.Lag{})
-	until("n1 lags no more", func(m *cluster.Map, err error) bool { return m.Lag("n1") == cluster.Lag{} })
+	n1.SetReady(topology.All()) // says nothing of the lag
+	n1.SetLag(topology.Lag{})
+	until("n1 lags no more", func(m *topology.Map, err error) bool { return m.Lag("n1") == topology.Lag{} })
 	n1.SetLag(lag) // to be told again after the loss, below
 
 	// Nonsense changes nothing, and is told.
@@ -224,7 +226,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		t.Fatal("nonsense changed the map")
 	}
 	etcd.raw(func(e *clientv3.Client) error { _, err := e.Put(ctx, key, good); return err })
-	until("all is well again", func(m *cluster.Map, err error) bool { return err == nil })
+	until("all is well again", func(m *topology.Map, err error) bool { return err == nil })
 
 	// Compaction: the watch must not miss what came after.
 	etcd.raw(func(e *clientv3.Client) error {
@@ -234,12 +236,12 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		}
 		return err
 	})
-	n2.SetReady(cluster.All())
-	until("n2 is ready", func(m *cluster.Map, err error) bool { return m.Ready("n2") == cluster.All() })
+	n2.SetReady(topology.All())
+	until("n2 is ready", func(m *topology.Map, err error) bool { return m.Ready("n2") == topology.All() })
 
 	// One leaves on purpose.
 	check(t, n2.Leave(ctx))
-	until("n2 has left", func(m *cluster.Map, err error) bool { _, ok := m.Node("n2"); return !ok })
+	until("n2 has left", func(m *topology.Map, err error) bool { _, ok := m.Node("n2"); return !ok })
 
 	// etcd away: everything stays, and a new process starts from disk.
 	if s := alarm(t, c); s["map"] != 0 || s["feeds"] != 0 || s["node n1"] != 0 || len(s) != 3 {
@@ -251,7 +253,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if s := alarm(t, c); s["map"] == 0 || s["feeds"] == 0 {
 		t.Fatalf("alarms while etcd is away: %v", s)
 	}
-	if m := w.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() {
+	if m := w.Current(); m.Epoch() != 1 || m.Ready("n1") != topology.All() {
 		t.Fatal("the map went with etcd")
 	}
 	c2 := etcd.open(dir)
@@ -260,7 +262,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	}
 	w2, err := c2.Watch(ctx)
 	check(t, err)
-	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != cluster.All() || len(m.Nodes()) != 1 {
+	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != topology.All() || len(m.Nodes()) != 1 {
 		t.Fatalf("from disk: epoch %d, nodes %v", m.Epoch(), m.Nodes())
 	}
 	if kept, err := c2.Secret(ctx, "pages"); err != nil || string(kept) != string(secret) {
@@ -280,7 +282,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	}
 	check(t, c2.Close())
 	etcd.start()
-	until("etcd is back", func(m *cluster.Map, err error) bool { return err == nil && m.Alive("n1") })
+	until("etcd is back", func(m *topology.Map, err error) bool { return err == nil && m.Alive("n1") })
 	await(t, "etcd is trusted to answer", docs.Changed, c.Patient)
 	if s := alarm(t, c); s["map"] != 0 {
 		t.Fatalf("alarms while etcd is back: %v", s)
@@ -306,8 +308,8 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if docs.Current()["home"].Body != "name: home" {
 		t.Fatal("the last good documents went")
 	}
-	until("n1 registers again", func(m *cluster.Map, err error) bool {
-		return m.Alive("n1") && m.Ready("n1") == cluster.All() && m.Lag("n1") == lag
+	until("n1 registers again", func(m *topology.Map, err error) bool {
+		return m.Alive("n1") && m.Ready("n1") == topology.All() && m.Lag("n1") == lag
 	})
 
 	// Nor must its revisions, once they have caught up, or a restart.
@@ -319,7 +321,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 		}
 		return nil
 	})
-	n1.SetReady(cluster.All()) // rings
+	n1.SetReady(topology.All()) // rings
 	c3 := etcd.open(dir)
 	docs3, err := c3.Documents(ctx, "feeds")
 	check(t, err)
@@ -338,7 +340,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if got.Epoch != 2 || len(got.Documents) != 1 || got.Secrets != 0 || got.Stays != nil { // the secret is there already
 		t.Fatalf("restored %+v", got)
 	}
-	until("the restored map is taken", func(m *cluster.Map, err error) bool { return err == nil && m.Epoch() == 2 && m.Alive("n1") })
+	until("the restored map is taken", func(m *topology.Map, err error) bool { return err == nil && m.Epoch() == 2 && m.Alive("n1") })
 	for _, d := range []*cluster.Documents{docs, docs3} {
 		await(t, "the restored documents are taken", d.Changed, func() bool { return d.Fault() == nil && d.Current()["home"].Body == "name: home" })
 	}
@@ -349,7 +351,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	await(t, "the document is deleted", docs3.Changed, func() bool { return len(docs3.Current()) == 0 })
 	a.Epoch = 3
 	check(t, c.Assign(ctx, a))
-	until("the new assignment is taken", func(m *cluster.Map, err error) bool { return err == nil && m.Epoch() == 3 })
+	until("the new assignment is taken", func(m *topology.Map, err error) bool { return err == nil && m.Epoch() == 3 })
 }
 
 func TestAnotherPartitionCountRefusesToStart(t *testing.T) {
@@ -360,7 +362,7 @@ func TestAnotherPartitionCountRefusesToStart(t *testing.T) {
 		return err
 	})
 	_, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.addr}, Name: "test"})
-	if !errors.Is(err, cluster.ErrPartitions) {
+	if !errors.Is(err, keyspace.ErrPartitions) {
 		t.Fatalf("got %v", err)
 	}
 }

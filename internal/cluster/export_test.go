@@ -5,6 +5,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
 )
 
 // EtcdConfig is how a client calls etcd.
@@ -56,7 +58,7 @@ func SetMaxHistory(t *testing.T, acts int) {
 
 // Unwritten returns how many files are to be written again, and for how long.
 func (c *Client) Unwritten() (files int, seconds float64) {
-	return len(c.unwritten.left()), secondsSince(c.unwritten.sinceWhen())
+	return len(c.unwritten.Left()), datadir.SecondsSince(c.unwritten.Since())
 }
 
 // Hearers says which changes brokers do not go by.

@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Generation is one of the secrets that a cluster has had under a name.
@@ -47,7 +49,7 @@ func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 
 // Generations is a watched secret that is replaced from time to time.
 type Generations struct {
-	state    *latest[[]Generation]
+	state    *keyspace.Latest[[]Generation]
 	revision atomic.Int64 // of etcd, that it has taken over
 }
 
@@ -63,39 +65,39 @@ func (c *Client) Generations(ctx context.Context, name string) (*Generations, er
 	if c.dir != "" {
 		files, _ := filepath.Glob(filepath.Join(c.dir, "secret-"+name+".*"))
 		for _, file := range files {
-			if body, err := readFile(file, secretBytes); err == nil && len(body) == secretBytes {
+			if body, err := datadir.Read(file, secretBytes); err == nil && len(body) == secretBytes {
 				known[strings.TrimPrefix(filepath.Base(file), "secret-")] = body
 			}
 		}
 	}
-	learn := func(s *snapshot, err error) {
+	learn := func(s *keyspace.Snapshot, err error) {
 		if err != nil {
 			return
 		}
-		for of, v := range s.values {
-			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.data) != secretBytes || bytes.Equal(known[of], v.data) {
+		for of, v := range s.Values {
+			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.Data) != secretBytes || bytes.Equal(known[of], v.Data) {
 				continue
 			}
-			known[of] = v.data
+			known[of] = v.Data
 			if c.dir == "" {
 				continue
 			}
 			file := filepath.Join(c.dir, "secret-"+of)
-			c.write(file, func() error { return os.WriteFile(file, v.data, 0o600) })
+			c.write(file, func() error { return os.WriteFile(file, v.Data, 0o600) })
 		}
 	}
 	call, cancel := context.WithTimeout(ctx, c.firstCall())
 	learn(c.list(call, secretsPrefix))
 	cancel()
-	g := &Generations{state: newLatest(generationsOf(name, known))}
-	c.wg.Go(func() {
-		c.follow(ctx, secretsPrefix, func(s *snapshot, err error) {
+	g := &Generations{state: keyspace.NewLatest(generationsOf(name, known))}
+	c.run(func() {
+		c.follow(ctx, secretsPrefix, func(s *keyspace.Snapshot, err error) {
 			before := len(known)
 			if learn(s, err); len(known) > before {
-				g.state.set(generationsOf(name, known), nil)
+				g.state.Set(generationsOf(name, known), nil)
 			}
 			if err == nil {
-				g.revision.Store(s.revision)
+				g.revision.Store(s.Revision)
 			}
 		})
 	})
@@ -107,11 +109,11 @@ func (g *Generations) goesBy() (string, Applied) {
 }
 
 // Changed is as [Watcher.Changed].
-func (g *Generations) Changed() <-chan struct{} { return g.state.changed() }
+func (g *Generations) Changed() <-chan struct{} { return g.state.Changed() }
 
 // Current returns the generations, the newest first.
 func (g *Generations) Current() []Generation {
-	all, _ := g.state.get()
+	all, _ := g.state.Get()
 	return all
 }
 
@@ -146,10 +148,10 @@ func (c *Client) SecretsOf(ctx context.Context, name string) ([]Generation, erro
 	if err != nil {
 		return nil, err
 	}
-	secrets := make(map[string][]byte, len(s.values))
-	for of, v := range s.values {
+	secrets := make(map[string][]byte, len(s.Values))
+	for of, v := range s.Values {
 		if of == name || strings.HasPrefix(of, name+".") {
-			secrets[of] = v.data
+			secrets[of] = v.Data
 		}
 	}
 	return generationsOf(name, secrets), nil

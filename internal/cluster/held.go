@@ -41,18 +41,3 @@ func (h *holding) set(bytes int) {
 	h.of.bytes += bytes - h.bytes
 	h.bytes = bytes
 }
-
-// size is what the values of a snapshot take.
-func (s *snapshot) size() (bytes int) {
-	for key, v := range s.values {
-		bytes += len(key) + len(v.data)
-	}
-	return bytes
-}
-
-func sizeOf(docs map[string]Document) (bytes int) {
-	for name, d := range docs {
-		bytes += len(name) + len(d.Body)
-	}
-	return bytes
-}

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // The history of a cluster is what people had done to it: a key of each act, by
@@ -31,10 +32,10 @@ func (c *Client) noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 		}
 		e.Time = time.Now().UTC()
 		body, err := json.Marshal(e)
-		if err != nil || len(body) > maxDocumentBytes {
+		if err != nil || len(body) > keyspace.MaxDocumentBytes {
 			return nil, fmt.Errorf("cluster: an act of %d bytes cannot be written down: %v", len(body), err)
 		}
-		key := fmt.Sprintf("%s%s%020d-%d-%s", c.prefix, historyPrefix, e.Time.UnixNano(), i, newKeyspace(1).ID)
+		key := fmt.Sprintf("%s%s%020d-%d-%s", c.prefix, historyPrefix, e.Time.UnixNano(), i, keyspace.New(1).ID)
 		ops = append(ops, clientv3.OpPut(key, string(body)))
 	}
 	return ops, nil
@@ -62,11 +63,11 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys := slices.Sorted(maps.Keys(s.values))
+	keys := slices.Sorted(maps.Keys(s.Values))
 	all := []audit.Entry{}
 	for _, key := range keys[max(0, len(keys)-maxHistory):] {
 		var e audit.Entry
-		if err := json.Unmarshal(s.values[key].data, &e); err != nil {
+		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil {
 			return nil, fmt.Errorf("cluster: history: %q is no act: %w", historyPrefix+key, err)
 		}
 		all = append(all, e)

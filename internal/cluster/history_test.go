@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // What somebody has done is in the history, in the order in which it was done,
@@ -22,7 +23,7 @@ func TestHistory(t *testing.T) {
 	c, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{etcd.addr}, Name: "test", Who: "me@here", Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer c.Close()
-	a, err := cluster.Spread([]millrace.NodeID{"n1", "n2", "n3"}, 2)
+	a, err := topology.Spread([]millrace.NodeID{"n1", "n2", "n3"}, 2)
 	check(t, err)
 	a.AllowUnknown = true
 	check(t, c.Assign(ctx, a))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // The tests here are of hostile inputs 106 to 114; docs/hostile-inputs.md
@@ -53,16 +54,16 @@ func TestANodeWhoseLeaseEndedServesOn(t *testing.T) {
 	far, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer far.Close()
-	m := join(t, far, cluster.Node{ID: "n1", Addr: "a:1"})
-	m.SetReady(cluster.All())
-	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == cluster.All() })
+	m := join(t, far, topology.Node{ID: "n1", Addr: "a:1"})
+	m.SetReady(topology.All())
+	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == topology.All() })
 	pipe.freeze()
 	await(t, "its lease ends", w.Changed, func() bool { return !w.Current().Alive("n1") })
-	if n, ok := w.Current().Node("n1"); !ok || n.Addr != "a:1" || w.Current().Ready("n1") != cluster.All() {
+	if n, ok := w.Current().Node("n1"); !ok || n.Addr != "a:1" || w.Current().Ready("n1") != topology.All() {
 		t.Errorf("n1 is %+v, %v", n, ok)
 	}
 	pipe.thaw()
-	await(t, "n1 is alive again", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == cluster.All() })
+	await(t, "n1 is alive again", w.Changed, func() bool { return w.Current().Alive("n1") && w.Current().Ready("n1") == topology.All() })
 }
 
 // A value as large as etcd takes is refused wherever it stands, and told;
@@ -72,7 +73,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open(t.TempDir())
 	w, docs, traced := watch(t, c), documents(t, c), c.Traced(ctx)
-	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
@@ -92,8 +93,8 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	if w.Current().Epoch() != 1 || len(w.Current().Nodes()) != 1 || docs.Current()["home"].Body != "name: home" || len(docs.Current()) != 1 || traced.Has("viewer") {
 		t.Errorf("epoch %d, nodes %v, documents %v", w.Current().Epoch(), w.Current().Nodes(), docs.Current())
 	}
-	m.SetReady(cluster.All())
-	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.All() })
+	m.SetReady(topology.All())
+	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, docs.Put(ctx, "jobs", []byte("name: jobs")))
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
 	check(t, c.Assign(ctx, spreadOver(t, 2, "n1")))
@@ -249,7 +250,7 @@ func TestARollbackIsToldToWhoLooks(t *testing.T) {
 	c := etcd.open(dir)
 	docs, w := documents(t, c), watch(t, c)
 	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
-	join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	await(t, "the node is there", w.Changed, func() bool { return w.Current().Alive("n1") })
 	etcd.stop()
 	backup := t.TempDir()

@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // ErrNotLeader refuses what a leader writes whose time is over: another may
@@ -35,12 +37,12 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
-	waits := newLatest(false) // its fault: why nobody can lead, as far as this process knows
-	defer c.alarms.add(ctx, "leader", waits.faultSince)()
+	waits := keyspace.NewLatest(false) // its fault: why nobody can lead, as far as this process knows
+	defer c.alarms.add(ctx, "leader", waits.FaultSince)()
 	var told string
 	for {
 		l, other, err := c.tryLead(ctx, who)
-		waits.set(l != nil, err)
+		waits.Set(l != nil, err)
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("cluster: lead: %w", ctx.Err())

@@ -298,3 +298,10 @@ func checkVersion(version string) error {
 func isSum(s string) bool {
 	return len(s) == 64 && !bytes.ContainsFunc([]byte(s), func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
 }
+
+// ledgers reads two bodies as ledgers; nil: it is none.
+func ledgers(kept, has string) (k, h *ledger) {
+	k, _ = parseLedger(kept)
+	h, _ = parseLedger(has)
+	return k, h
+}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Whatever stands in etcd as a reason or a name of who did something is read as a
@@ -33,4 +35,16 @@ func TestTextsStandInLines(t *testing.T) {
 	if err != nil || admitted[0].Refused != shown || admitted[0].Unkept != shown {
 		t.Errorf("%+v, %v", admitted, err)
 	}
+}
+
+func FuzzParseParts(f *testing.F) {
+	f.Add(partsOf(make([]byte, 3<<20)).line())
+	f.Add("millrace parts 1 99999999999 1 x")
+	f.Add("name: home")
+	f.Fuzz(func(t *testing.T, doc string) {
+		p, ok := parseParts(doc)
+		if ok && (p.count < 1 || p.bytes > p.count*keyspace.MaxDocumentBytes || p.count > maxPartedBytes/keyspace.MaxDocumentBytes) {
+			t.Fatalf("%q: %+v", doc, p)
+		}
+	})
 }

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 const (
@@ -35,11 +37,11 @@ var errNameLost = errors.New("cluster: the registration was removed; registering
 // should have; run writes what differs from what etcd has.
 type Membership struct {
 	c         *Client
-	node      Node
+	node      topology.Node
 	stop      context.CancelFunc
 	done      chan struct{}             // closed when run has returned
 	unwatched func()                    // takes its alarm back
-	state     *latest[bool]             // whether the node is registered; the fault is why it is not
+	state     *keyspace.Latest[bool]    // whether the node is registered; the fault is why it is not
 	news      chan struct{}             // holds one token when mu.said changed
 	lease     clientv3.LeaseID          // of the present registration, or the last one. Of run, and of Leave after it
 	own       map[clientv3.LeaseID]bool // every lease that was granted. Of run alone
@@ -63,33 +65,25 @@ type told struct {
 // stateKinds are the keys that a node says something of itself with.
 var stateKinds = []string{"ready", "lag", "state", "models", statsKind}
 
-// CheckID refuses what cannot be the id of a node.
-func CheckID(id millrace.NodeID) error {
-	if err := validID(string(id)); err != nil {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "id", Detail: err.Error(), WayOut: "give the node another id"}
-	}
-	return nil
-}
-
 // Join registers a node under a lease of a few seconds and keeps it
 // registered, until ctx or the client ends or the node leaves. It returns at
 // once; an error is a node that cannot be registered at all.
 //
 // A name belongs to one process. While another one is registered by it, this
 // one waits, and [Membership.Fault] names the other's address; but a process
-// with the same [Node.Instance] and [Node.Place] is the one that ran before this
+// with the same [topology.Node.Instance] and [topology.Node.Place] is the one that ran before this
 // one, and is replaced at once. With the same instance elsewhere it ran in the
 // directory before that was moved, or runs in one that this one is a copy of: it
 // is replaced when it has been silent for longer than a living one is.
-func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
-	if err := CheckID(n.ID); err != nil {
+func (c *Client) Join(ctx context.Context, n topology.Node) (*Membership, error) {
+	if err := topology.CheckID(n.ID); err != nil {
 		return nil, err
 	}
 	if n.Addr == "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "addr", Detail: fmt.Sprintf("node %s has no address", n.ID), WayOut: "say under which host:port brokers reach it"}
 	}
-	if !validWeight(n.Weight) {
-		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weight", Detail: fmt.Sprintf("%v is no weight", n.Weight), WayOut: fmt.Sprintf("give %v to %v, or leave it out for 1", MinWeight, MaxWeight)}
+	if !topology.ValidWeight(n.Weight) {
+		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weight", Detail: fmt.Sprintf("%v is no weight", n.Weight), WayOut: fmt.Sprintf("give %v to %v, or leave it out for 1", topology.MinWeight, topology.MaxWeight)}
 	}
 	if n.Dir.Word != "" {
 		n.Instance, n.Place, n.Start = n.Dir.Word, n.Dir.Place, n.Dir.Start+1
@@ -100,41 +94,43 @@ func (c *Client) Join(ctx context.Context, n Node) (*Membership, error) {
 	run, stop := context.WithCancel(c.ctx)
 	context.AfterFunc(ctx, stop)
 	m := &Membership{
-		c: c, node: n, stop: stop, done: make(chan struct{}), state: newLatest(false), news: make(chan struct{}, 1),
+		c: c, node: n, stop: stop, done: make(chan struct{}), state: keyspace.NewLatest(false), news: make(chan struct{}, 1),
 		own: map[clientv3.LeaseID]bool{}, told: map[string]told{},
 	}
-	var none Set
-	m.mu.said = map[string]string{"ready": string(none.encode())}
-	m.state.set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
-	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.faultSince)
-	c.wg.Go(func() { m.run(run) })
+	var none topology.Set
+	m.mu.said = map[string]string{"ready": string(none.Encode())}
+	m.state.Set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
+	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.FaultSince)
+	c.run(func() { m.run(run) })
 	return m, nil
 }
 
 // Fault says why the node is not registered now: etcd is away, or another
 // process holds its name. nil while it is registered.
-func (m *Membership) Fault() error { _, err := m.state.get(); return err }
+func (m *Membership) Fault() error { _, err := m.state.Get(); return err }
 
 // Changed returns a channel that is closed when [Membership.Fault] changes.
 // Take it before looking.
-func (m *Membership) Changed() <-chan struct{} { return m.state.changed() }
+func (m *Membership) Changed() <-chan struct{} { return m.state.Changed() }
 
 // SetReady notes which partitions the node is caught up on, to be told as soon
 // as etcd listens. Of several that were not told yet the last one counts.
-func (m *Membership) SetReady(ready Set) { m.say("ready", string(ready.encode())) }
+func (m *Membership) SetReady(ready topology.Set) { m.say("ready", string(ready.Encode())) }
 
 // SetLag notes how far the node is behind the log, otherwise as SetReady.
-func (m *Membership) SetLag(lag Lag) {
-	if lag == (Lag{}) {
+func (m *Membership) SetLag(lag topology.Lag) {
+	if lag == (topology.Lag{}) {
 		m.say("lag", "")
 		return
 	}
-	m.say("lag", string(lag.encode()))
+	m.say("lag", string(lag.Encode()))
 }
 
 // SetReports notes why partitions of the node are not ready, otherwise as
 // SetReady. What is too long to be told is shortened.
-func (m *Membership) SetReports(reports []Report) { m.say("state", string(encodeReports(reports))) }
+func (m *Membership) SetReports(reports []topology.Report) {
+	m.say("state", string(topology.EncodeReports(reports)))
+}
 
 func (m *Membership) say(kind, value string) {
 	m.mu.Lock()
@@ -170,9 +166,9 @@ func (m *Membership) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !sameFault(err, m.Fault()) {
+		if !keyspace.SameFault(err, m.Fault()) {
 			m.c.log.Warn("the node is not registered; trying again", "node", m.node.ID, "err", err)
-			m.state.set(false, err)
+			m.state.Set(false, err)
 		}
 		_ = wait(ctx, retryAfter)
 	}
@@ -191,10 +187,10 @@ func (m *Membership) hold(ctx context.Context) error {
 		return err
 	}
 	m.once = true
-	if err := m.node.Dir.registered(m.node.Start); err != nil {
+	if err := m.node.Dir.Registered(m.node.Start); err != nil {
 		m.c.log.Warn("the registration is not noted in the data directory, which a copy of it could be mistaken for", "node", m.node.ID, "err", err)
 	}
-	m.state.set(true, nil)
+	m.state.Set(true, nil)
 	m.c.log.Info("node registered", "node", m.node.ID, "addr", m.node.Addr)
 	for {
 		var again <-chan time.Time
@@ -240,7 +236,7 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	body, err := json.Marshal(registration{m.node, m.c.memory()})
+	body, err := json.Marshal(topology.Registration{Node: m.node, Memory: m.c.memory()})
 	if err != nil {
 		return err
 	}
@@ -278,7 +274,7 @@ func (m *Membership) mayReplace(ctx context.Context, kv *mvccpb.KeyValue) error 
 	if m.own[clientv3.LeaseID(kv.Lease)] || kv.Lease == 0 { // without a lease it would never end
 		return nil
 	}
-	other, err := decodeRegistration(m.node.ID, kv.Value)
+	other, err := topology.DecodeRegistration(m.node.ID, kv.Value)
 	same := err == nil && other.Instance == m.node.Instance && !m.once
 	switch {
 	case err != nil || same && other.Place == m.node.Place:
@@ -336,13 +332,13 @@ func (m *Membership) outdated(ctx context.Context) error {
 	if len(got.Kvs) == 0 {
 		return nil
 	}
-	last, err := decodeRegistration(m.node.ID, got.Kvs[0].Value)
+	last, err := topology.DecodeRegistration(m.node.ID, got.Kvs[0].Value)
 	if err != nil || last.Instance != m.node.Instance || last.Place == m.node.Place || last.Start < m.node.Start {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "data",
 		Detail: fmt.Sprintf("%s has registered since from a copy of this data directory, at %s", m.node.ID, last.Addr),
-		WayOut: "use that one; if it is gone for good, remove " + identityFile + " from this one"}
+		WayOut: "use that one; if it is gone for good, remove " + datadir.IdentityFile + " from this one"}
 }
 
 // write is the operation that makes etcd say a value.
@@ -448,20 +444,3 @@ func (m *Membership) Leave(ctx context.Context) error {
 	_, _ = m.c.etcd.Revoke(ctx, m.lease) // it holds no key any more
 	return nil
 }
-
-// away tells of a failed call of etcd.
-func away(err error) error {
-	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return awayError{err}
-}
-
-// awayError is an [ErrAway] that says what became of the call.
-type awayError struct{ err error }
-
-func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Error() }
-
-func (e awayError) Unwrap() error { return e.err }
-
-func (e awayError) Is(target error) bool { return target == ErrAway }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // registered waits until a node is registered.
@@ -28,7 +30,7 @@ func notRegistered(t *testing.T, m *cluster.Membership, text string) {
 	await(t, "the registration fails: "+text, m.Changed, func() bool { return m.Fault() != nil && strings.Contains(m.Fault().Error(), text) })
 }
 
-func join(t *testing.T, c *cluster.Client, n cluster.Node) *cluster.Membership {
+func join(t *testing.T, c *cluster.Client, n topology.Node) *cluster.Membership {
 	t.Helper()
 	m, err := c.Join(t.Context(), n)
 	check(t, err)
@@ -58,7 +60,7 @@ const nodeKey = "/millrace/test/map/nodes/n1"
 func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 	t.Parallel()
 	etcd, dir := startEtcd(t), t.TempDir()
-	a, err := cluster.Spread([]millrace.NodeID{"n1"}, 1)
+	a, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
 	a.AllowUnknown = true
 	c := etcd.open(dir)
@@ -70,13 +72,13 @@ func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 
 	c = etcd.open(dir)
 	w = watch(t, c)
-	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	notRegistered(t, m, "etcd is away")
-	lag := cluster.Lag{Seconds: 3, Behind: cluster.All()}
-	m.SetReady(cluster.Set{})
-	m.SetReady(cluster.All())
+	lag := topology.Lag{Seconds: 3, Behind: topology.All()}
+	m.SetReady(topology.Set{})
+	m.SetReady(topology.All())
 	m.SetLag(lag)
-	m.SetReports([]cluster.Report{{State: "stale", Reason: "kafka_away"}})
+	m.SetReports([]topology.Report{{State: "stale", Reason: "kafka_away"}})
 	if m.Fault() == nil {
 		t.Fatal("registered without etcd")
 	}
@@ -84,7 +86,7 @@ func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 	registered(t, m)
 	await(t, "all is told", w.Changed, func() bool {
 		m := w.Current()
-		return m.Alive("n1") && m.Ready("n1") == cluster.All() && m.Lag("n1") == lag && len(m.Reports("n1")) == 1
+		return m.Alive("n1") && m.Ready("n1") == topology.All() && m.Lag("n1") == lag && len(m.Reports("n1")) == 1
 	})
 }
 
@@ -95,14 +97,14 @@ func TestASecondProcessOfANodeIsRefused(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	w := watch(t, etcd.open(""))
 	first, second := etcd.open(""), etcd.open("")
-	one := join(t, first, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	one := join(t, first, topology.Node{ID: "n1", Addr: "a:1", Instance: "one"})
 	registered(t, one)
-	one.SetReady(cluster.All())
-	two := join(t, second, cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
+	one.SetReady(topology.All())
+	two := join(t, second, topology.Node{ID: "n1", Addr: "a:2", Instance: "two"})
 	notRegistered(t, two, "at a:1")
-	two.SetReady(cluster.Set{})
-	two.SetLag(cluster.Lag{Seconds: 1})
-	await(t, "the first is ready", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.All() })
+	two.SetReady(topology.Set{})
+	two.SetLag(topology.Lag{Seconds: 1})
+	await(t, "the first is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, two.Leave(ctx)) // touches nothing
 	etcd.raw(func(e *clientv3.Client) error {
 		for _, key := range []string{nodeKey, "/millrace/test/map/ready/n1"} {
@@ -119,7 +121,7 @@ func TestASecondProcessOfANodeIsRefused(t *testing.T) {
 		t.Fatalf("n1 is at %q", got)
 	}
 
-	three := join(t, second, cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
+	three := join(t, second, topology.Node{ID: "n1", Addr: "a:3", Instance: "three"})
 	notRegistered(t, three, "at a:1")
 	check(t, one.Leave(ctx))
 	registered(t, three)
@@ -134,12 +136,12 @@ func TestARestartTakesTheNameOver(t *testing.T) {
 	etcd := startEtcd(t)
 	w := watch(t, etcd.open(""))
 	dead := etcd.open("")
-	one := join(t, dead, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	one := join(t, dead, topology.Node{ID: "n1", Addr: "a:1", Instance: "one"})
 	registered(t, one)
 	check(t, dead.Close()) // as if killed: the registration stays
 
 	again := etcd.open("")
-	two := join(t, again, cluster.Node{ID: "n1", Addr: "a:2", Instance: "one"})
+	two := join(t, again, topology.Node{ID: "n1", Addr: "a:2", Instance: "one"})
 	var faults []string
 	await(t, "the restarted process is registered", two.Changed, func() bool {
 		if err := two.Fault(); err != nil {
@@ -153,7 +155,7 @@ func TestARestartTakesTheNameOver(t *testing.T) {
 	await(t, "the restarted process has the name", w.Changed, func() bool { return holder(w, "n1") == "a:2" })
 
 	check(t, again.Close())
-	three := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:3", Instance: "three"})
+	three := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:3", Instance: "three"})
 	notRegistered(t, three, "at a:2")
 	registered(t, three) // when the lease has ended
 }
@@ -165,13 +167,13 @@ func TestALivingProcessRegistersAgain(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	w := watch(t, c)
-	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, m)
-	m.SetReady(cluster.All())
-	m.SetLag(cluster.Lag{Seconds: 7})
+	m.SetReady(topology.All())
+	m.SetLag(topology.Lag{Seconds: 7})
 	told := func() bool {
 		m := w.Current()
-		return holder(w, "n1") == "a:1" && m.Ready("n1") == cluster.All() && m.Lag("n1").Seconds == 7
+		return holder(w, "n1") == "a:1" && m.Ready("n1") == topology.All() && m.Lag("n1").Seconds == 7
 	}
 	await(t, "all is told", w.Changed, told)
 
@@ -181,11 +183,11 @@ func TestALivingProcessRegistersAgain(t *testing.T) {
 
 	// What it says of itself is mended, too.
 	etcd.raw(func(e *clientv3.Client) error { _, err := e.Delete(ctx, "/millrace/test/map/ready/n1"); return err })
-	await(t, "the loss of what is ready is seen", w.Changed, func() bool { return w.Current().Ready("n1") == cluster.Set{} })
+	await(t, "the loss of what is ready is seen", w.Changed, func() bool { return w.Current().Ready("n1") == topology.Set{} })
 	await(t, "what is ready is told again", w.Changed, told)
 
 	// Another has the name for the length of its lease.
-	body, err := json.Marshal(cluster.Node{ID: "n1", Addr: "a:9", Instance: "nine"})
+	body, err := json.Marshal(topology.Node{ID: "n1", Addr: "a:9", Instance: "nine"})
 	check(t, err)
 	etcd.raw(func(e *clientv3.Client) error {
 		lease, err := e.Grant(ctx, 5)
@@ -209,18 +211,18 @@ func TestAFrozenProcessDoesNotTakeItsNameBack(t *testing.T) {
 	frozen, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer frozen.Close()
-	one := join(t, frozen, cluster.Node{ID: "n1", Addr: "a:1", Instance: "one"})
+	one := join(t, frozen, topology.Node{ID: "n1", Addr: "a:1", Instance: "one"})
 	registered(t, one)
 	pipe.freeze()
-	two := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Instance: "two"})
+	two := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:2", Instance: "two"})
 	notRegistered(t, two, "at a:1")
 	registered(t, two)
-	two.SetReady(cluster.All())
-	one.SetReady(cluster.Set{})
+	two.SetReady(topology.All())
+	one.SetReady(topology.Set{})
 	pipe.thaw()
 	notRegistered(t, one, "at a:2")
 	check(t, one.Leave(ctx))
-	await(t, "the second is ready", w.Changed, func() bool { return holder(w, "n1") == "a:2" && w.Current().Ready("n1") == cluster.All() })
+	await(t, "the second is ready", w.Changed, func() bool { return holder(w, "n1") == "a:2" && w.Current().Ready("n1") == topology.All() })
 }
 
 // Two processes of one instance are a copied directory: the name does not go
@@ -230,11 +232,11 @@ func TestACopiedDirectoryIsTold(t *testing.T) {
 	etcd := startEtcd(t)
 	one := filepath.Join(t.TempDir(), "data")
 	first, second := etcd.open(""), etcd.open("")
-	living := join(t, first, cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+	living := join(t, first, topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
 	registered(t, living)
 	dir := copied(t, one)
 	w := watch(t, second)
-	copy := join(t, second, cluster.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)})
+	copy := join(t, second, topology.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)})
 	notRegistered(t, copy, "is a copy")
 	for range 2 { // signs of life, until long after a dead one would have lost the name
 		for before := seenAt(t, second); !seenAt(t, second).After(before); {
@@ -249,7 +251,7 @@ func TestACopiedDirectoryIsTold(t *testing.T) {
 	// moved: the copy has the name, and the first one does not take it back.
 	check(t, first.Close())
 	registered(t, copy)
-	again := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+	again := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
 	notRegistered(t, again, "is a copy")
 }
 
@@ -262,12 +264,12 @@ func TestAnOutdatedCopyIsRefused(t *testing.T) {
 	instance(t, one)
 	dir := copied(t, one)
 	for range 2 { // since the copy
-		m := join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
+		m := join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:1", Dir: instance(t, one)})
 		registered(t, m)
 		check(t, m.Leave(t.Context()))
 	}
-	notRegistered(t, join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)}), "has registered since")
-	registered(t, join(t, etcd.open(""), cluster.Node{ID: "n1", Addr: "a:3", Dir: instance(t, copied(t, one))})) // or moved
+	notRegistered(t, join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:2", Dir: instance(t, dir)}), "has registered since")
+	registered(t, join(t, etcd.open(""), topology.Node{ID: "n1", Addr: "a:3", Dir: instance(t, copied(t, one))})) // or moved
 }
 
 // copied returns a copy of a directory.
@@ -278,9 +280,9 @@ func copied(t *testing.T, dir string) string {
 	return copy
 }
 
-func instance(t *testing.T, dir string) cluster.Instance {
+func instance(t *testing.T, dir string) datadir.Instance {
 	t.Helper()
-	i, err := cluster.CheckDir(dir, "c", "n1")
+	i, err := datadir.CheckDir(dir, "c", "n1")
 	check(t, err)
 	return i
 }
@@ -298,10 +300,10 @@ func TestReportsAreTold(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open("")
 	w := watch(t, c)
-	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
-	report := cluster.Report{State: "quarantined", Reason: "log_begins_later", Detail: "the log begins at 7", Since: time.Unix(1e9, 0).UTC(), Seconds: 2.5}
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
+	report := topology.Report{State: "quarantined", Reason: "log_begins_later", Detail: "the log begins at 7", Since: time.Unix(1e9, 0).UTC(), Seconds: 2.5}
 	report.Partitions.Add(719)
-	m.SetReports([]cluster.Report{report})
+	m.SetReports([]topology.Report{report})
 	await(t, "the report is told", w.Changed, func() bool {
 		got := w.Current().Reports("n1")
 		return len(got) == 1 && got[0] == report
@@ -312,24 +314,24 @@ func TestReportsAreTold(t *testing.T) {
 
 func TestCheckDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	instance, err := cluster.CheckDir(dir, "c", "n1")
+	instance, err := datadir.CheckDir(dir, "c", "n1")
 	if err != nil || instance.Word == "" {
 		t.Fatalf("a new directory: %+v, %v", instance, err)
 	}
-	if again, err := cluster.CheckDir(dir, "c", "n1"); err != nil || again != instance {
+	if again, err := datadir.CheckDir(dir, "c", "n1"); err != nil || again != instance {
 		t.Fatalf("after a restart: %+v, %v", again, err)
 	}
 	for _, other := range []struct {
 		name string
 		id   millrace.NodeID
 	}{{"c", "n2"}, {"d", "n1"}, {"c", ""}} {
-		_, err := cluster.CheckDir(dir, other.name, other.id)
+		_, err := datadir.CheckDir(dir, other.name, other.id)
 		if err == nil || !strings.Contains(err.Error(), `belongs to node "n1" of cluster "c"`) {
 			t.Errorf("taken for %+v: %v", other, err)
 		}
 	}
 	check(t, os.WriteFile(filepath.Join(dir, "identity.json"), []byte("{"), 0o644))
-	if fresh, err := cluster.CheckDir(dir, "c", "n1"); err != nil || fresh.Word == instance.Word {
+	if fresh, err := datadir.CheckDir(dir, "c", "n1"); err != nil || fresh.Word == instance.Word {
 		t.Errorf("with a damaged identity: %+v, %v", fresh, err)
 	}
 }
@@ -337,7 +339,7 @@ func TestCheckDir(t *testing.T) {
 func TestJoinRefusesWhatIsNoNode(t *testing.T) {
 	t.Parallel()
 	c := startEtcd(t).open("")
-	for _, n := range []cluster.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}, {ID: "n1", Addr: "a:1", Weight: -1}, {ID: "n1", Addr: "a:1", Weight: cluster.MaxWeight + 1}} {
+	for _, n := range []topology.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}, {ID: "n1", Addr: "a:1", Weight: -1}, {ID: "n1", Addr: "a:1", Weight: topology.MaxWeight + 1}} {
 		if _, err := c.Join(context.Background(), n); err == nil {
 			t.Errorf("%+v joined", n)
 		}

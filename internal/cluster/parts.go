@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // A document that is larger than a value of etcd may be is kept in parts. They
@@ -36,7 +37,9 @@ func partsOf(body []byte) parts {
 	return parts{partCount(len(body)), len(body), checksum(body)}
 }
 
-func partCount(bytes int) int { return (bytes + maxDocumentBytes - 1) / maxDocumentBytes }
+func partCount(bytes int) int {
+	return (bytes + keyspace.MaxDocumentBytes - 1) / keyspace.MaxDocumentBytes
+}
 
 func checksum(body []byte) string {
 	sum := sha256.Sum256(body)
@@ -75,7 +78,7 @@ func (d *Documents) putParts(ctx context.Context, name string, body []byte, cond
 	p := partsOf(body)
 	there := slices.Clone(conditions)
 	for i := range p.count {
-		part, key := body[i*maxDocumentBytes:min((i+1)*maxDocumentBytes, len(body))], d.partKey(name, p, i)
+		part, key := body[i*keyspace.MaxDocumentBytes:min((i+1)*keyspace.MaxDocumentBytes, len(body))], d.partKey(name, p, i)
 		if _, err := d.c.etcd.Put(ctx, key, string(part)); err != nil {
 			return false, err
 		}
@@ -98,56 +101,56 @@ func (d *Documents) putParts(ctx context.Context, name string, body []byte, cond
 // for, is as it was before, and the snapshot says why. Those that have not
 // changed are there before others are read; an error says that there is no room
 // for them and what is small.
-func (d *Documents) join(ctx context.Context, s *snapshot) error {
+func (d *Documents) join(ctx context.Context, s *keyspace.Snapshot) error {
 	old := d.Current()
-	bytes := s.size() // so far
+	bytes := s.Size() // so far
 	var changed []string
-	for _, name := range slices.Sorted(maps.Keys(s.values)) {
-		v := s.values[name]
-		p, parted := parseParts(string(v.data))
-		if !parted && len(v.data) <= maxDocumentBytes {
+	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
+		v := s.Values[name]
+		p, parted := parseParts(string(v.Data))
+		if !parted && len(v.Data) <= keyspace.MaxDocumentBytes {
 			continue
 		}
 		before, had := old[name]
-		if parted && had && before.Version == v.version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
-			s.values[name] = value{[]byte(before.Body), v.version}
-			bytes += p.bytes - len(v.data)
+		if parted && had && before.Version == v.Version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: v.Version}
+			bytes += p.bytes - len(v.Data)
 			continue
 		}
 		changed = append(changed, name)
 	}
-	if err := s.held.fits(bytes); err != nil {
+	if err := s.Fits(bytes); err != nil {
 		return err
 	}
 	for _, name := range changed {
-		v, before := s.values[name], old[name]
-		bytes -= len(v.data)
+		v, before := s.Values[name], old[name]
+		bytes -= len(v.Data)
 		body, err := d.joined(ctx, s, name, bytes)
 		switch {
 		case err == nil:
-			s.values[name] = value{body, v.version}
+			s.Values[name] = keyspace.Value{Data: body, Version: v.Version}
 		case before.Name != "":
-			s.values[name] = value{[]byte(before.Body), before.Version}
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: before.Version}
 		default:
-			delete(s.values, name)
+			delete(s.Values, name)
 		}
 		if err != nil {
-			s.fault = errors.Join(s.fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
+			s.Fault = errors.Join(s.Fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
 		}
-		bytes += len(s.values[name].data)
+		bytes += len(s.Values[name].Data)
 	}
 	return nil
 }
 
 // joined returns a document that is in parts, if there is room for it beside
 // other bytes.
-func (d *Documents) joined(ctx context.Context, s *snapshot, name string, beside int) ([]byte, error) {
-	v := s.values[name]
-	p, parted := parseParts(string(v.data))
+func (d *Documents) joined(ctx context.Context, s *keyspace.Snapshot, name string, beside int) ([]byte, error) {
+	v := s.Values[name]
+	p, parted := parseParts(string(v.Data))
 	if !parted {
-		return nil, fmt.Errorf("%d bytes in one piece are more than %d", len(v.data), maxDocumentBytes)
+		return nil, fmt.Errorf("%d bytes in one piece are more than %d", len(v.Data), keyspace.MaxDocumentBytes)
 	}
-	if err := s.held.fits(beside + p.bytes); err != nil {
+	if err := s.Fits(beside + p.bytes); err != nil {
 		return nil, err
 	}
 	return d.readParts(ctx, name, p)
@@ -174,4 +177,13 @@ func (d *Documents) readParts(ctx context.Context, name string, p parts) ([]byte
 		return nil, fmt.Errorf("its %d parts have another checksum than it says", p.count)
 	}
 	return body, nil
+}
+
+// holdsBody reports whether what etcd has of a document, in one piece or in parts,
+// is a body.
+func holdsBody(data []byte, body string) bool {
+	if p, parted := parseParts(string(data)); parted {
+		return p.sum == checksum([]byte(body))
+	}
+	return string(data) == body
 }

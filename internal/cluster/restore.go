@@ -19,6 +19,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -122,7 +126,7 @@ func (c *Client) restore(ctx context.Context, older bool, dirs []string) (r Rest
 		if err != nil {
 			return r, fmt.Errorf("cluster: restore: secret %s: %w", name, err)
 		}
-		if _, there := have.values[secretsPrefix+name]; !there && bytes.Equal(now, secret) {
+		if _, there := have.Values[secretsPrefix+name]; !there && bytes.Equal(now, secret) {
 			r.Secrets++
 		}
 	}
@@ -144,14 +148,14 @@ const LookTime = relistEvery * 6 / 5
 
 // looked reads what etcd has of what the directories and processes know of, once
 // all processes have looked.
-func (c *Client) looked(ctx context.Context, kept kept) (have *snapshot, of remembered, err error) {
+func (c *Client) looked(ctx context.Context, kept kept) (have *keyspace.Snapshot, of remembered, err error) {
 	for waited := false; ; waited = true {
 		if of, _, err = c.remembered(ctx); err != nil {
 			return nil, of, err
 		}
 		kinds := slices.Collect(maps.Keys(kept.docs))
 		for kind := range of.Newest {
-			if _, known := kept.docs[kind]; !known && kind != mapKind && validID(kind) == nil {
+			if _, known := kept.docs[kind]; !known && kind != mapKind && keyspace.ValidID(kind) == nil {
 				kinds = append(kinds, kind)
 			}
 		}
@@ -159,7 +163,7 @@ func (c *Client) looked(ctx context.Context, kept kept) (have *snapshot, of reme
 			return have, of, err
 		}
 		left := c.relist * 6 / 5
-		if b := have.setback; b != nil { // somebody has looked already
+		if b := have.Setback; b != nil { // somebody has looked already
 			left -= max(0, time.Since(b.When))
 		}
 		if err = wait(ctx, left); err != nil {
@@ -170,41 +174,41 @@ func (c *Client) looked(ctx context.Context, kept kept) (have *snapshot, of reme
 
 // had reads what etcd has of kinds of documents, by key behind the
 // cluster's prefix: not all, since bodies are large.
-func (c *Client) had(ctx context.Context, kinds []string) (*snapshot, error) {
+func (c *Client) had(ctx context.Context, kinds []string) (*keyspace.Snapshot, error) {
 	prefixes := []string{secretsPrefix}
 	for _, kind := range kinds {
 		prefixes = append(prefixes, (&Documents{c: c, kind: kind}).prefix())
 	}
-	var have *snapshot
-	values := map[string]value{}
+	var have *keyspace.Snapshot
+	values := map[string]keyspace.Value{}
 	for _, prefix := range prefixes {
 		s, err := c.list(ctx, prefix)
 		if err != nil {
 			return nil, err
 		}
-		for name, v := range s.values {
+		for name, v := range s.Values {
 			values[prefix+name] = v
 		}
 		if have == nil { // the oldest, by which what came since is newer
 			have = s
 		}
 	}
-	have.values = values
+	have.Values = values
 	return have, nil
 }
 
 // holds reports whether etcd has all that the directories know of.
-func (c *Client) holds(ctx context.Context, k kept, have *snapshot) (bool, error) {
-	if k.keyspace != have.keyspace {
-		return have.keyspace.Generation > k.keyspace.Generation, nil
+func (c *Client) holds(ctx context.Context, k kept, have *keyspace.Snapshot) (bool, error) {
+	if k.keyspace != have.Keyspace {
+		return have.Keyspace.Generation > k.keyspace.Generation, nil
 	}
-	if have.setback != nil || k.back[have.keyspace] || k.origin.Keyspace == have.keyspace && have.revision < k.origin.Revision {
+	if have.Setback != nil || k.back[have.Keyspace] || k.origin.Keyspace == have.Keyspace && have.Revision < k.origin.Revision {
 		return false, nil
 	}
 	for kind, all := range k.docs {
-		d, now := &Documents{c: c, kind: kind}, have.of(kind)
+		d, now := &Documents{c: c, kind: kind}, ofKind(have, kind)
 		for _, docs := range all {
-			if docs.origin.Keyspace != have.keyspace {
+			if docs.origin.Keyspace != have.Keyspace {
 				continue
 			}
 			if older(docs.documents, now) {
@@ -218,14 +222,14 @@ func (c *Client) holds(ctx context.Context, k kept, have *snapshot) (bool, error
 	return true, nil
 }
 
-// of is what etcd has of a kind of documents, by name.
-func (s *snapshot) of(kind string) *snapshot {
+// ofKind is what etcd has of a kind of documents, by name.
+func ofKind(s *keyspace.Snapshot, kind string) *keyspace.Snapshot {
 	one := *s
-	one.values = map[string]value{}
+	one.Values = map[string]keyspace.Value{}
 	prefix := (&Documents{kind: kind}).prefix()
-	for key, v := range s.values {
+	for key, v := range s.Values {
 		if name, ok := strings.CutPrefix(key, prefix); ok {
-			one.values[name] = v
+			one.Values[name] = v
 		}
 	}
 	return &one
@@ -234,17 +238,17 @@ func (s *snapshot) of(kind string) *snapshot {
 // newest returns what the directories keep of a kind that is newest. Of one
 // keyspace that is what knows something that etcd lacks: the rest may have been
 // heard after etcd went back, when revisions had caught up.
-func newest(all []lastDocs, have *snapshot) lastDocs {
+func newest(all []lastDocs, have *keyspace.Snapshot) lastDocs {
 	more := func(d lastDocs) int {
 		for name, doc := range d.documents {
-			if d.origin.Keyspace == have.keyspace && have.values[name].version < doc.Version {
+			if d.origin.Keyspace == have.Keyspace && have.Values[name].Version < doc.Version {
 				return 1
 			}
 		}
 		return 0
 	}
 	return slices.MaxFunc(all, func(a, b lastDocs) int {
-		return cmp.Or(cmp.Compare(a.origin.Keyspace.Generation, b.origin.Keyspace.Generation), cmp.Compare(more(a), more(b)), a.origin.compare(b.origin))
+		return cmp.Or(cmp.Compare(a.origin.Keyspace.Generation, b.origin.Keyspace.Generation), cmp.Compare(more(a), more(b)), a.origin.Compare(b.origin))
 	})
 }
 
@@ -259,16 +263,16 @@ const (
 
 // ageOf tells how old a document is that etcd has otherwise than it was kept (see
 // DESIGN.md).
-func (s *snapshot) ageOf(now value, doc Document, from origin) age {
+func ageOf(s *keyspace.Snapshot, now keyspace.Value, doc Document, from keyspace.Origin) age {
 	switch {
-	case s.keyspace != from.Keyspace && !s.keyspace.before(from.Keyspace):
-		if from.Keyspace.Generation == s.keyspace.Generation {
+	case s.Keyspace != from.Keyspace && !s.Keyspace.Before(from.Keyspace):
+		if from.Keyspace.Generation == s.Keyspace.Generation {
 			return since // all of it: etcd was empty, and has begun anew
 		}
 		return unsure
-	case s.keyspace == from.Keyspace && now.version >= doc.Version:
+	case s.Keyspace == from.Keyspace && now.Version >= doc.Version:
 		return since
-	case s.setback.since(s.keyspace, from.Keyspace) && now.version > s.setback.At:
+	case s.Setback.Since(s.Keyspace, from.Keyspace) && now.Version > s.Setback.At:
 		return since
 	}
 	return ofBackup
@@ -276,20 +280,20 @@ func (s *snapshot) ageOf(now value, doc Document, from origin) age {
 
 // restoreDocuments writes the documents that etcd lacks, and those that it has
 // in an older form, of its backup.
-func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot, dirs []string, r *Restored) error {
+func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *keyspace.Snapshot, dirs []string, r *Restored) error {
 	for kind, known := range kept.docs {
-		d, have := &Documents{c: c, kind: kind}, all.of(kind)
+		d, have := &Documents{c: c, kind: kind}, ofKind(all, kind)
 		docs := newest(known, have)
 		for _, doc := range docs.documents {
-			now, there := have.values[doc.Name]
-			if there && holdsBody(now.data, doc.Body) {
+			now, there := have.Values[doc.Name]
+			if there && holdsBody(now.Data, doc.Body) {
 				continue
 			}
 			id := kind + " " + doc.Name
-			kept, has := ledgers(doc.Body, string(now.data))
+			kept, has := ledgers(doc.Body, string(now.Data))
 			var undone []string
 			if there {
-				switch have.ageOf(now, doc, docs.origin) {
+				switch ageOf(have, now, doc, docs.origin) {
 				case since:
 					if kept != nil && has != nil && has.precedes(kept) {
 						undone = kept.lacks(id, has) // a change that was refused halfway
@@ -308,7 +312,7 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 			if err != nil {
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
 			}
-			put, err := d.put(ctx, doc.Name, []byte(body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.version))
+			put, err := d.put(ctx, doc.Name, []byte(body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.Version))
 			switch {
 			case err != nil:
 				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
@@ -324,10 +328,10 @@ func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *snapshot,
 				r.Stays = append(r.Stays, id)
 			}
 		}
-		for name, now := range have.values {
+		for name, now := range have.Values {
 			_, known := docs.documents[name]
 			removed := Document{Version: docs.origin.Revision + 1} // by then
-			if !known && validID(name) == nil && have.ageOf(now, removed, docs.origin) == ofBackup {
+			if !known && keyspace.ValidID(name) == nil && ageOf(have, now, removed, docs.origin) == ofBackup {
 				r.Again = append(r.Again, kind+" "+name)
 			}
 		}
@@ -350,26 +354,10 @@ func (r *Restored) serves(id string, kept, has *ledger) {
 	r.Serves[id] = Pointers{Now: has.serves(), Kept: kept.serves()}
 }
 
-// ledgers reads two bodies as ledgers; nil: it is none.
-func ledgers(kept, has string) (k, h *ledger) {
-	k, _ = parseLedger(kept)
-	h, _ = parseLedger(has)
-	return k, h
-}
-
-// holdsBody reports whether what etcd has of a document, in one piece or in parts,
-// is a body.
-func holdsBody(data []byte, body string) bool {
-	if p, parted := parseParts(string(data)); parted {
-		return p.sum == checksum([]byte(body))
-	}
-	return string(data) == body
-}
-
 // restoreKnown lets the nodes of the assignment count as registered before.
-func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) error {
+func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n topology.Node) error {
 	n.ID = id
-	body, err := json.Marshal(registration{Node: n})
+	body, err := json.Marshal(topology.Registration{Node: n})
 	if err != nil {
 		return err
 	}
@@ -380,7 +368,7 @@ func (c *Client) restoreKnown(ctx context.Context, id millrace.NodeID, n Node) e
 
 // restoreAssignment writes the assignment under the next epoch, or keeps a
 // newer one that etcd has, and begins the keyspace's next generation.
-func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapshot, remembers remembered, r Restored) (int64, error) {
+func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *keyspace.Snapshot, remembers remembered, r Restored) (int64, error) {
 	p, err := c.present(ctx)
 	if err != nil {
 		return 0, err
@@ -389,7 +377,7 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 	if p.assignment != nil && p.assignment.Epoch > a.Epoch {
 		a = *p.assignment // somebody has assigned since
 	} else {
-		kept.assignment.follow(&a)
+		kept.assignment.Follow(&a)
 		if newest := remembers.Newest[mapKind].Revision; newest > a.Epoch { // who keeps it is to take this
 			a.Epoch, a.AllowShrink = newest, true
 		}
@@ -400,17 +388,17 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 		return 0, err
 	}
 	of := kept.keyspace
-	if of == (keyspace{}) {
-		of = have.keyspace
+	if of == (keyspace.Name{}) {
+		of = have.Keyspace
 	}
-	generation := max(of.Generation, have.keyspace.Generation)
-	if have.setback != nil {
-		generation = max(generation, have.setback.Generation)
+	generation := max(of.Generation, have.Keyspace.Generation)
+	if have.Setback != nil {
+		generation = max(generation, have.Setback.Generation)
 	}
-	if of.before(remembers.Keyspace) {
+	if of.Before(remembers.Keyspace) {
 		generation = max(generation, remembers.Keyspace.Generation)
 	}
-	next := of.next(1 + generation)
+	next := of.Next(1 + generation)
 	noted, err := c.noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", assignmentText(&a), len(r.Documents), r.Secrets)})
 	if err != nil {
 		return 0, err
@@ -430,19 +418,19 @@ func (c *Client) restoreAssignment(ctx context.Context, kept kept, have *snapsho
 
 // kept is the newest that is known of a cluster.
 type kept struct {
-	origin     origin   // of the newest map
-	keyspace   keyspace // the newest of all: maps and documents are written one after the other
-	assignment Assignment
-	nodes      map[millrace.NodeID]Node
+	origin     keyspace.Origin // of the newest map
+	keyspace   keyspace.Name   // the newest of all: maps and documents are written one after the other
+	assignment topology.Assignment
+	nodes      map[millrace.NodeID]topology.Node
 	docs       map[string][]lastDocs // by kind, of each directory
 	secrets    map[string][]byte
-	back       map[keyspace]bool // that etcd was seen to have gone back
+	back       map[keyspace.Name]bool // that etcd was seen to have gone back
 	dirs       []KeptDir
 	empty      []string // directories in which there is nothing, as after the loss of a disk
 }
 
 func readKept(dirs []string) (kept, error) {
-	k := kept{nodes: map[millrace.NodeID]Node{}, docs: map[string][]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace]bool{}}
+	k := kept{nodes: map[millrace.NodeID]topology.Node{}, docs: map[string][]lastDocs{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
 	for _, dir := range dirs {
 		switch err := k.read(dir); {
 		case errors.Is(err, os.ErrNotExist):
@@ -461,17 +449,17 @@ func readKept(dirs []string) (kept, error) {
 }
 
 func (k *kept) read(dir string) error {
-	m, origin, err := (&Client{dir: dir}).loadMap()
+	m, origin, err := topology.LoadMap(dir)
 	if err != nil {
 		return err
 	}
 	// Of one keyspace the higher epoch is the newer one: a process goes on
 	// taking them from an etcd that went back.
-	newest := cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.compare(k.origin)) > 0
+	newest := cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.Compare(k.origin)) > 0
 	if newest || k.assignment.Epoch == 0 {
 		k.assignment = m.Assignment()
 	}
-	if origin.compare(k.origin) > 0 {
+	if origin.Compare(k.origin) > 0 {
 		k.origin = origin
 	}
 	k.heard(origin)
@@ -486,7 +474,7 @@ func (k *kept) read(dir string) error {
 	for _, f := range files {
 		file := filepath.Join(dir, f.Name())
 		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
-			secret, err := readFile(file, secretBytes)
+			secret, err := datadir.Read(file, secretBytes)
 			if err != nil || len(secret) != secretBytes {
 				return fmt.Errorf("%s is no secret: %v", file, err)
 			}
@@ -514,18 +502,55 @@ func (k *kept) read(dir string) error {
 }
 
 // heard notes which etcd a process has heard.
-func (k *kept) heard(o origin) {
+func (k *kept) heard(o keyspace.Origin) {
 	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
 	if o.Keyspace.Generation > k.keyspace.Generation {
 		k.keyspace = o.Keyspace
 	}
 }
 
-// moved reports whether o is to be kept on disk instead of p: revisions alone
-// are not worth it.
-func (o origin) moved(p origin) bool { return o.Keyspace != p.Keyspace || o.Back != p.Back }
+// lacked tells what processes keep that is newer than all that the directories and etcd have.
+func (k *kept) lacked(r remembered, have *keyspace.Snapshot, epoch int64) (all []string) {
+	for _, kind := range slices.Sorted(maps.Keys(r.Newest)) {
+		n := r.Newest[kind]
+		by := line.Of(n.By)
+		if kind == mapKind {
+			if newest := max(k.assignment.Epoch, epoch); newest < n.Revision {
+				all = append(all, fmt.Sprintf("assignment %d, which is kept in %s (here it is %d)", n.Revision, by, newest))
+			}
+			continue
+		}
+		now := ofKind(have, kind)
+		if now.Keyspace == r.Keyspace && now.Values[n.Name].Version == n.Revision {
+			continue
+		}
+		var newest int64 // what etcd has itself may be of those who were new when it had gone back
+		for _, docs := range k.docs[kind] {
+			if docs.origin.Keyspace == r.Keyspace {
+				newest = max(newest, newestLacked(docs.documents, now).Revision)
+			}
+		}
+		if newest < n.Revision {
+			all = append(all, fmt.Sprintf("%s %s of revision %d, which is kept in %s", kind, line.Of(n.Name), n.Revision, by))
+		}
+	}
+	return all
+}
 
-// compare orders what was heard of a cluster by age, oldest first.
-func (o origin) compare(p origin) int {
-	return cmp.Or(cmp.Compare(o.Keyspace.Generation, p.Keyspace.Generation), cmp.Compare(o.Revision, p.Revision))
+// refuseOlder refuses directories that are older than what processes keep.
+func (k *kept) refuseOlder(r remembered, have *keyspace.Snapshot, epoch int64) error {
+	const wayOut = "name the data directories of all brokers, coordinators and index nodes that you can reach"
+	if b := have.Setback; b != nil && b.Generation > k.keyspace.Generation {
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)
+	}
+	if k.keyspace.Before(r.Keyspace) {
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "a process remembers restoration %d of etcd, and these directories know of %d", r.Keyspace.Generation-1, k.keyspace.Generation-1)
+	}
+	if k.keyspace != r.Keyspace {
+		return nil
+	}
+	if all := k.lacked(r, have, epoch); len(all) > 0 {
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "processes remember what is newer than all that is in these directories: %s", strings.Join(all, "; "))
+	}
+	return nil
 }

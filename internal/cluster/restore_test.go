@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // past is a cluster whose etcd goes back again and again, beside what is known of it.
@@ -79,7 +80,7 @@ func (p *past) kept(epoch int64) {
 			continue
 		}
 		await(p.t, "it is kept", func() <-chan struct{} { return closedAfter(p.t) }, func() bool {
-			a, err := cluster.ReadAssignment(filepath.Join(dir, "map.json"))
+			a, err := topology.ReadAssignment(filepath.Join(dir, "map.json"))
 			return err == nil && a.Epoch == epoch
 		})
 	}

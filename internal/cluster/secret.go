@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // Secret returns 32 random bytes that the processes of a cluster share under
@@ -15,13 +18,13 @@ import (
 // lost them. When etcd is away they are those on disk, and if there are none
 // it waits for etcd as long as ctx lets it.
 func (c *Client) Secret(ctx context.Context, name string) ([]byte, error) {
-	if err := validID(name); err != nil {
+	if err := keyspace.ValidID(name); err != nil {
 		return nil, fmt.Errorf("cluster: secret: %w", err)
 	}
 	file := filepath.Join(c.dir, "secret-"+name)
 	var kept []byte
 	if c.dir != "" {
-		if body, err := readFile(file, secretBytes); err == nil && len(body) == secretBytes {
+		if body, err := datadir.Read(file, secretBytes); err == nil && len(body) == secretBytes {
 			kept = body
 		}
 	}

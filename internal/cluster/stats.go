@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // NodeStats is what a node tells of itself for the planning of moves. It is a
@@ -19,7 +20,7 @@ type NodeStats struct {
 	FreeBytes   int64                                 // of that
 	MemoryBytes int64                                 // that the process may take; 0: not known
 	Partitions  map[millrace.Partition]PartitionStats // hosted or held
-	Held        Set                                   // on its disk although it does not host them
+	Held        topology.Set                          // on its disk although it does not host them
 }
 
 // PartitionStats is what a replica takes of its node.
@@ -63,15 +64,15 @@ func (d *drift) near() bool { return d.moved <= d.sum/10 }
 
 // statsDoc is NodeStats as etcd holds them: columns, of the partitions in order.
 type statsDoc struct {
-	Disk       int64    `json:"disk"`
-	Free       int64    `json:"free"`
-	Memory     int64    `json:"memory"`
-	Held       Set      `json:"held"`
-	Partitions Set      `json:"partitions"`
-	Bytes      []int64  `json:"bytes"`
-	Records    []int64  `json:"records"`
-	Ingest     []figure `json:"ingest"`
-	Load       []figure `json:"load"`
+	Disk       int64        `json:"disk"`
+	Free       int64        `json:"free"`
+	Memory     int64        `json:"memory"`
+	Held       topology.Set `json:"held"`
+	Partitions topology.Set `json:"partitions"`
+	Bytes      []int64      `json:"bytes"`
+	Records    []int64      `json:"records"`
+	Ingest     []figure     `json:"ingest"`
+	Load       []figure     `json:"load"`
 }
 
 // figure is a number of which three digits matter.

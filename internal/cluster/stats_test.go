@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -21,7 +22,7 @@ func TestStats(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open("")
 	w := watch(t, c)
-	m := join(t, c, cluster.Node{ID: "n1", Addr: "a:1"})
+	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, m)
 	await(t, "the node is seen", w.Changed, func() bool { return w.Current().Alive("n1") })
 	before := w.Current()

@@ -10,6 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // steerPrefix is where the documents of steering are.
@@ -19,10 +21,10 @@ const steerPrefix = "steer/"
 // is assigned, and the documents that say what is wanted and what is being done
 // about it. What the documents mean is for the coordinator.
 type Steering struct {
-	Map        *Map              // of all that is registered and told now
-	Assignment Assignment        // to be changed; epoch 0: there is none
-	Documents  map[string]string // by name; to be changed; none is ever deleted, which would not be noticed
-	Acts       []audit.Entry     // to be given: what is written down with the change
+	Map        *topology.Map       // of all that is registered and told now
+	Assignment topology.Assignment // to be changed; epoch 0: there is none
+	Documents  map[string]string   // by name; to be changed; none is ever deleted, which would not be noticed
+	Acts       []audit.Entry       // to be given: what is written down with the change
 }
 
 // ErrRaced says that somebody changed the same at the same time.
@@ -48,7 +50,7 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 	if err := c.mayLead(lead, s.Map); err != nil {
 		return err
 	}
-	before, assigned := maps.Clone(s.Documents), s.Assignment.clone()
+	before, assigned := maps.Clone(s.Documents), s.Assignment.Clone()
 	if err := change(s); err != nil {
 		return err
 	}
@@ -57,7 +59,7 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 		return err
 	}
 	assigned.Epoch = s.Assignment.Epoch // it is given here
-	if !assigned.equal(&s.Assignment) {
+	if !assigned.Equal(&s.Assignment) {
 		more, err := c.nextEpoch(at.present, s.Assignment)
 		if err != nil {
 			return err
@@ -100,7 +102,7 @@ func (c *Client) Steer(ctx context.Context, lead *Lead, change func(*Steering) e
 
 // mayLead refuses what a leader would write into an etcd that has lost state, by
 // what it watches, or by what nodes remember. Persons are told where they plan.
-func (c *Client) mayLead(lead *Lead, m *Map) error {
+func (c *Client) mayLead(lead *Lead, m *topology.Map) error {
 	if lead == nil {
 		return nil
 	}
@@ -125,8 +127,8 @@ func (c *Client) readSteering(ctx context.Context) (*Steering, steeredAt, error)
 	if err != nil {
 		return nil, steeredAt{}, err
 	}
-	if docs.count == "" {
-		return nil, steeredAt{}, errLost
+	if docs.Count == "" {
+		return nil, steeredAt{}, keyspace.ErrGone
 	}
 	s, err := c.list(ctx, mapPrefix)
 	if err != nil {
@@ -135,25 +137,25 @@ func (c *Client) readSteering(ctx context.Context) (*Steering, steeredAt, error)
 	p := c.presentOf(s)
 	out := &Steering{Documents: map[string]string{}}
 	if p.assignment != nil {
-		out.Assignment = p.assignment.clone()
+		out.Assignment = p.assignment.Clone()
 		out.Assignment.AllowShrink, out.Assignment.AllowUnknown = false, false // which it said of itself alone
 	}
-	for name, v := range docs.values {
-		out.Documents[name] = string(v.data)
+	for name, v := range docs.Values {
+		out.Documents[name] = string(v.Data)
 	}
 	// What is malformed of the nodes is as if they had not said it.
-	out.Map, _ = NewMap(out.Assignment.clone(), nil, nil).next(s)
-	return out, steeredAt{p, docs.revision}, nil
+	out.Map, _ = topology.NewMap(out.Assignment.Clone(), nil, nil).Next(s)
+	return out, steeredAt{p, docs.Revision}, nil
 }
 
 // steerOps returns what changes the documents.
 func (c *Client) steerOps(before, after map[string]string) (ops []clientv3.Op, err error) {
 	for name, body := range after {
-		if err := validID(name); err != nil {
+		if err := keyspace.ValidID(name); err != nil {
 			return nil, fmt.Errorf("cluster: steer: %w", err)
 		}
-		if len(body) > maxDocumentBytes {
-			return nil, fmt.Errorf("cluster: steer: %s of %d bytes, more than %d", name, len(body), maxDocumentBytes)
+		if len(body) > keyspace.MaxDocumentBytes {
+			return nil, fmt.Errorf("cluster: steer: %s of %d bytes, more than %d", name, len(body), keyspace.MaxDocumentBytes)
 		}
 		if body != before[name] {
 			ops = append(ops, clientv3.OpPut(c.prefix+steerPrefix+name, body))
@@ -163,7 +165,7 @@ func (c *Client) steerOps(before, after map[string]string) (ops []clientv3.Op, e
 }
 
 // nextEpoch returns what writes an assignment as the next one.
-func (c *Client) nextEpoch(p *present, a Assignment) ([]clientv3.Op, error) {
+func (c *Client) nextEpoch(p *present, a topology.Assignment) ([]clientv3.Op, error) {
 	a.Epoch = 1
 	if p.assignment != nil {
 		a.Epoch = p.assignment.Epoch + 1

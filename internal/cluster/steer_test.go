@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // lead waits to lead.
@@ -71,7 +72,7 @@ func TestOneLeads(t *testing.T) {
 func TestSteerIsOneTransaction(t *testing.T) {
 	s := startEtcd(t)
 	c := s.open("")
-	join(t, c, cluster.Node{ID: "a", Addr: "127.0.0.1:1"})
+	join(t, c, topology.Node{ID: "a", Addr: "127.0.0.1:1"})
 	w := watch(t, c)
 	await(t, "a", w.Changed, func() bool { return w.Current().Alive("a") })
 	first := spreadOver(t, 1, "a")
@@ -106,7 +107,7 @@ func TestSteerIsOneTransaction(t *testing.T) {
 		t.Errorf("plan %q, wanted %d, epoch %d", got.Documents["plan"], got.Assignment.Wanted, got.Assignment.Epoch)
 	}
 	unknown := func(s *cluster.Steering) error { s.Assignment.Replicas[7] = []millrace.NodeID{"stranger"}; return nil }
-	if err := c.Steer(t.Context(), nil, unknown); !errors.Is(err, cluster.ErrUnknownOwner) {
+	if err := c.Steer(t.Context(), nil, unknown); !errors.Is(err, topology.ErrUnknownOwner) {
 		t.Errorf("an owner that nobody knows: %v", err)
 	}
 }

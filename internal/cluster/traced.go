@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // maxTrace bounds how long a viewer is traced, maxViewerBytes its id, and
@@ -62,7 +63,7 @@ func (c *Client) Untrace(ctx context.Context, viewer string) error {
 
 // Traced is the watched set of viewers who are traced.
 type Traced struct {
-	state    *latest[map[string]traced]
+	state    *keyspace.Latest[map[string]traced]
 	revision atomic.Int64 // of etcd, that it has taken over
 }
 
@@ -74,25 +75,25 @@ type traced struct {
 
 // Traced watches who is traced until ctx or the client ends.
 func (c *Client) Traced(ctx context.Context) *Traced {
-	t := &Traced{state: newLatest(map[string]traced{})}
-	c.wg.Go(func() {
-		c.follow(ctx, tracePrefix, func(s *snapshot, err error) {
+	t := &Traced{state: keyspace.NewLatest(map[string]traced{})}
+	c.run(func() {
+		c.follow(ctx, tracePrefix, func(s *keyspace.Snapshot, err error) {
 			if err != nil {
 				return
 			}
-			old, _ := t.state.get()
-			next := make(map[string]traced, len(s.values))
-			for viewer, v := range s.values {
-				if old[viewer].version == v.version {
+			old, _ := t.state.Get()
+			next := make(map[string]traced, len(s.Values))
+			for viewer, v := range s.Values {
+				if old[viewer].version == v.Version {
 					next[viewer] = old[viewer]
-				} else if d, bad := time.ParseDuration(fmt.Sprintf("%.40s", v.data)); bad != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
+				} else if d, bad := time.ParseDuration(fmt.Sprintf("%.40s", v.Data)); bad != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
 					c.log.Warn("a viewer is not traced", "viewer", fmt.Sprintf("%.100s", viewer), "err", bad)
 				} else {
-					next[viewer] = traced{v.version, time.Now().Add(min(d, maxTrace))}
+					next[viewer] = traced{v.Version, time.Now().Add(min(d, maxTrace))}
 				}
 			}
-			t.state.set(next, nil)
-			t.revision.Store(s.revision)
+			t.state.Set(next, nil)
+			t.revision.Store(s.Revision)
 		})
 	})
 	return t
@@ -100,7 +101,7 @@ func (c *Client) Traced(ctx context.Context) *Traced {
 
 // Has reports whether a viewer is traced now.
 func (t *Traced) Has(viewer string) bool {
-	all, _ := t.state.get()
+	all, _ := t.state.Get()
 	v, ok := all[viewer]
 	return ok && time.Now().Before(v.until)
 }
@@ -108,4 +109,4 @@ func (t *Traced) Has(viewer string) bool {
 func (t *Traced) goesBy() (string, Applied) { return TraceKind, Applied{Revision: t.revision.Load()} }
 
 // Changed is as [Watcher.Changed].
-func (t *Traced) Changed() <-chan struct{} { return t.state.changed() }
+func (t *Traced) Changed() <-chan struct{} { return t.state.Changed() }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
 )
 
 // used is the versions that a process goes by, by name. They may be older than
@@ -42,7 +44,7 @@ func (a *Artefacts) loadUsed() {
 	if a.c.dir == "" {
 		return
 	}
-	body, err := readFile(a.usedFile(), maxDocsBytes)
+	body, err := datadir.Read(a.usedFile(), maxDocsBytes)
 	if os.IsNotExist(err) {
 		return
 	}
@@ -72,7 +74,7 @@ func (a *Artefacts) Use(versions map[string]Version) {
 		return
 	}
 	a.c.save(a.usedFile(), versions)
-	ledgers, _ := a.state.get()
+	ledgers, _ := a.state.Get()
 	for _, v := range before {
 		if l := ledgers[v.Name]; !a.used.has(v.Sum) && (l == nil || !slices.ContainsFunc(l.Versions, func(e edition) bool { return e.Sum == v.Sum })) {
 			_ = os.Remove(a.file(v.Sum))
@@ -87,7 +89,7 @@ func (a *Artefacts) LastUsed() map[Version][]byte {
 	defer a.used.Unlock()
 	all := map[Version][]byte{}
 	for _, v := range a.used.versions {
-		if body, err := readFile(a.file(v.Sum), maxPartedBytes); err == nil && checksum(body) == v.Sum {
+		if body, err := datadir.Read(a.file(v.Sum), maxPartedBytes); err == nil && checksum(body) == v.Sum {
 			all[v] = body
 		}
 	}

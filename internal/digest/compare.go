@@ -20,13 +20,13 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 )
 
 // Dial returns a client of a node. Who gives it closes its connections.
-type Dial func(cluster.Node) (nodev1.NodeServiceClient, error)
+type Dial func(topology.Node) (nodev1.NodeServiceClient, error)
 
 // Difference is a partition whose replicas differ in one stream.
 type Difference struct {
@@ -84,7 +84,7 @@ type Trail struct {
 // of backup nodes too, and returns the partitions whose replicas differ. Nodes
 // that do not answer are left out and named by the error; what the others tell
 // is compared all the same.
-func Compare(ctx context.Context, m *cluster.Map, dial Dial) ([]Difference, error) {
+func Compare(ctx context.Context, m *topology.Map, dial Dial) ([]Difference, error) {
 	trails, err := Trails(ctx, m, dial)
 	var all []Difference
 	for p := range partition.All() {
@@ -95,7 +95,7 @@ func Compare(ctx context.Context, m *cluster.Map, dial Dial) ([]Difference, erro
 
 // Trails asks all nodes that are alive for the digests of their replicas, of
 // some partitions or of all.
-func Trails(ctx context.Context, m *cluster.Map, dial Dial, of ...millrace.Partition) (map[millrace.Partition][]Trail, error) {
+func Trails(ctx context.Context, m *topology.Map, dial Dial, of ...millrace.Partition) (map[millrace.Partition][]Trail, error) {
 	req := &nodev1.DigestsRequest{}
 	for _, p := range of {
 		req.Partitions = append(req.Partitions, int32(p))

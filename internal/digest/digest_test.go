@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // told is a trail of records: offsets and digests by turns.
@@ -99,7 +99,7 @@ func TestSettleTakesOutOnlyWhoIsWrong(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var condemned []string
-			dial := func(n cluster.Node) (nodev1.NodeServiceClient, error) {
+			dial := func(n topology.Node) (nodev1.NodeServiceClient, error) {
 				return node{digest: c.digest, err: c.err, condemned: &condemned, id: string(n.ID)}, nil
 			}
 			d := Judge(7, []Trail{told("a", "l", 20, 2), told("b", "l", 20, 3)})[0]
@@ -115,15 +115,15 @@ func TestSettleTakesOutOnlyWhoIsWrong(t *testing.T) {
 }
 
 // mapOf is a map of two nodes, which host everything.
-func mapOf(t *testing.T, ready []millrace.NodeID) *cluster.Map {
+func mapOf(t *testing.T, ready []millrace.NodeID) *topology.Map {
 	t.Helper()
-	a, err := cluster.Spread([]millrace.NodeID{"a", "b"}, 2)
+	a, err := topology.Spread([]millrace.NodeID{"a", "b"}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := map[millrace.NodeID]cluster.Set{}
+	is := map[millrace.NodeID]topology.Set{}
 	for _, id := range ready {
-		is[id] = cluster.All()
+		is[id] = topology.All()
 	}
-	return cluster.NewMap(a, []cluster.Node{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}}, is)
+	return topology.NewMap(a, []topology.Node{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}}, is)
 }

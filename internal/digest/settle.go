@@ -7,14 +7,14 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Settle has the replicas taken out and renewed that a difference names. Where
 // it names none, a witness decides first: see [Witness]. No replica is taken
 // out that is the last to answer for its partition. An error says what a person
 // has to see to.
-func Settle(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) error {
+func Settle(ctx context.Context, m *topology.Map, dial Dial, d *Difference) error {
 	if len(d.Wrong) == 0 {
 		if err := Witness(ctx, m, dial, d); err != nil {
 			return err
@@ -31,7 +31,7 @@ func Settle(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) error
 
 // Witness has the stream made anew up to where the replicas differ, by one of
 // the nodes, and names those that are not equal to it.
-func Witness(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) error {
+func Witness(ctx context.Context, m *topology.Map, dial Dial, d *Difference) error {
 	req := &nodev1.WitnessPartitionRequest{Partition: int32(d.Partition), Stream: int32(d.Stream), Offset: int64(d.Offset), Agreed: int64(d.Agreed)}
 	for _, id := range d.nodes() {
 		req.Nodes = append(req.Nodes, string(id))
@@ -54,7 +54,7 @@ func Witness(ctx context.Context, m *cluster.Map, dial Dial, d *Difference) erro
 	return undecided(d, fmt.Sprintf("it could not be made anew: %v", errors.Join(errs...)))
 }
 
-func witness(ctx context.Context, m *cluster.Map, dial Dial, id millrace.NodeID, req *nodev1.WitnessPartitionRequest) (*nodev1.WitnessPartitionResponse, error) {
+func witness(ctx context.Context, m *topology.Map, dial Dial, id millrace.NodeID, req *nodev1.WitnessPartitionRequest) (*nodev1.WitnessPartitionResponse, error) {
 	n, ok := m.Node(id)
 	if !ok {
 		return nil, errors.New("it is gone")
@@ -74,7 +74,7 @@ func undecided(d *Difference, why string) error {
 }
 
 // condemn has a node take out its replica.
-func condemn(ctx context.Context, m *cluster.Map, dial Dial, d *Difference, id millrace.NodeID) error {
+func condemn(ctx context.Context, m *topology.Map, dial Dial, d *Difference, id millrace.NodeID) error {
 	n, ok := m.Node(id)
 	right, rightOK := m.Node(d.Right)
 	switch {
@@ -99,7 +99,7 @@ func condemn(ctx context.Context, m *cluster.Map, dial Dial, d *Difference, id m
 
 // othersAnswer reports whether a replica answers for the partition that is not
 // known to be wrong.
-func othersAnswer(m *cluster.Map, d *Difference, but millrace.NodeID) bool {
+func othersAnswer(m *topology.Map, d *Difference, but millrace.NodeID) bool {
 	for _, id := range m.Replicas(d.Partition) {
 		ready := m.Ready(id)
 		if id != but && m.Alive(id) && ready.Has(d.Partition) && (d.Digests[id] == d.Digests[d.Right] || d.Digests[id] == 0) {

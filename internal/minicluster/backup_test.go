@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
 )
@@ -31,11 +31,11 @@ func TestBackupNode(t *testing.T) {
 		Node: func(n *indexnode.Config) {
 			n.Backup = backups.Config{To: to, Every: 500 * time.Millisecond, Keep: 2}
 			if n.ID == "node-3" {
-				n.Keeps = cluster.All()
+				n.Keeps = topology.All()
 			}
 		},
-		Assign: func([]millrace.NodeID) cluster.Assignment {
-			a, err := cluster.Spread([]millrace.NodeID{"node-1", "node-2"}, 2)
+		Assign: func([]millrace.NodeID) topology.Assignment {
+			a, err := topology.Spread([]millrace.NodeID{"node-1", "node-2"}, 2)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/grpctune"
@@ -70,8 +71,8 @@ type Config struct {
 	Node func(*indexnode.Config)
 	// Broker, if set, adjusts the configuration of the broker.
 	Broker func(*broker.Config)
-	// Assign, if set, makes the first assignment instead of [cluster.Spread].
-	Assign func(nodes []millrace.NodeID) cluster.Assignment
+	// Assign, if set, makes the first assignment instead of [topology.Spread].
+	Assign func(nodes []millrace.NodeID) topology.Assignment
 	Log    *slog.Logger // nil: silent
 }
 
@@ -236,7 +237,7 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 	if c.maps.Current().Epoch() > 0 {
 		return nil
 	}
-	first, err := cluster.Spread(c.nodeIDs(), c.cfg.Replicas)
+	first, err := topology.Spread(c.nodeIDs(), c.cfg.Replicas)
 	if err != nil {
 		return err
 	}
@@ -393,7 +394,7 @@ func (c *Cluster) Ready() error {
 		}
 	}
 	m := c.maps.Current()
-	var served cluster.Set
+	var served topology.Set
 	for _, id := range c.nodeIDs() {
 		hosted, ready := m.Hosted(id), m.Ready(id)
 		if missing := hosted.Minus(ready); missing.Len() > 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -64,7 +64,7 @@ func TestRandomClustersEqualTheOracle(t *testing.T) {
 			faults := &faults{}
 			c, err := Start(t.Context(), Config{
 				Dir: t.TempDir(), Nodes: nodes, Kafka: log.Addr(), Feeds: feedsOfAll(),
-				Assign: func(ids []millrace.NodeID) cluster.Assignment { return randomAssignment(r, ids) },
+				Assign: func(ids []millrace.NodeID) topology.Assignment { return randomAssignment(r, ids) },
 				Broker: faults.into,
 			})
 			if err != nil {
@@ -92,8 +92,8 @@ func TestRandomClustersEqualTheOracle(t *testing.T) {
 	}
 }
 
-func randomAssignment(r *rand.Rand, ids []millrace.NodeID) cluster.Assignment {
-	a := cluster.Assignment{Epoch: 1}
+func randomAssignment(r *rand.Rand, ids []millrace.NodeID) topology.Assignment {
+	a := topology.Assignment{Epoch: 1}
 	for p := range a.Replicas {
 		order := r.Perm(len(ids))
 		for _, i := range order[:min(1+r.IntN(3), len(order))] {
@@ -192,7 +192,7 @@ func (f *faults) draw(r *rand.Rand, ids []millrace.NodeID) map[millrace.NodeID]b
 func (f *faults) into(cfg *broker.Config) {
 	patient(cfg)
 	dial := fanout.DialGRPC()
-	cfg.Dial = func(n cluster.Node) (fanout.Node, error) {
+	cfg.Dial = func(n topology.Node) (fanout.Node, error) {
 		real, err := dial(n)
 		return &faultyNode{real, f, n.ID}, err
 	}

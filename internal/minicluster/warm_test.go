@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
@@ -22,9 +22,9 @@ import (
 func TestAMoveHandsTheCacheOver(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	on := func(node int) func([]millrace.NodeID) cluster.Assignment {
-		return func(ids []millrace.NodeID) cluster.Assignment {
-			a, err := cluster.Spread(ids[node:node+1], 1)
+	on := func(node int) func([]millrace.NodeID) topology.Assignment {
+		return func(ids []millrace.NodeID) topology.Assignment {
+			a, err := topology.Spread(ids[node:node+1], 1)
 			if err != nil {
 				t.Error(err)
 			}
@@ -57,7 +57,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 		return func() error {
 			m := c.maps.Current()
 			id := c.nodeIDs()[node]
-			all := cluster.All()
+			all := topology.All()
 			if ready := m.Ready(id); m.Hosted(id) != all || ready != all {
 				return fmt.Errorf("%s serves %d partitions", id, ready.Len())
 			}
@@ -73,14 +73,14 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 
 	load := c.load(t, questions)
 	defer load()
-	assign := func(next cluster.Assignment) {
+	assign := func(next topology.Assignment) {
 		t.Helper()
 		next.Epoch, next.AllowShrink = c.maps.Current().Epoch()+1, true
 		if err := c.client.Assign(ctx, next); err != nil {
 			t.Fatal(err)
 		}
 	}
-	both, err := cluster.Spread(c.nodeIDs(), 2)
+	both, err := topology.Spread(c.nodeIDs(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -395,17 +396,17 @@ type alone struct {
 	id millrace.NodeID
 }
 
-func (a alone) Current() *cluster.Map {
+func (a alone) Current() *topology.Map {
 	now := a.Watcher.Current()
 	node, ok := now.Node(a.id)
 	if !ok {
 		return now
 	}
-	only := cluster.Assignment{Epoch: 1}
+	only := topology.Assignment{Epoch: 1}
 	for p := range only.Replicas {
 		only.Replicas[p] = []millrace.NodeID{a.id}
 	}
-	return cluster.NewMap(only, []cluster.Node{node}, map[millrace.NodeID]cluster.Set{a.id: now.Ready(a.id)})
+	return topology.NewMap(only, []topology.Node{node}, map[millrace.NodeID]topology.Set{a.id: now.Ready(a.id)})
 }
 
 // askNode asks a node by a broker that knows no other.

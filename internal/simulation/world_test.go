@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/partitioner"
@@ -65,7 +66,7 @@ type world struct {
 	partitioners []*process
 	broker       *broker.Broker
 
-	assignment cluster.Assignment
+	assignment topology.Assignment
 	entities   []millrace.Entity
 	hosted     []millrace.Partition // those of the entities
 
@@ -229,7 +230,7 @@ func (w *world) assign(r *rand.Rand) {
 			w.hosted = append(w.hosted, p)
 		}
 	}
-	w.assignment = cluster.Assignment{Epoch: 1, AllowUnknown: true, AllowShrink: true}
+	w.assignment = topology.Assignment{Epoch: 1, AllowUnknown: true, AllowShrink: true}
 	for p := range w.assignment.Replicas {
 		w.assignment.Replicas[p] = []millrace.NodeID{elsewhere}
 	}
@@ -312,8 +313,8 @@ func (w *world) startBroker() {
 }
 
 // counted notes when the broker asks which node.
-func (w *world) counted(dial func(cluster.Node) (fanout.Node, error)) func(cluster.Node) (fanout.Node, error) {
-	return func(at cluster.Node) (fanout.Node, error) {
+func (w *world) counted(dial func(topology.Node) (fanout.Node, error)) func(topology.Node) (fanout.Node, error) {
+	return func(at topology.Node) (fanout.Node, error) {
 		n, err := dial(at)
 		return &counting{n, w, at.ID}, err
 	}

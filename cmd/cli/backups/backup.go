@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // backupFlags are what all commands of backups take.
@@ -125,9 +125,9 @@ func scratchFlag(dir string) error {
 }
 
 // partitionsFlag reads which partitions are meant; empty is all.
-func partitionsFlag(text string) (cluster.Set, error) {
+func partitionsFlag(text string) (topology.Set, error) {
 	if text == "" {
-		return cluster.All(), nil
+		return topology.All(), nil
 	}
-	return cluster.ParseSet(text)
+	return topology.ParseSet(text)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
@@ -105,7 +105,7 @@ type freshness struct {
 
 // old returns which partitions' newest backups are too old. With an error, it is
 // which may be.
-func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old cluster.Set, err error) {
+func (f freshness) old(ctx context.Context, newest map[millrace.Partition]*backup.Manifest) (old topology.Set, err error) {
 	var suspects []kafka.TopicPartition
 	for p, m := range newest {
 		if f.maxAge > 0 && time.Since(m.Time.Std()) > f.maxAge {
@@ -159,7 +159,7 @@ func bucketStateOf(ctx context.Context, b *backup.Bucket, fresh freshness) (*buc
 	} else if err != nil {
 		return nil, err
 	}
-	var lacking cluster.Set
+	var lacking topology.Set
 	for p := range partition.All() {
 		m := newest[p]
 		s.Backups += len(ids[p])
@@ -306,7 +306,7 @@ type pinned struct {
 
 // cutsBy returns the names of the cuts that begin with each backup of some
 // partitions. Cuts that cannot be read are left out: verify tells of them.
-func cutsBy(ctx context.Context, b *backup.Bucket, set cluster.Set) (map[pinned][]string, error) {
+func cutsBy(ctx context.Context, b *backup.Bucket, set topology.Set) (map[pinned][]string, error) {
 	names, err := b.Cuts(ctx)
 	if err != nil {
 		return nil, err

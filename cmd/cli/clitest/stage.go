@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance"
@@ -56,12 +57,12 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	s.Client, err = cluster.Open(t.Context(), cluster.Config{Endpoints: []string{etcd.Addr()}, Name: name, Log: slog.New(slog.DiscardHandler)})
 	s.Check(err)
 	t.Cleanup(func() { _ = s.Client.Close() })
-	a, err := cluster.Spread(nodes, 2)
+	a, err := topology.Spread(nodes, 2)
 	a.AllowUnknown = true
 	s.Check(err)
 	s.Check(s.Client.Assign(t.Context(), a))
 	for _, id := range nodes {
-		s.Members[id], err = s.Client.Join(t.Context(), cluster.Node{ID: id, Addr: "none:1"})
+		s.Members[id], err = s.Client.Join(t.Context(), topology.Node{ID: id, Addr: "none:1"})
 		s.Check(err)
 	}
 	_, err = s.Client.Watch(t.Context()) // as nodes do, which so remember the assignment

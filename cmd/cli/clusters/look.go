@@ -6,13 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Look is a cluster as it is at one moment.
 type Look struct {
-	Map    *cluster.Map
-	Health cluster.Health
+	Map    *topology.Map
+	Health topology.Health
 	Fault  error // why the map may not be what etcd should hold
 }
 
@@ -37,13 +39,13 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 
 // Read reports whether nodes have hosted partitions, and so have read the log.
 func (l Look) Read() bool {
-	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool { return n.State != cluster.NodeNever })
+	return l.Health.Lost || l.Health.Epoch > 0 && slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool { return n.State != topology.NodeNever })
 }
 
 // TakenOut reports whether operators have quarantined replicas.
 func (l Look) TakenOut() bool {
-	return slices.ContainsFunc(l.Health.Nodes, func(n cluster.NodeHealth) bool {
-		return slices.ContainsFunc(n.Reports, func(r cluster.Report) bool { return r.Reason == cluster.ByOperatorReason })
+	return slices.ContainsFunc(l.Health.Nodes, func(n topology.NodeHealth) bool {
+		return slices.ContainsFunc(n.Reports, func(r topology.Report) bool { return r.Reason == topology.ByOperatorReason })
 	})
 }
 
@@ -59,7 +61,7 @@ const (
 func (l Look) Faults() []string {
 	faults := l.Health.Faults()
 	switch {
-	case errors.Is(l.Fault, cluster.ErrNothing) && !l.Health.Lost:
+	case errors.Is(l.Fault, keyspace.ErrNothing) && !l.Health.Lost:
 		return []string{l.Fault.Error()} // so it has no assignment either
 	case l.Fault != nil:
 		faults = append(strings.Split(l.Fault.Error(), "\n"), faults...)
@@ -70,11 +72,11 @@ func (l Look) Faults() []string {
 // WayOut is what to do about faults of the whole cluster; "" if there are none.
 func (l Look) WayOut() string {
 	switch {
-	case errors.Is(l.Fault, cluster.ErrFull):
-		return cluster.FullWayOut
+	case errors.Is(l.Fault, dial.ErrFull):
+		return dial.FullWayOut
 	case l.Health.Lost:
 		return RestoreWayOut
-	case errors.Is(l.Fault, cluster.ErrNothing):
+	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
 	case l.Health.Epoch == 0:
 		return AssignWayOut

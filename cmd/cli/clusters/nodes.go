@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -35,18 +36,18 @@ func ConnsOf(ctx context.Context) (*Conns, error) {
 }
 
 // Dial returns a node as brokers and other nodes call it.
-func (c *Conns) Dial(n cluster.Node) (nodev1.NodeServiceClient, error) {
+func (c *Conns) Dial(n topology.Node) (nodev1.NodeServiceClient, error) {
 	conn, err := c.to(n)
 	return nodev1.NewNodeServiceClient(conn), err
 }
 
 // Admin is dial for what operators ask.
-func (c *Conns) Admin(n cluster.Node) (nodev1.AdminServiceClient, error) {
+func (c *Conns) Admin(n topology.Node) (nodev1.AdminServiceClient, error) {
 	conn, err := c.to(n)
 	return nodev1.NewAdminServiceClient(conn), err
 }
 
-func (c *Conns) to(n cluster.Node) (*grpc.ClientConn, error) {
+func (c *Conns) to(n topology.Node) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	conn := c.all[n.Addr]
@@ -93,7 +94,7 @@ func (cm *Flags) Operate(ctx context.Context) (*Operating, error) {
 func (o *Operating) Close() { o.Conns.Close() }
 
 // Node returns the node of a name, which must be there.
-func (o *Operating) Node(id string) (cluster.Node, error) {
+func (o *Operating) Node(id string) (topology.Node, error) {
 	n, ok := o.Map.Node(millrace.NodeID(id))
 	if !ok || !o.Map.Alive(n.ID) {
 		return n, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "node", Detail: fmt.Sprintf("no node %.70q is there", id), WayOut: "millrace node list names them"}
@@ -103,7 +104,7 @@ func (o *Operating) Node(id string) (cluster.Node, error) {
 
 // Replica returns the node to ask for a partition: the one named, or the first
 // that has it ready.
-func (o *Operating) Replica(p millrace.Partition, named string) (cluster.Node, error) {
+func (o *Operating) Replica(p millrace.Partition, named string) (topology.Node, error) {
 	if named != "" {
 		return o.Node(named)
 	}
@@ -113,7 +114,7 @@ func (o *Operating) Replica(p millrace.Partition, named string) (cluster.Node, e
 			return n, nil
 		}
 	}
-	return cluster.Node{}, &millrace.Error{
+	return topology.Node{}, &millrace.Error{
 		Reason: millrace.ReasonUnavailable, Field: "node", Detail: fmt.Sprintf("no replica of partition %d is ready", p),
 		WayOut: "millrace cluster show says why; --node asks one that is not ready",
 	}
@@ -131,7 +132,7 @@ const toldWithin = 10 * time.Second
 
 // Alone does what takes replicas out while nobody else does, if still finds that it
 // may be done to the cluster as it is then, and returns once the cluster shows it.
-func (cm *Flags) Alone(ctx context.Context, act string, still func(*cluster.Map) error, do func() error, shows func(*cluster.Map) bool) error {
+func (cm *Flags) Alone(ctx context.Context, act string, still func(*topology.Map) error, do func() error, shows func(*topology.Map) bool) error {
 	cl, err := cm.Open(ctx)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (cm *Flags) Alone(ctx context.Context, act string, still func(*cluster.Map)
 		}
 		ctx, cancel := context.WithTimeout(ctx, toldWithin)
 		defer cancel()
-		_ = Await(ctx, watch, func(m *cluster.Map) error {
+		_ = Await(ctx, watch, func(m *topology.Map) error {
 			if !shows(m) {
 				return errors.New("it does not show")
 			}
@@ -175,10 +176,10 @@ func Receive[M any](stream interface{ Recv() (M, error) }, err error, take func(
 }
 
 // Concerned returns the nodes that are there, the one named or those that fit.
-func (o *Operating) Concerned(named string, fits func(*Operating, cluster.Node) bool) (nodes []cluster.Node, err error) {
+func (o *Operating) Concerned(named string, fits func(*Operating, topology.Node) bool) (nodes []topology.Node, err error) {
 	if named != "" {
 		n, err := o.Node(named)
-		return []cluster.Node{n}, err
+		return []topology.Node{n}, err
 	}
 	for _, n := range o.Map.Nodes() {
 		if o.Map.Alive(n.ID) && fits(o, n) {
@@ -193,7 +194,7 @@ func (o *Operating) Concerned(named string, fits func(*Operating, cluster.Node) 
 
 // Await waits until the map has no fault any more, and returns the last one
 // when ctx ends.
-func Await(ctx context.Context, w *cluster.Watcher, fault func(*cluster.Map) error) error {
+func Await(ctx context.Context, w *cluster.Watcher, fault func(*topology.Map) error) error {
 	for {
 		changed := w.Changed()
 		err := fault(w.Current())

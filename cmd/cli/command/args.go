@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -47,7 +47,7 @@ func TimeFlag(flag, text string, now time.Time) (millrace.Time, error) {
 
 // Partition reads the number of a partition.
 func Partition(text string) (millrace.Partition, error) {
-	set, err := cluster.ParseSet(text)
+	set, err := topology.ParseSet(text)
 	if err == nil && set.Len() == 1 {
 		for p := range set.All() {
 			return p, nil

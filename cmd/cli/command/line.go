@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/logs"
@@ -74,7 +76,7 @@ func Told(err error) error {
 	case strings.Contains(text, "kafka: "):
 		refused = kafka.Refused(err)
 	case strings.Contains(text, "cluster: "):
-		refused = cluster.Refused(err)
+		refused = dial.Refused(err)
 	}
 	if refused == nil || refused.WayOut == "" {
 		return err
@@ -112,8 +114,8 @@ type Way struct {
 var clusterWays = []Way{
 	{cluster.ErrLost, clusters.RestoreWayOut},
 	{cluster.ErrAway, "start etcd, or name its address by --etcd"},
-	{cluster.ErrShrink, "say --allow-shrink if that is meant"},
-	{cluster.ErrUnknownOwner, "start them first, or say --force if that is meant"},
+	{topology.ErrShrink, "say --allow-shrink if that is meant"},
+	{topology.ErrUnknownOwner, "start them first, or say --force if that is meant"},
 }
 
 // refused is a refusal in the words that the command line has.

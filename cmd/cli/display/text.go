@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/audit"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -31,7 +31,7 @@ func Ago(at time.Time) string {
 }
 
 // Numbers are the partitions of a set, as JSON has them.
-func Numbers(s cluster.Set) []int {
+func Numbers(s topology.Set) []int {
 	out := []int{}
 	for p := range s.All() {
 		out = append(out, int(p))

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -62,8 +62,8 @@ so it wants a --node, or the cluster's name as --override for all nodes at once.
 }
 
 // request reads the flags. hosts reports whether a node is concerned.
-func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters.Operating, cluster.Node) bool, err error) {
-	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*clusters.Operating, cluster.Node) bool, error) {
+func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters.Operating, topology.Node) bool, err error) {
+	refuse := func(field, detail, way string) (*nodev1.DropCacheRequest, func(*clusters.Operating, topology.Node) bool, error) {
 		return nil, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: way}
 	}
 	named := 0
@@ -72,8 +72,8 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 			named++
 		}
 	}
-	of := func(p millrace.Partition) func(*clusters.Operating, cluster.Node) bool {
-		return func(o *clusters.Operating, n cluster.Node) bool {
+	of := func(p millrace.Partition) func(*clusters.Operating, topology.Node) bool {
+		return func(o *clusters.Operating, n topology.Node) bool {
 			hosted := o.Map.Hosted(n.ID)
 			return hosted.Has(p)
 		}
@@ -94,7 +94,7 @@ func (d *dropping) request() (req *nodev1.DropCacheRequest, hosts func(*clusters
 	case d.node == "" && !over:
 		return refuse("all", "every node would read everything from its disk at once, which questions wait for", "name one --node after the other, or "+d.OverrideWay())
 	}
-	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, cluster.Node) bool { return true }, nil
+	return &nodev1.DropCacheRequest{All: true}, func(*clusters.Operating, topology.Node) bool { return true }, nil
 }
 
 // droppedShown is what a node's cache has, or had.

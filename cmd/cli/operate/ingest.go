@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Ingest has nodes stop reading the log for a while.
@@ -81,7 +81,7 @@ func ingestResume(cm *clusters.Flags) *cobra.Command {
 }
 
 // at opens the node of a name.
-func (p *pausing) at(c *cobra.Command, name string) (o *clusters.Operating, n cluster.Node, node nodev1.AdminServiceClient, err error) {
+func (p *pausing) at(c *cobra.Command, name string) (o *clusters.Operating, n topology.Node, node nodev1.AdminServiceClient, err error) {
 	if o, err = p.Cluster.Operate(c.Context()); err != nil {
 		return nil, n, nil, err
 	}
@@ -127,7 +127,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 			display.Printf(c.OutOrStdout(), "it is paused until %s\n", shown.Was)
 		}
 	}
-	still := func(m *cluster.Map) error {
+	still := func(m *topology.Map) error {
 		alone := display.Numbers(aloneIn(m, n.ID))
 		if len(alone) == 0 || over {
 			return nil
@@ -146,7 +146,7 @@ func (p *pausing) pause(c *cobra.Command, name string) error {
 		err := p.Cluster.Alone(c.Context(), "pause the ingest of "+string(n.ID), still, func() (err error) {
 			resp, err = clusters.Ask(c.Context(), node.PauseIngest, req)
 			return err
-		}, func(m *cluster.Map) bool { return m.Paused(n.ID) })
+		}, func(m *topology.Map) bool { return m.Paused(n.ID) })
 		shown.Until = until(resp.GetUntilMs())
 		if err == nil && !asJSON {
 			display.Printf(c.OutOrStdout(), "%s applies nothing until %s\n", n.ID, shown.Until)
@@ -197,7 +197,7 @@ func (p *pausing) finish(c *cobra.Command, shown pauseShown, asJSON bool, do fun
 }
 
 // aloneIn returns what a node hosts and no other has ready and goes on with.
-func aloneIn(m *cluster.Map, id millrace.NodeID) (all cluster.Set) {
+func aloneIn(m *topology.Map, id millrace.NodeID) (all topology.Set) {
 	hosted := m.Hosted(id)
 	for p := range hosted.All() {
 		others := 0

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
 )
 
@@ -81,7 +81,7 @@ func partitionCheck(cm *clusters.Flags) *cobra.Command {
 	return c
 }
 
-func checkReplicas(ctx context.Context, m *cluster.Map, p millrace.Partition) (all checked, err error) {
+func checkReplicas(ctx context.Context, m *topology.Map, p millrace.Partition) (all checked, err error) {
 	conns, err := clusters.ConnsOf(ctx)
 	if err != nil {
 		return all, err
@@ -203,7 +203,7 @@ a line for each. Fails if there is anything.`,
 }
 
 // sidesOf returns the two replicas to compare.
-func sidesOf(m *cluster.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
+func sidesOf(m *topology.Map, p millrace.Partition, nodes []string, conns *clusters.Conns) (sides [2]digest.Side, err error) {
 	if len(nodes) == 0 {
 		for _, id := range m.Replicas(p) {
 			if ready := m.Ready(id); m.Alive(id) && ready.Has(p) && len(nodes) < 2 {

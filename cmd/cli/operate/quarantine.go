@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // quarantining takes a replica out, or has it made anew.
@@ -105,7 +105,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		display.Printf(w, "the replica of partition %d on %s is %s %s\n", p, n.ID, shown.Was, shown.Detail)
 		fmt.Fprintln(w, q.does())
 	}
-	still := func(m *cluster.Map) error {
+	still := func(m *topology.Map) error {
 		if alone := aloneIn(m, n.ID); q.why == "" || !alone.Has(p) || over {
 			return nil
 		}
@@ -122,7 +122,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 		err = q.Cluster.Alone(c.Context(), fmt.Sprintf("%s %d on %s", c.CommandPath(), p, n.ID), still, func() error {
 			_, err := do(c, node, p, true)
 			return err
-		}, func(m *cluster.Map) bool { ready := m.Ready(n.ID); return !ready.Has(p) })
+		}, func(m *topology.Map) bool { ready := m.Ready(n.ID); return !ready.Has(p) })
 	}
 	if err != nil {
 		return err

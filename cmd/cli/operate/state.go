@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -273,7 +273,7 @@ func (s *stating) ask(ctx context.Context, o *clusters.Operating, all *stateShow
 }
 
 // nodes are those that are assigned a partition that is asked for, there or not.
-func (s *stating) nodes(m *cluster.Map) []millrace.NodeID {
+func (s *stating) nodes(m *topology.Map) []millrace.NodeID {
 	ids := map[millrace.NodeID]bool{}
 	for p := range partition.All() {
 		if s.asked == nil || *s.asked == int32(p) {
@@ -317,7 +317,7 @@ func (a toldState) better(b toldState) bool {
 }
 
 // merge counts each partition once.
-func (s *stating) merge(m *cluster.Map, told map[millrace.Partition][]toldState, all *stateShown) {
+func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState, all *stateShown) {
 	byType := map[string]*typeShown{}
 	for p := range partition.All() {
 		if s.asked != nil && *s.asked != int32(p) || len(m.Replicas(p)) == 0 {
@@ -420,7 +420,7 @@ func (all *stateShown) fault() error {
 }
 
 func setOf(all []millrace.Partition) string {
-	var set cluster.Set
+	var set topology.Set
 	for _, p := range all {
 		set.Add(p)
 	}

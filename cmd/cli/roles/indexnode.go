@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -106,21 +107,21 @@ func (c *indexnodeConfig) drain() time.Duration {
 }
 
 // keeps returns the partitions of a backup node; none of one that serves.
-func (c *indexnodeConfig) keeps() (cluster.Set, error) {
+func (c *indexnodeConfig) keeps() (topology.Set, error) {
 	if c.serves() {
 		if c.Partitions != "" {
-			return cluster.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partitions", Detail: "a node that serves has the partitions that the cluster assigns to it", WayOut: "leave it out, or make a backup node of it (serves: false)"}
+			return topology.Set{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "partitions", Detail: "a node that serves has the partitions that the cluster assigns to it", WayOut: "leave it out, or make a backup node of it (serves: false)"}
 		}
-		return cluster.Set{}, nil
+		return topology.Set{}, nil
 	}
 	var errs []error
 	if c.Backup.To == "" {
 		errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.to", Detail: "a backup node (serves: false) needs a place for its backups", WayOut: "name one, such as s3://bucket/prefix or file:///dir"})
 	}
 	if c.Partitions == "" {
-		return cluster.All(), errors.Join(errs...)
+		return topology.All(), errors.Join(errs...)
 	}
-	set, err := cluster.ParseSet(c.Partitions)
+	set, err := topology.ParseSet(c.Partitions)
 	return set, errors.Join(append(errs, err)...)
 }
 

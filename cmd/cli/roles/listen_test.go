@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/reach"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
@@ -221,7 +221,7 @@ func TestAHijackedAddressIsRefused(t *testing.T) {
 			return nil
 		}))
 		go server.Serve(l)
-		node, err := fanout.DialGRPC(how)(cluster.Node{ID: "node-1", Addr: l.Addr().String()})
+		node, err := fanout.DialGRPC(how)(topology.Node{ID: "node-1", Addr: l.Addr().String()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/kafka"
@@ -279,11 +280,11 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 
 // checkDir refuses a data directory of another cluster or node, and returns
 // its instance.
-func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
+func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Instance, err error) {
 	if data == "" {
 		return instance, nil
 	}
-	return cluster.CheckDir(data, c.clusterName(), id)
+	return datadir.CheckDir(data, c.clusterName(), id)
 }
 
 // openCluster joins the cluster. dir, if not empty, keeps what was last good of

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // A document that cannot be read may be dropped; one in an etcd that is away or has
@@ -17,7 +18,7 @@ func TestNothingIsDroppedInDoubt(t *testing.T) {
 	if lines, err := unread(bad, "drop it"); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "removed by drop it") {
 		t.Errorf("%q, %v", lines, err)
 	}
-	for _, doubt := range []error{cluster.ErrNothing, fmt.Errorf("of models: %w", cluster.ErrAway), errors.Join(bad, cluster.ErrAway)} {
+	for _, doubt := range []error{keyspace.ErrNothing, fmt.Errorf("of models: %w", cluster.ErrAway), errors.Join(bad, cluster.ErrAway)} {
 		if lines, err := unread(doubt, "drop it"); !errors.Is(err, doubt) || len(lines) > 0 {
 			t.Errorf("%v: %q, %v", doubt, lines, err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -77,7 +78,7 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	t.Printf("assignment epoch %d, %d partitions, %d replicas each\n\nNODE\tADDRESS\tZONE\tSTATE\tHOSTS\tREADY\tBEHIND\tLAG\n", h.Epoch, partition.Count, h.Replicas)
 	for _, n := range h.Nodes {
 		state := n.State
-		if state != cluster.NodeAlive {
+		if state != topology.NodeAlive {
 			state = strings.ToUpper(state)
 		}
 		if !n.Seen.IsZero() {
@@ -118,17 +119,17 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 
 // shown is a look as JSON.
 type shown struct {
-	OK         bool               `json:"ok"`
-	Faults     []string           `json:"faults"`
-	WayOut     string             `json:"way_out,omitempty"`  // of what is wrong with the whole cluster
-	Warnings   []string           `json:"warnings,omitempty"` // what is not wrong yet
-	Epoch      int64              `json:"epoch"`
-	Replicas   int                `json:"replicas"`
-	Unserved   []int              `json:"unserved"` // partitions without a ready replica
-	Below      []int              `json:"below"`    // with fewer than replicas
-	Nodes      []shownNode        `json:"nodes"`
-	Brokers    []clusters.Broker  `json:"brokers"`    // that are registered
-	Assignment cluster.Assignment `json:"assignment"` // for assign --from
+	OK         bool                `json:"ok"`
+	Faults     []string            `json:"faults"`
+	WayOut     string              `json:"way_out,omitempty"`  // of what is wrong with the whole cluster
+	Warnings   []string            `json:"warnings,omitempty"` // what is not wrong yet
+	Epoch      int64               `json:"epoch"`
+	Replicas   int                 `json:"replicas"`
+	Unserved   []int               `json:"unserved"` // partitions without a ready replica
+	Below      []int               `json:"below"`    // with fewer than replicas
+	Nodes      []shownNode         `json:"nodes"`
+	Brokers    []clusters.Broker   `json:"brokers"`    // that are registered
+	Assignment topology.Assignment `json:"assignment"` // for assign --from
 }
 
 type shownNode struct {
@@ -256,7 +257,7 @@ Where nodes remember an assignment that etcd has lost --nodes is refused:
 	return c
 }
 
-func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Assignment, err error) {
+func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.Assignment, err error) {
 	over, err := as.Overrides()
 	if err != nil {
 		return a, err
@@ -277,7 +278,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
 		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
 		err = cl.Assign(ctx, a)
-		if !errors.Is(err, cluster.ErrUnknownOwner) {
+		if !errors.Is(err, topology.ErrUnknownOwner) {
 			return a, err
 		}
 		select { // nodes may be on their way
@@ -290,22 +291,22 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a cluster.Ass
 
 // make reads an assignment to go back to, or spreads partitions over the nodes
 // as they are now.
-func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (cluster.Assignment, error) {
+func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (topology.Assignment, error) {
 	s, stats, err := coordinator.Look(ctx, cl)
 	if err != nil {
-		return cluster.Assignment{}, err
+		return topology.Assignment{}, err
 	}
 	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
-		return cluster.Assignment{}, &millrace.Error{
+		return topology.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
 			WayOut: clusters.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
 		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {
-		return cluster.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+		return topology.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
 	}
 	if as.from != "" {
-		return cluster.ReadAssignment(as.from)
+		return topology.ReadAssignment(as.from)
 	}
 	ids := make([]millrace.NodeID, len(as.nodes))
 	for i, n := range as.nodes {

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Node is the commands of single nodes.
@@ -232,7 +233,7 @@ leaves the routing first.`,
 // rollOrder returns the nodes zone by zone, those behind one of them.
 func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err error) {
 	nodes := slices.Clone(s.Map.Nodes())
-	slices.SortStableFunc(nodes, func(a, b cluster.Node) int { return strings.Compare(a.Zone, b.Zone) })
+	slices.SortStableFunc(nodes, func(a, b topology.Node) int { return strings.Compare(a.Zone, b.Zone) })
 	for _, n := range nodes {
 		if s.Map.Alive(n.ID) {
 			ids = append(ids, n.ID)
@@ -324,7 +325,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	defer cancel()
 	watch, err := cl.Watch(ctx)
 	if err == nil && r.Override == "" {
-		err = clusters.Await(ctx, watch, func(m *cluster.Map) error { return spared(m, id) })
+		err = clusters.Await(ctx, watch, func(m *topology.Map) error { return spared(m, id) })
 	}
 	if told.Err() != nil {
 		return false, fmt.Errorf("interrupted: %s is not restarted", id)
@@ -344,7 +345,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
 		}
 		begun := time.Now()
-		err := clusters.Await(ctx, watch, func(m *cluster.Map) error { return whole(m, id, n.Start) })
+		err := clusters.Await(ctx, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
 		if restarted = err != nil && told.Err() != nil; restarted {
 			return fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, err)
 		}
@@ -377,7 +378,7 @@ func (shownRestart) text(format string, args ...any) func(io.Writer) error {
 
 // command runs the command that restarts a node. A terminal that interrupts this
 // process interrupts the command as well; what it does about that is its own.
-func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) error {
+func (r *restarting) command(told context.Context, w io.Writer, n topology.Node) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(told), r.timeout)
 	defer cancel()
 	c := exec.CommandContext(ctx, "sh", "-c", r.exec)
@@ -395,7 +396,7 @@ func (r *restarting) command(told context.Context, w io.Writer, n cluster.Node) 
 }
 
 // spared reports which partitions of a node nobody else serves.
-func spared(m *cluster.Map, id millrace.NodeID) error {
+func spared(m *topology.Map, id millrace.NodeID) error {
 	hosted := m.Hosted(id)
 	for _, n := range m.Nodes() {
 		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
@@ -412,7 +413,7 @@ func spared(m *cluster.Map, id millrace.NodeID) error {
 
 // whole reports why a node does not serve all that it hosts, by a process that
 // started after the one that had started so often.
-func whole(m *cluster.Map, id millrace.NodeID, was int64) error {
+func whole(m *topology.Map, id millrace.NodeID, was int64) error {
 	n, _ := m.Node(id)
 	ready := m.Ready(id)
 	missing := m.Hosted(id)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 func TestGainsArePercent(t *testing.T) {
@@ -42,7 +43,7 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		"an outage":           {[]look{{is(coordinator.Running), nil, 1}, {nil, away, 20}, {is(coordinator.Done), nil, 1}}, "", 1},
 		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
 		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
-		"another fault":       {[]look{{nil, cluster.ErrNothing, 1}}, "holds nothing of this cluster", 0},
+		"another fault":       {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0},
 		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
 	} {
 		var out bytes.Buffer

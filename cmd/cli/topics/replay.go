@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // replaying is a replay of dead letters.
@@ -105,7 +105,7 @@ func (r *replaying) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	defer o.Close()
-	nodes, err := o.Concerned("", func(*clusters.Operating, cluster.Node) bool { return true })
+	nodes, err := o.Concerned("", func(*clusters.Operating, topology.Node) bool { return true })
 	if err != nil {
 		return err
 	}

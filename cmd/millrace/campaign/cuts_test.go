@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
@@ -213,7 +213,7 @@ func (r *reference) restore(w *world, bucket *backup.Bucket, to backups.Target) 
 		r.t.Fatal(err)
 	}
 	if n, err := backups.RestoreData(w.ctx, backups.RestoreConfig{
-		Bucket: bucket, To: to, Partitions: cluster.All(), Data: dir, Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix),
+		Bucket: bucket, To: to, Partitions: topology.All(), Data: dir, Brokers: kafka.At(w.kafka.addr()), Topics: kafka.Prefixed(w.prefix),
 		Store: store.Options{MinFreeBytes: -1}, Log: slog.New(slog.DiscardHandler),
 	}); err != nil {
 		r.t.Fatalf("%s: %d partitions were restored: %v", to, n, err)

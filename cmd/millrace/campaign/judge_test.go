@@ -14,7 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -212,18 +212,18 @@ func TestTheObserver(t *testing.T) {
 }
 
 // mapOf is a cluster whose partitions are all on the same nodes.
-func mapOf(owners, alive, ready []millrace.NodeID) *cluster.Map {
-	a := cluster.Assignment{Epoch: 1}
+func mapOf(owners, alive, ready []millrace.NodeID) *topology.Map {
+	a := topology.Assignment{Epoch: 1}
 	for p := range a.Replicas {
 		a.Replicas[p] = owners
 	}
-	var members []cluster.Node
+	var members []topology.Node
 	for _, id := range alive {
-		members = append(members, cluster.Node{ID: id})
+		members = append(members, topology.Node{ID: id})
 	}
-	sets := map[millrace.NodeID]cluster.Set{}
+	sets := map[millrace.NodeID]topology.Set{}
 	for _, id := range ready {
-		sets[id] = cluster.All()
+		sets[id] = topology.All()
 	}
-	return cluster.NewMap(a, members, sets)
+	return topology.NewMap(a, members, sets)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -239,7 +240,7 @@ type observer struct {
 	told func(kind, detail string)
 	mu   struct {
 		sync.Mutex
-		before *cluster.Map // nil: there is no plan
+		before *topology.Map // nil: there is no plan
 		broken map[millrace.NodeID]bool
 	}
 }
@@ -257,7 +258,7 @@ func (o *observer) follow(ctx context.Context, watch *cluster.Watcher) {
 }
 
 // begin has what follows held against what is now, or, of nil, against nothing.
-func (o *observer) begin(now *cluster.Map) {
+func (o *observer) begin(now *topology.Map) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.mu.before, o.mu.broken = now, map[millrace.NodeID]bool{}
@@ -272,7 +273,7 @@ func (o *observer) breaks(ids ...millrace.NodeID) {
 	}
 }
 
-func (o *observer) look(now *cluster.Map) {
+func (o *observer) look(now *topology.Map) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.mu.before == nil {
@@ -290,7 +291,7 @@ func (o *observer) look(now *cluster.Map) {
 
 // readyOf counts the assigned replicas that are ready, or that are on one of
 // some nodes.
-func readyOf(m *cluster.Map, p millrace.Partition, or map[millrace.NodeID]bool) (n int) {
+func readyOf(m *topology.Map, p millrace.Partition, or map[millrace.NodeID]bool) (n int) {
 	for _, id := range m.Replicas(p) {
 		if ready := m.Ready(id); or[id] || m.Alive(id) && ready.Has(p) {
 			n++

@@ -16,6 +16,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -95,7 +96,7 @@ func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) er
 		return err
 	}
 	if maps.Current().Epoch() == 0 {
-		a, err := cluster.Spread(ids, s.Replicas)
+		a, err := topology.Spread(ids, s.Replicas)
 		if err != nil {
 			return err
 		}

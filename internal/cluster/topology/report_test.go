@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ func TestReportsAreBounded(t *testing.T) {
 			r.Partitions.Add(p)
 			reports = append(reports, r)
 		}
-		got, err := decodeReports(encodeReports(reports))
+		got, err := decodeReports(EncodeReports(reports))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -42,7 +42,7 @@ func TestReportsAreBounded(t *testing.T) {
 			t.Errorf("%s: since %v", name, got[0].Since)
 		}
 	}
-	if b := encodeReports(nil); len(b) != 0 {
+	if b := EncodeReports(nil); len(b) != 0 {
 		t.Errorf("none are %q", b)
 	}
 }
@@ -51,11 +51,11 @@ func TestReportsAreBounded(t *testing.T) {
 func TestMalformedReportsAreIgnored(t *testing.T) {
 	good := Report{State: "stale", Reason: "kafka_away", Partitions: All()}
 	for name, body := range map[string]string{
-		"not JSON": "{", "an object": "{}", "no partitions": `[{"state":"stale"}]`, "no state": strings.Replace(string(encodeReports([]Report{good})), "stale", "", 1),
+		"not JSON": "{", "an object": "{}", "no partitions": `[{"state":"stale"}]`, "no state": strings.Replace(string(EncodeReports([]Report{good})), "stale", "", 1),
 		"too large": "[" + strings.Repeat(" ", maxReportsBytes) + "]", "deep": strings.Repeat("[", maxReportsBytes),
-		"a long detail": strings.Replace(string(encodeReports([]Report{good})), "kafka_away", strings.Repeat("x", 1000), 1),
+		"a long detail": strings.Replace(string(EncodeReports([]Report{good})), "kafka_away", strings.Repeat("x", 1000), 1),
 	} {
-		next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"state/n1": []byte(body), "state/n2": encodeReports([]Report{good})}))
+		next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"state/n1": []byte(body), "state/n2": EncodeReports([]Report{good})}))
 		if err == nil || !strings.Contains(err.Error(), "state/n1") || len(next.Reports("n1")) != 0 || len(next.Reports("n2")) != 1 {
 			t.Errorf("%s: %v, %v", name, next.reports, err)
 		}
@@ -63,7 +63,7 @@ func TestMalformedReportsAreIgnored(t *testing.T) {
 }
 
 func FuzzDecodeReports(f *testing.F) {
-	for _, seed := range []string{"", "[]", `[{"partitions":"AA=="}]`, string(encodeReports([]Report{{State: "stale", Detail: "é", Partitions: All(), Seconds: 1e300}}))} {
+	for _, seed := range []string{"", "[]", `[{"partitions":"AA=="}]`, string(EncodeReports([]Report{{State: "stale", Detail: "é", Partitions: All(), Seconds: 1e300}}))} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -71,7 +71,7 @@ func FuzzDecodeReports(f *testing.F) {
 		if err != nil || len(reports) == 0 {
 			return
 		}
-		if _, err := decodeReports(encodeReports(reports)); err != nil {
+		if _, err := decodeReports(EncodeReports(reports)); err != nil {
 			t.Fatalf("written and read again: %v", err)
 		}
 	})

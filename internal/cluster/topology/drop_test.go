@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/json"
@@ -26,11 +26,11 @@ func TestDrop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := decodeAssignment(body)
+	back, err := DecodeAssignment(body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !back.equal(&a) || back.Drop["a"] != free {
+	if !back.Equal(&a) || back.Drop["a"] != free {
 		t.Errorf("came back as %v, wanted %d", back.Drop, back.Wanted)
 	}
 	if m := NewMap(*back, nil, nil); m.Drops("a") != free || m.Drops("b") != (Set{}) {
@@ -95,14 +95,14 @@ func TestAnOlderVersionKeptTheAssignment(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Epoch = 7
-	kept := a.clone()
+	kept := a.Clone()
 	a.Wanted, a.Drop = 1, map[millrace.NodeID]Set{"c": All()}
 	body, err := json.Marshal(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := NewMap(kept, nil, nil).next(at(map[string][]byte{"assignment": body}))
-	if err != nil || !next.assignment.equal(&a) {
+	next, err := NewMap(kept, nil, nil).Next(at(map[string][]byte{"assignment": body}))
+	if err != nil || !next.assignment.Equal(&a) {
 		t.Errorf("%v: %d wanted, %v to drop", err, next.assignment.Wanted, next.assignment.Drop)
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"fmt"
@@ -40,9 +40,9 @@ type NodeHealth struct {
 }
 
 // Health holds the nodes that are alive against the assignment. seen is what
-// [Client.Seen] gives.
+// [cluster.Client.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
-	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.replicas()}
+	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.Replication()}
 	ids := maps.Clone(m.alive)
 	for id := range m.hosted {
 		ids[id] = true
@@ -78,9 +78,9 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 	return h
 }
 
-// replicas returns how many are wanted of each partition: what the assignment
+// Replication returns how many are wanted of each partition: what the assignment
 // says or, if it does not, how many most have.
-func (a *Assignment) replicas() int {
+func (a *Assignment) Replication() int {
 	if a.Wanted > 0 {
 		return a.Wanted
 	}

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/json"
@@ -49,10 +49,10 @@ type reportDoc struct {
 	Warning    bool      `json:"warning,omitempty"`
 }
 
-// encodeReports returns the reports as etcd holds them, nothing for none. If
+// EncodeReports returns the reports as etcd holds them, nothing for none. If
 // they are too long, those of a state and reason become one, with the detail of
 // the first.
-func encodeReports(reports []Report) []byte {
+func EncodeReports(reports []Report) []byte {
 	if len(reports) == 0 {
 		return nil
 	}
@@ -74,7 +74,7 @@ func marshalReports(reports []Report) []byte {
 		if math.IsNaN(r.Seconds) || math.IsInf(r.Seconds, 0) {
 			r.Seconds = 0
 		}
-		docs[i] = reportDoc{r.State, r.Reason, r.Detail, r.Partitions.encode(), whole(r.Since), r.Seconds, r.Warning}
+		docs[i] = reportDoc{r.State, r.Reason, r.Detail, r.Partitions.Encode(), whole(r.Since), r.Seconds, r.Warning}
 	}
 	body, err := json.Marshal(docs)
 	if err != nil {

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/binary"
@@ -152,9 +152,9 @@ func ParseSet(text string) (s Set, err error) {
 
 const setBytes = partition.Count / 8
 
-// encode returns the set as etcd holds it: 90 bytes, partition p in bit p%8 of
+// Encode returns the set as etcd holds it: 90 bytes, partition p in bit p%8 of
 // byte p/8.
-func (s *Set) encode() []byte {
+func (s *Set) Encode() []byte {
 	var b []byte
 	for _, w := range s {
 		b = binary.LittleEndian.AppendUint64(b, w)

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"encoding/json"
@@ -20,8 +20,9 @@ type lagDoc struct {
 	Records int64   `json:"records"`
 }
 
-func (l *Lag) encode() []byte {
-	b, err := json.Marshal(lagDoc{l.Behind.encode(), l.Seconds, l.Records})
+// Encode returns a lag as etcd holds it.
+func (l *Lag) Encode() []byte {
+	b, err := json.Marshal(lagDoc{l.Behind.Encode(), l.Seconds, l.Records})
 	if err != nil {
 		panic(fmt.Sprintf("cluster: lag %+v: %v", l, err)) // NaN or Inf: a bug of the node
 	}

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"slices"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -15,8 +16,8 @@ func healthOf(t *testing.T, a Assignment, keys map[string][]byte) Health {
 	t.Helper()
 	keys["assignment"] = document(t, a)
 	s := at(keys)
-	s.keyspace = keyspace{2, "b"}
-	m, err := NewMap(Assignment{}, nil, nil).next(s)
+	s.Keyspace = keyspace.Name{Generation: 2, ID: "b"}
+	m, err := NewMap(Assignment{}, nil, nil).Next(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func TestHealthIsJudgedByTheAssignment(t *testing.T) {
 	a := spread(t, 4, 1)
 	a.AllowUnknown = true
 	full := All()
-	own := func(id millrace.NodeID) []byte { s := a.Hosted(id); return s.encode() }
+	own := func(id millrace.NodeID) []byte { s := a.Hosted(id); return s.Encode() }
 	report := Report{State: "quarantined", Reason: "log_begins_later", Detail: "it begins at 7", Since: time.Unix(2e9, 0).UTC()}
 	hosted := a.Hosted("n3")
 	for p := range hosted.All() {
@@ -42,10 +43,10 @@ func TestHealthIsJudgedByTheAssignment(t *testing.T) {
 	lagging.Behind.Add(0)
 	ready := hosted.Minus(report.Partitions)
 	h := healthOf(t, a, map[string][]byte{
-		"nodes/n0": node("n0"), "ready/n0": own("n0"), "lag/n0": lagging.encode(),
+		"nodes/n0": node("n0"), "ready/n0": own("n0"), "lag/n0": lagging.Encode(),
 		"known/n1": node("n1"), // gone
-		"nodes/n3": node("n3"), "ready/n3": ready.encode(), "state/n3": encodeReports([]Report{report}),
-		"nodes/n9": node("n9"), "ready/n9": full.encode(), // not assigned anything
+		"nodes/n3": node("n3"), "ready/n3": ready.Encode(), "state/n3": EncodeReports([]Report{report}),
+		"nodes/n9": node("n9"), "ready/n9": full.Encode(), // not assigned anything
 	})
 	for i, want := range []struct {
 		id    millrace.NodeID

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -68,7 +69,7 @@ func TestSet(t *testing.T) {
 	if got := slices.Collect(s.All()); !slices.Equal(got, want) || s.Len() != len(want) || !s.Has(64) || s.Has(65) {
 		t.Fatalf("got %v", got)
 	}
-	back, err := decodeSet(s.encode())
+	back, err := decodeSet(s.Encode())
 	if err != nil || back != s {
 		t.Fatalf("decoded %v, %v", slices.Collect(back.All()), err)
 	}
@@ -95,10 +96,10 @@ func document(t *testing.T, a any) []byte {
 }
 
 // at is etcd's state with some keys of the map.
-func at(values map[string][]byte) *snapshot {
-	s := &snapshot{cluster: 1, revision: 1, count: "720", values: map[string]value{}}
+func at(values map[string][]byte) *keyspace.Snapshot {
+	s := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
 	for k, v := range values {
-		s.values[k] = value{data: v}
+		s.Values[k] = keyspace.Value{Data: v}
 	}
 	return s
 }
@@ -150,11 +151,11 @@ func TestBadAssignmentsKeepTheLastGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := NewMap(good, nil, nil)
-			next, err := old.next(at(map[string][]byte{"assignment": c.body}))
+			next, err := old.Next(at(map[string][]byte{"assignment": c.body}))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got error %v, want one with %q", err, c.want)
 			}
-			if !next.assignment.equal(&good) {
+			if !next.assignment.Equal(&good) {
 				t.Error("the assignment changed")
 			}
 		})
@@ -169,7 +170,7 @@ func TestGoodAssignmentsAreTaken(t *testing.T) {
 		"override": meant, "a thousand epochs later": spread(t, 5, 1007),
 	} {
 		old := NewMap(spread(t, 5, 7), []Node{{ID: "n5", Addr: "a:5"}}, nil)
-		next, err := old.next(at(map[string][]byte{"assignment": document(t, a)}))
+		next, err := old.Next(at(map[string][]byte{"assignment": document(t, a)}))
 		if err != nil || next.Epoch() != a.Epoch {
 			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
 		}
@@ -188,8 +189,8 @@ func TestAJumpOverEpochsIsJudged(t *testing.T) {
 		"nine epochs, 4 / 5 of the nodes": {spread(t, 1, 16), ErrShrink},
 		"two epochs, an unknown node":     {unknown, ErrUnknownOwner},
 	} {
-		next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, c.a)}))
-		if !errors.Is(err, c.want) || !next.assignment.equal(&held) {
+		next, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, c.a)}))
+		if !errors.Is(err, c.want) || !next.assignment.Equal(&held) {
 			t.Errorf("%s: epoch %d, %v", name, next.Epoch(), err)
 		}
 	}
@@ -202,16 +203,16 @@ func TestAJumpOverEpochsIsJudged(t *testing.T) {
 		}
 	}
 	for i := range steps[1:] {
-		steps[i].follow(&steps[i+1])
+		steps[i].Follow(&steps[i+1])
 	}
 	last := steps[3]
-	if next, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, last)})); err != nil || next.Epoch() != 10 {
+	if next, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, last)})); err != nil || next.Epoch() != 10 {
 		t.Errorf("allowed steps: epoch %d, %v", next.Epoch(), err)
 	}
 	last.Past = last.Past[1:] // which says nothing of what is held
 	far := spread(t, 3, 10)
 	far.Past = last.Past
-	if _, err := NewMap(held, nil, nil).next(at(map[string][]byte{"assignment": document(t, far)})); !errors.Is(err, ErrShrink) {
+	if _, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, far)})); !errors.Is(err, ErrShrink) {
 		t.Errorf("steps that do not begin at what is held: %v", err)
 	}
 }
@@ -224,7 +225,7 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 			m = NewMap(spread(t, 5, held), nil, nil)
 		}
 		for _, epoch := range []int64{held + 1001, 1 << 53, 1<<53 + 1, 1<<63 - 1} {
-			next, err := m.next(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))}))
+			next, err := m.Next(at(map[string][]byte{"assignment": document(t, spread(t, 5, epoch))}))
 			if err == nil || next.Epoch() != held {
 				t.Errorf("held %d, found %d: %v", held, epoch, err)
 			}
@@ -232,7 +233,7 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 	}
 	// A new process believes what this package wrote.
 	body := document(t, spread(t, 5, 5000))
-	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))
+	next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": body, "last": body, "known/n0": nil, "known/n1": nil, "known/n2": nil, "known/n3": nil, "known/n4": nil}))
 	if err != nil || next.Epoch() != 5000 {
 		t.Errorf("epoch %d, %v", next.Epoch(), err)
 	}
@@ -241,16 +242,16 @@ func TestAnEpochFarAheadIsRefused(t *testing.T) {
 // Owners nobody knows are told, and refused where there is anything better.
 func TestUnknownOwnersAreTold(t *testing.T) {
 	a := spread(t, 2, 1)
-	first, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)}))
+	first, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": document(t, a)}))
 	if !errors.Is(err, ErrUnknownOwner) || first.Epoch() != 1 {
 		t.Fatalf("the first assignment: epoch %d, %v", first.Epoch(), err)
 	}
 	a.AllowUnknown = true
-	if first, err = NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{"assignment": document(t, a)})); err != nil || first.Epoch() != 1 {
+	if first, err = NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{"assignment": document(t, a)})); err != nil || first.Epoch() != 1 {
 		t.Fatalf("said to be meant: epoch %d, %v", first.Epoch(), err)
 	}
 	for key, known := range map[string]bool{"nodes/n2": true, "known/n2": true, "left/n2": false, "known/n3": false} {
-		next, err := first.next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
+		next, err := first.Next(at(map[string][]byte{"assignment": document(t, spread(t, 3, 2)), key: []byte(`{"id":"n2","addr":"a:1"}`)}))
 		if known != (err == nil) || known != (next.Epoch() == 2) {
 			t.Errorf("with %s: epoch %d, %v", key, next.Epoch(), err)
 		}
@@ -260,20 +261,20 @@ func TestUnknownOwnersAreTold(t *testing.T) {
 // No document costs much before it is refused (P20).
 func TestRefusedDocumentsAreCheap(t *testing.T) {
 	for name, body := range map[string]string{
-		"deep arrays":   strings.Repeat("[", maxDocumentBytes),
+		"deep arrays":   strings.Repeat("[", keyspace.MaxDocumentBytes),
 		"deep objects":  strings.Repeat(`{"replicas":`, 80_000),
 		"no owners":     `{"epoch":2,"replicas":[` + strings.Repeat("[],", 340_000) + `[]]}`,
 		"many owners":   `{"epoch":2,"replicas":[[` + strings.Repeat(`"",`, 340_000) + `""]]}`,
 		"a long past":   `{"epoch":2,"past":[` + strings.Repeat("{},", 340_000) + `{}]}`,
 		"same fields":   `{"epoch":2` + strings.Repeat(`,"past":[{},{},{},{}]`, 49_000) + `}`,
-		"a long number": `{"epoch":` + strings.Repeat("9", maxDocumentBytes-20) + `}`,
+		"a long number": `{"epoch":` + strings.Repeat("9", keyspace.MaxDocumentBytes-20) + `}`,
 	} {
-		if len(body) > maxDocumentBytes {
+		if len(body) > keyspace.MaxDocumentBytes {
 			t.Fatalf("%s has %d bytes", name, len(body))
 		}
 		for kind, decode := range map[string]func([]byte) error{
-			"assignment":   func(b []byte) error { _, err := decodeAssignment(b); return err },
-			"registration": func(b []byte) error { _, err := decodeRegistration("n1", b); return err },
+			"assignment":   func(b []byte) error { _, err := DecodeAssignment(b); return err },
+			"registration": func(b []byte) error { _, err := DecodeRegistration("n1", b); return err },
 			"lag":          func(b []byte) error { _, err := decodeLag(b); return err },
 			"reports":      func(b []byte) error { _, err := decodeReports(b); return err },
 			"map on disk":  func(b []byte) error { _, _, err := decodeMap(b); return err },
@@ -295,7 +296,7 @@ func TestLostNodesStayKnown(t *testing.T) {
 	m := NewMap(spread(t, 2, 1), []Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:2"}, {ID: "spare", Addr: "a:3"}}, ready)
 	body := document(t, spread(t, 2, 1))
 
-	lost, err := m.next(at(map[string][]byte{"assignment": body}))
+	lost, err := m.Next(at(map[string][]byte{"assignment": body}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func TestLostNodesStayKnown(t *testing.T) {
 		t.Error("a lost node that hosts nothing is still known")
 	}
 
-	left, err := lost.next(at(map[string][]byte{"assignment": body, "left/n0": {}}))
+	left, err := lost.Next(at(map[string][]byte{"assignment": body, "left/n0": {}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,79 +318,12 @@ func TestLostNodesStayKnown(t *testing.T) {
 
 func TestBadNodesAreLeftOut(t *testing.T) {
 	full := All()
-	next, err := NewMap(Assignment{}, nil, nil).next(at(map[string][]byte{
+	next, err := NewMap(Assignment{}, nil, nil).Next(at(map[string][]byte{
 		"nodes/n0": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n1": []byte(`{"id":"n0","addr":"a:1"}`), "nodes/n2": []byte(`[]`),
-		"ready/n0": full.encode(), "ready/n1": []byte("short"), "lag/n0": []byte("{}"),
+		"ready/n0": full.Encode(), "ready/n1": []byte("short"), "lag/n0": []byte("{}"),
 	}))
 	if err == nil || len(next.Nodes()) != 1 || !next.Alive("n0") || len(next.ready) != 1 || len(next.lag) != 0 {
 		t.Fatalf("nodes %v, error %v", next.Nodes(), err)
-	}
-}
-
-func TestJudge(t *testing.T) {
-	first, other, second := keyspace{1, "a"}, keyspace{1, "b"}, keyspace{2, "c"}
-	for name, c := range map[string]struct {
-		s    snapshot
-		want error
-	}{
-		"on":                  {snapshot{cluster: 1, revision: 11, count: "720", keyspace: first}, nil},
-		"lost":                {snapshot{cluster: 1, revision: 11, keyspace: first}, errLost},
-		"foreign":             {snapshot{cluster: 2, revision: 11, count: "720", keyspace: first}, errForeign},
-		"back":                {snapshot{cluster: 1, revision: 9, count: "720", keyspace: first}, errBack},
-		"count":               {snapshot{cluster: 1, revision: 11, count: "64", keyspace: first}, ErrPartitions},
-		"begun anew":          {snapshot{cluster: 1, revision: 11, count: "720", keyspace: other}, errAnew},
-		"begun anew, early":   {snapshot{cluster: 1, revision: 2, count: "720", keyspace: other}, errAnew},
-		"without a keyspace":  {snapshot{cluster: 1, revision: 11, count: "720"}, errAnew},
-		"restored":            {snapshot{cluster: 1, revision: 2, count: "720", keyspace: second}, nil},
-		"restored elsewhere":  {snapshot{cluster: 2, revision: 2, count: "720", keyspace: second}, nil},
-		"restored, but count": {snapshot{cluster: 1, revision: 2, count: "64", keyspace: second}, ErrPartitions},
-	} {
-		o := origin{1, 10, first, 0}
-		if err := o.judge(&c.s); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
-		if Doubted(c.want) != (c.want != nil && c.want != ErrPartitions) {
-			t.Errorf("%s: all is in doubt: %v", name, Doubted(c.want))
-		}
-		if want := (origin{c.s.cluster, c.s.revision, c.s.keyspace, 0}); c.want == nil && o != want {
-			t.Errorf("%s: moved to %+v", name, o)
-		}
-		var back int64
-		if c.want == errBack {
-			back = c.s.revision
-		}
-		if c.want != nil && o != (origin{1, 10, first, back}) {
-			t.Errorf("%s: moved to %+v", name, o)
-		}
-	}
-}
-
-// An etcd that went back does not become good by being written to.
-func TestAnEtcdThatWentBackStaysBack(t *testing.T) {
-	first := keyspace{1, "a"}
-	o := origin{1, 10, first, 0}
-	for _, revision := range []int64{9, 10, 11, 1000} {
-		if err := o.judge(&snapshot{cluster: 1, revision: revision, count: "720", keyspace: first}); err != errBack {
-			t.Errorf("at revision %d: %v", revision, err)
-		}
-	}
-	if o.Back != 9 || o.Revision != 10 {
-		t.Errorf("%+v", o)
-	}
-	if err := o.judge(&snapshot{cluster: 1, revision: 12, count: "720", keyspace: keyspace{2, "b"}}); err != nil || o.Back != 0 {
-		t.Errorf("restored: %v, %+v", err, o)
-	}
-}
-
-func TestKeyspace(t *testing.T) {
-	k := newKeyspace(7)
-	if got := parseKeyspace(k.String()); got != k || len(k.ID) != 16 {
-		t.Errorf("%q is read as %+v", k, got)
-	}
-	for _, bad := range []string{"", "7", "7 ", "0 a", "-1 a", "7 a b", "seven a", "7  a"} {
-		if got := parseKeyspace(bad); got != (keyspace{}) {
-			t.Errorf("%q is read as %+v", bad, got)
-		}
 	}
 }
 
@@ -400,12 +334,12 @@ func FuzzDecodeAssignment(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := decodeAssignment(b)
+		a, err := DecodeAssignment(b)
 		if err != nil {
 			return
 		}
-		back, err := decodeAssignment(document(t, a))
-		if err != nil || !back.equal(a) {
+		back, err := DecodeAssignment(document(t, a))
+		if err != nil || !back.Equal(a) {
 			t.Fatalf("written and read again: %v", err)
 		}
 	})
@@ -424,7 +358,7 @@ func FuzzDecodeMap(f *testing.F) {
 
 func FuzzDecodeLag(f *testing.F) {
 	l := Lag{Behind: All(), Seconds: 1e9, Records: 1}
-	for _, seed := range []string{"", "{}", `{"behind":"AA=="}`, string(l.encode())} {
+	for _, seed := range []string{"", "{}", `{"behind":"AA=="}`, string(l.Encode())} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -432,20 +366,8 @@ func FuzzDecodeLag(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if back, err := decodeLag(l.encode()); err != nil || back != l {
+		if back, err := decodeLag(l.Encode()); err != nil || back != l {
 			t.Fatalf("written and read again: %v, %v", back, err)
-		}
-	})
-}
-
-func FuzzParseParts(f *testing.F) {
-	f.Add(partsOf(make([]byte, 3<<20)).line())
-	f.Add("millrace parts 1 99999999999 1 x")
-	f.Add("name: home")
-	f.Fuzz(func(t *testing.T, doc string) {
-		p, ok := parseParts(doc)
-		if ok && (p.count < 1 || p.bytes > p.count*maxDocumentBytes || p.count > maxPartedBytes/maxDocumentBytes) {
-			t.Fatalf("%q: %+v", doc, p)
 		}
 	})
 }

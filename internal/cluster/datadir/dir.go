@@ -1,4 +1,8 @@
-package cluster
+// Package datadir is what a process of a cluster keeps on disk: whose directory it
+// is, and files of what was last good, which are replaced whole, written again where
+// that failed, and known by their age until etcd has told what is so now. It knows
+// nothing of etcd.
+package datadir
 
 import (
 	"crypto/rand"
@@ -17,7 +21,7 @@ import (
 type identity struct {
 	Cluster  string          `json:"cluster"`
 	Node     millrace.NodeID `json:"node,omitempty"`  // none: a broker
-	Instance string          `json:"instance"`        // see [Node.Instance]
+	Instance string          `json:"instance"`        // see Instance of topology.Node
 	Start    int64           `json:"start,omitempty"` // of the last process that registered from here
 }
 
@@ -32,7 +36,7 @@ type Instance struct {
 // placeOf names a directory so that two that are there at a time have two
 // names, and the same one keeps its own until the machine starts anew.
 func placeOf(dir string) string {
-	boot, err := readFile("/proc/sys/kernel/random/boot_id", maxIdentityBytes)
+	boot, err := Read("/proc/sys/kernel/random/boot_id", maxIdentityBytes)
 	if err != nil {
 		return ""
 	}
@@ -47,12 +51,12 @@ func placeOf(dir string) string {
 	return fmt.Sprintf("%.8s/%d/%d", boot, at.Dev, at.Ino)
 }
 
-// registered keeps that a process has registered from the directory.
-func (i Instance) registered(start int64) error {
+// Registered keeps that a process has registered from the directory.
+func (i Instance) Registered(start int64) error {
 	if i.dir == "" {
 		return nil
 	}
-	file := filepath.Join(i.dir, identityFile)
+	file := filepath.Join(i.dir, IdentityFile)
 	id, err := readIdentity(file)
 	if err == nil {
 		id.Start = start
@@ -65,16 +69,17 @@ func (i Instance) registered(start int64) error {
 }
 
 const (
-	identityFile     = "identity.json"
+	// IdentityFile says whose a data directory is.
+	IdentityFile     = "identity.json"
 	maxIdentityBytes = 4 << 10
 )
 
 // CheckDir makes a data directory that of a node of a cluster, or of a broker
-// if the id is empty, and returns its instance, for [Node.Dir]. One that
+// if the id is empty, and returns its instance, for Dir of topology.Node. One that
 // is another's is refused: its offsets and last good state are of another
 // cluster or of other partitions.
 func CheckDir(dir, name string, id millrace.NodeID) (instance Instance, err error) {
-	file := filepath.Join(dir, identityFile)
+	file := filepath.Join(dir, IdentityFile)
 	have, err := readIdentity(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -111,7 +116,7 @@ func (i identity) String() string {
 var errIdentity = errors.New("the identity is damaged")
 
 func readIdentity(file string) (i identity, err error) {
-	body, err := readFile(file, maxIdentityBytes)
+	body, err := Read(file, maxIdentityBytes)
 	if err != nil {
 		return i, err
 	}
@@ -130,20 +135,5 @@ func (i identity) write(dir, file string) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(file, append(body, '\n'), 0o644)
-}
-
-// replaceFile writes a file beside its place, syncs it and moves it there, so
-// that a crash leaves the old one or the new one.
-func replaceFile(file string, body []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(file+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(body)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return Replace(file, append(body, '\n'), 0o644)
 }

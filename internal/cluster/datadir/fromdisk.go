@@ -1,4 +1,4 @@
-package cluster
+package datadir
 
 import (
 	"os"
@@ -8,13 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var fromDiskSeconds = prometheus.NewDesc("millrace_cluster_from_disk_seconds",
+// FromDiskSeconds describes what [FromDisk.Collect] gives.
+var FromDiskSeconds = prometheus.NewDesc("millrace_cluster_from_disk_seconds",
 	"Age of the file in the data directory by which what is watched in etcd (the map, or documents of a kind) is served since this process started: nothing that changed after it was written is known. 0 once etcd has told the present state. The log names the revision of etcd.",
 	[]string{"of"}, nil)
 
-// fromDisk is what a process began with that it read from its data directory, until it
+// FromDisk is what a process began with that it read from its data directory, until it
 // has heard of etcd what is so now.
-type fromDisk struct {
+type FromDisk struct {
 	mu struct {
 		sync.Mutex
 		written map[string]time.Time // by what it is of; zero: etcd has told
@@ -22,8 +23,8 @@ type fromDisk struct {
 	}
 }
 
-// begin notes that something is served by a file.
-func (f *fromDisk) begin(what, file string) {
+// Begin notes that something is served by a file.
+func (f *FromDisk) Begin(what, file string) {
 	var written time.Time
 	if st, err := os.Stat(file); err == nil {
 		written = st.ModTime()
@@ -36,9 +37,9 @@ func (f *fromDisk) begin(what, file string) {
 	f.mu.written[what] = written
 }
 
-// heard notes what came of asking etcd, and returns when the file was written where this
+// Heard notes what came of asking etcd, and returns when the file was written where this
 // is the first thing that is known not to be told by etcd; else zero.
-func (f *fromDisk) heard(what string, fault error) (written time.Time) {
+func (f *FromDisk) Heard(what string, fault error) (written time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch at := f.mu.written[what]; {
@@ -52,17 +53,19 @@ func (f *fromDisk) heard(what string, fault error) (written time.Time) {
 	return time.Time{}
 }
 
-func (f *fromDisk) collect(out chan<- prometheus.Metric) {
+// Collect gives the age of each file by which something is served.
+func (f *FromDisk) Collect(out chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for what, at := range f.mu.written {
-		out <- prometheus.MustNewConstMetric(fromDiskSeconds, prometheus.GaugeValue, secondsSince(at), what)
+		out <- prometheus.MustNewConstMetric(FromDiskSeconds, prometheus.GaugeValue, SecondsSince(at), what)
 	}
 }
 
-// tellFromDisk logs by how old a state something is served.
-func (c *Client) tellFromDisk(what string, from origin, fault error) {
-	if at := c.fromDisk.heard(what, fault); !at.IsZero() {
-		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)
+// SecondsSince is how long ago something began, more than 0; 0 if it did not.
+func SecondsSince(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
 	}
+	return max(time.Since(at).Seconds(), 1e-3)
 }

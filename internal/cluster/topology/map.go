@@ -1,4 +1,7 @@
-package cluster
+// Package topology is which nodes there are, which partitions each is to host, which
+// it is ready for, and what is wrong with that: values, how they are written, and how
+// one follows another. It calls nobody.
+package topology
 
 import (
 	"hash/fnv"
@@ -45,7 +48,7 @@ func (m *Map) order() {
 func (m *Map) Epoch() int64 { return m.assignment.Epoch }
 
 // Assignment returns a copy to change and assign anew.
-func (m *Map) Assignment() Assignment { return m.assignment.clone() }
+func (m *Map) Assignment() Assignment { return m.assignment.Clone() }
 
 // Drops returns the partitions that a node is to delete from its disk.
 func (m *Map) Drops(id millrace.NodeID) Set {
@@ -54,7 +57,7 @@ func (m *Map) Drops(id millrace.NodeID) Set {
 }
 
 // Wanted is how many replicas each partition should have.
-func (m *Map) Wanted() int { return m.assignment.replicas() }
+func (m *Map) Wanted() int { return m.assignment.Replication() }
 
 // Below reports whether fewer replicas of a partition are alive and ready than
 // it should have.
@@ -65,7 +68,7 @@ func (m *Map) Below(p millrace.Partition) bool {
 			n++
 		}
 	}
-	return n < m.assignment.wantedOf(int(p), m.assignment.replicas())
+	return n < m.assignment.wantedOf(int(p), m.assignment.Replication())
 }
 
 // Replicas returns the nodes that host p, whether they are alive or not. The
@@ -163,7 +166,8 @@ func (m *Map) WithLost(id millrace.NodeID) *Map {
 // it still hosts them or not.
 func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
 
-func (m *Map) equal(o *Map) bool {
-	return m == o || m.assignment.equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) &&
+// Equal reports whether nothing has changed that a reader of a map could see.
+func (m *Map) Equal(o *Map) bool {
+	return m == o || m.assignment.Equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) &&
 		maps.EqualFunc(m.reports, o.reports, slices.Equal) && (m.lost.setback == nil) == (o.lost.setback == nil)
 }

@@ -1,4 +1,4 @@
-package cluster
+package topology
 
 import (
 	"cmp"
@@ -9,7 +9,15 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/partition"
+)
+
+// The refusals of an assignment.
+var (
+	ErrShrink = errors.New("cluster: the map shrinks by more than a fifth without allow_shrink")
+	// ErrUnknownOwner refuses owners that have never registered.
+	ErrUnknownOwner = errors.New("cluster: the map names nodes that have never registered without allow_unknown")
 )
 
 // Assignment says which nodes host a replica of each partition. It is one
@@ -30,7 +38,7 @@ type Assignment struct {
 	// AllowUnknown lets this epoch name nodes that have never registered, which
 	// are otherwise taken for misspelt and refused.
 	AllowUnknown bool `json:"allow_unknown,omitempty"`
-	// Past is the size of the epochs before, oldest first, as [Client.Assign]
+	// Past is the size of the epochs before, oldest first, as [cluster.Client.Assign]
 	// notes it. By it a watcher that missed some of them judges each step and
 	// not their sum.
 	Past []Step `json:"past,omitempty"`
@@ -46,7 +54,7 @@ type Step struct {
 
 const (
 	maxEpoch     = 1 << 53 // beyond it JSON's numbers are no longer exact
-	maxEpochStep = 1000    // so that no mistaken epoch uses up those after it
+	MaxEpochStep = 1000    // so that no mistaken epoch uses up those after it
 	maxPast      = 64
 	maxOwners    = 16 // of a partition
 )
@@ -121,7 +129,7 @@ func (a *Assignment) Validate() error {
 			return fmt.Errorf("cluster: assignment: partition %d has %d owners, more than %d", p, len(owners), maxOwners)
 		}
 		for i, id := range owners {
-			if err := validID(string(id)); err != nil {
+			if err := keyspace.ValidID(string(id)); err != nil {
 				return fmt.Errorf("cluster: assignment: partition %d: %w", p, err)
 			}
 			if slices.Contains(owners[:i], id) {
@@ -136,14 +144,15 @@ func (a *Assignment) Validate() error {
 		return fmt.Errorf("cluster: assignment: %d replicas are wanted, which is not 0 to %d", a.Wanted, maxOwners)
 	}
 	for id := range a.Drop {
-		if err := validID(string(id)); err != nil {
+		if err := keyspace.ValidID(string(id)); err != nil {
 			return fmt.Errorf("cluster: assignment: what is to be dropped: %w", err)
 		}
 	}
 	return nil
 }
 
-func (a *Assignment) equal(b *Assignment) bool {
+// Equal reports whether both say the same of the present, whatever their pasts.
+func (a *Assignment) Equal(b *Assignment) bool {
 	return a.Epoch == b.Epoch && a.Wanted == b.Wanted && maps.Equal(a.Drop, b.Drop) && a.hosts(b)
 }
 
@@ -152,8 +161,8 @@ func (a *Assignment) hosts(b *Assignment) bool {
 	return slices.EqualFunc(a.Replicas[:], b.Replicas[:], slices.Equal[[]millrace.NodeID])
 }
 
-// clone returns a copy that shares nothing with a but its past.
-func (a *Assignment) clone() Assignment {
+// Clone returns a copy that shares nothing with a but its past.
+func (a *Assignment) Clone() Assignment {
 	c := *a
 	for p, owners := range a.Replicas {
 		c.Replicas[p] = slices.Clone(owners)
@@ -171,16 +180,16 @@ func (a *Assignment) step() Step {
 	return s
 }
 
-// follow notes a in the past of the assignment that comes after it.
-func (a *Assignment) follow(next *Assignment) {
+// Follow notes a in the past of the assignment that comes after it.
+func (a *Assignment) Follow(next *Assignment) {
 	past := append(slices.Clone(a.Past), a.step())
 	next.Past = past[max(0, len(past)-maxPast):]
 }
 
-// shrinks reports whether the way from a to next drops more than a fifth of the
+// Shrinks reports whether the way from a to next drops more than a fifth of the
 // replicas or nodes at once, without saying that it is meant. The way is what
 // next knows of its past, if a is part of that, and else one jump.
-func (a *Assignment) shrinks(next *Assignment) error {
+func (a *Assignment) Shrinks(next *Assignment) error {
 	from, way := a.step(), []Step(nil)
 	if i := slices.Index(next.Past, from); i >= 0 {
 		way = next.Past[i+1:]
@@ -204,9 +213,9 @@ func (s Step) shrinks(next Step) error {
 	return nil
 }
 
-// unknown reports the owners that are not known, unless a says that this is
+// Unknown reports the owners that are not known, unless a says that this is
 // meant.
-func (a *Assignment) unknown(known map[millrace.NodeID]bool) error {
+func (a *Assignment) Unknown(known map[millrace.NodeID]bool) error {
 	var names []millrace.NodeID
 	for _, id := range a.Nodes() {
 		if !known[id] {
@@ -222,15 +231,11 @@ func (a *Assignment) unknown(known map[millrace.NodeID]bool) error {
 // maxListed bounds the names in an error.
 const maxListed = 5
 
-// maxDocumentBytes bounds what is accepted from etcd, whose own limit is
-// 1.5 MiB.
-const maxDocumentBytes = 1 << 20
-
-// decodeAssignment is strict where a mistake would lose partitions: exactly
+// DecodeAssignment is strict where a mistake would lose partitions: exactly
 // 720 of them, each with an owner.
-func decodeAssignment(b []byte) (*Assignment, error) {
-	if len(b) > maxDocumentBytes {
-		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), maxDocumentBytes)
+func DecodeAssignment(b []byte) (*Assignment, error) {
+	if len(b) > keyspace.MaxDocumentBytes {
+		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), keyspace.MaxDocumentBytes)
 	}
 	var doc struct {
 		Epoch        int64                   `json:"epoch"`

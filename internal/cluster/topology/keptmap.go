@@ -1,0 +1,94 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
+
+// lastGood is a map as it is kept on disk.
+type lastGood struct {
+	Origin     keyspace.Origin            `json:"origin"`
+	Assignment Assignment                 `json:"assignment"`
+	Nodes      []Node                     `json:"nodes"`
+	Ready      map[millrace.NodeID][]byte `json:"ready"`
+}
+
+// maxMapBytes bounds a map on disk before it is read.
+const maxMapBytes = 64 << 20
+
+// ReadAssignment reads an assignment to go back to: a file that holds one, or
+// holds one under "assignment", as the map that a process keeps on disk does.
+// What was to be deleted then is not now.
+func ReadAssignment(file string) (a Assignment, err error) {
+	body, err := datadir.Read(file, maxMapBytes)
+	if err != nil {
+		return a, fmt.Errorf("cluster: %w", err)
+	}
+	var outer struct {
+		Assignment json.RawMessage `json:"assignment"`
+	}
+	if json.Unmarshal(body, &outer) == nil && outer.Assignment != nil {
+		body = outer.Assignment
+	}
+	got, err := DecodeAssignment(body)
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", file, err)
+	}
+	got.Drop = nil
+	return *got, nil
+}
+
+func decodeMap(body []byte) (*Map, keyspace.Origin, error) {
+	var raw struct {
+		lastGood
+		Assignment json.RawMessage `json:"assignment"` // for the strict decoder
+	}
+	if err := json.Unmarshal(body, &raw); err != nil {
+		return nil, keyspace.Origin{}, fmt.Errorf("cluster: last good map: %w", err)
+	}
+	a, err := DecodeAssignment(raw.Assignment)
+	if err != nil {
+		return nil, keyspace.Origin{}, err
+	}
+	m := NewMap(*a, nil, map[millrace.NodeID]Set{})
+	for _, n := range raw.Nodes {
+		if keyspace.ValidID(string(n.ID)) != nil || n.Addr == "" {
+			return nil, keyspace.Origin{}, fmt.Errorf("cluster: last good map: %+v is not a node", n)
+		}
+		m.nodes[n.ID] = n
+	}
+	for id, b := range raw.Ready {
+		if m.ready[id], err = decodeSet(b); err != nil {
+			return nil, keyspace.Origin{}, fmt.Errorf("cluster: last good map: ready of %s: %w", id, err)
+		}
+	}
+	m.order()
+	return m, raw.Origin, nil
+}
+
+// Kept returns the map as it is kept on disk.
+func (m *Map) Kept(from keyspace.Origin) any {
+	doc := lastGood{Origin: from, Assignment: m.assignment, Nodes: m.Nodes(), Ready: map[millrace.NodeID][]byte{}}
+	for id, s := range m.ready {
+		doc.Ready[id] = s.Encode()
+	}
+	return doc
+}
+
+// LoadMap reads the map that is kept in a directory; "" is none. Its nodes count as
+// lost until etcd says otherwise.
+func LoadMap(dir string) (*Map, keyspace.Origin, error) {
+	if dir == "" {
+		return nil, keyspace.Origin{}, os.ErrNotExist
+	}
+	body, err := datadir.Read(datadir.MapFile(dir), maxMapBytes)
+	if err != nil {
+		return nil, keyspace.Origin{}, err
+	}
+	return decodeMap(body)
+}

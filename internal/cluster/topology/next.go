@@ -1,0 +1,158 @@
+package topology
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
+
+// Next returns the map after a snapshot, and what of the snapshot was no good
+// and is as before.
+func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
+	var faults []error
+	next := &Map{assignment: m.assignment, nodes: map[millrace.NodeID]Node{}, alive: map[millrace.NodeID]bool{}, ready: map[millrace.NodeID]Set{}, lag: map[millrace.NodeID]Lag{}, reports: map[millrace.NodeID][]Report{}, past: map[millrace.NodeID]Node{}, lost: loss{setback: s.Setback}}
+	a, err := m.nextAssignment(s)
+	if err != nil {
+		faults = append(faults, err)
+	}
+	next.hosted, next.raw = m.hosted, m.raw
+	if a != nil {
+		next.assignment, next.hosted = *a, a.hosted()
+	}
+	if err == nil {
+		next.raw = s.Values["assignment"].Data
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Values)) {
+		kind, id, _ := strings.Cut(key, "/")
+		v, err := s.Values[key], error(nil)
+		switch kind {
+		case "nodes":
+			err = next.addNode(millrace.NodeID(id), v.Data, s.Keyspace)
+		case "known":
+			if r, bad := DecodeRegistration(millrace.NodeID(id), v.Data); bad == nil {
+				next.past[r.ID] = r.Node
+			}
+		case "ready":
+			var set Set
+			if set, err = decodeSet(v.Data); err == nil {
+				next.ready[millrace.NodeID(id)] = set
+			}
+		case "lag":
+			var lag Lag
+			if lag, err = decodeLag(v.Data); err == nil {
+				next.lag[millrace.NodeID(id)] = lag
+			}
+		case "state":
+			var reports []Report
+			if reports, err = decodeReports(v.Data); err == nil {
+				next.reports[millrace.NodeID(id)] = reports
+			}
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("cluster: %s: %w", key, err))
+		}
+	}
+	// A node whose lease is gone may be dead or only cut off from etcd. As
+	// long as it hosts something it stays known, for when nobody else can.
+	for id, n := range m.nodes {
+		_, left := s.Values["left/"+string(id)]
+		_, hosts := next.hosted[id]
+		if !next.alive[id] && hosts && !left {
+			next.nodes[id], next.ready[id] = n, m.ready[id]
+		}
+	}
+	next.order()
+	return next, joinFaults(faults)
+}
+
+// joinFaults tells the first few of many faults.
+func joinFaults(faults []error) error {
+	if more := len(faults) - maxListed; more > 0 {
+		faults = append(faults[:maxListed:maxListed], fmt.Errorf("cluster: and %d more", more))
+	}
+	return errors.Join(faults...)
+}
+
+// addNode takes over the registration of a node that is alive.
+func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error {
+	r, err := DecodeRegistration(id, body)
+	if err != nil {
+		return err
+	}
+	m.nodes[id], m.alive[id] = r.Node, true
+	if r.LostBy(now, m.Epoch()) {
+		m.lost.add(r)
+	}
+	return nil
+}
+
+// nextAssignment returns the assignment to change to; nil for none. What is
+// wrong with one that there is no better one than is told beside it.
+func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
+	v, ok := s.Values["assignment"]
+	if !ok {
+		if m.Epoch() > 0 {
+			return nil, fmt.Errorf("cluster: etcd has lost the assignment; keeping epoch %d", m.Epoch())
+		}
+		return nil, nil
+	}
+	if len(m.raw) > 0 && bytes.Equal(v.Data, m.raw) {
+		return nil, nil // most changes are of what nodes say of themselves
+	}
+	a, err := DecodeAssignment(v.Data)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case a.Epoch < m.Epoch():
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, older than %d; keeping %[2]d", a.Epoch, m.Epoch())
+	case a.Epoch == m.Epoch():
+		if !m.assignment.hosts(a) {
+			return nil, fmt.Errorf("cluster: etcd has another assignment of epoch %d; keeping the first", a.Epoch)
+		}
+		if m.assignment.Equal(a) {
+			return nil, nil
+		}
+		return a, nil // an older version, which knows less of it, kept what this process began with
+	case a.Epoch > m.Epoch()+MaxEpochStep && a.Epoch > lastEpoch(s)+MaxEpochStep:
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, more than %d above %d; keeping %[3]d", a.Epoch, MaxEpochStep, m.Epoch())
+	case m.Epoch() == 0:
+		return a, a.Unknown(m.Known(s))
+	}
+	if err := errors.Join(m.assignment.Shrinks(a), a.Unknown(m.Known(s))); err != nil {
+		return nil, fmt.Errorf("cluster: etcd has assignment %d, which is refused; keeping %d: %w", a.Epoch, m.Epoch(), err)
+	}
+	return a, nil
+}
+
+// lastEpoch is that of the assignment that was last written by this package.
+func lastEpoch(s *keyspace.Snapshot) int64 {
+	if a, err := DecodeAssignment(s.Values["last"].Data); err == nil {
+		return a.Epoch
+	}
+	return 0
+}
+
+// Known returns the nodes that are or were registered, and those that hosted
+// something before.
+func (m *Map) Known(s *keyspace.Snapshot) map[millrace.NodeID]bool {
+	known := map[millrace.NodeID]bool{}
+	for id := range m.nodes {
+		known[id] = true
+	}
+	for id := range m.hosted {
+		known[id] = true
+	}
+	for key := range s.Values {
+		if kind, id, _ := strings.Cut(key, "/"); kind == "nodes" || kind == "known" {
+			known[millrace.NodeID(id)] = true
+		}
+	}
+	return known
+}

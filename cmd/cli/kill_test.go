@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // kills is how often the partitioner and an index node are killed while a load
@@ -223,7 +224,7 @@ func (l *loading) verifyLog(truth *oracle.Feed) {
 func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, kill func(part int)) *oracle.Feed {
 	t.Helper()
 	topics := kafka.Prefixed(prefix)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/permit"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what the service works with. All of it is required, but for Audit.
@@ -27,7 +27,7 @@ type Config struct {
 	Node     millrace.NodeID
 	Store    *store.Store
 	Cache    *cache.Cache
-	Schemas  *schemas.Registry
+	Schemas  *registry.Registry
 	Replicas *replica.Replicas
 	// Rates are how many records a second come and go.
 	Rates   func(millrace.Partition, millrace.ContentType) (in, out float64)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // maxWanted is how many records one call finds or deletes.
@@ -309,7 +310,7 @@ func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string
 
 // publish writes tombstones, and returns when all are in the log.
 func (s *Server) publish(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 const (
@@ -224,7 +225,7 @@ func (s *Server) told(records []foundRecord, t millrace.ContentType) []*nodev1.T
 	return out
 }
 
-func recordOf(known *schemas.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
+func recordOf(known *registry.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
 	m := &nodev1.TimelineRecord{
 		Type: string(t), Id: string(r.ID), TimeMs: int64(r.Time), Version: r.Version, Object: cmp.Or(string(r.Object), string(r.ID)), Deleted: r.Deleted, Schema: uint64(r.Schema),
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what questions are answered with. All of it is required.
@@ -37,7 +37,7 @@ type Config struct {
 	Node    millrace.NodeID
 	Store   *store.Store
 	Cache   *cache.Cache
-	Schemas *schemas.Registry
+	Schemas *registry.Registry
 	Models  *relevance.Registry
 	Lookup  *lookup.Lookup
 	Panics  *panics.Teller
@@ -50,7 +50,7 @@ type Server struct {
 	log         *slog.Logger
 	store       *store.Store
 	cache       *cache.Cache
-	schemas     *schemas.Registry
+	schemas     *registry.Registry
 	models      *relevance.Registry
 	lookup      *lookup.Lookup
 	panics      *panics.Teller

@@ -38,6 +38,7 @@ import (
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config says what to run. Addresses are host:port; an empty one is a free
@@ -436,7 +437,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error { return c.wait(ctx, c.Re
 // Produce publishes a schema and then lines of JSON that fit it, to a content
 // or feature topic.
 func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, lines iter.Seq2[[]byte, error]) (records int, err error) {
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -233,7 +233,7 @@ func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 	}
 	for _, t := range req.Types {
 		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
-			return nil, invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
+			return nil, millrace.Invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
 		}
 		r.types = append(r.types, millrace.ContentType(t))
 	}
@@ -356,7 +356,3 @@ func (n *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
 
 // maxAnswerBytes bounds an answer: brokers take no larger message.
 const maxAnswerBytes = 31 << 20
-
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-}

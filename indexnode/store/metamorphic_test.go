@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tally"
 )
 
 // TestMetamorphic does random things to stores with random options, and
@@ -86,7 +87,7 @@ type metaPart struct {
 	oracle  *oracle
 	// A restore begins the counts anew:
 	restored int // where
-	counts   map[millrace.ContentType]Counts
+	counts   map[millrace.ContentType]tally.Counts
 }
 
 // entry is a record of either stream.

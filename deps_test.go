@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -318,6 +319,35 @@ func TestRooms(t *testing.T) {
 			if !used[room+" "+other] {
 				t.Errorf("%s does without %s now", room, other)
 			}
+		}
+	}
+}
+
+// maxFiles bounds the files of a package that are not tests, whatever their build
+// tags: past it nobody tells them apart, and it has parts with names of their own.
+const maxFiles = 15
+
+// crowded are the packages that have more files, and why they still may. None is
+// to be added.
+var crowded = map[string]string{
+	"internal/cluster": "it is being split; take it off then",
+}
+
+func TestPackagesHaveFewFiles(t *testing.T) {
+	count := map[string]int{}
+	for _, f := range files(t, parser.PackageClauseOnly) {
+		if !f.test {
+			count[f.dir]++
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(count)) {
+		if n := count[dir]; n > maxFiles && crowded[dir] == "" {
+			t.Errorf("%s has %d files that are not tests, and may have %d; give a part of it a package of its own", dir, n, maxFiles)
+		}
+	}
+	for dir := range crowded {
+		if count[dir] <= maxFiles {
+			t.Errorf("%s has %d files now; take it off the list in deps_test.go", dir, count[dir])
 		}
 	}
 }

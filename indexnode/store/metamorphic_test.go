@@ -379,7 +379,7 @@ func (m *meta) expectApplied() {
 func (m *meta) crash() {
 	least := map[millrace.Partition]int{}
 	for _, p := range metaPartitions {
-		least[p], _ = appliedOf(m.s.Durable(p))
+		least[p], _ = appliedOf(durable(m.s, p))
 	}
 	fs := m.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: m.rng.IntN(101), RNG: m.rng})
 	m.close(m.s)
@@ -547,7 +547,7 @@ func (m *meta) find(s *Store, p millrace.Partition) {
 func (m *meta) newest(s *Store, p millrace.Partition) {
 	m.t.Helper()
 	name, least := m.timeline(), m.rng.IntN(40)
-	got, err := s.ReadNewest(p, name, least)
+	got, err := readNewest(s, p, name, least)
 	m.fail(err)
 	all := m.parts[p].oracle.read(name, -1000, millrace.MaxTime)
 	want := m.parts[p].oracle.read(name, got.From, millrace.MaxTime)

@@ -105,7 +105,7 @@ func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error]
 				if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), lines); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := c.Produce(ctx, c.FeatureTopic(), schemas.Features(), followers(truth)); err != nil {
+				if _, err := c.Produce(ctx, c.cfg.Features[0], schemas.Features(), followers(truth)); err != nil {
 					t.Fatal(err)
 				}
 			}

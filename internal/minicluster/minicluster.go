@@ -544,6 +544,3 @@ func (c *Cluster) Close() error {
 	}
 	return err
 }
-
-// FeatureTopic is the first feature topic's full name.
-func (c *Cluster) FeatureTopic() string { return c.cfg.Features[0] }

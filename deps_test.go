@@ -78,6 +78,7 @@ var bans = []ban{
 	{From: "...", To: "internal/minicluster", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "it is every role in one process, for the demo and for tests"},
 	{From: "...", To: "internal/oracle", Except: []string{"cmd/millrace/bench"}, Tests: true, Why: "the oracle judges; nothing serves from it"},
 	{From: "...", To: "internal/expr/celref", Except: []string{"internal/oracle"}, Tests: true, Why: "the reference judges the kernels; nothing serves from it"},
+	{From: "...", To: "internal/sample/tweets", Tests: true, Why: "posts of tests"},
 	{From: "...", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
 
 	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},

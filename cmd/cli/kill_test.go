@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/internal/sample/tweets"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
 )
@@ -70,8 +71,8 @@ func everything(yield func([]byte, error) bool) {
 			return
 		}
 	}
-	for line, err := range sample.Tweets() {
-		if errors.Is(err, sample.ErrAbsent) || !yield(line, err) {
+	for line, err := range tweets.All() {
+		if errors.Is(err, tweets.ErrAbsent) || !yield(line, err) {
 			return
 		}
 	}

@@ -48,10 +48,9 @@ func (c Change) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", c.What, c.Path(), c.Detail), ": ")
 }
 
-// AppendChanges adds to the changes of a schema what it makes of the fields of
-// its family as it was without it, f, and of their types. The schema is the last
-// of next. A field of which something is told already is not told to have
-// another type.
+// AppendChanges adds to the changes of a schema, the last of next, what it
+// changes in the fields of its family and in their types; f is the family without
+// it. It tells no further change of type of a field that changes already has.
 func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
 	last, add := f.schemas[len(f.schemas)-1], next.schemas[len(next.schemas)-1]
 	for _, c := range next.layout.Fields() {

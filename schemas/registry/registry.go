@@ -1,7 +1,7 @@
 // Package registry holds the schemas that are known, by fingerprint and by
 // name: it admits evolutions, each after every earlier schema of its name, and
-// retires what was a mistake. What a schema, an evolution and a family are it
-// leaves to package schemas.
+// retires what was a mistake. Package schemas says what a schema, an evolution and
+// a family are.
 package registry
 
 import (

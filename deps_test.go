@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,7 @@ var bans = []ban{
 	{From: "...", To: "internal/minicluster", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "it is every role in one process, for the demo and for tests"},
 	{From: "...", To: "internal/oracle", Except: []string{"cmd/millrace/bench"}, Tests: true, Why: "the oracle judges; nothing serves from it"},
 	{From: "...", To: "internal/expr/celref", Except: []string{"internal/oracle"}, Tests: true, Why: "the reference judges the kernels; nothing serves from it"},
+	{From: "...", To: "internal/sample/tweets", Tests: true, Why: "posts of tests"},
 	{From: "...", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
 
 	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
@@ -322,6 +324,35 @@ func TestRooms(t *testing.T) {
 			if !used[room+" "+other] {
 				t.Errorf("%s does without %s now", room, other)
 			}
+		}
+	}
+}
+
+// maxFiles bounds the files of a package that are not tests, whatever their build
+// tags: past it nobody tells them apart, and it has parts with names of their own.
+const maxFiles = 15
+
+// crowded are the packages that have more files, and why they still may. None is
+// to be added.
+var crowded = map[string]string{
+	"internal/cluster": "it is being split; take it off then",
+}
+
+func TestPackagesHaveFewFiles(t *testing.T) {
+	count := map[string]int{}
+	for _, f := range files(t, parser.PackageClauseOnly) {
+		if !f.test {
+			count[f.dir]++
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(count)) {
+		if n := count[dir]; n > maxFiles && crowded[dir] == "" {
+			t.Errorf("%s has %d files that are not tests, and may have %d; give a part of it a package of its own", dir, n, maxFiles)
+		}
+	}
+	for dir := range crowded {
+		if count[dir] <= maxFiles {
+			t.Errorf("%s has %d files now; take it off the list in deps_test.go", dir, count[dir])
 		}
 	}
 }

@@ -36,6 +36,11 @@ type Error struct {
 	RetryAfter time.Duration
 }
 
+// Invalid is the refusal of a field's value.
+func Invalid(field, detail, wayOut string) error {
+	return &Error{Reason: ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
+}
+
 func (e *Error) Error() string {
 	s := e.Detail
 	if e.Field != "" {

@@ -62,7 +62,7 @@ func setsOf(t *testing.T, src string, req *feedv1.GetFeedRequest, e millrace.Ent
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := experiment.Compile([]experiment.Document{d}, nil)
+	set, err := experiment.Admit([]experiment.Document{d}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

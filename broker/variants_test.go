@@ -46,7 +46,7 @@ func define(t *testing.T, b *Broker, docs *feedstest.Definitions, version int, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := experiment.Compile([]experiment.Document{d}, nil)
+	want, err := experiment.Admit([]experiment.Document{d}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +437,7 @@ func TestVariantsAreTheDefinitions(t *testing.T) {
 	src := halves("running", "limit: 7")
 	define(t, b, docs, 1, src)
 	d, _ := experiment.Parse("doc", []byte(src))
-	set, _ := experiment.Compile([]experiment.Document{d}, nil)
+	set, _ := experiment.Admit([]experiment.Document{d}, nil)
 	n := 0
 	for i := range 400 {
 		viewer := fmt.Sprintf("member:%d", i)

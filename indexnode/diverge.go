@@ -30,7 +30,7 @@ import (
 // Digests implements nodev1.NodeServiceServer.
 func (n *Node) Digests(_ context.Context, req *nodev1.DigestsRequest) (*nodev1.DigestsResponse, error) {
 	if len(req.Partitions) > partition.Count {
-		return nil, rpcerr.Status(invalid("partitions", fmt.Sprintf("%d partitions, more than there are", len(req.Partitions)), "name each once, or none for all"))
+		return nil, rpcerr.Status(millrace.Invalid("partitions", fmt.Sprintf("%d partitions, more than there are", len(req.Partitions)), "name each once, or none for all"))
 	}
 	var of []millrace.Partition
 	for _, i := range req.Partitions {
@@ -54,14 +54,14 @@ func (n *Node) Digests(_ context.Context, req *nodev1.DigestsRequest) (*nodev1.D
 
 func partitionOf(i int32) (millrace.Partition, error) {
 	if i < 0 || i >= partition.Count {
-		return 0, invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
+		return 0, millrace.Invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
 	}
 	return millrace.Partition(i), nil
 }
 
 func streamOf(i int32) (kafka.Stream, error) {
 	if i != int32(kafka.Timeline) && i != int32(kafka.Features) {
-		return 0, invalid("stream", fmt.Sprintf("there is no stream %d", i), "0 is the records, 1 the features")
+		return 0, millrace.Invalid("stream", fmt.Sprintf("there is no stream %d", i), "0 is the records, 1 the features")
 	}
 	return kafka.Stream(i), nil
 }
@@ -204,7 +204,7 @@ func sendRows(ctx context.Context, c *store.Contents, stream nodev1.NodeService_
 func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionRequest) (*nodev1.CheckPartitionResponse, error) {
 	p, err := partitionOf(req.Partition)
 	if err == nil && n.replicas.Of(p).State() == replica.Absent {
-		err = invalid("partition", fmt.Sprintf("partition %d is not on this node", p), "millrace cluster show says where it is")
+		err = millrace.Invalid("partition", fmt.Sprintf("partition %d is not on this node", p), "millrace cluster show says where it is")
 	}
 	ctx, cancel := n.whileRunning(ctx)
 	defer cancel()

@@ -47,7 +47,7 @@ import (
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what a node works with.
@@ -128,7 +128,7 @@ type Node struct {
 	log        *slog.Logger
 	store      *store.Store
 	cache      *cache.Cache
-	schemas    *schemas.Registry
+	schemas    *registry.Registry
 	models     *relevance.Registry
 	lookup     *lookup.Lookup
 	answers    *answers.Server
@@ -168,7 +168,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}
-	if n.schemas, err = schemas.NewRegistry(replica.StoredSchemas(n.store), nil); err != nil {
+	if n.schemas, err = registry.New(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()
 		return nil, fmt.Errorf("indexnode: %w", err)
 	}

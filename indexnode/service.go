@@ -36,7 +36,3 @@ func (n *Node) GetSchema(_ context.Context, req *nodev1.GetSchemaRequest) (*node
 	}
 	return resp, nil
 }
-
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -52,7 +53,7 @@ func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 		return t
 	}
-	sums, uncounted := map[millrace.ContentType]store.Counts{}, 0
+	sums, uncounted := map[millrace.ContentType]tally.Counts{}, 0
 	for p := range partition.All() {
 		if n.replicas.Of(p).State() == replica.Absent {
 			continue
@@ -69,10 +70,10 @@ func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 	for _, h := range n.cache.Held() {
 		cached[label(h.Type)] += h.Records
 	}
-	gone := map[millrace.ContentType]store.Flow{}
+	gone := map[millrace.ContentType]tally.Flow{}
 	for t, f := range flows {
 		g := gone[label(t)]
-		gone[label(t)] = store.Flow{Taken: g.Taken + f.Taken, Hidden: g.Hidden + f.Hidden, Expired: g.Expired + f.Expired}
+		gone[label(t)] = tally.Flow{Taken: g.Taken + f.Taken, Hidden: g.Hidden + f.Hidden, Expired: g.Expired + f.Expired}
 	}
 	tell := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, kind, v, labels...)
@@ -80,7 +81,7 @@ func (m *typeMetrics) Collect(out chan<- prometheus.Metric) {
 	tell(descUncounted, prometheus.GaugeValue, float64(uncounted))
 	for t, f := range gone {
 		c, name := sums[t], string(t)
-		if t == "" && c == (store.Counts{}) && f == (store.Flow{}) && cached[t] == 0 {
+		if t == "" && c == (tally.Counts{}) && f == (tally.Flow{}) && cached[t] == 0 {
 			continue // there are no others
 		}
 		tell(descTypeRecords, prometheus.GaugeValue, float64(c.Records), name)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // now is when the records of tests here were logged.
@@ -31,7 +32,7 @@ type world struct {
 	cfg      Config
 	cl       *kgo.Client
 	schemas  *schemalog.Log
-	registry *schemas.Registry // fed by the schemas topic
+	registry *registry.Registry // fed by the schemas topic
 }
 
 func newFake(t *testing.T) *world {
@@ -61,7 +62,7 @@ func newWorld(t *testing.T, brokers kafka.Brokers, prefix string) *world {
 		must(t, kafka.EnsureContentTopic(ctx, brokers, topic, 3, nil))
 	}
 	var err error
-	w.registry, err = schemas.NewRegistry(nil, nil)
+	w.registry, err = registry.New(nil, nil)
 	must(t, err)
 	w.schemas, err = schemalog.Open(schemalog.Config{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
 	must(t, err)

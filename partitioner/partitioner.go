@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config says what to partition. The zero value of a field has the meaning in
@@ -137,7 +138,7 @@ type Partitioner struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
-	registry *schemas.Registry
+	registry *registry.Registry
 	schemas  *schemalog.Log // feeds registry
 	progress *progress.Log
 	beat     *groups.Heartbeat // runs beside everything else, so that it tells when that is stuck
@@ -182,14 +183,14 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	var lookup schemas.Lookup
+	var lookup registry.Lookup
 	if cfg.SchemaRegistry != "" {
 		var err error
 		if lookup, err = cfg.RegistryAccess.Registry(cfg.SchemaRegistry, log); err != nil {
 			return nil, err
 		}
 	}
-	registry, err := schemas.NewRegistry(nil, lookup)
+	registry, err := registry.New(nil, lookup)
 	if err != nil {
 		return nil, err
 	}

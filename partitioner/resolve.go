@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // idleShare keeps waiting for unknown schemas to a twentieth of the time: after
@@ -25,7 +26,7 @@ const (
 // before the record is always found: it is in the topic by then. One published
 // after is waited for a little.
 type resolver struct {
-	registry *schemas.Registry
+	registry *registry.Registry
 	log      *schemalog.Log
 	wait     time.Duration
 	waiting  func()    // told when a wait begins
@@ -96,7 +97,7 @@ func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Sc
 		return nil, err
 	}
 	err = r.log.Publish(ctx, s)
-	var refused *schemas.RefusedError
+	var refused *registry.RefusedError
 	if errors.As(err, &refused) {
 		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: err.Error()}
 	}

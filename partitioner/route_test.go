@@ -10,12 +10,13 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // newRouter knows the shipped schemas, and waits for no other.
 func newRouter(tb testing.TB) *router {
 	tb.Helper()
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

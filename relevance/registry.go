@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	_ "github.com/millrace/millrace/relevance/models" // the generated code
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // ID names one version of a model: the same three always mean the same bytes.
@@ -192,7 +193,7 @@ func digits(s string) int {
 var builtin embed.FS
 
 var shipped = sync.OnceValue(func() Schemas {
-	known, err := schemas.NewRegistry(nil, nil)
+	known, err := registry.New(nil, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -211,13 +212,13 @@ func ShippedSchemas() Schemas { return maps.Clone(shipped()) }
 
 // SchemasOf returns the schemas that ship and those of a registry: what specs may
 // name where these are known.
-func SchemasOf(known *schemas.Snapshot) Schemas {
+func SchemasOf(known *registry.Snapshot) Schemas {
 	all := ShippedSchemas()
 	all.add(known)
 	return all
 }
 
-func (s Schemas) add(known *schemas.Snapshot) {
+func (s Schemas) add(known *registry.Snapshot) {
 	for _, f := range known.Families() {
 		s[f.Name()] = Records{f.Layout(), f}
 	}

@@ -27,7 +27,7 @@ type Decoder struct {
 // out by reader, after Avro's rules of resolution: a field that the writer
 // lacks has the reader's default, one that the reader lacks is dropped, one
 // renamed is found by alias, and numbers are promoted. What serves reads every
-// schema of a name by one layout, through [Snapshot.Decoder].
+// schema of a name by one layout, through [Family.Decoder].
 func NewDecoder(writer, reader *Schema) (*Decoder, error) {
 	c := newCompiler()
 	c.layout = reader.layout

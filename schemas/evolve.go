@@ -48,26 +48,16 @@ func (c Change) String() string {
 	return strings.TrimSuffix(fmt.Sprintf("%s %s: %s", c.What, c.Path(), c.Detail), ": ")
 }
 
-// Changes tells what a schema would change if it were admitted: of the fields
-// that the schema admitted last of its name has and of their types, and of those
-// for which another name decides the type. It is empty for a schema that is known. The error is
-// the [*RefusedError] of [Registry.Admit].
-func (s *Snapshot) Changes(add *Schema) ([]Change, error) {
-	next, err := s.after(add)
-	if err != nil || next == s {
-		return nil, err
-	}
-	changes := elsewhere(s, add.Name(), add.features, add.layout)
-	before := s.Family(add.Name())
-	if before == nil {
-		return changes, nil
-	}
-	last, now := before.schemas[len(before.schemas)-1], next.Family(add.Name())
-	for _, f := range now.layout.Fields() {
-		if f.Name == BodyColumn || f.Name == SchemaColumn {
+// AppendChanges adds to the changes of a schema, the last of next, what it
+// changes in the fields of its family and in their types; f is the family without
+// it. It tells no further change of type of a field that changes already has.
+func (f *Family) AppendChanges(changes []Change, next *Family) []Change {
+	last, add := f.schemas[len(f.schemas)-1], next.schemas[len(next.schemas)-1]
+	for _, c := range next.layout.Fields() {
+		if c.Name == BodyColumn || c.Name == SchemaColumn {
 			continue
 		}
-		if c, ok := change(now, last, add, f); ok {
+		if c, ok := change(next, last, add, c); ok {
 			changes = append(changes, c)
 		}
 	}
@@ -76,7 +66,7 @@ func (s *Snapshot) Changes(add *Schema) ([]Change, error) {
 			changes = append(changes, c)
 		}
 	}
-	return changes, nil
+	return changes
 }
 
 // differences compares the types of the fields at and below a path that two
@@ -186,46 +176,6 @@ func (f *Family) has(last *Schema, name string) bool {
 	return slices.ContainsFunc(f.schemas, func(s *Schema) bool { return s != last && s.layout.Index(name) >= 0 })
 }
 
-// elsewhere returns the fields of a layout to which another name has given
-// another type, or that widen one.
-func elsewhere(s *Snapshot, name string, features bool, layout *column.Layout) (changes []Change) {
-	for _, f := range layout.Fields() {
-		if f.Name == BodyColumn || f.Name == SchemaColumn {
-			continue
-		}
-		for _, family := range s.Families() {
-			at := family.layout.Index(f.Name)
-			if family.name == name || family.Features() != features || at < 0 {
-				continue
-			}
-			c := Change{Features: features, Field: f.Name}
-			number := func(k column.Kind) bool { return k == column.Int || k == column.Double }
-			switch first := family.layout.Fields()[at].Kind; {
-			case first == f.Kind, first == column.Double && f.Kind == column.Int:
-			case number(first) && number(f.Kind):
-				c.What, c.Detail = Widened, fmt.Sprintf("it is an int in %s, and filters read it as a double", family.name)
-				changes = append(changes, c)
-			default:
-				c.What, c.Detail = Clashes, fmt.Sprintf("it is %s, and %s in %s, which came first, so that filters read null in records of %s", f.Kind, first, family.name, name)
-				changes = append(changes, c)
-			}
-			break
-		}
-	}
-	return changes
-}
-
-// Disagreements returns the fields that filters read null in the records of one
-// name, because a name admitted before gave them another type.
-func (s *Snapshot) Disagreements() (all []Change) {
-	before := &Snapshot{families: map[string]*Family{}}
-	for _, f := range s.Families() {
-		all = append(all, slices.DeleteFunc(elsewhere(before, f.name, f.Features(), f.layout), func(c Change) bool { return c.What != Clashes })...)
-		before.names, before.families[f.name] = append(before.names, f.name), f
-	}
-	return all
-}
-
 // CheckEvolution reports why records of old could not be read under new, with
 // every field that a role has moved from or to.
 func CheckEvolution(old, new *Schema) error {
@@ -263,4 +213,37 @@ func checkRolesStay(old, new *Schema) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// CheckSame compares two schemas of one fingerprint. The fingerprint covers
+// neither roles nor logical types, so two texts may share it and differ in
+// what records mean; then the second is refused.
+func CheckSame(known, s *Schema) error {
+	if known.canonical != s.canonical {
+		return fmt.Errorf("schemas: %s has the fingerprint of %s, %s, by accident; rename a field", s.Name(), known.Name(), s.fingerprint)
+	}
+	return sameMeaning(known, s)
+}
+
+func sameMeaning(known, s *Schema) error {
+	faults := []error{}
+	if known.features != s.features {
+		faults = append(faults, fmt.Errorf("schemas: %s is known with another property millrace; rename it", s.Name()))
+	}
+	for i := range s.root.fields {
+		a, b := &known.root.fields[i], &s.root.fields[i]
+		if a.role != b.role || logicalTypes(a.typ) != logicalTypes(b.typ) {
+			faults = append(faults, fmt.Errorf("schemas: field %q: %s is known with another role or logical type of it; rename the field", b.name, s.Name()))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// logicalTypes renders the logical types at and below a type.
+func logicalTypes(n *node) string {
+	s := n.logical
+	for _, c := range n.children() {
+		s += "(" + logicalTypes(c) + ")"
+	}
+	return s
 }

@@ -58,7 +58,7 @@ func (f *Family) Name() string { return f.name }
 // FamilyOf returns the family of schemas of one name, in the order of their
 // admission, as a registry has it that admitted them all.
 func FamilyOf(all ...*Schema) (*Family, error) {
-	return newFamily(all, func(*Schema) bool { return false })
+	return NewFamily(all, func(*Schema) bool { return false })
 }
 
 // Schemas returns the schemas in the order of admission, without those retired.
@@ -82,6 +82,13 @@ func (f *Family) Of(prints []string) (*Family, error) {
 
 // Features reports whether the schemas are of features, not of records.
 func (f *Family) Features() bool { return f.schemas[0].features }
+
+// Decoder returns the decoder of the bodies that a schema of the family wrote,
+// a retired one too, into rows of the family's layout; nil for any other schema.
+func (f *Family) Decoder(writer *Schema) *Decoder { return f.decoders[writer] }
+
+// Bytes returns about what the family takes in memory, without its schemas.
+func (f *Family) Bytes() int { return f.bytes }
 
 // Layout returns the columns of the family's records.
 func (f *Family) Layout() *column.Layout { return f.layout }
@@ -128,9 +135,9 @@ func takes(have, value column.Kind) bool {
 	return have == value || have == column.Double && value == column.Int || whole(have) && whole(value)
 }
 
-// newFamily returns the family of schemas, of which some are retired, but not
-// all: these are writers alone.
-func newFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
+// NewFamily returns the family of schemas of one name, in the order of their
+// admission, of which some are retired, but not all: these are writers alone.
+func NewFamily(all []*Schema, retired func(*Schema) bool) (*Family, error) {
 	f := &Family{name: all[0].Name(), all: all, decoders: make(map[*Schema]*Decoder, len(all))}
 	for _, s := range all {
 		if !retired(s) {
@@ -276,4 +283,16 @@ func (f *Family) layoutOf(places []*place, nullable []bool) (*column.Layout, err
 	}
 	l.Describe(nil, types)
 	return l, nil
+}
+
+// weigh is of a family without its schemas.
+func (f *Family) weigh() int {
+	n := 0
+	for _, c := range f.layout.Fields() {
+		n += columnWeight + len(c.Name)
+	}
+	for _, d := range f.decoders {
+		n += d.plan.weigh(map[*[]byte]bool{})
+	}
+	return n
 }

@@ -85,17 +85,22 @@ func TestFamily(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRegistry(t, nil, nil)
-			var writers []*Schema
+			var known, writers []*Schema
 			for _, w := range all {
 				s := mustSchema(t, withFields(w.fields...))
-				if _, err := r.Admit(s); err != nil {
-					t.Fatal(err)
+				if i := slices.IndexFunc(known, func(was *Schema) bool { return was.fingerprint == s.fingerprint }); i >= 0 {
+					s = known[i]
+				} else {
+					known = append(known, s)
 				}
 				writers = append(writers, s)
 			}
+			f, err := FamilyOf(known...)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for i, w := range all {
-				if got := reads(t, r.Snapshot(), writers[i], w.record); got != w.want {
+				if got := reads(t, f, writers[i], w.record); got != w.want {
 					t.Errorf("record %d {%s} reads %s, want %s", i, w.record, got, w.want)
 				}
 			}
@@ -104,7 +109,7 @@ func TestFamily(t *testing.T) {
 }
 
 // reads returns what a record reads in the columns beyond the roles.
-func reads(t *testing.T, known *Snapshot, writer *Schema, fields string) string {
+func reads(t *testing.T, known *Family, writer *Schema, fields string) string {
 	t.Helper()
 	line := `{"id":"r","who":"a","kind":"t","at":1`
 	if fields != "" {
@@ -114,7 +119,7 @@ func reads(t *testing.T, known *Snapshot, writer *Schema, fields string) string 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := known.Decoder(writer.Fingerprint())
+	d := known.Decoder(writer)
 	a := column.New(d.Layout(), 1, 0).Append()
 	if err := d.Append(a, body); err != nil {
 		t.Fatal(err)
@@ -150,78 +155,23 @@ func text(s *column.Slab, i int) string {
 	return fmt.Sprint(int64(w))
 }
 
-// TestChanges says what each schema would change after the first, and that
-// which is known changes nothing.
-func TestChanges(t *testing.T) {
-	first := mustSchema(t, withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"string","default":"none"}`, `{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]},"default":{"country":"IN"}}`))
-	shop := `{"name":"shop","type":{"type":"record","name":"Shop","fields":[{"name":"country","type":"string"}]},"default":{"country":"IN"}}`
-	for avsc, want := range map[string]string{
-		first.JSON(): "",
-		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"string","default":"none"}`, shop, `{"name":"more","type":"int","default":0}`): "adds record.more",
-		withFields(`{"name":"text","type":"string","default":"none"}`, shop):                                                                               "drops record.likes: its records read null",
-		withFields(`{"name":"likes","type":"long"}`):                                                                                                       "drops record.shop.country: its records read the default\ndrops record.text: its records read the default",
-		withFields(`{"name":"hearts","type":"long","aliases":["likes"]}`, `{"name":"text","type":"string","default":"none"}`, shop):                        "adds record.hearts\nrenames record.likes: to hearts",
-		withFields(`{"name":"likes","type":"double"}`, `{"name":"text","type":"string","default":"none"}`, shop):                                           "widens record.likes: it was an int, and is a double for all records",
-		withFields(`{"name":"likes","type":"long"}`, `{"name":"text","type":"bytes","default":"none"}`, shop):                                              "retypes record.text: it is bytes and was string, so that its records read null, or what of it fits",
-		strings.Replace(withFields(`{"name":"likes","type":"string"}`, `{"name":"text","type":"string"}`), `"T"`, `"U"`, 1):                                "clashes record.likes: it is string, and int in T, which came first, so that filters read null in records of U",
-	} {
-		r := newRegistry(t, nil, nil)
-		admit(t, r, first)
-		changes, err := r.Snapshot().Changes(mustSchema(t, avsc))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, c := range changes {
-			got = append(got, c.String())
-			if c.Loses() != (c.What == Dropped || c.What == Retyped) {
-				t.Errorf("%s loses: %v", c, c.Loses())
-			}
-		}
-		slices.Sort(got)
-		if got := strings.Join(got, "\n"); got != want {
-			t.Errorf("%s:\n%s\nwant\n%s", avsc, got, want)
-		}
-	}
-	r := newRegistry(t, nil, nil)
-	admit(t, r, first)
-	if _, err := r.Snapshot().Changes(mustSchema(t, withFields(`{"name":"likes","type":"string"}`))); err == nil {
-		t.Error("what is refused has changes")
+// A schema with the fingerprint of another is forged, since nobody waits for one.
+func TestCollision(t *testing.T) {
+	forged := *Activity()
+	forged.fingerprint = Note().fingerprint
+	if err := CheckSame(Note(), &forged); err == nil || !strings.Contains(err.Error(), "by accident") {
+		t.Error(err)
 	}
 }
 
-// Changes of a type that its columns do not show are told, too: readers of
-// records, and models that know an enum's symbols, may notice them.
-func TestChangesOfATypeAreTold(t *testing.T) {
-	fields := func(n, kind, tags, more string) string {
-		return withFields(`{"name":"n","type":`+n+`}`, `{"name":"sort","type":`+kind+`}`, `{"name":"tags","type":`+tags+`}`, `{"name":"more","type":`+more+`}`)
+// A family of one schema has its layout, and its generated code.
+func TestFamilyOfOne(t *testing.T) {
+	f, err := FamilyOf(Note())
+	if err != nil {
+		t.Fatal(err)
 	}
-	const n, kind, tags, more = `"int"`, `{"type":"enum","name":"Kind","symbols":["a","b"],"default":"a"}`, `{"type":"array","items":"int"}`, `{"type":"map","values":"float"}`
-	first := mustSchema(t, fields(n, kind, tags, more))
-	for avsc, want := range map[string]string{
-		fields(`"long"`, kind, tags, more):                                           "widens record.n: it was int, and is long",
-		fields(`["null","int"]`, kind, tags, more):                                   "changes record.n: it may be null from now on",
-		fields(n, strings.Replace(kind, `"b"`, `"b","c","d"`, 1), tags, more):        "changes record.sort: it may also be c, d",
-		fields(n, strings.Replace(kind, `,"b"`, ``, 1), tags, more):                  "changes record.sort: it is never b any more",
-		fields(n, kind, strings.Replace(tags, "int", "long", 1), more):               "widens record.tags: of its items: it was int, and is long",
-		fields(n, kind, tags, strings.Replace(more, "float", "double", 1)):           "widens record.more: of its items: it was float, and is double",
-		fields(`{"type":"long","logicalType":"timestamp-millis"}`, kind, tags, more): "widens record.n: it was int, and is long (timestamp-millis)",
-		fields(n, kind, tags, more):                                                  "",
-		fields(`"double"`, kind, tags, more):                                         "widens record.n: it was an int, and is a double for all records",
-	} {
-		r := newRegistry(t, nil, nil)
-		admit(t, r, first)
-		changes, err := r.Snapshot().Changes(mustSchema(t, avsc))
-		var got []string
-		for _, c := range changes {
-			got = append(got, c.String())
-			if c.Loses() {
-				t.Errorf("%s loses", c)
-			}
-		}
-		if err != nil || strings.Join(got, "\n") != want {
-			t.Errorf("%s: %v\n%s\nwant\n%s", avsc, err, strings.Join(got, "\n"), want)
-		}
+	if d := f.Decoder(Note()); d == nil || d.Layout() != Note().Layout() || d.generated == nil {
+		t.Error("one schema alone has another layout, or its generated code is not used")
 	}
 }
 
@@ -234,20 +184,23 @@ func TestRandomFamilies(t *testing.T) {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 1))}
 	families, own := 0, 0
 	for range 300 {
-		r := newRegistry(t, nil, nil)
+		var all []*Schema
 		shape := g.record()
 		for range 6 {
-			if s, err := Parse(mustJSON(shape)); err == nil {
-				_, _ = r.Admit(s) // one that is refused is none of the family
+			if s, err := Parse(mustJSON(shape)); err == nil && follows(all, s) {
+				all = append(all, s)
 			}
 			shape = g.evolve(shape)
 		}
-		known := r.Snapshot()
-		if len(known.All()) < 2 {
+		if len(all) < 2 {
 			continue
 		}
+		known, err := FamilyOf(all...)
+		if err != nil {
+			t.Fatal(err)
+		}
 		families++
-		for _, s := range known.All() {
+		for _, s := range all {
 			alone, err := NewDecoder(s, s)
 			if err != nil {
 				t.Fatal(err)
@@ -256,13 +209,13 @@ func TestRandomFamilies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, got := column.New(s.layout, 1, 0).Append(), column.New(known.Decoder(s.fingerprint).Layout(), 1, 0).Append()
-			if err, first := known.Decoder(s.fingerprint).Append(got, body), alone.Append(want, body); (err == nil) != (first == nil) {
+			want, got := column.New(s.layout, 1, 0).Append(), column.New(known.Decoder(s).Layout(), 1, 0).Append()
+			if err, first := known.Decoder(s).Append(got, body), alone.Append(want, body); (err == nil) != (first == nil) {
 				t.Fatalf("in its family %v, alone %v\n%s", err, first, s.JSON())
 			}
 			own += sameOwn(t, s, want.Slab(), got.Slab())
 			if t.Failed() {
-				for _, s := range known.All() {
+				for _, s := range all {
 					t.Log(s.JSON())
 				}
 				t.FailNow()
@@ -272,6 +225,14 @@ func TestRandomFamilies(t *testing.T) {
 	if families < 50 || own < 500 {
 		t.Errorf("%d families and %d fields; the test wants many", families, own)
 	}
+}
+
+// follows reports whether a schema is another than those of a family and can
+// read all of them.
+func follows(all []*Schema, s *Schema) bool {
+	return !slices.ContainsFunc(all, func(was *Schema) bool {
+		return was.fingerprint == s.fingerprint || CheckEvolution(was, s) != nil
+	})
 }
 
 // sameOwn compares a row by its schema alone with that in its family.

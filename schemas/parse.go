@@ -1,10 +1,15 @@
 package schemas
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/schemas/internal/jsontext"
 )
 
@@ -227,4 +232,241 @@ func (p *parser) finish(n *node, path string) *node {
 		return n
 	}
 	return nil
+}
+
+// definition reads a named type.
+func (p *parser) definition(what string, o map[string]any, ns, path string, depth int) *node {
+	full, ns, ok := p.fullName(what, o, ns, path)
+	if !ok {
+		return nil
+	}
+	if _, twice := p.named[full]; twice || p.open[full] {
+		p.fault(path, "%s is defined twice", full)
+		return nil
+	}
+	n := &node{name: full, aliases: p.aliases(o, path), fallback: -1}
+	for i, a := range n.aliases {
+		n.aliases[i] = qualify(a, ns)
+	}
+	before := len(p.faults)
+	p.open[full] = true
+	switch what {
+	case "enum":
+		p.enum(n, o, path)
+	case "fixed":
+		p.fixed(n, o, path)
+	default:
+		p.record(n, o, ns, path, depth)
+	}
+	delete(p.open, full)
+	p.named[full] = nil
+	if len(p.faults) == before {
+		p.named[full] = p.finish(n, path)
+	}
+	return p.named[full]
+}
+
+func (p *parser) enum(n *node, o map[string]any, path string) {
+	n.kind = kindEnum
+	list, ok := o["symbols"].([]any)
+	if !ok || len(list) == 0 {
+		p.fault(path, "the enum %s has no list of symbols", n.name)
+		return
+	}
+	seen := make(map[string]bool, len(list))
+	for _, v := range list {
+		s, ok := v.(string)
+		if !ok || !isName(s) {
+			p.fault(path, "the enum %s has the symbol %v; symbols are letters, digits and _, not starting with a digit", n.name, quote(v))
+			continue
+		}
+		if seen[s] {
+			p.fault(path, "the enum %s has the symbol %s twice", n.name, s)
+		}
+		seen[s] = true
+		n.symbols = append(n.symbols, s)
+	}
+	if v, ok := o["default"]; ok {
+		s, _ := v.(string)
+		if n.fallback = slices.Index(n.symbols, s); n.fallback < 0 {
+			p.fault(path, "the enum %s has the default %v, which is none of its symbols", n.name, quote(v))
+		}
+	}
+}
+
+func (p *parser) fixed(n *node, o map[string]any, path string) {
+	n.kind = kindFixed
+	number, _ := o["size"].(json.Number)
+	size, err := strconv.ParseInt(number.String(), 10, 64)
+	if err != nil || size < 0 || size > millrace.MaxBodyBytes {
+		p.fault(path, "the fixed %s has the size %v; it is a whole number from 0 to %d", n.name, o["size"], millrace.MaxBodyBytes)
+		return
+	}
+	n.size = int(size)
+}
+
+func (p *parser) record(n *node, o map[string]any, ns, path string, depth int) {
+	n.kind = kindRecord
+	list, ok := o["fields"].([]any)
+	if !ok {
+		p.fault(path, "the record %s has no list of fields", n.name)
+		return
+	}
+	if len(list) > maxFields {
+		p.fault(path, "the record %s has %d fields; at most %d are allowed", n.name, len(list), maxFields)
+		return
+	}
+	seen := map[string]bool{}
+	for i, v := range list {
+		if f, ok := p.field(v, i, ns, path, depth); ok {
+			n.fields = append(n.fields, f)
+		}
+		for _, name := range namesOf(v) {
+			if seen[name] {
+				p.fault(join(path, name), "the record %s has two fields of this name or alias", n.name)
+			}
+			seen[name] = true
+		}
+	}
+}
+
+// namesOf returns a field's name and aliases, each once, as many as there
+// may be.
+func namesOf(v any) (names []string) {
+	o, _ := v.(map[string]any)
+	if s, ok := o["name"].(string); ok {
+		names = append(names, s)
+	}
+	list, _ := o["aliases"].([]any)
+	for _, a := range list[:min(len(list), maxAliases)] {
+		if s, ok := a.(string); ok && !slices.Contains(names, s) {
+			names = append(names, s)
+		}
+	}
+	return names
+}
+
+func (p *parser) field(v any, i int, ns, path string, depth int) (f field, ok bool) {
+	o, ok := v.(map[string]any)
+	if !ok {
+		p.fault(path, "field %d is not an object", i)
+		return f, false
+	}
+	f.name, _ = o["name"].(string)
+	if !isName(f.name) {
+		p.fault(path, "field %d has the name %v; names are letters, digits and _, not starting with a digit", i, quote(o["name"]))
+		return f, false
+	}
+	at := join(path, f.name)
+	before := len(p.faults)
+	f.aliases = p.aliases(o, at)
+	if role, ok := o["millrace"]; ok {
+		if f.role, ok = role.(string); !ok || path != "" {
+			p.fault(at, "the property millrace is a string on a field of the outermost record")
+		}
+	}
+	t, ok := o["type"]
+	if !ok {
+		p.fault(at, `the field has no "type"`)
+		return f, false
+	}
+	f.typ = p.typ(t, ns, at, depth+1)
+	if path == "" {
+		p.top = append(p.top, f)
+	}
+	if f.typ == nil {
+		return f, false
+	}
+	if def, ok := o["default"]; ok {
+		p.setDefault(&f, def, at)
+	}
+	return f, len(p.faults) == before
+}
+
+func (p *parser) setDefault(f *field, def any, path string) {
+	text, err := json.Marshal(def)
+	if err == nil {
+		e := encoder{defaults: true, max: maxDefaultBytes - p.defaultBytes}
+		f.def, err = e.encode(nil, f.typ, text, path)
+	}
+	if err != nil {
+		p.fault(path, "the default does not fit the type: %s", detailOf(err))
+		return
+	}
+	f.hasDefault = true
+	p.defaultBytes += len(f.def)
+}
+
+// fullName returns a definition's full name and the namespace within it.
+func (p *parser) fullName(what string, o map[string]any, outer, path string) (full, ns string, ok bool) {
+	name, ok := o["name"].(string)
+	if !ok {
+		p.fault(path, "the %s has no name", what)
+		return "", "", false
+	}
+	ns = outer
+	if v, has := o["namespace"]; has && v != nil {
+		if ns, ok = v.(string); !ok || ns != "" && !isFullName(ns) {
+			p.fault(path, "the namespace %v of %s is not names joined by dots", quote(v), quote(name))
+			return "", "", false
+		}
+	}
+	full = qualify(name, ns)
+	if !isFullName(full) || len(full) > maxNameBytes {
+		p.fault(path, "the %s has the name %s; names are letters, digits and _, not starting with a digit", what, quote(name))
+		return "", "", false
+	}
+	if _, taken := primitives[shortName(full)]; taken {
+		p.fault(path, "the %s has the name of a primitive type, %s", what, quote(name))
+		return "", "", false
+	}
+	return full, strings.TrimSuffix(full[:len(full)-len(shortName(full))], "."), true
+}
+
+func (p *parser) aliases(o map[string]any, path string) (names []string) {
+	v, ok := o["aliases"]
+	if !ok {
+		return nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		p.fault(path, "aliases is not a list")
+	}
+	if len(list) > maxAliases {
+		p.fault(path, "there are %d aliases; at most %d are allowed", len(list), maxAliases)
+		return nil
+	}
+	for _, v := range list {
+		s, ok := v.(string)
+		if !ok || !isFullName(s) {
+			p.fault(path, "the alias %v is not a name", quote(v))
+			continue
+		}
+		names = append(names, s)
+	}
+	return names
+}
+
+func qualify(name, ns string) string {
+	if ns == "" || strings.Contains(name, ".") {
+		return name
+	}
+	return ns + "." + name
+}
+
+var (
+	nameForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	fullNameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+)
+
+func isName(s string) bool     { return len(s) <= maxNameBytes && nameForm.MatchString(s) }
+func isFullName(s string) bool { return fullNameForm.MatchString(s) }
+
+// quote renders a value of the file for a message, shortened.
+func quote(v any) string {
+	s := fmt.Sprint(v)
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return strconv.Quote(s)
 }

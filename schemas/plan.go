@@ -384,3 +384,19 @@ func isZero(n *node, def []byte) bool {
 	}
 	return false
 }
+
+// weigh counts tables of symbols once, which are shared.
+func (p plan) weigh(met map[*[]byte]bool) (n int) {
+	for i := range p {
+		s := &p[i]
+		n += stepWeight + len(s.path) + len(s.def)
+		if len(s.syms) > 0 && !met[&s.syms[0]] {
+			met[&s.syms[0]] = true
+			n += symbolWeight * len(s.syms)
+		}
+		for _, sub := range s.subs {
+			n += planWeight + sub.weigh(met)
+		}
+	}
+	return n
+}

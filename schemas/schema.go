@@ -132,6 +132,25 @@ func (s *Schema) JSON() string { return s.json }
 // Bytes returns about what the schema takes in memory.
 func (s *Schema) Bytes() int { return s.bytes }
 
+// What a part of a compiled schema counts, in bytes. It is counted and not
+// measured, so that all nodes of a cluster refuse the same schema; a test holds
+// the sum against the heap.
+const (
+	textWeight   = 12  // a byte of text: it stays, and names and types are made of it
+	stepWeight   = 160 // a step of a plan, beside its path and default
+	columnWeight = 200 // a column of a layout, beside its name
+	symbolWeight = 24  // a symbol of an enum, for each pair of writer and reader
+	planWeight   = 24  // a plan within a step
+)
+
+func (s *Schema) weigh() int {
+	n := textWeight*len(s.json) + s.envelope.weigh(map[*[]byte]bool{})
+	for _, c := range s.layout.Fields() {
+		n += columnWeight + len(c.Name)
+	}
+	return n
+}
+
 // Features reports whether the schema is of features, not of records.
 func (s *Schema) Features() bool { return s.features }
 

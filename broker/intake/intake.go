@@ -34,7 +34,7 @@ func tooLarge(field, wayOut, format string, args ...any) error {
 }
 
 func invalid(field, wayOut, format string, args ...any) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
+	return millrace.Invalid(field, fmt.Sprintf(format, args...), wayOut)
 }
 
 // TooLong is the refusal of a message of more than MaxBytes.

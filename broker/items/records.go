@@ -21,11 +21,12 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // maxSchemaBytes bounds the schemas that are kept, as index nodes bound all that
 // they admit. Beyond it they are fetched again each time.
-const maxSchemaBytes = schemas.MaxBytes
+const maxSchemaBytes = registry.MaxBytes
 
 // fieldsLast is how long a node is not asked again for the fields of all
 // schemas, which may be many.

@@ -34,6 +34,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // acts are what AdminService changes: each is called with apply and without.
@@ -336,7 +337,7 @@ func (r *rehearsal) fillLog() {
 	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"fields": [`, `"fields": [{"name": "more", "type": "long", "default": 0},`, 1)))
 	r.must(err)
 	r.retired = longer.Fingerprint()
-	known, err := schemas.NewRegistry(nil, nil)
+	known, err := registry.New(nil, nil)
 	r.must(err)
 	log, err := schemalog.Open(schemalog.Config{Brokers: kafka.At(r.Kafka), Topic: "schemas", Registry: known})
 	r.must(err)

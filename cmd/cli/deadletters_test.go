@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // A load that did not begin says why, and nothing of lines.
@@ -58,7 +59,7 @@ func TestLoadNamesTheDeadLetters(t *testing.T) {
 // index node refused, and a piece of a batch.
 func deadLetters(ctx context.Context, t *testing.T, addr string) {
 	t.Helper()
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // The tests whose names begin with TestFault run a cluster of real processes
@@ -311,7 +312,7 @@ func apart(t *testing.T) {
 // publish produces lines of activities to the content topic of a prefix.
 func publish(ctx context.Context, t *testing.T, kafkaAddr, prefix string, lines [][]byte) {
 	t.Helper()
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

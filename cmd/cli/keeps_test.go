@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // A feed that becomes private, or goes, does not take variants from viewers unseen:
@@ -136,20 +137,20 @@ func TestADocumentThatIsLeftOut(t *testing.T) {
 func TestRetireKeepsReaders(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	registry, err := schemas.NewRegistry(nil, nil)
+	admitted, err := registry.New(nil, nil)
 	s.Check(err)
 	longer, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `"fields": [`, `"fields": [{"name": "zing", "type": "double", "default": 0},`, 1)))
 	s.Check(err)
 	for _, one := range []*schemas.Schema{schemas.Activity(), longer} {
-		_, err = registry.Admit(one)
+		_, err = admitted.Admit(one)
 		s.Check(err)
 	}
-	known := registry.Snapshot()
+	known := admitted.Snapshot()
 	after, err := known.Without(longer.Fingerprint())
 	s.Check(err)
 	withoutFirst, err := known.Without(schemas.Activity().Fingerprint())
 	s.Check(err)
-	keeps := func(after *schemas.Snapshot) error {
+	keeps := func(after *registry.Snapshot) error {
 		return rollouts.KeepsReaders(s.Context(), &clusters.Flags{Etcd: s.Etcd, Cluster: "test"}, known, after)
 	}
 	if err := keeps(after); err != nil {
@@ -218,15 +219,15 @@ func TestRetireKeepsReaders(t *testing.T) {
 func TestRetireKeepsBuiltInModels(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	registry, err := schemas.NewRegistry(nil, nil)
+	admitted, err := registry.New(nil, nil)
 	s.Check(err)
 	shorter, err := schemas.Parse([]byte(strings.Replace(schemas.Activity().JSON(), `{"name": "likes", "type": "long", "default": 0},`, "", 1)))
 	s.Check(err)
 	for _, one := range []*schemas.Schema{shorter, schemas.Activity()} {
-		_, err = registry.Admit(one)
+		_, err = admitted.Admit(one)
 		s.Check(err)
 	}
-	known := registry.Snapshot()
+	known := admitted.Snapshot()
 	keeps := func(retired *schemas.Schema) error {
 		after, err := known.Without(retired.Fingerprint())
 		s.Check(err)

@@ -26,7 +26,9 @@ import (
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/internal/sample/tweets"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // kills is how often the partitioner and an index node are killed while a load
@@ -69,8 +71,8 @@ func everything(yield func([]byte, error) bool) {
 			return
 		}
 	}
-	for line, err := range sample.Tweets() {
-		if errors.Is(err, sample.ErrAbsent) || !yield(line, err) {
+	for line, err := range tweets.All() {
+		if errors.Is(err, tweets.ErrAbsent) || !yield(line, err) {
 			return
 		}
 	}
@@ -223,7 +225,7 @@ func (l *loading) verifyLog(truth *oracle.Feed) {
 func loadWithKills(ctx context.Context, t *testing.T, kafkaAddr, prefix string, kill func(part int)) *oracle.Feed {
 	t.Helper()
 	topics := kafka.Prefixed(prefix)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

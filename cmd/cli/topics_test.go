@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // logOfTest is a Kafka with Millrace's topics and a content topic posts.
@@ -54,7 +55,7 @@ func execute(ctx context.Context, args ...string) (string, error) {
 func TestSchemaCommand(t *testing.T) {
 	t.Parallel()
 	ctx, addr := logOfTest(t)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

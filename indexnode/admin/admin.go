@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/permit"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what the service works with. All of it is required, but for Audit.
@@ -27,7 +27,7 @@ type Config struct {
 	Node     millrace.NodeID
 	Store    *store.Store
 	Cache    *cache.Cache
-	Schemas  *schemas.Registry
+	Schemas  *registry.Registry
 	Replicas *replica.Replicas
 	// Rates are how many records a second come and go.
 	Rates   func(millrace.Partition, millrace.ContentType) (in, out float64)
@@ -90,14 +90,10 @@ func (s *Server) do(e audit.Entry, do func() error) error {
 	return err
 }
 
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-}
-
 // checkEntity refuses what can be no entity.
 func checkEntity(e string) error {
 	if e == "" || len(e) > millrace.MaxEntityBytes {
-		return invalid("entity", fmt.Sprintf("%.70q has %d bytes; an entity has 1 to %d", e, len(e), millrace.MaxEntityBytes), "name an entity, such as member:42")
+		return millrace.Invalid("entity", fmt.Sprintf("%.70q has %d bytes; an entity has 1 to %d", e, len(e), millrace.MaxEntityBytes), "name an entity, such as member:42")
 	}
 	return nil
 }
@@ -105,14 +101,14 @@ func checkEntity(e string) error {
 // types returns the types that are asked: one, or all that the node knows.
 func (s *Server) types(asked string) ([]millrace.ContentType, error) {
 	if len(asked) > millrace.MaxTypeBytes {
-		return nil, invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", asked, len(asked), millrace.MaxTypeBytes), "name a content type, or none for all")
+		return nil, millrace.Invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", asked, len(asked), millrace.MaxTypeBytes), "name a content type, or none for all")
 	}
 	if asked != "" {
 		return []millrace.ContentType{millrace.ContentType(asked)}, nil
 	}
 	all, whole := s.cfg.Store.Types()
 	if !whole {
-		return nil, invalid("type", fmt.Sprintf("records have more than %d content types", store.MaxTypes), "name one")
+		return nil, millrace.Invalid("type", fmt.Sprintf("records have more than %d content types", store.MaxTypes), "name one")
 	}
 	return slices.Sorted(slices.Values(all)), nil
 }

@@ -25,7 +25,7 @@ func (s *Server) dropCache(ctx context.Context, req *nodev1.DropCacheRequest) (*
 		}
 	}
 	if named != 1 {
-		return nil, invalid("entity", "what is to be dropped is one thing", "name an entity, a partition, or all")
+		return nil, millrace.Invalid("entity", "what is to be dropped is one thing", "name an entity, a partition, or all")
 	}
 	wanted, on := func([]byte) bool { return true }, "everything"
 	switch {
@@ -88,7 +88,7 @@ func (s *Server) cachedKeys(wanted func([]byte) bool, needed bool) (*nodev1.Drop
 
 func partitionOf(i int32) (millrace.Partition, error) {
 	if i < 0 || i >= partition.Count {
-		return 0, invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
+		return 0, millrace.Invalid("partition", fmt.Sprintf("there is no partition %d", i), fmt.Sprintf("name one from 0 to %d", partition.Count-1))
 	}
 	return millrace.Partition(i), nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
@@ -21,7 +22,7 @@ func (s *Server) PauseIngest(ctx context.Context, req *nodev1.PauseIngestRequest
 func (s *Server) pauseIngest(ctx context.Context, req *nodev1.PauseIngestRequest) (*nodev1.PauseIngestResponse, error) {
 	lasts := time.Duration(req.ForMs) * time.Millisecond
 	if req.ForMs <= 0 || req.ForMs > maxPause.Milliseconds() {
-		return nil, invalid("for", fmt.Sprintf("a pause of %d ms", req.ForMs), fmt.Sprintf("say how long it lasts, such as 10m, at most %s; it ends by itself then", maxPause))
+		return nil, millrace.Invalid("for", fmt.Sprintf("a pause of %d ms", req.ForMs), fmt.Sprintf("say how long it lasts, such as 10m, at most %s; it ends by itself then", maxPause))
 	}
 	now := time.Now()
 	was, until := s.cfg.Replicas.Paused(now), now.Add(lasts).Truncate(time.Millisecond)

@@ -52,11 +52,11 @@ func (all inputs) of(kind progress.TopicKind, named string) (topic string, futur
 	case len(fit) == 0:
 		return "", 0, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "topic", Detail: fmt.Sprintf("no partitioner has said that it reads a topic of %s", kind), WayOut: "start one; millrace topics show names what it reads"}
 	case named == "" && len(fit) > 1:
-		return "", 0, invalid("topic", fmt.Sprintf("partitioners read several topics of %s", kind), fmt.Sprintf("name one of %v", fit))
+		return "", 0, millrace.Invalid("topic", fmt.Sprintf("partitioners read several topics of %s", kind), fmt.Sprintf("name one of %v", fit))
 	case named == "":
 		named = fit[0]
 	case !slices.Contains(fit, named):
-		return "", 0, invalid("topic", fmt.Sprintf("no partitioner reads %.70q as %s", named, kind), fmt.Sprintf("name one of %v", fit))
+		return "", 0, millrace.Invalid("topic", fmt.Sprintf("no partitioner reads %.70q as %s", named, kind), fmt.Sprintf("name one of %v", fit))
 	}
 	return named, all[named].future, nil
 }

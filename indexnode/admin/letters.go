@@ -32,7 +32,7 @@ func (s *Server) ReplayDeadLetters(ctx context.Context, req *nodev1.ReplayDeadLe
 
 func (s *Server) replay(ctx context.Context, req *nodev1.ReplayDeadLettersRequest) (*nodev1.ReplayDeadLettersResponse, error) {
 	if n := len(req.Offsets); n == 0 || n > maxLetters {
-		return nil, invalid("OFFSET", fmt.Sprintf("%d dead letters are named", n), fmt.Sprintf("name 1 to %d; millrace deadletters list shows their offsets", maxLetters))
+		return nil, millrace.Invalid("OFFSET", fmt.Sprintf("%d dead letters are named", n), fmt.Sprintf("name 1 to %d; millrace deadletters list shows their offsets", maxLetters))
 	}
 	ctx, done, err := s.reading(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Server) letters(ctx context.Context, offsets []int64) (all []kafka.Dead
 // judge says where a letter would go, or why it would be refused again.
 func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, named string) error {
 	if d.Batch != "" {
-		return invalid("OFFSET", "it is a piece of a batch that could not be opened", "millrace deadletters show OFFSET --raw writes the piece, for who knows what it was")
+		return millrace.Invalid("OFFSET", "it is a piece of a batch that could not be opened", "millrace deadletters show OFFSET --raw writes the piece, for who knows what it was")
 	}
 	framed, err := schemas.Unframe(d.Value)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Server) judge(d kafka.DeadLetter, l *nodev1.ReplayedLetter, to inputs, 
 	}
 	if framed.Confluent {
 		if at := to[named]; at == (inputTopic{}) {
-			return invalid("topic", fmt.Sprintf("no partitioner reads %.70q", named), "name a topic that one reads")
+			return millrace.Invalid("topic", fmt.Sprintf("no partitioner reads %.70q", named), "name a topic that one reads")
 		}
 		l.Topic, l.Unjudged = named, true
 		return nil

@@ -25,7 +25,7 @@ func (s *Server) quarantine(ctx context.Context, req *nodev1.QuarantinePartition
 		return nil, err
 	}
 	if req.Why == "" || len(req.Why) > maxWhy {
-		return nil, invalid("why", fmt.Sprintf("the reason has %d bytes", len(req.Why)), fmt.Sprintf("say why, for those who find it, in at most %d", maxWhy))
+		return nil, millrace.Invalid("why", fmt.Sprintf("the reason has %d bytes", len(req.Why)), fmt.Sprintf("say why, for those who find it, in at most %d", maxWhy))
 	}
 	if err := line.Check("why", req.Why); err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // maxWanted is how many records one call finds or deletes.
@@ -31,7 +32,7 @@ func (s *Server) FindRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 
 func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.AdminService_FindRecordsServer) error {
 	if n := len(req.Wanted); n == 0 || n > maxWanted {
-		return invalid("id", fmt.Sprintf("%d records are wanted", n), fmt.Sprintf("name 1 to %d", maxWanted))
+		return millrace.Invalid("id", fmt.Sprintf("%d records are wanted", n), fmt.Sprintf("name 1 to %d", maxWanted))
 	}
 	ctx, done, err := s.reading(stream.Context())
 	if err != nil {
@@ -86,7 +87,7 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 
 func checkID(id string) error {
 	if id == "" || len(id) > millrace.MaxIDBytes {
-		return invalid("id", fmt.Sprintf("%.70q has %d bytes; a record's id has 1 to %d", id, len(id), millrace.MaxIDBytes), "name a record, such as post:17")
+		return millrace.Invalid("id", fmt.Sprintf("%.70q has %d bytes; a record's id has 1 to %d", id, len(id), millrace.MaxIDBytes), "name a record, such as post:17")
 	}
 	return nil
 }
@@ -245,7 +246,7 @@ func (s *Server) DeleteRecords(ctx context.Context, req *nodev1.DeleteRecordsReq
 
 func (s *Server) deleteRecords(ctx context.Context, req *nodev1.DeleteRecordsRequest) (*nodev1.DeleteRecordsResponse, error) {
 	if n := len(req.Tombstones); n == 0 || n > maxWanted {
-		return nil, invalid("id", fmt.Sprintf("%d records are to be deleted", n), fmt.Sprintf("name 1 to %d", maxWanted))
+		return nil, millrace.Invalid("id", fmt.Sprintf("%d records are to be deleted", n), fmt.Sprintf("name 1 to %d", maxWanted))
 	}
 	all, err := s.inputs(ctx)
 	if err != nil {
@@ -282,7 +283,7 @@ func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]by
 		return nil, err
 	}
 	if len(t.Entities) == 0 {
-		return nil, invalid("entity", fmt.Sprintf("no timeline of %.70q is named", t.Id), "name an entity that has it")
+		return nil, millrace.Invalid("entity", fmt.Sprintf("no timeline of %.70q is named", t.Id), "name an entity that has it")
 	}
 	line, err := json.Marshal(map[string]any{
 		"tombstone_id": t.Id, "tombstone_entity": t.Entities[0], "tombstone_about": t.Entities[1:], "tombstone_type": t.Type,
@@ -296,7 +297,7 @@ func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]by
 		_, err = schemas.Tombstone().Accept(body, millrace.TimeOf(time.Now()), future)
 	}
 	if err != nil {
-		return nil, invalid("tombstones", fmt.Sprintf("the tombstone of %.70q: %v", t.Id, err), "mend what it says")
+		return nil, millrace.Invalid("tombstones", fmt.Sprintf("the tombstone of %.70q: %v", t.Id, err), "mend what it says")
 	}
 	return body, nil
 }
@@ -309,7 +310,7 @@ func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string
 
 // publish writes tombstones, and returns when all are in the log.
 func (s *Server) publish(ctx context.Context, topic string, all []*nodev1.Tombstone, bodies [][]byte) error {
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

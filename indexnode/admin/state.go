@@ -24,7 +24,7 @@ func (s *Server) ReadState(req *nodev1.ReadStateRequest, stream nodev1.AdminServ
 
 func (s *Server) readState(req *nodev1.ReadStateRequest, stream nodev1.AdminService_ReadStateServer) error {
 	if len(req.Type) > millrace.MaxTypeBytes {
-		return invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", req.Type, len(req.Type), millrace.MaxTypeBytes), "name a content type, or none for all")
+		return millrace.Invalid("type", fmt.Sprintf("%.70q has %d bytes; a content type has %d at most", req.Type, len(req.Type), millrace.MaxTypeBytes), "name a content type, or none for all")
 	}
 	asked := slices.Collect(partition.All())
 	if req.Partition != nil {

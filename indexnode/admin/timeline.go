@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 const (
@@ -36,13 +37,13 @@ func (s *Server) readTimeline(req *nodev1.ReadTimelineRequest, stream nodev1.Adm
 		return err
 	}
 	if req.Limit < 0 || req.Limit > maxLimit {
-		return invalid("limit", fmt.Sprintf("%d records of a timeline", req.Limit), fmt.Sprintf("give 1 to %d, and narrow the window for what is older", maxLimit))
+		return millrace.Invalid("limit", fmt.Sprintf("%d records of a timeline", req.Limit), fmt.Sprintf("give 1 to %d, and narrow the window for what is older", maxLimit))
 	}
 	if !req.Store && !req.Cache {
-		return invalid("from", "neither the store nor the cache is to be read", "say store, cache or both")
+		return millrace.Invalid("from", "neither the store nor the cache is to be read", "say store, cache or both")
 	}
 	if req.ToMs != 0 && req.FromMs >= req.ToMs {
-		return invalid("until", fmt.Sprintf("there is no time from %s to %s", millrace.Time(req.FromMs), millrace.Time(req.ToMs)), "let the window's end come after its beginning")
+		return millrace.Invalid("until", fmt.Sprintf("there is no time from %s to %s", millrace.Time(req.FromMs), millrace.Time(req.ToMs)), "let the window's end come after its beginning")
 	}
 	types, err := s.types(req.Type)
 	if err != nil {
@@ -224,7 +225,7 @@ func (s *Server) told(records []foundRecord, t millrace.ContentType) []*nodev1.T
 	return out
 }
 
-func recordOf(known *schemas.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
+func recordOf(known *registry.Snapshot, t millrace.ContentType, r millrace.Record) *nodev1.TimelineRecord {
 	m := &nodev1.TimelineRecord{
 		Type: string(t), Id: string(r.ID), TimeMs: int64(r.Time), Version: r.Version, Object: cmp.Or(string(r.Object), string(r.ID)), Deleted: r.Deleted, Schema: uint64(r.Schema),
 	}

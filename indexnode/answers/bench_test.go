@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
 	"github.com/millrace/millrace/indexnode/query"
-	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -111,36 +110,6 @@ func BenchmarkExplain(b *testing.B) {
 		explained += ask(true)
 	}
 	figure.Print("node_explained_vs_plain", float64(explained)/float64(plain), "x", 3)
-}
-
-// BenchmarkContinue is what ingest pays for a record newer than all others of
-// a cached timeline that grows to 20, 100 and 1,000.
-func BenchmarkContinue(b *testing.B) {
-	s := schemas.Activity()
-	d, err := schemas.NewDecoder(s, s)
-	if err != nil {
-		b.Fatal(err)
-	}
-	body, err := s.EncodeJSON([]byte(`{"id":"activity/12345","actor":"member:1234","verb":"post","created_at":1700000000000,"object":"o12","language":"en","text":"About photos of a day at sea","likes":3}`))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, most := range []int{20, 100, 1000} {
-		b.Run(fmt.Sprint(most), func(b *testing.B) {
-			c, i := cache.New(cache.Config{}), 0
-			defer c.Close()
-			for b.Loop() {
-				k := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i/most%100)), Type: "post"}
-				if i%most == 0 {
-					c.Put(k, cache.Empty)
-				}
-				if !c.Continue(k, s.Layout(), most, func(a *column.Appender) error { return d.Append(a, body) }) {
-					b.Fatalf("record %d does not continue", i)
-				}
-				i++
-			}
-		})
-	}
 }
 
 // besideSpec is a model of features that the others of its kind share.

@@ -8,14 +8,14 @@ import (
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // filterCache keeps compiled filters: a feed sends the same few again and
 // again.
 type filterCache struct {
 	mu       sync.Mutex // never held while one is compiled
-	known    *schemas.Snapshot
+	known    *registry.Snapshot
 	compiled map[sources]*compiled
 }
 
@@ -36,7 +36,7 @@ const maxFilters = 1024
 // join returns the filter that holds where a caller's and a feed's do, nil
 // where neither says anything. Each is parsed by itself: brackets, comments and
 // strings of one mean nothing to the other.
-func (c *filterCache) join(from sources, known *schemas.Snapshot) (*filter.Filter, error) {
+func (c *filterCache) join(from sources, known *registry.Snapshot) (*filter.Filter, error) {
 	switch {
 	case from == sources{}:
 		return nil, nil
@@ -54,7 +54,7 @@ func (c *filterCache) join(from sources, known *schemas.Snapshot) (*filter.Filte
 }
 
 // get returns a filter, which make makes if nobody has asked for it yet.
-func (c *filterCache) get(from sources, make func() (*filter.Filter, error), known *schemas.Snapshot) (*filter.Filter, error) {
+func (c *filterCache) get(from sources, make func() (*filter.Filter, error), known *registry.Snapshot) (*filter.Filter, error) {
 	one := c.of(from, known)
 	one.once.Do(func() {
 		defer panics.Contain(&one.err) // or the next to ask would have no filter, and no error
@@ -67,7 +67,7 @@ func (c *filterCache) get(from sources, make func() (*filter.Filter, error), kno
 }
 
 // of returns what is to become of a filter, or has.
-func (c *filterCache) of(from sources, known *schemas.Snapshot) *compiled {
+func (c *filterCache) of(from sources, known *registry.Snapshot) *compiled {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one := c.compiled[from]
@@ -93,7 +93,7 @@ func (c *filterCache) forget(from sources, one *compiled) {
 }
 
 // compile compiles a filter for the records and features of every family.
-func compile(src string, known *schemas.Snapshot) (*filter.Filter, error) {
+func compile(src string, known *registry.Snapshot) (*filter.Filter, error) {
 	f, err := filter.Compile(src, filter.EnvOf(known))
 	var bad *expr.Error
 	if errors.As(err, &bad) {

@@ -29,7 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what questions are answered with. All of it is required.
@@ -37,7 +37,7 @@ type Config struct {
 	Node    millrace.NodeID
 	Store   *store.Store
 	Cache   *cache.Cache
-	Schemas *schemas.Registry
+	Schemas *registry.Registry
 	Models  *relevance.Registry
 	Lookup  *lookup.Lookup
 	Panics  *panics.Teller
@@ -50,7 +50,7 @@ type Server struct {
 	log         *slog.Logger
 	store       *store.Store
 	cache       *cache.Cache
-	schemas     *schemas.Registry
+	schemas     *registry.Registry
 	models      *relevance.Registry
 	lookup      *lookup.Lookup
 	panics      *panics.Teller
@@ -233,7 +233,7 @@ func (n *Server) answer(ctx context.Context, req *nodev1.QueryRequest) (*nodev1.
 	}
 	for _, t := range req.Types {
 		if t == "" || len(t) > millrace.MaxTypeBytes || strings.Contains(t, string(cache.Objects)) {
-			return nil, invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
+			return nil, millrace.Invalid("types", fmt.Sprintf("%.70q is no content type", t), "name a content type, or none for all")
 		}
 		r.types = append(r.types, millrace.ContentType(t))
 	}
@@ -356,7 +356,3 @@ func (n *Server) tellTypes(r *question, resp *nodev1.QueryResponse) {
 
 // maxAnswerBytes bounds an answer: brokers take no larger message.
 const maxAnswerBytes = 31 << 20
-
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-}

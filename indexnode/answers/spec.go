@@ -25,10 +25,10 @@ func (n *Server) spec(req *nodev1.QueryRequest) (query.Spec, error) {
 		return s, err
 	}
 	if s.Limit < 1 || s.Limit > maxLimit {
-		return s, invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
+		return s, millrace.Invalid("limit", fmt.Sprintf("%d is not within 1 to %d", req.Limit, maxLimit), "")
 	}
 	if s.Cap < 0 {
-		return s, invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
+		return s, millrace.Invalid("cap_per_entity", fmt.Sprintf("%d is negative", req.CapPerEntity), "0 is no cap")
 	}
 	var err error
 	if s.Viewer, err = nodewire.Viewer(req.Viewer); err != nil {
@@ -88,13 +88,13 @@ func tooMany(req *nodev1.QueryRequest) error {
 		{"weights", len(req.Weights), weights.MaxBytes, "bytes"}, {"weights_sum", len(req.WeightsSum), maxNameBytes, "bytes"},
 	} {
 		if has.n > has.most {
-			return invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")
+			return millrace.Invalid(has.field, fmt.Sprintf("%d %s, more than %d", has.n, has.of, has.most), "")
 		}
 	}
 	for field, models := range map[string][]*nodev1.Model{"shadow": req.Shadow, "beside": req.Beside} {
 		for i, m := range models {
 			if n := max(len(m.GetName()), len(m.GetVersion()), len(m.GetSum())); n > maxNameBytes {
-				return invalid(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d bytes, more than %d", n, maxNameBytes), "")
+				return millrace.Invalid(fmt.Sprintf("%s[%d]", field, i), fmt.Sprintf("%d bytes, more than %d", n, maxNameBytes), "")
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // CutConfig says what a cut is made of. All of it is required, but for Tell.
@@ -149,7 +149,7 @@ func (c *cutter) readTails(ctx context.Context) error {
 	})
 }
 
-func (c *cutter) newTail(p millrace.Partition, rows []schemas.StoredSchema, refused []millrace.Fingerprint) (*tailWriter, error) {
+func (c *cutter) newTail(p millrace.Partition, rows []registry.StoredSchema, refused []millrace.Fingerprint) (*tailWriter, error) {
 	t, err := newTailWriter(filepath.Join(c.dir, fmt.Sprintf("%03d", p)))
 	if err != nil {
 		return nil, fmt.Errorf("backups: %w", err)
@@ -164,21 +164,21 @@ func (c *cutter) newTail(p millrace.Partition, rows []schemas.StoredSchema, refu
 }
 
 // memory keeps the schemas that a registry admits.
-type memory struct{ rows []schemas.StoredSchema }
+type memory struct{ rows []registry.StoredSchema }
 
-func (m *memory) PutSchema(x schemas.StoredSchema) error {
-	m.rows = slices.DeleteFunc(m.rows, func(have schemas.StoredSchema) bool { return have.Fingerprint == x.Fingerprint })
+func (m *memory) PutSchema(x registry.StoredSchema) error {
+	m.rows = slices.DeleteFunc(m.rows, func(have registry.StoredSchema) bool { return have.Fingerprint == x.Fingerprint })
 	m.rows = append(m.rows, x)
 	return nil
 }
 
-func (m *memory) Schemas() ([]schemas.StoredSchema, error) { return nil, nil }
+func (m *memory) Schemas() ([]registry.StoredSchema, error) { return nil, nil }
 
 // schemas reads the schemas topic to its end: what is before the cut is of
 // these.
-func (c *cutter) schemas(ctx context.Context) ([]schemas.StoredSchema, []millrace.Fingerprint, error) {
+func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millrace.Fingerprint, error) {
 	var kept memory
-	registry, err := schemas.NewRegistry(&kept, nil)
+	registry, err := registry.New(&kept, nil)
 	if err != nil {
 		return nil, nil, err
 	}

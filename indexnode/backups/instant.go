@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // A time between backups is reached through the log. Kafka tells two offsets of
@@ -183,7 +183,7 @@ func (r *restorer) settle(plan []way) error {
 }
 
 // putRows puts schemas into a store.
-func putRows(s *store.Store, rows []schemas.StoredSchema) error {
+func putRows(s *store.Store, rows []registry.StoredSchema) error {
 	for _, x := range rows {
 		if err := s.ReplaceSchema(x.Fingerprint, replica.SchemaRow(x)); err != nil {
 			return err

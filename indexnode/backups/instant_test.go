@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // history is a log of which the test wrote every record.
@@ -87,7 +88,7 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 	t.Cleanup(cancel)
 	h := &history{bench: newBench(t), ctx: ctx, all: map[millrace.Partition][]streams.Record{}}
 	h.brokers, h.topics, h.log = newLog(ctx, t, real)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	must(t, err)
 	l, err := schemalog.Open(schemalog.Config{Brokers: h.brokers, Topic: h.topics.Schemas, Registry: registry})
 	must(t, err)
@@ -116,7 +117,7 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 // earlier.
 func (h *history) apply(s *store.Store, next func(millrace.Partition) millrace.Offset, until time.Time) {
 	h.t.Helper()
-	must(h.t, putRows(s, []schemas.StoredSchema{{Fingerprint: schemas.Activity().Fingerprint(), Order: 1, JSON: schemas.Activity().JSON()}}))
+	must(h.t, putRows(s, []registry.StoredSchema{{Fingerprint: schemas.Activity().Fingerprint(), Order: 1, JSON: schemas.Activity().JSON()}}))
 	all, err := replay(s, givenUp{}, false)
 	must(h.t, err)
 	var b store.Batch
@@ -276,7 +277,7 @@ func testRestoreBesideANewLog(t *testing.T, real string) {
 			t.Errorf("partition %d is at %+v of %s", p, got.Applied(p), replica.LogOf(origin))
 		}
 	}
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	must(t, err)
 	l, err := schemalog.Open(schemalog.Config{Brokers: cfg.Brokers, Topic: cfg.Topics.Schemas, Registry: registry})
 	must(t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // The log is gone, and its topics were created anew. What a backup has is all
@@ -85,8 +86,8 @@ func (r *restorer) publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(rows, func(a, b schemas.StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
-	registry, err := schemas.NewRegistry(nil, nil)
+	slices.SortFunc(rows, func(a, b registry.StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

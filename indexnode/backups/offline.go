@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Target is a state of the cluster to go back to: a cut, a time, or, if it is
@@ -359,7 +360,7 @@ func (a *applier) begin() error {
 // replay returns replicas that apply what they are brought, by the schemas that
 // a store has.
 func replay(s *store.Store, given givenUp, aged bool) (*replica.Replicas, error) {
-	registry, err := schemas.NewRegistry(replica.StoredSchemas(s), nil)
+	registry, err := registry.New(replica.StoredSchemas(s), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // row is a record of a timeline as people look at it.
@@ -42,7 +42,7 @@ func Timeline(ctx context.Context, cfg RestoreConfig, t millrace.Timeline, out i
 		if _, err := r.run(ctx); err != nil {
 			return err
 		}
-		registry, err := schemas.NewRegistry(replica.StoredSchemas(r.store), nil)
+		registry, err := registry.New(replica.StoredSchemas(r.store), nil)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func noTimeline(s *store.Store, p millrace.Partition, t millrace.Timeline) error
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "type", Detail: fmt.Sprintf("%.80q has no records of the type %.80q then", t.Entity, t.Type), WayOut: "it has " + strings.Join(types[:min(len(types), 20)], ", ")}
 }
 
-func shown(r *millrace.Record, known *schemas.Snapshot) row {
+func shown(r *millrace.Record, known *registry.Snapshot) row {
 	out := row{ID: r.ID, Time: r.Time.String(), Version: r.Version, Schema: r.Schema.String()}
 	s := known.ByFingerprint(r.Schema)
 	if s == nil {

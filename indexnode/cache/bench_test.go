@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,7 +12,9 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/schemas"
 )
 
 // oneLock is what a cache usually is: an LRU behind a lock.
@@ -173,4 +176,34 @@ func cpuTime() time.Duration {
 		panic(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkContinue is what ingest pays for a record newer than all others of
+// a cached timeline that grows to 20, 100 and 1,000.
+func BenchmarkContinue(b *testing.B) {
+	s := schemas.Activity()
+	d, err := schemas.NewDecoder(s, s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	body, err := s.EncodeJSON([]byte(`{"id":"activity/12345","actor":"member:1234","verb":"post","created_at":1700000000000,"object":"o12","language":"en","text":"About photos of a day at sea","likes":3}`))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, most := range []int{20, 100, 1000} {
+		b.Run(fmt.Sprint(most), func(b *testing.B) {
+			c, i := New(Config{}), 0
+			defer c.Close()
+			for b.Loop() {
+				k := millrace.Timeline{Entity: millrace.Entity(fmt.Sprint("member:", i/most%100)), Type: "post"}
+				if i%most == 0 {
+					c.Put(k, Empty)
+				}
+				if !c.Continue(k, s.Layout(), most, func(a *column.Appender) error { return d.Append(a, body) }) {
+					b.Fatalf("record %d does not continue", i)
+				}
+				i++
+			}
+		})
+	}
 }

@@ -6,12 +6,12 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Slabs turns records, newest first, into slabs, oldest first, one a family of
 // schemas.
-func Slabs(known *schemas.Snapshot, records []millrace.Record) ([]*column.Slab, error) {
+func Slabs(known *registry.Snapshot, records []millrace.Record) ([]*column.Slab, error) {
 	var (
 		layouts   []*column.Layout
 		rows      []*column.Appender

@@ -30,7 +30,7 @@ const maxEntities = 20_000
 // [partition.AppendEntity]. They share the memory of b, which must not change.
 func (k *keys) Decode(b []byte) error {
 	if !k.split(b) {
-		return invalid("entities", fmt.Sprintf("not a run of partitions, which ascend, lengths and names, %d of them at most", maxEntities), "")
+		return millrace.Invalid("entities", fmt.Sprintf("not a run of partitions, which ascend, lengths and names, %d of them at most", maxEntities), "")
 	}
 	if len(b) == 0 {
 		return nil
@@ -44,7 +44,7 @@ func (k *keys) Decode(b []byte) error {
 // inPartition refuses an entity that does not live in a partition.
 func inPartition(e millrace.Entity, p millrace.Partition) error {
 	if is := partition.Of(e); is != p {
-		return invalid("entities", fmt.Sprintf("%.70q is in partition %d, not in %d as the request says", e, is, p), "run one version of Millrace: all must agree on where an entity lives")
+		return millrace.Invalid("entities", fmt.Sprintf("%.70q is in partition %d, not in %d as the request says", e, is, p), "run one version of Millrace: all must agree on where an entity lives")
 	}
 	return nil
 }
@@ -86,7 +86,3 @@ func (k *keys) split(b []byte) bool {
 
 // reset lets go of a request's strings.
 func (k *keys) reset() { clear(k.entities) }
-
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
-}

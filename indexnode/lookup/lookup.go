@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/memory"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what timelines are found by. All of it is required, but for the
@@ -24,7 +24,7 @@ import (
 type Config struct {
 	Store     *store.Store
 	Cache     *cache.Cache
-	Schemas   *schemas.Registry
+	Schemas   *registry.Registry
 	Retention map[millrace.ContentType]store.Retention // as the store has it
 	Memory    *memory.Budget                           // of questions
 	Panics    *panics.Teller
@@ -42,7 +42,7 @@ type Config struct {
 type Lookup struct {
 	store     *store.Store
 	cache     *cache.Cache
-	schemas   *schemas.Registry
+	schemas   *registry.Registry
 	retention map[millrace.ContentType]store.Retention
 	memory    *memory.Budget
 	panics    *panics.Teller

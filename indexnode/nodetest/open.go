@@ -12,11 +12,12 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // OpenStore opens a store until the test ends, and the schemas that it keeps, those
 // of [World] among them.
-func OpenStore(t testing.TB, o store.Options) (*store.Store, *schemas.Registry) {
+func OpenStore(t testing.TB, o store.Options) (*store.Store, *registry.Registry) {
 	t.Helper()
 	s, err := store.Open(filepath.Join(t.TempDir(), "store"), o)
 	if err != nil {
@@ -27,7 +28,7 @@ func OpenStore(t testing.TB, o store.Options) (*store.Store, *schemas.Registry) 
 			t.Error(err)
 		}
 	})
-	known, err := schemas.NewRegistry(replica.StoredSchemas(s), nil)
+	known, err := registry.New(replica.StoredSchemas(s), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func OpenStore(t testing.TB, o store.Options) (*store.Store, *schemas.Registry) 
 }
 
 // Admit has the schemas of [World] known.
-func Admit(t testing.TB, known *schemas.Registry) {
+func Admit(t testing.TB, known *registry.Registry) {
 	t.Helper()
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
 		if _, err := known.Admit(s); err != nil {
@@ -46,7 +47,7 @@ func Admit(t testing.TB, known *schemas.Registry) {
 }
 
 // Replicas returns replicas without a log or a cluster, which are all ready.
-func Replicas(s *store.Store, known *schemas.Registry, c Cache, aged bool) *replica.Replicas {
+func Replicas(s *store.Store, known *registry.Registry, c Cache, aged bool) *replica.Replicas {
 	h := replica.New(replica.Config{Store: s, Schemas: known, Topics: kafka.Topics{}.WithDefaults(), Host: host{c}, Aged: aged, Limit: 8 * time.Second, Log: slog.Default()})
 	Serve(h)
 	return h

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 const (
@@ -40,7 +40,7 @@ type counted struct {
 }
 
 // takeCensus looks at records.
-func takeCensus(ctx context.Context, of *store.Store, known *schemas.Snapshot) *census {
+func takeCensus(ctx context.Context, of *store.Store, known *registry.Snapshot) *census {
 	c := &census{taken: time.Now(), types: map[millrace.ContentType]*counted{}}
 	ctx, cancel := context.WithTimeout(ctx, censusTime)
 	defer cancel()
@@ -57,7 +57,7 @@ func takeCensus(ctx context.Context, of *store.Store, known *schemas.Snapshot) *
 	return c
 }
 
-func (c *census) look(from *store.Store, known *schemas.Snapshot, p millrace.Partition, t millrace.Timeline) {
+func (c *census) look(from *store.Store, known *registry.Snapshot, p millrace.Partition, t millrace.Timeline) {
 	records, err := from.Read(nil, p, t, millrace.MinTime, millrace.MaxTime+1)
 	if err != nil || len(records) == 0 {
 		return

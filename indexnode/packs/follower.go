@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config is what versions are admitted with. All of it is required.
@@ -27,7 +27,7 @@ type Config struct {
 	Node    millrace.NodeID
 	Dir     string // of the marks of admissions under way
 	Store   *store.Store
-	Schemas *schemas.Registry
+	Schemas *registry.Registry
 	Models  *relevance.Registry
 	// Admitted is told of a version that was admitted, once the cluster was, and
 	// Dropped of one that is no more.
@@ -96,12 +96,12 @@ type Follower struct {
 
 // trial is how the admission of a version ended.
 type trial struct {
-	refused error             // nil: it is admitted
-	cost    int               // of one that is, in operations a record
-	lacks   []cluster.Lack    // of one that is
-	unread  bool              // its bytes could not be read
-	deadly  bool              // the node died of it, and has not tried it again
-	known   *schemas.Snapshot // what it was held against
+	refused error              // nil: it is admitted
+	cost    int                // of one that is, in operations a record
+	lacks   []cluster.Lack     // of one that is
+	unread  bool               // its bytes could not be read
+	deadly  bool               // the node died of it, and has not tried it again
+	known   *registry.Snapshot // what it was held against
 }
 
 // lingers is how long a version can be asked for after it was dropped: brokers
@@ -215,7 +215,7 @@ func (f *Follower) drop(there []cluster.Version) {
 
 // try admits a version. Again says that it was tried before: what is known is
 // not logged twice.
-func (f *Follower) try(ctx context.Context, v cluster.Version, known *schemas.Snapshot, again bool) trial {
+func (f *Follower) try(ctx context.Context, v cluster.Version, known *registry.Snapshot, again bool) trial {
 	t := trial{known: known}
 	err := f.mark(ctx, v)
 	if t.deadly = err != nil; err == nil {
@@ -291,7 +291,7 @@ func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Mo
 	return lacks
 }
 
-func (a *Admission) admitPack(v cluster.Version, body []byte, known *schemas.Snapshot) error {
+func (a *Admission) admitPack(v cluster.Version, body []byte, known *registry.Snapshot) error {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Host is the node that replicas belong to.
@@ -72,7 +73,7 @@ type Config struct {
 	Consumer  *streams.Consumer
 	Topics    kafka.Topics
 	Node      millrace.NodeID // who has the replicas; only with Backups
-	Schemas   *schemas.Registry
+	Schemas   *registry.Registry
 	SchemaLog SchemaLog
 	Letters   Letters
 	Input     Input // nil: nothing is known of what comes in

@@ -6,18 +6,18 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // StoredSchemas keeps a registry in a node's store.
-func StoredSchemas(s *store.Store) schemas.Store { return storedSchemas{s} }
+func StoredSchemas(s *store.Store) registry.Store { return storedSchemas{s} }
 
 type storedSchemas struct{ s *store.Store }
 
 // SchemaRow is a schema as the store has it: the place in the order of
 // admission, as uvarint, and the JSON; of a retired one a zero goes before
 // that.
-func SchemaRow(x schemas.StoredSchema) []byte {
+func SchemaRow(x registry.StoredSchema) []byte {
 	var row []byte
 	if x.Retired {
 		row = append(row, 0)
@@ -25,28 +25,28 @@ func SchemaRow(x schemas.StoredSchema) []byte {
 	return append(binary.AppendUvarint(row, x.Order), x.JSON...)
 }
 
-// PutSchema implements schemas.Store.
-func (s storedSchemas) PutSchema(x schemas.StoredSchema) error {
+// PutSchema implements registry.Store.
+func (s storedSchemas) PutSchema(x registry.StoredSchema) error {
 	if err := s.s.ReplaceSchema(x.Fingerprint, SchemaRow(x)); err != nil {
 		return fmt.Errorf("schema %s: %w", x.Fingerprint, err)
 	}
 	return nil
 }
 
-// Schemas implements schemas.Store.
-func (s storedSchemas) Schemas() ([]schemas.StoredSchema, error) {
+// Schemas implements registry.Store.
+func (s storedSchemas) Schemas() ([]registry.StoredSchema, error) {
 	rows, err := s.s.Schemas()
 	if err != nil {
 		return nil, err
 	}
-	var out []schemas.StoredSchema
+	var out []registry.StoredSchema
 	for fp, row := range rows {
 		rest, retired := bytes.CutPrefix(row, []byte{0})
 		order, n := binary.Uvarint(rest)
 		if n <= 0 {
 			return nil, fmt.Errorf("schema row %s: %w", fp, store.ErrCorrupt)
 		}
-		out = append(out, schemas.StoredSchema{Fingerprint: fp, Order: order, JSON: string(rest[n:]), Retired: retired})
+		out = append(out, registry.StoredSchema{Fingerprint: fp, Order: order, JSON: string(rest[n:]), Retired: retired})
 	}
 	return out, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // fed is replicas that are brought a log by hand.
@@ -48,7 +49,7 @@ func newIdle(t testing.TB, fs vfs.FS) *fed {
 	f.store, err = store.Open("", store.Options{FS: f.disk, FlushEvery: -1, CacheBytes: 1})
 	must(t, err)
 	t.Cleanup(func() { must(t, f.store.Close()) })
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	must(t, err)
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
 		_, err = registry.Admit(s)

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // world is the replicas of a node beside a Kafka, with everything else that
@@ -36,7 +37,7 @@ type world struct {
 	topics   kafka.Topics
 	producer *kafka.Producer
 	adm      *kadm.Client
-	schemas  *schemas.Registry
+	schemas  *registry.Registry
 	log      *schemaLog
 	letters  *letters
 	input    *input
@@ -195,7 +196,7 @@ func newWorld(t *testing.T) *world {
 		t: t, ctx: ctx, kafka: k, topics: kafka.Topics{}.WithDefaults(), dir: "node", host: new(counting),
 		log: &schemaLog{moved: make(chan struct{}), refused: map[millrace.Fingerprint]bool{}}, letters: new(letters), input: new(input), disk: &disk{FS: vfs.NewMem()},
 	}
-	w.schemas, err = schemas.NewRegistry(nil, nil)
+	w.schemas, err = registry.New(nil, nil)
 	must(t, err)
 	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Features()} {
 		_, err = w.schemas.Admit(s)

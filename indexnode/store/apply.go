@@ -271,17 +271,6 @@ func (s *Store) Clock(p millrace.Partition) millrace.Time {
 	return q.row.clock
 }
 
-// Durable returns the offsets from which a restart would replay.
-func (s *Store) Durable(p millrace.Partition) Offsets {
-	q, err := s.part(p)
-	if err != nil {
-		return Offsets{-1, -1}
-	}
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	return q.durable
-}
-
 // Digest returns the rolling digest of a partition: equal at equal applied
 // offsets on every replica, whatever the batches, splits, flushes and sweeps.
 func (s *Store) Digest(p millrace.Partition) Digest {

@@ -106,7 +106,7 @@ func (w *chainScript) run(t *testing.T, d *datadriven.TestData) string {
 		recs, err := w.s.Read(nil, 0, name, millrace.Time(argInt(d, "from", 0)), millrace.Time(argInt(d, "to", math.MaxInt32)))
 		return short(recs, err)
 	case "newest":
-		n, err := w.s.ReadNewest(0, name, argInt(d, "max", 1))
+		n, err := readNewest(w.s, 0, name, argInt(d, "max", 1))
 		return strings.TrimSuffix(short(n.Records, err), "\n") + fmt.Sprintf(" | complete from %d\n", n.From)
 	case "sweep":
 		if err := w.s.Sweep(t.Context(), 0, nil); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
@@ -34,12 +35,28 @@ func (s *Store) Check(ctx context.Context, n millrace.Partition) (Report, error)
 	defer snap.Close()
 	c := newChecker(ctx, n)
 	for name := range snap.counted.at { // those have their names already
-		c.counts[name] = &Counts{}
+		c.counts[name] = &tally.Counts{}
 	}
 	if err = snap.failed(c.run(snap)); err == nil {
 		c.report.Miscounted = s.recount(snap.p, snap.counted, c.counts)
 	}
 	return c.report, err
+}
+
+// recount makes counts right by what a scan found at the moment that was is of,
+// and reports of how many types they were wrong.
+func (s *Store) recount(p *part, was counted, found map[millrace.ContentType]*tally.Counts) (wrong int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.usable() != nil || p.tally != was.of {
+		return 0
+	}
+	known := p.tally.Known()
+	if wrong = p.tally.Mend(was.at, found); wrong > 0 {
+		s.log.Error("store: counts were wrong and are mended", "partition", p.p, "types", wrong)
+	}
+	p.changed = p.changed || !known || wrong > 0
+	return wrong
 }
 
 // checker walks the rows of a partition in key order, timeline by timeline.
@@ -50,15 +67,15 @@ type checker struct {
 
 	row    partRow
 	origin []byte
-	sum    Digest                           // of what is there
-	counts map[millrace.ContentType]*Counts // of what is there
-	here   *Counts                          // of the type of the timeline at hand
+	sum    Digest                                 // of what is there
+	counts map[millrace.ContentType]*tally.Counts // of what is there
+	here   *tally.Counts                          // of the type of the timeline at hand
 
 	timelines timeline.Checker
 }
 
 func newChecker(ctx context.Context, n millrace.Partition) *checker {
-	c := &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}, counts: map[millrace.ContentType]*Counts{}}
+	c := &checker{ctx: ctx, p: n, row: partRow{applied: nothingApplied}, counts: map[millrace.ContentType]*tally.Counts{}}
 	c.timelines.Found = c
 	return c
 }
@@ -121,26 +138,15 @@ func (c *checker) features(k, v []byte) error {
 	return nil
 }
 
-// countsOf is [tally.of] of what is there.
-func (c *checker) countsOf(t millrace.ContentType) *Counts {
+// countsOf is [tally.Tally.Of] of what is there.
+func (c *checker) countsOf(t millrace.ContentType) *tally.Counts {
 	if c.counts[t] == nil && len(c.counts) >= MaxTypes {
 		t = ""
 	}
 	if c.counts[t] == nil {
-		c.counts[t] = &Counts{}
+		c.counts[t] = &tally.Counts{}
 	}
 	return c.counts[t]
-}
-
-// scan counts a record that is there.
-func (c *Counts) scan(r *millrace.Record) {
-	c.Bytes += int64(blob.RecordSize(r, 0))
-	if r.Deleted {
-		c.Deleted++
-		return
-	}
-	c.Records++
-	c.Newest = max(c.Newest, r.Time)
 }
 
 // Timeline implements [timeline.Found].
@@ -155,7 +161,7 @@ func (c *checker) Blob(recs []millrace.Record, digest uint64) {
 		if !recs[i].Deleted {
 			c.report.Live++
 		}
-		c.here.scan(&recs[i])
+		c.here.Scan(&recs[i])
 	}
 	c.report.Blobs++
 	c.report.Records += len(recs)

@@ -87,7 +87,7 @@ func TestConcurrent(t *testing.T) {
 			return nil
 		})
 		loop(func(int) error {
-			n, err := s.ReadNewest(p, name, 25)
+			n, err := readNewest(s, p, name, 25)
 			if err == nil && n.From != millrace.MinTime && len(n.Records) < 25 {
 				err = fmt.Errorf("%d records from %d", len(n.Records), n.From)
 			}

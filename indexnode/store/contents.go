@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
@@ -245,7 +246,7 @@ func (s *Store) snapshot(n millrace.Partition) (*snapshot, error) {
 			return nil, s.rewind(p, err)
 		}
 	}
-	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.now()}}, nil
+	return &snapshot{s.db.NewSnapshot(), s, p, p.epoch, counted{p.tally, p.tally.Now()}}, nil
 }
 
 // heads ranges over the timelines that have a head.
@@ -325,3 +326,39 @@ func after(prefix []byte) []byte {
 	}
 	return nil
 }
+
+// Counted is how much a partition has at some offsets.
+type Counted struct {
+	Applied Offsets
+	// Known is false while nobody has counted: [Store.Check] does.
+	Known bool
+	// Types is nil unless it is known. Those beyond MaxTypes are together, as
+	// type "".
+	Types map[millrace.ContentType]tally.Counts
+}
+
+// Counts returns how much a partition has of each content type.
+func (s *Store) Counts(n millrace.Partition) (Counted, error) {
+	p, err := s.part(n)
+	if err != nil {
+		return Counted{Applied: nothingApplied}, err
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	c := Counted{Applied: p.row.applied, Known: p.tally.Known()}
+	if err := p.usable(); err != nil || !c.Known {
+		return c, err
+	}
+	c.Types = p.tally.Now()
+	return c, nil
+}
+
+// counted is a tally at one moment.
+type counted struct {
+	of *tally.Tally // which goes on, until its partition is replaced or rewound
+	at map[millrace.ContentType]tally.Counts
+}
+
+// Flows returns what became of records, by type; of those beyond MaxTypes
+// together, as type "".
+func (s *Store) Flows() map[millrace.ContentType]tally.Flow { return s.flows.Now() }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/internal/partition"
@@ -64,16 +65,16 @@ func BenchmarkCounts(b *testing.B) {
 
 		key, perBlob := tailBlob(b, s)
 		load = newBenchLoad()
-		tallies := make([]*tally, partition.Count)
+		tallies := make([]*tally.Tally, partition.Count)
 		for i := range tallies {
-			tallies[i] = newTally(true)
+			tallies[i] = s.flows.Begin(true)
 		}
 		start = cpu()
 		for range n {
 			p, t, r := load.next(names)
-			c := tallies[p].of(s, t.Type)
-			c.take(&r)
-			c.timeline(true, true)
+			c := tallies[p].Of(t.Type)
+			c.Take(&r)
+			c.Timeline(true, true)
 		}
 		counting := cpu() - start
 		load = newBenchLoad()
@@ -83,7 +84,7 @@ func BenchmarkCounts(b *testing.B) {
 		}
 		counting -= cpu() - start // of making the records up
 		start = cpu()
-		c := tallies[0].of(s, "post")
+		c := tallies[0].Of("post")
 		for range dropped / int64(perBlob) {
 			v, err := s.get(key)
 			if err != nil {
@@ -100,7 +101,7 @@ func BenchmarkCounts(b *testing.B) {
 		for range flushes {
 			for p, c := range tallies {
 				rows := s.db.NewBatch()
-				if err := rows.Set(countsKey(millrace.Partition(p)), c.encode(countsOf{}), nil); err != nil {
+				if err := rows.Set(countsKey(millrace.Partition(p)), c.Encode(tally.State{}), nil); err != nil {
 					b.Fatal(err)
 				}
 				if err := rows.Commit(pebble.NoSync); err != nil {

@@ -14,13 +14,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // scanCounts counts what is there of a partition, record by record: what
 // retention has dropped and not reclaimed too.
-func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Counts, error) {
-	all := map[millrace.ContentType]*Counts{}
+func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*tally.Counts, error) {
+	all := map[millrace.ContentType]*tally.Counts{}
 	for name, err := range s.Timelines(n) {
 		if err != nil {
 			return nil, err
@@ -42,7 +43,7 @@ func scanCounts(s *Store, n millrace.Partition) (map[millrace.ContentType]*Count
 		}
 		c := all[name.Type]
 		if c == nil {
-			c = new(Counts)
+			c = new(tally.Counts)
 			all[name.Type] = c
 		}
 		if t.Head.Count() > 0 {
@@ -89,7 +90,7 @@ func compareCounts(s *Store, n millrace.Partition, o *oracle) error {
 	for name, c := range counts {
 		want := there[name]
 		if want == nil {
-			want = new(Counts)
+			want = new(tally.Counts)
 		}
 		if c.Records != want.Records || c.Deleted != want.Deleted || c.Timelines != want.Timelines || c.Bytes != want.Bytes {
 			return fmt.Errorf("partition %d, %s: counted %+v, there are %+v", n, name, c, want)
@@ -138,7 +139,7 @@ func TestCountsBegin(t *testing.T) {
 		if err != nil || !c.Known || len(all) != len(o.counts) {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		if there, err := scanCounts(s, 0); err != nil || *there["post"] != (Counts{Records: all["post"].Records, Deleted: all["post"].Deleted, Timelines: all["post"].Timelines, Bytes: all["post"].Bytes, Newest: there["post"].Newest}) {
+		if there, err := scanCounts(s, 0); err != nil || *there["post"] != (tally.Counts{Records: all["post"].Records, Deleted: all["post"].Deleted, Timelines: all["post"].Timelines, Bytes: all["post"].Bytes, Newest: there["post"].Newest}) {
 			t.Errorf("counted %+v, there are %+v: %v", all["post"], there["post"], err)
 		}
 		if got, want := all["post"], o.counts["post"]; got.Records != want.Records || got.Deleted != want.Deleted || got.Newest != want.Newest {
@@ -406,7 +407,7 @@ func TestCountsLeftBehind(t *testing.T) {
 func TestCheckMendsCounts(t *testing.T) {
 	s, o := countedStore(t), newOracle(nil)
 	applyLog(t, s, o, script0(100))
-	s.parts[0].tally.types["post"].Records += 7
+	s.parts[0].tally.Of("post").Records += 7
 	s.parts[0].changed = true
 	s = reopened(t, s)
 	if err := compareCounts(s, 0, o); err == nil {
@@ -445,7 +446,7 @@ func TestCountsAreBounded(t *testing.T) {
 	if err != nil || len(all) != MaxTypes+1 {
 		t.Fatalf("%d types: %v", len(all), err)
 	}
-	var sum Counts
+	var sum tally.Counts
 	for c := range maps.Values(all) {
 		if c.Records < 0 || c.Records != 0 || c.Deleted < 1 {
 			t.Errorf("%+v", c)
@@ -457,28 +458,6 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 	if r, err := s.Check(t.Context(), 0); err != nil || r.Miscounted != 0 {
 		t.Errorf("%+v: %v", r, err)
-	}
-}
-
-func TestCountsRow(t *testing.T) {
-	c := newTally(true)
-	s := new(Store)
-	*c.of(s, "post") = typeTally{Counts: Counts{1, 2, 3, 4, -5, 6, 7, 8}}
-	of := countsOf{7, 8}
-	row := c.encode(of)
-	if got, err := decodeCounts(row, of); err != nil || len(got) != 1 || got["post"] != (Counts{1, 2, 3, 4, -5, 6, 7, 8}) {
-		t.Fatalf("%+v: %v", got, err)
-	}
-	for n := range row {
-		if got, err := decodeCounts(row[:n], of); err == nil {
-			t.Errorf("%d bytes are read as %v", n, got)
-		}
-	}
-	if _, err := decodeCounts(append(row, 0), of); err == nil {
-		t.Error("more is read")
-	}
-	if _, err := decodeCounts(row, countsOf{7, 9}); err == nil {
-		t.Error("counts of another state are read")
 	}
 }
 

@@ -104,7 +104,7 @@ func (o *ordeal) flush(s *Store) {
 	if s.Flush() != nil {
 		return
 	}
-	o.expect(appliedAll(s.Durable))
+	o.expect(appliedAll(func(p millrace.Partition) Offsets { return durable(s, p) }))
 }
 
 func appliedAll(at func(millrace.Partition) Offsets) map[millrace.Partition]int {

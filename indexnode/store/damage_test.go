@@ -146,7 +146,7 @@ func (o *ordeal) damaged(fs vfs.FS) (found bool, err error) {
 func (s *Store) stays(p millrace.Partition) error {
 	name := millrace.Timeline{Entity: "e0", Type: "post"}
 	_, readErr := s.Read(nil, p, name, 0, millrace.MaxTime)
-	_, newestErr := s.ReadNewest(p, name, 1)
+	_, newestErr := readNewest(s, p, name, 1)
 	_, featuresErr := s.Features(p, name.Entity)
 	var b Batch
 	b.Put(p, name, millrace.Record{ID: "new", Time: 1})

@@ -62,7 +62,7 @@ func TestAFailingReadIsNotCorruption(t *testing.T) {
 	if !errors.Is(err, ErrRewound) {
 		t.Error("apply does not rewind")
 	}
-	_, readErr := s.ReadNewest(3, name, 1)
+	_, readErr := readNewest(s, 3, name, 1)
 	_, originErr := s.Origin(3)
 	_, checkErr := s.Check(t.Context(), 3)
 	_, checkpointErr := s.Checkpoint([]millrace.Partition{3}, "checkpoint")
@@ -85,7 +85,7 @@ func TestAFailingReadIsNotCorruption(t *testing.T) {
 		t.Errorf("at %v, %x", s.Applied(3), s.Digest(3))
 	}
 	apply(t, s, batch(2))
-	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 2 {
+	if got, err := readNewest(s, 3, name, 5); err != nil || len(got.Records) != 2 {
 		t.Errorf("%v, %v", got.Records, err)
 	}
 	if _, err := s.Check(t.Context(), 3); err != nil {

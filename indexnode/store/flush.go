@@ -174,8 +174,8 @@ func (p *part) fill(b *pebble.Batch) error {
 			return err
 		}
 	}
-	if p.tally.known {
-		if err := b.Set(countsKey(p.p), p.tally.encode(p.row.countsOf()), nil); err != nil {
+	if p.tally.Known() {
+		if err := b.Set(countsKey(p.p), p.tally.Encode(p.row.counted()), nil); err != nil {
 			return err
 		}
 	}

@@ -239,7 +239,7 @@ func TestFatalEndsTheStoreAlone(t *testing.T) {
 	apply(t, s, &b)
 	go s.dbo.Logger.Fatalf("a test of %s", "the end")
 	<-s.disk.Ended()
-	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 1 {
+	if got, err := readNewest(s, 3, name, 5); err != nil || len(got.Records) != 1 {
 		t.Errorf("reads: %v, %v", got.Records, err)
 	}
 	for what, err := range map[string]error{"admit": s.Admit(), "flush": s.Flush(), "drop": s.DropPartition(3), "close": s.Close()} {

@@ -102,7 +102,7 @@ func TestHotHeads(t *testing.T) {
 		t.Fatal("what is not flushed counts as kept")
 	}
 	flush()
-	if got, err := s.ReadNewest(partition.Of("often"), millrace.Timeline{Entity: "often", Type: "post"}, 9); err != nil || len(got.Records) != 2 {
+	if got, err := readNewest(s, partition.Of("often"), millrace.Timeline{Entity: "often", Type: "post"}, 9); err != nil || len(got.Records) != 2 {
 		t.Errorf("%d records, %v", len(got.Records), err)
 	}
 	for i := range 300 { // far more than there is room for

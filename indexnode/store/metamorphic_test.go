@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/tally"
 )
 
 // TestMetamorphic does random things to stores with random options, and
@@ -86,7 +87,7 @@ type metaPart struct {
 	oracle  *oracle
 	// A restore begins the counts anew:
 	restored int // where
-	counts   map[millrace.ContentType]Counts
+	counts   map[millrace.ContentType]tally.Counts
 }
 
 // entry is a record of either stream.
@@ -378,7 +379,7 @@ func (m *meta) expectApplied() {
 func (m *meta) crash() {
 	least := map[millrace.Partition]int{}
 	for _, p := range metaPartitions {
-		least[p], _ = appliedOf(m.s.Durable(p))
+		least[p], _ = appliedOf(durable(m.s, p))
 	}
 	fs := m.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: m.rng.IntN(101), RNG: m.rng})
 	m.close(m.s)
@@ -546,7 +547,7 @@ func (m *meta) find(s *Store, p millrace.Partition) {
 func (m *meta) newest(s *Store, p millrace.Partition) {
 	m.t.Helper()
 	name, least := m.timeline(), m.rng.IntN(40)
-	got, err := s.ReadNewest(p, name, least)
+	got, err := readNewest(s, p, name, least)
 	m.fail(err)
 	all := m.parts[p].oracle.read(name, -1000, millrace.MaxTime)
 	want := m.parts[p].oracle.read(name, got.From, millrace.MaxTime)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/disk"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -25,7 +26,7 @@ type Store struct {
 	dbo   *pebble.Options
 	parts [partition.Count]part
 	types registry
-	flows flows
+	flows *tally.Flows
 
 	dirty   atomic.Int64 // bytes held by what the partitions have not flushed
 	hot     atomic.Int64 // bytes held by what they have flushed
@@ -58,7 +59,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opts: o.withDefaults(), dir: dir, wake: make(chan struct{}, 1)}
+	s := &Store{opts: o.withDefaults(), dir: dir, flows: tally.NewFlows(MaxTypes), wake: make(chan struct{}, 1)}
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
@@ -86,14 +87,6 @@ func Open(dir string, o Options) (*Store, error) {
 	s.flusher.Add(1)
 	go s.flushLoop()
 	return s, nil
-}
-
-// whole classes an error that no partition can be blamed for.
-func whole(err error) error {
-	if isCorrupt(err) {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	return here(err)
 }
 
 // load reads what is kept in memory: the format, the partitions' rows, the
@@ -156,7 +149,7 @@ func (p *part) load(s *Store) error {
 	if err == nil {
 		counts, err = s.countsRow(p.p)
 	}
-	p.tally = s.tallyOf(counts, row != partRow{applied: nothingApplied} || err != nil, row.countsOf())
+	p.tally = s.flows.Read(counts, row != partRow{applied: nothingApplied} || err != nil, row.counted())
 	switch {
 	case err == nil:
 		p.row, p.origin, p.durable = row, origin, row.applied
@@ -182,6 +175,16 @@ func loadRows(r pebble.Reader, n millrace.Partition) (row partRow, origin []byte
 		origin, err = get(r, partitionKey(n, kindOrigin))
 	}
 	return row, origin, err
+}
+
+// countsRow reads a partition's row of counts. A damaged one is none: it costs a
+// recount, and not the partition.
+func (s *Store) countsRow(n millrace.Partition) ([]byte, error) {
+	row, err := s.get(countsKey(n))
+	if isCorrupt(err) {
+		return nil, nil
+	}
+	return row, err
 }
 
 // forget lets go of all that is in memory. p.mu is held.

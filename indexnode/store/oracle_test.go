@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 )
 
 type featuresKey struct {
@@ -24,7 +25,7 @@ type oracle struct {
 	features  map[featuresKey]Features
 	clock     millrace.Time
 	digest    Digest
-	counts    map[millrace.ContentType]*Counts // without Timelines, Bytes and Expired: nothing expires of Records
+	counts    map[millrace.ContentType]*tally.Counts // without Timelines, Bytes and Expired: nothing expires of Records
 }
 
 type oracleTimeline struct {
@@ -33,7 +34,7 @@ type oracleTimeline struct {
 }
 
 func newOracle(r map[millrace.ContentType]Retention) *oracle {
-	return &oracle{retention: r, timelines: map[millrace.Timeline]*oracleTimeline{}, features: map[featuresKey]Features{}, counts: map[millrace.ContentType]*Counts{}}
+	return &oracle{retention: r, timelines: map[millrace.Timeline]*oracleTimeline{}, features: map[featuresKey]Features{}, counts: map[millrace.ContentType]*tally.Counts{}}
 }
 
 func comparePositions(a, b millrace.Record) int {
@@ -92,7 +93,7 @@ func (o *oracle) put(name millrace.Timeline, r millrace.Record) {
 func (o *oracle) count(t millrace.ContentType, old, r *millrace.Record) {
 	c := o.counts[t]
 	if c == nil {
-		c = &Counts{}
+		c = &tally.Counts{}
 		o.counts[t] = c
 	}
 	if old != nil && old.Deleted {

@@ -22,7 +22,7 @@ func TestAPanicLetsGo(t *testing.T) {
 	db := s.db
 	for what, read := range map[string]func(){
 		"Read":       func() { s.Read(nil, 3, name, 0, 1) },
-		"ReadNewest": func() { s.ReadNewest(3, name, 1) },
+		"ReadNewest": func() { readNewest(s, 3, name, 1) },
 		"Features":   func() { s.Features(3, name.Entity) },
 		"Find":       func() { s.Find(3, name, "a") },
 	} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
@@ -21,7 +22,7 @@ type part struct {
 	restoring atomic.Bool // a restore is under way
 	// Guarded by mu:
 	row       partRow
-	tally     *tally
+	tally     *tally.Tally
 	timelines map[millrace.Timeline]*timeline.Timeline // not flushed
 	hot       hotHeads
 	features  map[millrace.Entity]map[string]Features // by entity and subject
@@ -98,8 +99,8 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 	}
 	before := t.Memory()
 	defer func() { p.bytes += int64(t.Memory() - before) }()
-	n, had := p.tally.of(s, name.Type), t.Count() > 0
-	defer func() { n.timeline(had, t.Count() > 0) }()
+	n, had := p.tally.Of(name.Type), t.Count() > 0
+	defer func() { n.Timeline(had, t.Count() > 0) }()
 
 	keep := s.keeper(name.Type, p.row.clock)
 	at, ok, err := t.Find(r.ID)
@@ -114,7 +115,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		if gone { // retention has dropped it: it is as if it were not there
 			ok = false
 			p.row.dropped += blob.RecordDigest(t.Hash, &at.Rec)
-			n.expire(&at.Rec)
+			n.Expire(&at.Rec)
 			if err := t.Remove(at); err != nil {
 				return c, err
 			}
@@ -125,7 +126,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 			return c, err
 		}
 		c.Kind = Inserted
-		n.take(r)
+		n.Take(r)
 		c.Newest, err = t.Insert(r)
 	} else {
 		c.HadOld, c.Old = true, at.Rec
@@ -135,7 +136,7 @@ func (p *part) put(s *Store, name millrace.Timeline, r *millrace.Record) (Change
 		}
 		c.Kind = Replaced
 		p.row.digest.Content -= blob.RecordDigest(t.Hash, &at.Rec)
-		n.replace(&at.Rec, r)
+		n.Replace(&at.Rec, r)
 		c.Newest, err = p.move(t, at, r, keep)
 	}
 	if err != nil {

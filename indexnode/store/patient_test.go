@@ -72,7 +72,7 @@ func testFailingManifest(t *testing.T, fails func(errorfs.Op) bool, opens bool) 
 	if err := onlyFailed(s.Flush()); err != nil {
 		t.Error(err)
 	}
-	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 2 {
+	if got, err := readNewest(s, 3, name, 5); err != nil || len(got.Records) != 2 {
 		t.Errorf("while the disk fails: %v, %v", got.Records, err)
 	}
 	if err := onlyFailed(s.Admit()); err != nil {
@@ -105,7 +105,7 @@ func testFailingManifest(t *testing.T, fails func(errorfs.Op) bool, opens bool) 
 	} else {
 		s = open()
 	}
-	if got, err := s.ReadNewest(3, name, 5); err != nil || len(got.Records) != 3 || s.Applied(3).Content != 3 {
+	if got, err := readNewest(s, 3, name, 5); err != nil || len(got.Records) != 3 || s.Applied(3).Content != 3 {
 		t.Errorf("opened again: %v, %v, at %v", got.Records, err, s.Applied(3))
 	}
 	if _, err := s.Check(t.Context(), 3); err != nil {

@@ -130,21 +130,21 @@ func TestDurableIsNotToldEarly(t *testing.T) {
 	}))
 	s := openMem(t, Options{FS: fs})
 	apply(t, s, mendBatch(3, 0, 40))
-	if at := s.Durable(3); at != nothingApplied {
+	if at := durable(s, 3); at != nothingApplied {
 		t.Errorf("durable to %v before a flush", at)
 	}
 	armed.Store(true)
 	end := make(chan error, 1)
 	go func() { end <- s.Flush() }()
 	<-inside
-	if at := s.Durable(3); at != nothingApplied {
+	if at := durable(s, 3); at != nothingApplied {
 		t.Errorf("durable to %v while it is written", at)
 	}
 	close(goOn)
 	if err := <-end; err != nil {
 		t.Fatal(err)
 	}
-	if at := s.Durable(3).Content; at != 40 {
+	if at := durable(s, 3).Content; at != 40 {
 		t.Errorf("durable to %d after the flush", at)
 	}
 	if err := s.Close(); err != nil {

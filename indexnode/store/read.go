@@ -91,17 +91,10 @@ func (p *part) read(s *Store, dst []millrace.Record, name millrace.Timeline, w b
 	return dst, nil
 }
 
-// ReadNewest returns at least the newest max live records of a timeline, or
-// all if there are fewer, and how far back that is complete. One Get suffices
+// ReadNewestInto reads at least the newest max live records of a timeline, or
+// all if there are fewer, and how far back that is complete, into memory that out
+// held before: what was read into it earlier is no longer valid. One Get suffices
 // when the head blob holds them.
-func (s *Store) ReadNewest(n millrace.Partition, name millrace.Timeline, max int) (Newest, error) {
-	var out Newest
-	err := s.ReadNewestInto(&out, n, name, max)
-	return out, err
-}
-
-// ReadNewestInto is ReadNewest into memory that out held before: what was read
-// into it earlier is no longer valid.
 func (s *Store) ReadNewestInto(out *Newest, n millrace.Partition, name millrace.Timeline, max int) error {
 	out.Records, out.From = out.Records[:0], millrace.MinTime
 	err := s.reading(n, func(p *part) error { return p.readNewest(s, out, name, max) })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/tally"
 )
 
 // Every key begins with its partition, two bytes, so that a partition is one
@@ -95,6 +96,11 @@ func (r *partRow) encode() []byte {
 		b = binary.LittleEndian.AppendUint64(b, x)
 	}
 	return b
+}
+
+// counted is the state that counts of the partition are of.
+func (r *partRow) counted() tally.State {
+	return tally.State{Content: r.digest.Content, Dropped: r.dropped}
 }
 
 func decodePartRow(b []byte) (r partRow, err error) {

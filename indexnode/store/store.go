@@ -9,14 +9,19 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"syscall"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store/blob"
+	"github.com/millrace/millrace/indexnode/store/timeline"
 )
 
 // DefaultMinFreeBytes is Options.MinFreeBytes where nothing is said.
@@ -185,3 +190,45 @@ var (
 	// ErrClosed is an ErrFailed for a call after Close.
 	ErrClosed = fmt.Errorf("%w: closed", ErrFailed)
 )
+
+// isCorrupt reports whether an error says that what is stored cannot be right,
+// rather than that it cannot be read now.
+func isCorrupt(err error) bool {
+	if io := syscall.Errno(0); errors.As(err, &io) && io != syscall.ENOENT {
+		return false // Pebble takes a failing read of a footer for a bad file
+	}
+	for _, e := range []error{blob.Err, blob.ErrChain, timeline.ErrState, blob.ErrRow, blob.ErrKey, blob.ErrFilter, timeline.ErrDigest, errLost, pebble.ErrCorruption} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return pebble.IsCorruptionError(err)
+}
+
+// here marks an error that is neither corruption nor the caller's affair: the
+// call may be tried again.
+func here(err error) error {
+	var refused *millrace.Error // by a [Grant]
+	switch {
+	case errors.As(err, &refused):
+		return err
+	case err == nil, errors.Is(err, ErrCorrupt), errors.Is(err, ErrFailed), errors.Is(err, ErrRefused),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: %w", ErrDiskFull, err)
+	}
+	return fmt.Errorf("%w: %w", ErrFailed, err)
+}
+
+// whole classes an error that no partition can be blamed for.
+func whole(err error) error {
+	if isCorrupt(err) {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return here(err)
+}
+
+func corrupt(p millrace.Partition, cause error) error {
+	return fmt.Errorf("%w: partition %d is quarantined: %w; restore a good copy, or drop it and replay the log", ErrCorrupt, p, cause)
+}

@@ -137,3 +137,21 @@ func TestOneBatchHoldsEverything(t *testing.T) {
 		t.Errorf("row %+v, %v", row, err)
 	}
 }
+
+// readNewest is [Store.ReadNewestInto] memory of its own.
+func readNewest(s *Store, n millrace.Partition, name millrace.Timeline, max int) (Newest, error) {
+	var out Newest
+	err := s.ReadNewestInto(&out, n, name, max)
+	return out, err
+}
+
+// durable returns the offsets from which a restart would replay.
+func durable(s *Store, p millrace.Partition) Offsets {
+	q, err := s.part(p)
+	if err != nil {
+		return Offsets{-1, -1}
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.durable
+}

@@ -71,9 +71,9 @@ func (p *part) sweep(s *Store, names []millrace.Timeline) error {
 		}
 		held := t.Memory()
 		// What it dropped before it failed is dropped.
-		n, had := p.tally.of(s, name.Type), t.Count() > 0
+		n, had := p.tally.Of(name.Type), t.Count() > 0
 		dropped, err := s.keeper(name.Type, p.row.clock).Sweep(t, n)
-		n.timeline(had, t.Count() > 0)
+		n.Timeline(had, t.Count() > 0)
 		p.row.dropped += dropped
 		p.bytes += int64(t.Memory() - held)
 		if t.Clean() {

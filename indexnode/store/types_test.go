@@ -63,7 +63,7 @@ func TestTypesAreBounded(t *testing.T) {
 		check("and more", 257, false)
 	}
 	for _, i := range []int{0, 256, 1000} {
-		if got, err := s.ReadNewest(3, typed(i), 1); err != nil || len(got.Records) != 1 {
+		if got, err := readNewest(s, 3, typed(i), 1); err != nil || len(got.Records) != 1 {
 			t.Errorf("type %d: %v, %v", i, got, err)
 		}
 	}

@@ -63,7 +63,7 @@ func (n *Server) Hot(ctx context.Context, req *nodev1.HotRequest) (_ *nodev1.Hot
 	var wanted topology.Set
 	for _, p := range req.Partitions {
 		if p < 0 || p >= partition.Count {
-			return nil, invalid("partitions", fmt.Sprintf("%d is no partition", p), fmt.Sprintf("name partitions from 0 to %d", partition.Count-1))
+			return nil, millrace.Invalid("partitions", fmt.Sprintf("%d is no partition", p), fmt.Sprintf("name partitions from 0 to %d", partition.Count-1))
 		}
 		wanted.Add(millrace.Partition(p))
 	}
@@ -138,8 +138,4 @@ func readHot(dst []hotKey, run *nodev1.HotTimelines, asked topology.Set) ([]hotK
 		dst = append(dst, hotKey{p, millrace.Timeline{Entity: e, Type: t}})
 	}
 	return dst, nil
-}
-
-func invalid(field, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field, Detail: detail, WayOut: wayOut}
 }

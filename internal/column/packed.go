@@ -263,10 +263,6 @@ func (p Packed) Null(field, row int) bool {
 	return p.value(p.nulls(field), row)&(1<<(field%64)) != 0
 }
 
-// NoNulls reports whether no row has a null in a field, nor in the 63 others
-// of the same word.
-func (p Packed) NoNulls(field int) bool { return p.nulls(field) == descriptor(small) }
-
 // Word returns the word of a value that is no reference: neither a string nor
 // a list.
 func (p Packed) Word(field, row int) uint64 { return p.value(*p.column(p.Layout(), field), row) }

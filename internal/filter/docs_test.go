@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // TestDocs compiles every filter of docs/filters.md, and holds the faults it
@@ -61,7 +62,7 @@ func TestDocsOfNull(t *testing.T) {
 		n, field, _ := strings.Cut(line, " ")
 		fields[n] = append(fields[n], field)
 	}
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/expr"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Filter is a checked filter. It is immutable and safe for concurrent use.
@@ -57,7 +57,7 @@ func (f *Filter) Kernels() *Filter {
 // EnvOf returns what filters may speak of where these schemas are known: the
 // fields of every family, in the order of admission. The first family that has a
 // field decides its type.
-func EnvOf(known *schemas.Snapshot) expr.Env {
+func EnvOf(known *registry.Snapshot) expr.Env {
 	env := expr.Env{Mode: expr.Filter}
 	for _, f := range known.Families() {
 		if f.Features() {

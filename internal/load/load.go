@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Options says what to load where.
@@ -32,7 +33,7 @@ type Options struct {
 	Force      bool            // loads though no partitioner consumes the topic
 	// Review looks at the schema and at those that are known, before anything is
 	// loaded. Its error ends the load. Nil = nobody does.
-	Review   func(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error
+	Review   func(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error
 	Progress io.Writer    // nil = none; a terminal gets a bar, anything else a line a second
 	Log      *slog.Logger // nil = silent
 }
@@ -152,7 +153,7 @@ func (l *loader) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	if o.Review != nil {
-		err := withSchemas(o, func(log *schemalog.Log, known *schemas.Registry) error {
+		err := withSchemas(o, func(log *schemalog.Log, known *registry.Registry) error {
 			if err := log.Refresh(ctx); err != nil {
 				return err
 			}
@@ -172,14 +173,14 @@ func (l *loader) publish(ctx context.Context) error {
 	if l.published {
 		return nil
 	}
-	err := withSchemas(l.o, func(log *schemalog.Log, _ *schemas.Registry) error { return log.Publish(ctx, l.o.Schema) })
+	err := withSchemas(l.o, func(log *schemalog.Log, _ *registry.Registry) error { return log.Publish(ctx, l.o.Schema) })
 	l.published = err == nil
 	return err
 }
 
 // withSchemas follows the schemas topic for use.
-func withSchemas(o Options, use func(*schemalog.Log, *schemas.Registry) error) error {
-	registry, err := schemas.NewRegistry(nil, nil)
+func withSchemas(o Options, use func(*schemalog.Log, *registry.Registry) error) error {
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

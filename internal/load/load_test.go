@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 func must(t *testing.T, err error) {
@@ -180,7 +181,7 @@ func TestASchemaIsReviewedFirst(t *testing.T) {
 	must(t, err)
 	o.Schema = next
 	refusal := errors.New("not this one")
-	o.Review = func(_ context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+	o.Review = func(_ context.Context, known *registry.Snapshot, add *schemas.Schema) error {
 		if known.ByFingerprint(schemas.Note().Fingerprint()) == nil || known.ByFingerprint(next.Fingerprint()) != nil || add != next {
 			t.Errorf("%d schemas are known", len(known.All()))
 		}

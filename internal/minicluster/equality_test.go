@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
+	"github.com/millrace/millrace/internal/sample/tweets"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -35,7 +36,7 @@ func TestEveryTopologyEqualsTheOracle(t *testing.T) {
 		return
 	}
 	t.Run("sample", func(t *testing.T) { testEquality(t, "", sampleRecords(), 500, 1, 2, 3, 5) })
-	t.Run("tweets", func(t *testing.T) { testEquality(t, "", sample.Tweets(), 1000, 3) })
+	t.Run("tweets", func(t *testing.T) { testEquality(t, "", tweets.All(), 1000, 3) })
 }
 
 // TestOracleRealKafka is the same for one topology on a real Kafka.
@@ -63,7 +64,7 @@ func sampleRecords() iter.Seq2[[]byte, error] {
 func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error], n int, topologies ...int) {
 	truth := oracle.New()
 	for line, err := range lines {
-		if errors.Is(err, sample.ErrAbsent) {
+		if errors.Is(err, tweets.ErrAbsent) {
 			t.Skip(err)
 		}
 		if err != nil {
@@ -105,7 +106,7 @@ func testEquality(t *testing.T, kafkaAddr string, lines iter.Seq2[[]byte, error]
 				if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), lines); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := c.Produce(ctx, c.FeatureTopic(), schemas.Features(), followers(truth)); err != nil {
+				if _, err := c.Produce(ctx, c.cfg.Features[0], schemas.Features(), followers(truth)); err != nil {
 					t.Fatal(err)
 				}
 			}

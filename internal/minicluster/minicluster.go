@@ -39,6 +39,7 @@ import (
 	"github.com/millrace/millrace/partitioner"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config says what to run. Addresses are host:port; an empty one is a free
@@ -437,7 +438,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error { return c.wait(ctx, c.Re
 // Produce publishes a schema and then lines of JSON that fit it, to a content
 // or feature topic.
 func (c *Cluster) Produce(ctx context.Context, topic string, s *schemas.Schema, lines iter.Seq2[[]byte, error]) (records int, err error) {
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -544,6 +545,3 @@ func (c *Cluster) Close() error {
 	}
 	return err
 }
-
-// FeatureTopic is the first feature topic's full name.
-func (c *Cluster) FeatureTopic() string { return c.cfg.Features[0] }

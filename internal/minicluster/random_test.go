@@ -77,7 +77,7 @@ func TestRandomClustersEqualTheOracle(t *testing.T) {
 			}()
 			if i == 0 {
 				_, err = c.Produce(t.Context(), c.ContentTopic(), schemas.Activity(), sampleRecords())
-				_, again := c.Produce(t.Context(), c.FeatureTopic(), schemas.Features(), followers(truth))
+				_, again := c.Produce(t.Context(), c.cfg.Features[0], schemas.Features(), followers(truth))
 				if err := errors.Join(err, again); err != nil {
 					t.Fatal(err)
 				}

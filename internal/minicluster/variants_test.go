@@ -219,7 +219,7 @@ func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 	doc, err := experiment.Parse("random", []byte(src))
 	must(err)
 	d := &deals{t: t, scorers: map[string]oracle.Score{}}
-	d.set, err = experiment.Compile([]experiment.Document{doc}, nil)
+	d.set, err = experiment.Admit([]experiment.Document{doc}, nil)
 	must(err)
 	d.eval, err = oracle.NewEval(schemas.Activity(), schemas.Features())
 	must(err)

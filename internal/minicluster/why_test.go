@@ -89,7 +89,7 @@ func TestWhyAgreesWithTheOracle(t *testing.T) {
 	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Activity(), withDeletions()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Produce(ctx, c.FeatureTopic(), schemas.Features(), followers(truth)); err != nil {
+	if _, err := c.Produce(ctx, c.cfg.Features[0], schemas.Features(), followers(truth)); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Eval makes filters and scores for records of the schemas it knows: a filter
@@ -19,7 +20,7 @@ import (
 // Like all of the oracle it panics where a test has gone wrong: on a record
 // whose schema nobody admitted, or whose body does not decode.
 type Eval struct {
-	registry *schemas.Registry
+	registry *registry.Registry
 	builtin  *relevance.Registry
 	models   map[string]*relevance.Model // admitted, by name
 }
@@ -27,7 +28,7 @@ type Eval struct {
 // NewEval returns an Eval that knows the built-in models and the schemas of
 // known, admitted in this order.
 func NewEval(known ...*schemas.Schema) (*Eval, error) {
-	r, err := schemas.NewRegistry(nil, nil)
+	r, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -8,12 +8,13 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Decode reads an outcome by the roles of its schema: entity is the viewer,
 // object the record, type the action. A field, if the schema has it or an alias
 // links it to one that it has, holds the answer's id.
-func Decode(known *schemas.Snapshot, value []byte, answerField string) (o Outcome, err error) {
+func Decode(known *registry.Snapshot, value []byte, answerField string) (o Outcome, err error) {
 	framed, err := schemas.Unframe(value)
 	if err != nil {
 		return o, err

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // After a renaming both names read the field of the answer, in outcomes of before and
@@ -12,7 +13,7 @@ import (
 func TestARenamedFieldOfAnswersIsRead(t *testing.T) {
 	const renamed = `"name": "given", "aliases": ["answer"]`
 	text := strings.NewReplacer("NAME", "Act", "TYPE", `"string"`).Replace(actedBy)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	must(t, err)
 	var lines [][]byte
 	for _, of := range []struct{ schema, field string }{{text, "answer"}, {strings.Replace(text, `"name": "answer"`, renamed, 1), "given"}} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Seen are the schemas of the entries of a topic that were read, with their
@@ -14,7 +15,7 @@ import (
 type Seen map[*schemas.Schema]*schemas.Family
 
 // Add notes an entry's schema, if it is known.
-func (s Seen) Add(known *schemas.Snapshot, value []byte) {
+func (s Seen) Add(known *registry.Snapshot, value []byte) {
 	if framed, err := schemas.Unframe(value); err == nil && !framed.Confluent {
 		if of := known.ByFingerprint(framed.Fingerprint); of != nil {
 			s[of] = known.Family(of.Name())

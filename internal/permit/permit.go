@@ -118,7 +118,7 @@ func (c Config) Open(log *slog.Logger) (*Policy, error) {
 }
 
 func invalid(key, detail, wayOut string) error {
-	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: field + "." + key, Detail: detail, WayOut: wayOut}
+	return millrace.Invalid(field+"."+key, detail, wayOut)
 }
 
 // Identity is who calls.

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // later is the schema of activities with another field, which comes in the
@@ -110,7 +111,7 @@ func live(t *testing.T, seed uint64) (h *history) {
 func (h *history) begin() {
 	h.producer = h.w.plain()
 	h.w.closed = append(h.w.closed, h.producer.Close)
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	h.w.must(err)
 	h.schemas, err = schemalog.Open(schemalog.Config{Brokers: h.w.brokers(h.w.judge), Topic: h.w.topics.WithDefaults().Schemas, Registry: registry, Log: h.w.log})
 	h.w.must(err)

@@ -2,23 +2,6 @@ package stats
 
 import "math"
 
-// Proportion returns the confidence sequence of the share of units that have an
-// event, in [0, 1]: the shares p at which a beta-binomial mixture has not
-// gathered evidence of 1/alpha against p (Robbins, "Statistical methods related
-// to the law of the iterated logarithm", Annals of Mathematical Statistics
-// 1970). It is exact at every count, none included, and uses no normal
-// approximation, which is wrong where events are few. The prior is Jeffreys',
-// Beta(1/2, 1/2), which loses least against the best p at both ends.
-//
-// A unit counts once, whatever number of events it has, and units are
-// independent.
-func (s Sequence) Proportion(events, units int64) (Interval, error) {
-	if events < 0 || units < events {
-		return Interval{}, refuse("events", "count each unit once at most", "%d of %d units", events, units)
-	}
-	return s.betaBinomial(events, units-events, 0.5, 0.5), nil
-}
-
 // rateConcentration is how many events the prior of RateRatio is worth. A prior
 // this wide finds rates that doubled with the fewest events, or nearly so, and
 // loses little on others.

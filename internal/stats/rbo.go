@@ -28,9 +28,6 @@ type RBO struct {
 	Max float64 // the rest agrees as much as it can; Max-Min is the residual
 }
 
-// Residual returns how much the unknown rest can change.
-func (r RBO) Residual() float64 { return r.Max - r.Min }
-
 // RankBiasedOverlap compares two rankings, of any lengths and with any items,
 // so that the top counts most (Webber, Moffat and Zobel 2010): p, in (0, 1), is
 // the chance to look one rank further, and 1/(1-p) the ranks that one looks at

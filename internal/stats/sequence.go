@@ -73,28 +73,13 @@ func (s Sequence) around(mean, sd, n float64) Interval {
 // the whole line before 100 units, and while all values are the same.
 //
 // The units must be independent, which viewers are and requests of one viewer
-// are not. For rare events take Proportion: a mean of a few ones among zeros is
-// far from normal.
+// are not. A mean of a few ones among zeros is far from normal: rare
+// events are for RateRatio.
 func (s Sequence) Mean(m Mean) Interval {
 	if m.N < leastUnits || m.M2 == 0 {
 		return s.around(0, 0, 0)
 	}
 	return s.around(m.Mean, math.Sqrt(m.Variance()), float64(m.N))
-}
-
-// Bounded returns the confidence sequence of a mean whose values all lie in
-// [low, high], like a share of a page in [0, 1]. It is exact from the first unit
-// on, and wider than Mean where the values vary less than they might: Hoeffding's variance factor (high-low)²/4 in the normal mixture
-// boundary of Howard et al. 2021. The ends are cut to [low, high].
-func (s Sequence) Bounded(m Mean, low, high float64) (Interval, error) {
-	switch {
-	case !(low < high) || math.IsInf(high-low, 0):
-		return Interval{}, refuse("low", "give a finite range, low before high", "[%v, %v] is no range", low, high)
-	case m.N > 0 && !(low <= m.Mean && m.Mean <= high):
-		return Interval{}, refuse("mean", "give the range that every value lies in", "%v is outside of [%v, %v]", m.Mean, low, high)
-	}
-	i := s.around(m.Mean, (high-low)/2, float64(m.N))
-	return Interval{max(i.Low, low), min(i.High, high)}, nil
 }
 
 // Difference returns how much larger the variant's mean is than the control's,

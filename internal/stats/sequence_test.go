@@ -163,24 +163,3 @@ func TestIntervalsAndPsAgree(t *testing.T) {
 		t.Errorf("%d of 500 excluded: the test sees one side only", excluded)
 	}
 }
-
-// A bounded sequence is the normal mixture of Hoeffding's variance factors, as
-// confseq has it.
-func TestBounded(t *testing.T) {
-	s := sequence(t, 0.05, 20000)
-	m := Mean{N: 1000, Mean: 0.1, M2: 1}
-	i, err := s.Bounded(m, -1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	same(t, "low", i.Low, 0.1-149.221351514/1000) // of confseq, as above
-	same(t, "high", i.High, 0.1+149.221351514/1000)
-	if i, err := s.Bounded(Mean{}, 2, 5); err != nil || i != (Interval{2, 5}) {
-		t.Errorf("of nobody: %v, %v; want the range", i, err)
-	}
-	half, err := s.Bounded(Mean{N: 1000, Mean: 0.55, M2: 1}, 0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	same(t, "half the range is half as wide", half.High-half.Low, (i.High-i.Low)/2)
-}

@@ -421,7 +421,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Compile(docs, nil); err != nil {
+		if _, err := admitAll(docs, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -94,7 +94,7 @@ func TestChange(t *testing.T) {
 	moved := parse(t, third)
 	moved.Experiments = append(moved.Experiments, parse(t, shown).Experiments...)
 	layers := parse(t, alone)
-	next, err := Compile([]Document{moved, layers}, nil)
+	next, err := admitAll([]Document{moved, layers}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestAllowedChangesMoveNobody(t *testing.T) {
 		case 4:
 			e.Variants[0].Weight, e.Variants[len(e.Variants)-1].Weight = e.Variants[len(e.Variants)-1].Weight, e.Variants[0].Weight
 		}
-		next, err := Compile([]Document{doc}, nil)
+		next, err := admitAll([]Document{doc}, nil)
 		if err != nil || old.Change(next) != nil {
 			continue
 		}

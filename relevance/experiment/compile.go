@@ -79,14 +79,11 @@ type place struct {
 	path string
 }
 
-// Compile holds documents against each other and against what is known, and
-// reports all that is wrong at once, as an [Error]. Of two definitions that
-// contradict each other the one in the later document is at fault. Known may be
-// nil: then feeds, models and filters are not looked at.
-func Compile(docs []Document, known Known) (*Set, error) { return compileAll(docs, 0, 0, known) }
-
-// Serve is Compile of documents that were put in place before. What they refer to
-// may have changed since: an experiment that does not fit keeps its slots and is
+// Serve holds documents that were put in place before against each other and
+// against what is known, and reports all that is wrong at once, as an [Error]. Of
+// two definitions that contradict each other the one in the later document is at
+// fault. Known may be nil: then feeds, models and filters are not looked at. What
+// the documents refer to may have changed since: an experiment that does not fit keeps its slots and is
 // one of the set, but gives nobody a variant, and [Set.Unfit] tells of it.
 func Serve(docs []Document, known Known) (*Set, error) {
 	return compileAll(docs, len(docs), len(docs), known)

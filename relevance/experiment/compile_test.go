@@ -41,7 +41,7 @@ experiments:
 // Each that has slots of a newcomer is named with its own.
 func TestSlotsOfSeveral(t *testing.T) {
 	docs := []Document{parse(t, shown), parse(t, third), parse(t, replace(replace(third, "longer", "taker"), "4501-9499", "3990-4600"))}
-	_, err := Compile(docs, nil)
+	_, err := admitAll(docs, nil)
 	for _, want := range []string{"experiment fresher in test.yaml has slots 3990-3999, 4500 of layer ranking", "experiment longer in test.yaml has slots 4501-4600 of layer ranking"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q in %v", want, err)
@@ -69,7 +69,7 @@ func TestContradictions(t *testing.T) {
 		b := parse(t, replace(c.doc, c.old, c.with))
 		a := parse(t, shown)
 		a.Name, b.Name = "a", "b"
-		_, err := Compile([]Document{a, b}, nil)
+		_, err := admitAll([]Document{a, b}, nil)
 		if err == nil || !strings.Contains(err.Error(), "b: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want %q in\n%v", c.name, c.want, err)
 			continue
@@ -78,7 +78,7 @@ func TestContradictions(t *testing.T) {
 		if !errors.As(err, &e) || len(e.Documents) != 1 || e.Documents[0].Name != "b" {
 			t.Errorf("%s: the later document alone is at fault: %v", c.name, err)
 		}
-		if _, err := Compile([]Document{a}, nil); err != nil {
+		if _, err := admitAll([]Document{a}, nil); err != nil {
 			t.Errorf("%s: what is left does not stand by itself: %v", c.name, err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestContradictions(t *testing.T) {
 	// Of one that sets weights alone, they are named.
 	a, b := parse(t, replace(shown, "model: home2", "weights: {likes: 2}")), parse(t, replace(second, "cap_per_entity: 1", "model: home3"))
 	a.Name, b.Name = "a", "b"
-	if _, err := Compile([]Document{a, b}, nil); err == nil || !strings.Contains(err.Error(), "experiments[0].variants: weights of the model of feed home are set by experiment fresher of layer ranking in a too") {
+	if _, err := admitAll([]Document{a, b}, nil); err == nil || !strings.Contains(err.Error(), "experiments[0].variants: weights of the model of feed home are set by experiment fresher of layer ranking in a too") {
 		t.Error(err)
 	}
 	// What has stopped, or is of another feed, contradicts nothing.
@@ -213,7 +213,7 @@ func TestLayerOfEntities(t *testing.T) {
 		{share, share + "\n    guards: {empty: 1.5}", "guards: layer density divides entities"}, {share, share + "\n    outcomes: {topic: a, actions: [b]}", "outcomes: layer density divides entities"},
 		{share, share + "\n    ramp: {steps: [10000], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
 	} {
-		_, err := Compile([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
+		_, err := admitAll([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
 		if err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), "use a layer of viewers") {
 			t.Errorf("%s: %v", c[1], err)
 		}
@@ -240,7 +240,7 @@ experiments:
 `, variants(n, "window: %dh"), variants(m, "cap_per_entity: %d"), variants(1, "window: %dh"))
 	}
 	compile(t, layers(3, 3)) // what z sets x sets too
-	_, err := Compile([]Document{parse(t, layers(4, 3))}, nil)
+	_, err := admitAll([]Document{parse(t, layers(4, 3))}, nil)
 	if err == nil || !strings.Contains(err.Error(), "experiments[1].variants: entities of one answer of feed home could be of 20 groups, more than 16") {
 		t.Errorf("%v", err)
 	}
@@ -249,7 +249,7 @@ layers: [{name: v, salt: v, unit: viewer}]
 experiments: [{name: d, layer: v, feeds: [home], state: running, slots: [0-99], share: 10000, variants: [{name: a, weight: 10000, set: {interleave: [m, n]}}]}]
 `
 	for _, docs := range [][]Document{{parse(t, drafts), parse(t, layers(1, 1))}, {parse(t, layers(1, 1)), parse(t, drafts)}} {
-		if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "two models draft the page or its entities are divided") {
+		if _, err := admitAll(docs, nil); err == nil || !strings.Contains(err.Error(), "two models draft the page or its entities are divided") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -258,10 +258,10 @@ experiments: [{name: d, layer: v, feeds: [home], state: running, slots: [0-99], 
 
 func TestKnown(t *testing.T) {
 	docs := []Document{parse(t, shown), parse(t, second)}
-	if _, err := Compile(docs, names{"feed home", "model home2"}); err != nil {
+	if _, err := admitAll(docs, names{"feed home", "model home2"}); err != nil {
 		t.Errorf("all is known: %v", err)
 	}
-	_, err := Compile(docs, names{})
+	_, err := admitAll(docs, names{})
 	for _, want := range []string{
 		"line 10, column 13: experiments[0].feeds[0]: there is no feed home; define it first",
 		"line 17, column 46: experiments[0].variants[1].set: no model home2 serves; push it first",
@@ -272,22 +272,22 @@ func TestKnown(t *testing.T) {
 		}
 	}
 	docs[1] = parse(t, replace(second, "record.likes", "record.nosuch"))
-	if _, err = Compile(docs, names{"feed home", "model home2"}); err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.filter: filter: no field nosuch in record") {
+	if _, err = admitAll(docs, names{"feed home", "model home2"}); err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.filter: filter: no field nosuch in record") {
 		t.Errorf("a filter that nodes refuse: %v", err)
 	}
 	docs = []Document{parse(t, replace(shown, "model: home2", "weights: {likes: 1, lieks: 2}"))}
-	if _, err = Compile(docs, names{"feed home", "weight home//likes"}); err == nil || !strings.Contains(err.Error(), "line 17, column 56: experiments[0].variants[1].set.weights: no parameter lieks; did you mean likes?") {
+	if _, err = admitAll(docs, names{"feed home", "weight home//likes"}); err == nil || !strings.Contains(err.Error(), "line 17, column 56: experiments[0].variants[1].set.weights: no parameter lieks; did you mean likes?") {
 		t.Errorf("weights that nodes refuse: %v", err)
 	}
-	if _, err = Compile(docs, names{"feed home", "weight home//likes", "weight home//lieks"}); err != nil {
+	if _, err = admitAll(docs, names{"feed home", "weight home//likes", "weight home//lieks"}); err != nil {
 		t.Errorf("weights that they take: %v", err)
 	}
 	docs = []Document{parse(t, replace(shown, "model: home2", "model: home2, weights: {likes: 1}"))}
-	if _, err = Compile(docs, names{"feed home", "model home2", "weight home/home2/likes"}); err != nil {
+	if _, err = admitAll(docs, names{"feed home", "model home2", "weight home/home2/likes"}); err != nil {
 		t.Errorf("weights of the variant's model: %v", err)
 	}
 	docs = []Document{parse(t, shown), parse(t, replace(second, "running", "stopped"))}
-	if _, err = Compile(docs, names{"feed home", "model home2"}); err != nil {
+	if _, err = admitAll(docs, names{"feed home", "model home2"}); err != nil {
 		t.Errorf("a stopped one: %v", err)
 	}
 	s := compile(t, shown, second, third)
@@ -313,17 +313,17 @@ func TestTooManyTogether(t *testing.T) {
 		}
 		docs = append(docs, parse(t, src))
 	}
-	if _, err := Compile(docs[:10], nil); err != nil {
+	if _, err := admitAll(docs[:10], nil); err != nil {
 		t.Errorf("1,000 experiments: %v", err)
 	}
-	if _, err := Compile(docs, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 experiments in all documents of the cluster together: ") {
+	if _, err := admitAll(docs, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 experiments in all documents of the cluster together: ") {
 		t.Errorf("1,100 experiments: %v", err)
 	}
 	var layers []Document
 	for i := range 101 {
 		layers = append(layers, parse(t, fmt.Sprintf("layers: [{name: l%d, salt: s%d, unit: viewer}]", i, i)))
 	}
-	if _, err := Compile(layers, nil); err == nil || !strings.HasSuffix(err.Error(), "more than 100 layers in all documents of the cluster together: test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, others 96; put experiments that may exclude each other into one layer, or drop documents whose experiments have stopped") {
+	if _, err := admitAll(layers, nil); err == nil || !strings.HasSuffix(err.Error(), "more than 100 layers in all documents of the cluster together: test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, test.yaml has 1, others 96; put experiments that may exclude each other into one layer, or drop documents whose experiments have stopped") {
 		t.Errorf("101 layers: %v", err)
 	}
 }
@@ -351,7 +351,7 @@ func TestOneFaultOfALayer(t *testing.T) {
 		{[]Document{document("a", 0, 98), document("b", 98, 4), document("c", 102, 2)}, []string{"b: line 4, column 5: layers[2]: " + tooMany, "c: line 2, column 5: layers[0]: " + tooMany}},
 		{[]Document{document("a", 0, 1), document("b", 0, 1)}, []string{"b: line 2, column 22: layers[0].salt: layer a0 has it too"}},
 	} {
-		_, err := Compile(c.docs, nil)
+		_, err := admitAll(c.docs, nil)
 		lines := strings.Split(fmt.Sprint(err), "\n")
 		if len(lines) != len(c.want) {
 			t.Errorf("%v\nwant %q", err, c.want)
@@ -369,7 +369,7 @@ func TestOneFaultOfALayer(t *testing.T) {
 func TestCompileChecks(t *testing.T) {
 	d := parse(t, shown)
 	d.Experiments[0].Share = 20_000
-	if _, err := Compile([]Document{d}, nil); err == nil || !strings.Contains(err.Error(), "line 13, column 12: experiments[0].share: 20000 is not between") {
+	if _, err := admitAll([]Document{d}, nil); err == nil || !strings.Contains(err.Error(), "line 13, column 12: experiments[0].share: 20000 is not between") {
 		t.Errorf("%v", err)
 	}
 }
@@ -381,7 +381,7 @@ func TestTargetingTogether(t *testing.T) {
 		layers += fmt.Sprintf("  - {name: l%d, salt: s%d, unit: viewer}\n", i, i)
 		tests += fmt.Sprintf("  - {name: e%d, layer: l%d, feeds: [home], state: running, slots: [0-9], share: 10000, variants: [{name: a, weight: 10000}], targeting: 'viewer.a != \"%s\"'}\n", i, i, strings.Repeat("x", 900))
 	}
-	_, err := Compile([]Document{parse(t, "layers:\n"+layers+"experiments:\n"+tests)}, nil)
+	_, err := admitAll([]Document{parse(t, "layers:\n"+layers+"experiments:\n"+tests)}, nil)
 	if lines := faultsOf(t, err); len(lines) != 1 || !strings.Contains(lines[0], "experiments[4].targeting") {
 		t.Errorf("%v", lines)
 	}
@@ -390,7 +390,7 @@ func TestTargetingTogether(t *testing.T) {
 func TestPrivateFeeds(t *testing.T) {
 	for set, want := range map[string]string{"{filter: 'true'}": "set.filter", "{window: 0s}": "set.window", "{types: [a]}": "set.types", "{limit: 3}": ""} {
 		src := replace(shown, "{model: home2, limit: 30}", set)
-		_, err := Compile([]Document{parse(t, src)}, names{"feed home", "private home"})
+		_, err := admitAll([]Document{parse(t, src)}, names{"feed home", "private home"})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want+": feed home is private")) {
 			t.Errorf("%s: %v", set, err)
 		}

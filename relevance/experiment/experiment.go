@@ -1,6 +1,6 @@
 // Package experiment says which variants of a feed a viewer gets. It reads the
 // definitions of layers and experiments ([Parse]), holds them against each other
-// ([Compile]), and assigns viewers and entities by hashes alone ([Set.Assign]):
+// ([Admit]), and assigns viewers and entities by hashes alone ([Set.Assign]):
 // nothing is stored about anybody.
 //
 //	layers:

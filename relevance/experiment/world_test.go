@@ -77,7 +77,7 @@ func compile(t testing.TB, docs ...string) *Set {
 	for _, src := range docs {
 		all = append(all, parse(t, src))
 	}
-	s, err := Compile(all, nil)
+	s, err := admitAll(all, nil)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(docs, "\n"))
 	}
@@ -153,3 +153,6 @@ func randomViewer(r *rand.Rand) *millrace.Viewer {
 	}
 	return v
 }
+
+// admitAll is [Admit] of documents that are all about to be put in place.
+func admitAll(docs []Document, known Known) (*Set, error) { return compileAll(docs, 0, 0, known) }

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Generate writes Go of models, feeds and schemas.
@@ -148,7 +148,7 @@ func specSources(names []string) ([]codegen.Spec, error) {
 }
 
 // feed writes the Go of a feed's definition.
-func (g *generation) feed(name string, known *schemas.Snapshot, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
+func (g *generation) feed(name string, known *registry.Snapshot, layouts relevance.Schemas, sources []codegen.Spec) (codegen.File, error) {
 	text, err := document.ReadFile(name)
 	if err != nil {
 		return codegen.File{}, err

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/exposures"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Command exports exposures.
@@ -195,10 +195,10 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	if e.outcomes == "" {
 		return nil, nil, nil
 	}
-	var known *schemas.Snapshot
+	var known *registry.Snapshot
 	bound, cancel := e.log.Bound(ctx)
 	defer cancel()
-	if err := e.log.WithSchemas(bound, func(_ *schemalog.Log, s *schemas.Snapshot) error {
+	if err := e.log.WithSchemas(bound, func(_ *schemalog.Log, s *registry.Snapshot) error {
 		known = s
 		return nil
 	}); err != nil {

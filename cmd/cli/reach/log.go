@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // LogFlags name Millrace's part of a Kafka.
@@ -43,8 +43,8 @@ func (l *LogFlags) Bound(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // WithSchemas reads the schemas topic to its end for use.
-func (l *LogFlags) WithSchemas(ctx context.Context, use func(*schemalog.Log, *schemas.Snapshot) error) error {
-	registry, err := schemas.NewRegistry(nil, nil)
+func (l *LogFlags) WithSchemas(ctx context.Context, use func(*schemalog.Log, *registry.Snapshot) error) error {
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // review holds a new schema against what is known and what serves.
@@ -42,7 +43,7 @@ type review struct {
 
 // Review is how a schema is held against what serves before it is brought in. Accept
 // is the flag that sets force.
-func Review(cm *clusters.Flags, out io.Writer, force bool, accept string) func(context.Context, *schemas.Snapshot, *schemas.Schema) error {
+func Review(cm *clusters.Flags, out io.Writer, force bool, accept string) func(context.Context, *registry.Snapshot, *schemas.Schema) error {
 	return (&review{cm: cm, out: out, force: force, accept: accept}).schema
 }
 
@@ -74,7 +75,7 @@ func (r *review) orAccept(wayOut string) string {
 // schema prints what a schema would change and who reads it. It refuses one that
 // takes a field from a feed or a model that serves, or from the outcomes of an
 // experiment, unless it is forced.
-func (r *review) schema(ctx context.Context, known *schemas.Snapshot, add *schemas.Schema) error {
+func (r *review) schema(ctx context.Context, known *registry.Snapshot, add *schemas.Schema) error {
 	if known.Retired(add.Fingerprint()) && !r.force {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "schema", Detail: fmt.Sprintf("schema %s %s is retired: fields that it alone has are not read", add.Name(), add.Fingerprint()),
 			WayOut: r.orAccept("use another schema of the name")}
@@ -139,7 +140,7 @@ func readersOf(all []reader, add *schemas.Schema, c schemas.Change) (names []str
 }
 
 // readers returns the feeds and models that serve, and the experiments that run.
-func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (all []reader, err error) {
+func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) (all []reader, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cl, err := cm.OpenReadOnly(ctx)
@@ -150,7 +151,7 @@ func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (
 	all = builtInReaders()
 	for _, kind := range []struct {
 		kind string
-		read func(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error)
+		read func(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error)
 	}{{feeds.Kind, feedReader}, {indexnode.ModelsKind, modelReader}} {
 		a, err := cl.Artefacts(ctx, kind.kind)
 		if err != nil {
@@ -186,7 +187,7 @@ func readers(ctx context.Context, cm *clusters.Flags, known *schemas.Snapshot) (
 // outcomesReader is an experiment, which reads from outcomes what answer they are of.
 // Which schemas its topic has nobody says: any may be one whose records say what was
 // acted on.
-func outcomesReader(e *experiment.Experiment, known *schemas.Snapshot) reader {
+func outcomesReader(e *experiment.Experiment, known *registry.Snapshot) reader {
 	return reader{name: "outcomes of experiment " + e.Name, fields: []string{"record." + e.Outcomes.Field()}, of: func(schema, _ string) bool {
 		f := known.Family(schema)
 		return f != nil && slices.ContainsFunc(f.Schemas(), func(s *schemas.Schema) bool { return s.Roles().Object.Name != "" })
@@ -198,7 +199,7 @@ const builtIn = "built-in model "
 
 func anySchema(string, string) bool { return true }
 
-func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
+func feedReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	f, err := feeds.Parse(body)
 	r := reader{name: "feed " + v.Name, of: anySchema}
 	if err != nil || f.Filter == "" {
@@ -211,7 +212,7 @@ func feedReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader
 	return r, err
 }
 
-func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reader, error) {
+func modelReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return reader{}, err
@@ -225,7 +226,7 @@ func modelReader(v cluster.Version, body []byte, known *schemas.Snapshot) (reade
 
 // KeepsReaders refuses a change of the schemas if a feed, a model that serves or an
 // experiment reads what no schema would have after it.
-func KeepsReaders(ctx context.Context, cm *clusters.Flags, known, after *schemas.Snapshot) error {
+func KeepsReaders(ctx context.Context, cm *clusters.Flags, known, after *registry.Snapshot) error {
 	cl, err := cm.OpenReadOnly(ctx)
 	var lost []string
 	if err == nil {
@@ -247,7 +248,7 @@ func KeepsReaders(ctx context.Context, cm *clusters.Flags, known, after *schemas
 
 // lostReaders says who can be read for by the schemas that are known, and not after
 // a change, and why.
-func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, known, after *schemas.Snapshot) (lost []string, err error) {
+func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, known, after *registry.Snapshot) (lost []string, err error) {
 	seen, err := cl.Watch(ctx)
 	if err == nil && seen.Current().Epoch() == 0 { // as of a name that is mistyped
 		err = fmt.Errorf("no cluster %s has ever been assigned there", cm.Name())
@@ -364,7 +365,7 @@ lack what one of them reads; "millrace load" refuses it then. It changes nothing
 		}
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		return l.WithSchemas(ctx, func(_ *schemalog.Log, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(_ *schemalog.Log, known *registry.Snapshot) error {
 			w := c.OutOrStdout()
 			r := review{cm: cm, out: w, found: reviewed{Schema: s.Name(), Fingerprint: s.Fingerprint().String(), Changes: []reviewedField{}}}
 			if output.JSON() {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // TestReviewOfASchema: a schema that takes a field from a feed or a model that
@@ -46,7 +47,7 @@ experiments: [{name: clicked, layer: l, feeds: [jobs], state: running, slots: [0
 	if _, err := s.run("experiment", "define", file); err != nil {
 		t.Fatal(err)
 	}
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err == nil {
 		_, err = registry.Admit(schemas.Activity())
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/modelpack"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // change is what documents of experiments would refer to after a change of one
@@ -102,7 +102,7 @@ func (s *feedStore) keeps(ctx context.Context, c change) error {
 }
 
 // keepsFilters is keeps of a change of the schemas, by which filters are judged.
-func (s *feedStore) keepsFilters(ctx context.Context, known, after *schemas.Snapshot) error {
+func (s *feedStore) keepsFilters(ctx context.Context, known, after *registry.Snapshot) error {
 	set, err := experimentSet(ctx, s.cluster)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (s *feedStore) keepsFilters(ctx context.Context, known, after *schemas.Snap
 	if err != nil {
 		return err
 	}
-	by := func(known *schemas.Snapshot) *change {
+	by := func(known *registry.Snapshot) *change {
 		return &change{referred: now, filter: func(src string) error { return filterFits(src, known) }}
 	}
 	return set.Keeps(by(known), by(after))
@@ -171,7 +171,7 @@ func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, s
 }
 
 // filterFits returns what index nodes have against a filter that know schemas.
-func filterFits(src string, known *schemas.Snapshot) error {
+func filterFits(src string, known *registry.Snapshot) error {
 	_, err := filter.Compile(src, filter.EnvOf(known))
 	if err == nil {
 		return nil

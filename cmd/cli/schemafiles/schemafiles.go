@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Read returns a schema that ships, or one from a file.
@@ -35,7 +36,7 @@ func Read(name string) (*schemas.Schema, error) {
 // Snapshot returns the schemas that ship and those of avsc files as a cluster
 // knows them that admitted the files in their order. Those of a shipped name
 // stand in its place.
-func Snapshot(avsc []string) (*schemas.Snapshot, error) {
+func Snapshot(avsc []string) (*registry.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
 		return nil, err
@@ -61,8 +62,8 @@ func readSchemas(avsc []string) (all []*schemas.Schema, err error) {
 }
 
 // admitted is what a cluster knows that admitted schemas in their order.
-func admitted(all []*schemas.Schema) (*schemas.Snapshot, error) {
-	known, err := schemas.NewRegistry(nil, nil)
+func admitted(all []*schemas.Schema) (*registry.Snapshot, error) {
+	known, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // DeadLetters shows what partitioners refused, and has it read again.
@@ -234,7 +235,7 @@ func readLetter(ctx context.Context, l *reach.LogFlags, d kafka.DeadLetter) (let
 	if err != nil || framed.Confluent {
 		return shown, nil
 	}
-	return shown, l.WithSchemas(ctx, func(_ *schemalog.Log, known *schemas.Snapshot) error {
+	return shown, l.WithSchemas(ctx, func(_ *schemalog.Log, known *registry.Snapshot) error {
 		if s := known.ByFingerprint(framed.Fingerprint); s != nil {
 			shown.Schema = fmt.Sprintf("%s (%s)", s.Name(), s.Fingerprint())
 			shown.Record, _ = s.JSONValue(framed.Body) // the reason says what is wrong with it

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Schema lists and checks schemas, and gives one up.
@@ -35,7 +35,7 @@ func schemaList(l *reach.LogFlags) *cobra.Command {
 	}, func(c *cobra.Command, output *display.Form, _ []string) error {
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		return l.WithSchemas(ctx, func(log *schemalog.Log, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(log *schemalog.Log, known *registry.Snapshot) error {
 			shown := schemasShownOf(log, known)
 			return output.Write(c.OutOrStdout(), shown, shown.write)
 		})
@@ -56,7 +56,7 @@ type schemaShown struct {
 	At          string `json:"at,omitempty"`
 }
 
-func schemasShownOf(log *schemalog.Log, known *schemas.Snapshot) *schemasShown {
+func schemasShownOf(log *schemalog.Log, known *registry.Snapshot) *schemasShown {
 	shown := &schemasShown{Schemas: []schemaShown{}, Notes: []string{}}
 	add := func(fp millrace.Fingerprint, name, state string) {
 		word, at := log.Word(fp), ""
@@ -121,7 +121,7 @@ It is refused while a feed, a model that serves or an experiment that has not
 stopped reads what no schema would have then: it names them.`,
 	}
 	cm := clusters.FlagsOf(c.Flags())
-	show := func(ctx context.Context, w io.Writer, log *schemalog.Log, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+	show := func(ctx context.Context, w io.Writer, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error {
 		return showRetirement(ctx, w, cm, log, known, fp)
 	}
 	return schemaWord(l, word{show: show, give: schemalog.Retire, done: "retired: it shapes nothing any more"}, c)
@@ -140,7 +140,7 @@ fingerprint, now and later, and for good. A schema of it is refused from then on
 // word is what an operator says about a fingerprint to everyone, for good.
 type word struct {
 	// show says what it would do, or why it cannot be said.
-	show func(ctx context.Context, w io.Writer, log *schemalog.Log, known *schemas.Snapshot, fp millrace.Fingerprint) error
+	show func(ctx context.Context, w io.Writer, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error
 	give func(ctx context.Context, at kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error
 	done string
 }
@@ -155,7 +155,7 @@ func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
 		}
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
-		err = l.WithSchemas(ctx, func(log *schemalog.Log, known *schemas.Snapshot) error {
+		err = l.WithSchemas(ctx, func(log *schemalog.Log, known *registry.Snapshot) error {
 			return say.show(ctx, c.OutOrStdout(), log, known, fp)
 		})
 		if err != nil {
@@ -176,7 +176,7 @@ func schemaWord(l *reach.LogFlags, say word, c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *schemalog.Log, known *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *schemalog.Log, known *registry.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRetire(fp); err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func showRetirement(ctx context.Context, w io.Writer, cm *clusters.Flags, log *s
 	return rollouts.KeepsReaders(ctx, cm, known, after)
 }
 
-func showRefusal(_ context.Context, w io.Writer, log *schemalog.Log, _ *schemas.Snapshot, fp millrace.Fingerprint) error {
+func showRefusal(_ context.Context, w io.Writer, log *schemalog.Log, _ *registry.Snapshot, fp millrace.Fingerprint) error {
 	if err := log.MayRefuse(fp); err != nil {
 		return err
 	}

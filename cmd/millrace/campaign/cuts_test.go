@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // TestCutsEqualTheLog takes cuts under load, with partitioners that are frozen
@@ -121,7 +122,7 @@ func (w *world) disturb(i int) (mend func()) {
 type reference struct {
 	t        *testing.T
 	store    *store.Store
-	schemas  *schemas.Registry
+	schemas  *registry.Registry
 	log      *schemalog.Log
 	replicas *replica.Replicas
 }
@@ -146,7 +147,7 @@ func newReference(t *testing.T, w *world) *reference {
 	if r.store, err = store.Open(filepath.Join(t.TempDir(), "store"), store.Options{MinFreeBytes: -1}); err != nil {
 		t.Fatal(err)
 	}
-	if r.schemas, err = schemas.NewRegistry(nil, nil); err != nil {
+	if r.schemas, err = registry.New(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if r.log, err = schemalog.Open(schemalog.Config{Brokers: kafka.At(w.kafka.addr()), Topic: w.prefix + "schemas", Registry: r.schemas}); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // The two streams that index nodes read.
@@ -49,7 +50,7 @@ type postingKey struct {
 // topics as one independent reader of committed records finds them.
 type truth struct {
 	topics   [kafka.Streams]string
-	registry *schemas.Registry
+	registry *registry.Registry
 	told     func(kind, detail string)
 
 	mu struct {
@@ -67,7 +68,7 @@ type truth struct {
 }
 
 func newTruth(topics [kafka.Streams]string, told func(kind, detail string)) (*truth, error) {
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, err
 	}

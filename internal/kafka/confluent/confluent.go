@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/secure"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Access is how a schema registry is reached: its TLS, and who asks, by
@@ -34,7 +35,7 @@ const registryField = "connect.schema_registry"
 
 // Registry returns a look-up of schema ids in a Confluent-compatible
 // schema registry at a URL, for values in Confluent framing.
-func (a Access) Registry(at string, log *slog.Logger) (schemas.Lookup, error) {
+func (a Access) Registry(at string, log *slog.Logger) (registry.Lookup, error) {
 	transport, err := a.transport(at, log)
 	if err != nil {
 		return nil, err

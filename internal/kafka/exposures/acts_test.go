@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 func TestActs(t *testing.T) { testActs(t, kafkatest.Fake(t)) }
@@ -41,7 +42,7 @@ func TestActsWithoutSchemas(t *testing.T) {
 func showing(t *testing.T, ctx context.Context, k kafkatest.Cluster, shown string, of *schemas.Schema) {
 	t.Helper()
 	kafkatest.Must(t, kafka.EnsureContentTopic(ctx, k.Brokers, shown, 3, nil))
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	kafkatest.Must(t, err)
 	publisher, err := schemalog.Open(schemalog.Config{Brokers: k.Brokers, Topic: k.Topics.Schemas, Registry: registry})
 	kafkatest.Must(t, err)

@@ -20,19 +20,20 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/follow"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config says where schemas travel and who learns them.
 type Config struct {
 	Brokers  kafka.Brokers
 	Topic    string // the compacted schemas topic
-	Registry *schemas.Registry
+	Registry *registry.Registry
 	Log      *slog.Logger // nil = silent
 }
 
 // Log feeds a registry from the schemas topic, from its beginning and
 // for as long as it is open. A record there that is no schema, or one that the
-// registry refuses (schemas.RefusedError), changes nothing and is logged. One
+// registry refuses (registry.RefusedError), changes nothing and is logged. One
 // that the registry cannot keep now, because its disk is full, say, is offered
 // to it again until it can: nothing is passed over for a reason of this place.
 type Log struct {
@@ -107,7 +108,7 @@ func (l *Log) Has(fp millrace.Fingerprint) bool {
 
 // Publish makes a schema known to everyone, unless the topic has it already,
 // and returns when it has been read back. A schema that the registry refuses,
-// also because another one came before it, is a *schemas.RefusedError.
+// also because another one came before it, is a *registry.RefusedError.
 func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
 	fp := s.Fingerprint()
 	if l.Has(fp) {
@@ -134,7 +135,7 @@ func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
 // admissible tells why a schema cannot be admitted.
 func (l *Log) admissible(s *schemas.Schema) error {
 	if l.Refused(s.Fingerprint()) {
-		return &schemas.RefusedError{Schema: s.Name(), Fingerprint: s.Fingerprint(), Err: errors.New("an operator gave its fingerprint up; change the schema")}
+		return &registry.RefusedError{Schema: s.Name(), Fingerprint: s.Fingerprint(), Err: errors.New("an operator gave its fingerprint up; change the schema")}
 	}
 	return l.cfg.Registry.Check(s)
 }
@@ -154,7 +155,7 @@ func (l *Log) take(r *kgo.Record) error {
 		return nil // compaction's own
 	}
 	err := l.learn(string(r.Key), r.Value)
-	var failed *schemas.StoreError
+	var failed *registry.StoreError
 	if errors.As(err, &failed) {
 		return err
 	}
@@ -245,7 +246,7 @@ func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error
 		}
 		return nil, err
 	}
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +262,7 @@ func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error
 }
 
 // Known returns what a topic has now, which must be there.
-func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*schemas.Snapshot, error) {
+func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.Snapshot, error) {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
 		return nil, err
@@ -308,7 +309,7 @@ func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 }
 
 // Retire takes a schema out of what shapes the records of its name, for
-// everyone: see [schemas.Registry.Retire] and [Log.MayRetire].
+// everyone: see [registry.Registry.Retire] and [Log.MayRetire].
 func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrace.Fingerprint, by string) error {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {

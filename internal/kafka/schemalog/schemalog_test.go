@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/patience"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // TestOnRealKafka runs what depends on the broker against a real one.
@@ -31,9 +32,9 @@ func TestOnRealKafka(t *testing.T) {
 	})
 }
 
-func openLog(t *testing.T, k kafkatest.Cluster) (*Log, *schemas.Registry) {
+func openLog(t *testing.T, k kafkatest.Cluster) (*Log, *registry.Registry) {
 	t.Helper()
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	kafkatest.Must(t, err)
 	l, err := Open(Config{Brokers: k.Brokers, Topic: k.Topics.Schemas, Registry: registry})
 	kafkatest.Must(t, err)
@@ -70,7 +71,7 @@ func testSchemaLog(t *testing.T, k kafkatest.Cluster) {
 	kafkatest.Must(t, early.Refresh(ctx))
 	late, lateKnows := openLog(t, k)
 	kafkatest.Must(t, late.Refresh(ctx))
-	for name, knows := range map[string]*schemas.Registry{"early": earlyKnows, "late": lateKnows} {
+	for name, knows := range map[string]*registry.Registry{"early": earlyKnows, "late": lateKnows} {
 		all := knows.Snapshot().All()
 		if len(all) != 2 || all[0].Name() != schemas.Activity().Name() || all[1].Name() != note.Name() {
 			t.Errorf("%s knows %d schemas, want Activity, then Note", name, len(all))
@@ -254,13 +255,13 @@ type fullStore struct{ full atomic.Bool }
 
 var errFull = errors.New("no space left on device")
 
-func (s *fullStore) PutSchema(schemas.StoredSchema) error {
+func (s *fullStore) PutSchema(registry.StoredSchema) error {
 	if s.full.Load() {
 		return errFull
 	}
 	return nil
 }
-func (s *fullStore) Schemas() ([]schemas.StoredSchema, error) { return nil, nil }
+func (s *fullStore) Schemas() ([]registry.StoredSchema, error) { return nil, nil }
 
 // A schema that comes while the disk is full is learned when there is space
 // again, without a restart. What is behind it waits, so that the order stays.
@@ -268,7 +269,7 @@ func TestSchemaLogRetriesWhatCannotBeKept(t *testing.T) {
 	ctx, k := kafkatest.Deadline(t), kafkatest.Fake(t)
 	store := &fullStore{}
 	store.full.Store(true)
-	registry, err := schemas.NewRegistry(store, nil)
+	registry, err := registry.New(store, nil)
 	kafkatest.Must(t, err)
 	other, _ := openLog(t, k)
 	kafkatest.Must(t, other.Publish(ctx, schemas.Note()))
@@ -303,7 +304,7 @@ func testRefuse(t *testing.T, k kafkatest.Cluster) {
 		t.Errorf("a known schema: %v", err)
 	}
 	kafkatest.Must(t, Refuse(ctx, k.Brokers, k.Topics.Schemas, activity.Fingerprint(), "somebody"))
-	late, registry := openLog(t, k)
+	late, known := openLog(t, k)
 	for _, l := range []*Log{early, late} {
 		kafkatest.Must(t, l.Refresh(ctx))
 		if w := l.Word(activity.Fingerprint()); w.By != "somebody" || w.At.IsZero() {
@@ -313,13 +314,13 @@ func testRefuse(t *testing.T, k kafkatest.Cluster) {
 			t.Errorf("refused: %v", l.AllRefused())
 		}
 	}
-	var refused *schemas.RefusedError
+	var refused *registry.RefusedError
 	if err := early.Publish(ctx, activity); !errors.As(err, &refused) {
 		t.Errorf("published what is given up: %v", err)
 	}
 	kafkatest.Must(t, follow.Put(ctx, k.Brokers, k.Topics.Schemas, activity.Fingerprint().String(), []byte(activity.JSON())))
 	kafkatest.Must(t, late.Refresh(ctx))
-	if registry.Snapshot().ByFingerprint(activity.Fingerprint()) != nil {
+	if known.Snapshot().ByFingerprint(activity.Fingerprint()) != nil {
 		t.Error("a schema that was given up came back")
 	}
 }
@@ -343,7 +344,7 @@ func TestRetireSchema(t *testing.T) {
 	kafkatest.Must(t, early.Publish(ctx, next))
 	kafkatest.Must(t, Retire(ctx, k.Brokers, k.Topics.Schemas, next.Fingerprint(), "somebody"))
 	late, lateKnows := openLog(t, k)
-	for name, l := range map[*schemas.Registry]*Log{earlyKnows: early, lateKnows: late} {
+	for name, l := range map[*registry.Registry]*Log{earlyKnows: early, lateKnows: late} {
 		kafkatest.Must(t, l.Refresh(ctx))
 		known := name.Snapshot()
 		if !known.Retired(next.Fingerprint()) || known.Retired(note.Fingerprint()) || known.Family(note.Name()).Layout().Index("more") >= 0 {

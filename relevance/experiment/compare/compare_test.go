@@ -28,7 +28,7 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := experiment.Compile([]experiment.Document{d}, nil)
+	s, err := experiment.Admit([]experiment.Document{d}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

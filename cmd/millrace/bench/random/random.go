@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/bench/rig"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Config says what to measure.
@@ -112,7 +113,7 @@ func (w *world) known() (*schemas.Schema, relevance.Schemas, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := schemas.NewRegistry(nil, nil)
+	r, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

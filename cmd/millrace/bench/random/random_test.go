@@ -10,7 +10,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 
 	"github.com/millrace/millrace/internal/filter"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Every workload that is drawn can be brought to a cluster: its schema is
@@ -31,7 +31,7 @@ func TestDrawsAreValid(t *testing.T) {
 		if _, err := w.pack(known); err != nil {
 			t.Fatalf("seed %d: model: %v\n%s", seed, err, w.spec())
 		}
-		r, err := schemas.NewRegistry(nil, nil)
+		r, err := registry.New(nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Body is a record as Avro, and whose timeline gets it.
@@ -55,7 +56,7 @@ func (b *Backing) publish(ctx context.Context, topics kafka.Topics, s *schemas.S
 	if err := kafka.EnsureTopics(ctx, kafka.At(b.Kafka), topics, nil); err != nil {
 		return err
 	}
-	registry, err := schemas.NewRegistry(nil, nil)
+	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}

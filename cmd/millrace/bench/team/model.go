@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Here the workload is written as a team would bring it to Millrace: a schema,
@@ -196,7 +197,7 @@ func (w *world) schema() (*schemas.Schema, relevance.Schemas, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	known, err := schemas.NewRegistry(nil, nil)
+	known, err := registry.New(nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

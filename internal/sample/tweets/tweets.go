@@ -1,4 +1,5 @@
-package sample
+// Package tweets is for tests alone: real posts, which are not part of the project.
+package tweets
 
 import (
 	"bufio"
@@ -18,9 +19,9 @@ import (
 // ErrAbsent says that a data set which is not part of the project is not on
 // this machine. A test skips on it. When MILLRACE_SHARED is set, an absent set
 // is any other error, on which a test fails.
-var ErrAbsent = errors.New("sample: no shared data; put it beside the project as ../shared, or set MILLRACE_SHARED to its folder")
+var ErrAbsent = errors.New("tweets: no shared data; put it beside the project as ../shared, or set MILLRACE_SHARED to its folder")
 
-// Tweets yields 297,462 real posts by accounts that Twitter published as a
+// All yields 297,462 real posts by accounts that Twitter published as a
 // troll farm, in order of time, each a line of JSON that the activity schema
 // reads: a few authors wrote most, and times have minutes, so that many tie.
 //
@@ -28,7 +29,7 @@ var ErrAbsent = errors.New("sample: no shared data; put it beside the project as
 // features are bytes of text, links, hashtags, mentions, and the author's
 // following, followers and updates. The set is not ours to ship; it is read
 // from data/ira-tweets in the folder of shared data.
-func Tweets() iter.Seq2[[]byte, error] {
+func All() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		if err := eachTweet(func(line []byte) bool { return yield(line, nil) }); err != nil {
 			yield(nil, err)
@@ -50,12 +51,12 @@ func eachTweet(do func([]byte) bool) error {
 	defer z.Close()
 	in := bufio.NewScanner(z)
 	if !in.Scan() || in.Text() != tweetColumns {
-		return fmt.Errorf("sample: tweets: the first line is %q, want %q", in.Text(), tweetColumns)
+		return fmt.Errorf("tweets: the first line is %q, want %q", in.Text(), tweetColumns)
 	}
 	for at := 2; in.Scan(); at++ {
 		line, err := tweet(in.Text())
 		if err != nil {
-			return fmt.Errorf("sample: tweets: line %d: %w", at, err)
+			return fmt.Errorf("tweets: line %d: %w", at, err)
 		}
 		if !do(line) {
 			return nil

@@ -1,4 +1,8 @@
-package schemas
+// Package registry holds the schemas that are known, by fingerprint and by
+// name: it admits evolutions, each after every earlier schema of its name, and
+// retires what was a mistake. Package schemas says what a schema, an evolution and
+// a family are.
+package registry
 
 import (
 	"cmp"
@@ -14,6 +18,7 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/schemas"
 )
 
 // Store persists a registry.
@@ -34,9 +39,9 @@ type StoredSchema struct {
 }
 
 // Lookup finds a schema by its id in a Confluent registry. An error that is
-// an [*Error] of reason [UnknownSchema] says that it is not there; any other
+// an [*schemas.Error] of reason [schemas.UnknownSchema] says that it is not there; any other
 // that the registry could not be asked.
-type Lookup func(ctx context.Context, id uint32) (*Schema, error)
+type Lookup func(ctx context.Context, id uint32) (*schemas.Schema, error)
 
 // Registry holds every schema met, by fingerprint and by name.
 // Readers take a [Snapshot] and never wait.
@@ -47,17 +52,17 @@ type Registry struct {
 
 	mu struct {
 		sync.Mutex     // held while admitting, and around the map
-		confluent      map[uint32]*Schema
+		confluent      map[uint32]*schemas.Schema
 		confluentBytes int // of its schemas
 	}
 }
 
-// NewRegistry returns the registry of what store holds. Without a store (nil)
+// New returns the registry of what store holds. Without a store (nil)
 // it starts empty and forgets when the process ends. Lookup may be nil: then
-// Confluent framing is refused as [UnknownSchema].
-func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
+// Confluent framing is refused as [schemas.UnknownSchema].
+func New(store Store, lookup Lookup) (*Registry, error) {
 	r := &Registry{store: store, lookup: lookup}
-	r.mu.confluent = map[uint32]*Schema{}
+	r.mu.confluent = map[uint32]*schemas.Schema{}
 	r.current.Store(&Snapshot{})
 	if store == nil {
 		return r, nil
@@ -68,12 +73,12 @@ func NewRegistry(store Store, lookup Lookup) (*Registry, error) {
 	}
 	slices.SortFunc(rows, func(a, b StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
 	for _, row := range rows {
-		s, err := Parse([]byte(row.JSON))
+		s, err := schemas.Parse([]byte(row.JSON))
 		if err != nil {
 			return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
 		}
-		if s.fingerprint != row.Fingerprint {
-			return nil, fmt.Errorf("schemas: load %s: the text kept there has the fingerprint %s", row.Fingerprint, s.fingerprint)
+		if s.Fingerprint() != row.Fingerprint {
+			return nil, fmt.Errorf("schemas: load %s: the text kept there has the fingerprint %s", row.Fingerprint, s.Fingerprint())
 		}
 		next, err := r.Snapshot().with(s)
 		if err != nil {
@@ -128,7 +133,7 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // schema that cannot read every earlier one of its name, one whose fingerprint
 // belongs to another, and one with which all would be too many. The only other
 // error is a [*StoreError].
-func (r *Registry) Admit(s *Schema) (added bool, err error) {
+func (r *Registry) Admit(s *schemas.Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.Snapshot()
@@ -137,9 +142,9 @@ func (r *Registry) Admit(s *Schema) (added bool, err error) {
 		return false, err
 	}
 	if r.store != nil {
-		row := StoredSchema{Fingerprint: s.fingerprint, Order: uint64(len(now.all)) + 1, JSON: s.json}
+		row := StoredSchema{Fingerprint: s.Fingerprint(), Order: uint64(len(now.all)) + 1, JSON: s.JSON()}
 		if err := r.store.PutSchema(row); err != nil {
-			return false, &StoreError{s.Name(), s.fingerprint, err}
+			return false, &StoreError{s.Name(), s.Fingerprint(), err}
 		}
 	}
 	r.current.Store(next)
@@ -163,7 +168,7 @@ func (r *Registry) Retire(fp millrace.Fingerprint) error {
 	}
 	s := now.byFP[fp]
 	if r.store != nil {
-		row := StoredSchema{Fingerprint: fp, Order: uint64(slices.Index(now.all, s)) + 1, JSON: s.json, Retired: true}
+		row := StoredSchema{Fingerprint: fp, Order: uint64(slices.Index(now.all, s)) + 1, JSON: s.JSON(), Retired: true}
 		if err := r.store.PutSchema(row); err != nil {
 			return &StoreError{s.Name(), fp, err}
 		}
@@ -173,85 +178,60 @@ func (r *Registry) Retire(fp millrace.Fingerprint) error {
 }
 
 // Check returns the [*RefusedError] that Admit would, without admitting.
-func (r *Registry) Check(s *Schema) error {
+func (r *Registry) Check(s *schemas.Schema) error {
 	_, err := r.Snapshot().after(s)
 	return err
 }
 
 // after returns the snapshot after a schema would be admitted: s itself if it
 // has it already. The error is a [*RefusedError].
-func (s *Snapshot) after(add *Schema) (*Snapshot, error) {
+func (s *Snapshot) after(add *schemas.Schema) (*Snapshot, error) {
 	err, next := s.fits(add), s
-	if err == nil && s.byFP[add.fingerprint] == nil {
+	if err == nil && s.byFP[add.Fingerprint()] == nil {
 		if next, err = s.with(add); err == nil {
 			err = next.bounded()
 		}
 	}
 	if err != nil {
-		return nil, &RefusedError{add.Name(), add.fingerprint, err}
+		return nil, &RefusedError{add.Name(), add.Fingerprint(), err}
 	}
 	return next, nil
 }
 
-func (s *Snapshot) fits(add *Schema) error {
-	if known := s.ByFingerprint(add.fingerprint); known != nil {
-		return checkSame(known, add)
+// bounded refuses a snapshot that is too large.
+func (s *Snapshot) bounded() error {
+	if s.bytes > MaxBytes {
+		return fmt.Errorf("with it all schemas together would take %d MiB of memory in every process; at most %d are allowed: leave out fields that nobody reads, docs, and versions that nobody writes", (s.bytes+1<<20-1)>>20, MaxBytes>>20)
+	}
+	return nil
+}
+
+func (s *Snapshot) fits(add *schemas.Schema) error {
+	if known := s.ByFingerprint(add.Fingerprint()); known != nil {
+		return schemas.CheckSame(known, add)
 	}
 	for _, old := range s.all {
-		if old.Name() == add.Name() && !s.retired[old.fingerprint] {
-			if err := CheckEvolution(old, add); err != nil {
-				return fmt.Errorf("after %s: %w", old.fingerprint, err)
+		if old.Name() == add.Name() && !s.retired[old.Fingerprint()] {
+			if err := schemas.CheckEvolution(old, add); err != nil {
+				return fmt.Errorf("after %s: %w", old.Fingerprint(), err)
 			}
 		}
 	}
 	return nil
 }
 
-// checkSame compares two schemas of one fingerprint. The fingerprint covers
-// neither roles nor logical types, so two texts may share it and differ in
-// what records mean; then the second is refused.
-func checkSame(known, s *Schema) error {
-	if known.canonical != s.canonical {
-		return fmt.Errorf("schemas: %s has the fingerprint of %s, %s, by accident; rename a field", s.Name(), known.Name(), s.fingerprint)
-	}
-	return sameMeaning(known, s)
-}
-
-func sameMeaning(known, s *Schema) error {
-	faults := []error{}
-	if known.features != s.features {
-		faults = append(faults, fmt.Errorf("schemas: %s is known with another property millrace; rename it", s.Name()))
-	}
-	for i := range s.root.fields {
-		a, b := &known.root.fields[i], &s.root.fields[i]
-		if a.role != b.role || logicalTypes(a.typ) != logicalTypes(b.typ) {
-			faults = append(faults, fmt.Errorf("schemas: field %q: %s is known with another role or logical type of it; rename the field", b.name, s.Name()))
-		}
-	}
-	return errors.Join(faults...)
-}
-
-// logicalTypes renders the logical types at and below a type.
-func logicalTypes(n *node) string {
-	s := n.logical
-	for _, c := range n.children() {
-		s += "(" + logicalTypes(c) + ")"
-	}
-	return s
-}
-
-// Writer returns the schema that a value was written under. An [*Error] of
-// reason [UnknownSchema] says that nobody knows it; any other error comes from
+// Writer returns the schema that a value was written under. An [*schemas.Error] of
+// reason [schemas.UnknownSchema] says that nobody knows it; any other error comes from
 // the Confluent registry and may pass. A schema from there is not admitted.
-func (r *Registry) Writer(ctx context.Context, f Framed) (*Schema, error) {
+func (r *Registry) Writer(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if !f.Confluent {
 		if s := r.Snapshot().ByFingerprint(f.Fingerprint); s != nil {
 			return s, nil
 		}
-		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("no schema has the fingerprint %s", f.Fingerprint)}
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("no schema has the fingerprint %s", f.Fingerprint)}
 	}
 	if r.lookup == nil {
-		return nil, &Error{Reason: UnknownSchema, Detail: fmt.Sprintf("the value names schema %d of a Confluent registry, and none is configured", f.ID)}
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: fmt.Sprintf("the value names schema %d of a Confluent registry, and none is configured", f.ID)}
 	}
 	r.mu.Lock()
 	s := r.mu.confluent[f.ID]
@@ -265,9 +245,9 @@ func (r *Registry) Writer(ctx context.Context, f Framed) (*Schema, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.confluentBytes += s.bytes; r.mu.confluentBytes > MaxBytes { // those in use are asked for again
+	if r.mu.confluentBytes += s.Bytes(); r.mu.confluentBytes > MaxBytes { // those in use are asked for again
 		clear(r.mu.confluent)
-		r.mu.confluentBytes = s.bytes
+		r.mu.confluentBytes = s.Bytes()
 	}
 	r.mu.confluent[f.ID] = s
 	return s, nil
@@ -278,10 +258,10 @@ func (r *Registry) Snapshot() *Snapshot { return r.current.Load() }
 
 // Snapshot is a registry at one instant. It is immutable.
 type Snapshot struct {
-	all      []*Schema
-	byFP     map[millrace.Fingerprint]*Schema
+	all      []*schemas.Schema
+	byFP     map[millrace.Fingerprint]*schemas.Schema
 	retired  map[millrace.Fingerprint]bool
-	families map[string]*Family
+	families map[string]*schemas.Family
 	names    []string // of families, by the admission of their first schema
 	bytes    int      // of what is made of all
 	fields   struct { // see Fields
@@ -291,15 +271,21 @@ type Snapshot struct {
 	}
 }
 
+// MaxBytes bounds all schemas of a registry together, in bytes of what is made
+// of them: their texts and types, the plans that check and decode their
+// records, and the columns of their families. Every process that decodes
+// records keeps it.
+const MaxBytes = 256 << 20
+
 // maxFieldsBytes bounds the names of Fields.
 const maxFieldsBytes = 8 << 20
 
 // with returns the snapshot after s was admitted.
-func (s *Snapshot) with(add *Schema) (*Snapshot, error) {
+func (s *Snapshot) with(add *schemas.Schema) (*Snapshot, error) {
 	next := s.clone()
 	next.all = append(slices.Clip(s.all), add)
-	next.byFP[add.fingerprint] = add
-	next.bytes += add.bytes
+	next.byFP[add.Fingerprint()] = add
+	next.bytes += add.Bytes()
 	if !slices.Contains(next.names, add.Name()) {
 		next.names = append(slices.Clip(s.names), add.Name())
 	}
@@ -322,7 +308,7 @@ func (s *Snapshot) Without(fp millrace.Fingerprint) (*Snapshot, error) {
 }
 
 func (s *Snapshot) clone() *Snapshot {
-	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*Family{}, names: s.names, bytes: s.bytes}
+	next := &Snapshot{all: s.all, byFP: map[millrace.Fingerprint]*schemas.Schema{}, retired: map[millrace.Fingerprint]bool{}, families: map[string]*schemas.Family{}, names: s.names, bytes: s.bytes}
 	maps.Copy(next.byFP, s.byFP)
 	maps.Copy(next.retired, s.retired)
 	maps.Copy(next.families, s.families)
@@ -331,36 +317,36 @@ func (s *Snapshot) clone() *Snapshot {
 
 // shape makes the family of a name anew.
 func (s *Snapshot) shape(name string) error {
-	var of []*Schema
+	var of []*schemas.Schema
 	for _, x := range s.all {
 		if x.Name() == name {
 			of = append(of, x)
 		}
 	}
-	f, err := newFamily(of, func(x *Schema) bool { return s.retired[x.fingerprint] })
+	f, err := schemas.NewFamily(of, func(x *schemas.Schema) bool { return s.retired[x.Fingerprint()] })
 	if err != nil {
 		return err
 	}
 	if was := s.families[name]; was != nil {
-		s.bytes -= was.bytes
+		s.bytes -= was.Bytes()
 	}
-	s.families[name], s.bytes = f, s.bytes+f.bytes
+	s.families[name], s.bytes = f, s.bytes+f.Bytes()
 	return nil
 }
 
 // ByFingerprint returns a schema, or nil.
-func (s *Snapshot) ByFingerprint(fp millrace.Fingerprint) *Schema { return s.byFP[fp] }
+func (s *Snapshot) ByFingerprint(fp millrace.Fingerprint) *schemas.Schema { return s.byFP[fp] }
 
 // Retired reports whether a schema shapes nothing any more.
 func (s *Snapshot) Retired(fp millrace.Fingerprint) bool { return s.retired[fp] }
 
 // Family returns the schemas of a full name, or nil.
-func (s *Snapshot) Family(name string) *Family { return s.families[name] }
+func (s *Snapshot) Family(name string) *schemas.Family { return s.families[name] }
 
 // Families returns every family, in the order in which their first schemas were
 // admitted.
-func (s *Snapshot) Families() []*Family {
-	all := make([]*Family, len(s.names))
+func (s *Snapshot) Families() []*schemas.Family {
+	all := make([]*schemas.Family, len(s.names))
 	for i, name := range s.names {
 		all[i] = s.families[name]
 	}
@@ -369,12 +355,12 @@ func (s *Snapshot) Families() []*Family {
 
 // Decoder returns the decoder of the bodies that a schema wrote into rows of
 // its family's layout, or nil if nobody knows the schema.
-func (s *Snapshot) Decoder(writer millrace.Fingerprint) *Decoder {
+func (s *Snapshot) Decoder(writer millrace.Fingerprint) *schemas.Decoder {
 	w := s.byFP[writer]
 	if w == nil {
 		return nil
 	}
-	return s.families[w.Name()].decoders[w]
+	return s.families[w.Name()].Decoder(w)
 }
 
 // Fields returns the names of the fields that records have by any schema, in
@@ -384,7 +370,7 @@ func (s *Snapshot) Fields() (names []string, sum uint64) {
 	s.fields.Do(func() {
 		names, bytes := map[string]bool{}, 0
 		for _, x := range s.all {
-			if x.features {
+			if x.Features() {
 				continue
 			}
 			for _, name := range x.Fields() {
@@ -410,4 +396,4 @@ func sumOf(names []string) uint64 {
 
 // All returns every schema in order of admission. The caller must not change
 // the slice.
-func (s *Snapshot) All() []*Schema { return s.all }
+func (s *Snapshot) All() []*schemas.Schema { return s.all }

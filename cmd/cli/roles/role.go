@@ -41,6 +41,7 @@ type Common struct {
 	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
 	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
 	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Hosts          []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
 	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
 	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
 	reach.Security `yaml:",inline"`
@@ -214,7 +215,7 @@ func (c *Common) adminPort() port {
 
 // listen takes a port of the role.
 func (r *role) listen(ctx context.Context, c *Common, p port) (net.Listener, error) {
-	p.told = r.told
+	p.told, p.hosts = r.told, c.Hosts
 	return c.listen(ctx, p)
 }
 
@@ -252,6 +253,11 @@ func (c *Common) Validate(role string, ports ...port) error {
 		_, err := guard(&c.Security, p)
 		if errs = append(errs, err); p.addr != "" {
 			errs = append(errs, c.known(p))
+		}
+	}
+	for i, name := range c.Hosts {
+		if name == "" || strings.ContainsAny(name, ":/*[] ") {
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: fmt.Sprintf("hosts[%d]", i), Detail: fmt.Sprintf("%.100q is no name of a host", name), WayOut: "write each name in full, without a port, such as feeds.example"})
 		}
 	}
 	_, authorized := c.Authorization.Open(nil)

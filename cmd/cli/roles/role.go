@@ -80,14 +80,17 @@ func roleCommand[C any, P interface {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg := P(new(C))
-			if _, err := config.Read(file, cfg, c.Flags()); err != nil {
+			gave, err := config.Read(file, cfg, c.Flags())
+			if err != nil {
 				return err
 			}
+			command.Private()
 			said, err := document.Encode(cfg) // passwords write themselves as stars
 			if err != nil {
 				return err
 			}
 			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
+			tellExposed(file, cfg, gave)
 			stop, err := startTraces(c.Context(), "millrace-"+name)
 			if err != nil {
 				return err
@@ -288,6 +291,9 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 func (c *Common) checkDir(data string, id millrace.NodeID) (instance cluster.Instance, err error) {
 	if data == "" {
 		return instance, nil
+	}
+	if err := keepPrivate(data); err != nil {
+		slog.Warn("others may read what is in the data directory", "data", data, "err", err)
 	}
 	return cluster.CheckDir(data, c.clusterName(), id)
 }

@@ -125,9 +125,43 @@ func TestQuotaOnTheWires(t *testing.T) {
 	}
 }
 
+// A request that has been answered, or refused, by whatever door, is under way no
+// longer: one at a time, all of a caller are let in.
+func TestWhatIsAnsweredIsUnderWayNoLonger(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), Quotas: map[string]admission.Quota{admission.DefaultCaller: {AtOnce: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	native := feedv1.NewFeedServiceClient(servedGRPC(t, b))
+	s := httptest.NewServer(b.Handler())
+	t.Cleanup(s.Close)
+	for _, body := range []string{`{"feed":"recent","entities":["member:1"]}`, `{"feed":"no such"}`, `{`} {
+		if _, err := native.GetFeed(t.Context(), recentRequest(1)); err != nil {
+			t.Errorf("by gRPC: %v", err)
+		}
+		if _, err := native.GetFeed(t.Context(), &feedv1.GetFeedRequest{}); status.Code(err) == codes.ResourceExhausted {
+			t.Errorf("one that is refused, by gRPC: %v", err)
+		}
+		for _, path := range []string{"/v1/feed", "/v1/why", "/millrace.feed.v1.FeedService/GetFeed"} {
+			resp, err := http.Post(s.URL+path, "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusTooManyRequests {
+				t.Errorf("%s of %s: %s", path, body, resp.Status)
+			}
+		}
+		if _, err := b.GetFeed(t.Context(), recentRequest(1)); err != nil {
+			t.Errorf("in the process: %v", err)
+		}
+	}
+}
+
 func TestBadQuotas(t *testing.T) {
 	w := newWorld(t, 1, 1)
-	for caller, q := range map[string]admission.Quota{"none": {}, "less": {PerSecond: -1}, "burst": {PerSecond: 1, Burst: -1}, "": {PerSecond: 1}} {
+	for caller, q := range map[string]admission.Quota{"none": {}, "less": {PerSecond: -1}, "burst": {PerSecond: 1, Burst: -1}, "at once": {AtOnce: -1}, "": {PerSecond: 1}} {
 		if _, err := New(Config{Maps: w, Quotas: map[string]admission.Quota{caller: q}}); err == nil || !strings.Contains(fmt.Sprint(err), "quota") {
 			t.Errorf("%q %+v: %v", caller, q, err)
 		}

@@ -358,7 +358,7 @@ func (n *Node) keepDifference(ctx context.Context, p millrace.Partition, req *no
 	}
 	defer d.Close()
 	dir := filepath.Join(n.cfg.Dir, "differs")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
 	name = filepath.Join(dir, fmt.Sprintf("%s-%03d.ndjson", time.Now().UTC().Format("20060102T150405.000"), p))

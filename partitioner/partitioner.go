@@ -174,6 +174,7 @@ type pace struct {
 	idle      time.Duration // records that wait for longer are told by a process that brings none of them on
 	open      time.Duration // transactions of producers that are open for longer are told
 	hold      time.Duration // longest wait for a look at the whole log
+	standby   time.Duration // between two looks at whether another process still has the name
 	logs      time.Duration // between two looks at whether the topics are what they were
 }
 
@@ -210,6 +211,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Partitioner,
 		idle:      6 * time.Second, // and with the heartbeat that tells of it less than ten
 		open:      time.Minute,
 		hold:      900 * time.Millisecond, // with what the clock and the machine add, a second
+		standby:   3 * time.Second,
 		logs:      2 * time.Second,
 	}}
 	p.batch = p.pace.records

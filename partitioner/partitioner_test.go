@@ -232,32 +232,44 @@ func TestPoisonPauses(t *testing.T) {
 	stop() // at once, not after the pause
 }
 
-// Of two processes under one instance name the older gives up, and says why.
+// Of two processes under one instance name the older stands by, and says why and
+// where the other is. It does not take the name back while the other lives, and
+// goes on when that is gone.
 func testFenced(t *testing.T, w *world) {
 	w.publish(schemas.Activity())
-	first, err := New(w.cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	must(t, err)
-	ended := make(chan error, 1)
-	go func() { ended <- first.Run(w.ctx) }()
+	quick := func(p *Partitioner) { p.pace.standby = 10 * time.Millisecond }
+	older, _ := w.start(quick)
 	value := activity(t, "p1", "member:1", "")
-	w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
-	w.read(1)
-	w.start()
-	for {
+	produce := func() {
 		w.produce(&kgo.Record{Topic: w.cfg.Content[0], Value: value})
 		w.read(1)
-		select {
-		case err := <-ended:
-			if !errors.Is(err, groups.ErrFenced) || !strings.Contains(err.Error(), "instance one") {
-				t.Errorf("the older ended with %v, want ErrFenced", err)
-			}
-			return
-		default:
+	}
+	stands := func() bool {
+		err := older.Ready()
+		return errors.Is(err, groups.ErrFenced) && strings.Contains(err.Error(), "instance one is another process at 127.0.0.1")
+	}
+	produce()
+	younger, stop := w.start(quick)
+	for !stands() {
+		produce()
+	}
+	for range 20 { // each by the younger
+		produce()
+		if errors.Is(younger.Ready(), groups.ErrFenced) || !stands() {
+			t.Fatalf("the older: %v; the younger: %v", older.Ready(), younger.Ready())
 		}
+	}
+	stop()
+	produce() // by the older
+	if errors.Is(older.Ready(), groups.ErrFenced) {
+		t.Errorf("alone again, the older says %v", older.Ready())
 	}
 }
 
-func TestFenced(t *testing.T) { testFenced(t, newFake(t)) }
+func TestFenced(t *testing.T) {
+	t.Parallel()
+	testFenced(t, newFake(t))
+}
 
 // Until the younger has its place in the group the older goes on: were its
 // transactions fenced before, it would not know why, and take the name back.

@@ -40,6 +40,9 @@ func (p *Partitioner) Ready() error {
 	if other := (*groups.OtherLog)(nil); errors.As(p.state.failed, &other) {
 		return other
 	}
+	if errors.Is(p.state.failed, groups.ErrFenced) {
+		return p.state.failed
+	}
 	last, err := p.beat.Last()
 	switch {
 	case err == nil && last.OtherLog != "":

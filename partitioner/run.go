@@ -20,9 +20,9 @@ const commitTimeout = 8 * time.Second
 
 // Run creates Millrace's topics where they are missing and partitions until
 // ctx ends, which is no error: the transaction under way is committed first.
-// It gives up with kafka.ErrPartitionCount when a topic does not fit, and with
-// groups.ErrFenced when another process has taken over its instance name; every
-// other failure is told, counted and tried again, for as long as it takes.
+// It gives up with kafka.ErrPartitionCount when a topic does not fit, and stands
+// by while another process has its instance name; every other failure is told,
+// counted and tried again, for as long as it takes.
 func (p *Partitioner) Run(ctx context.Context) error {
 	if err := p.open(); err != nil {
 		return fmt.Errorf("partitioner: %w", err)
@@ -51,7 +51,9 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := p.session(ctx, r)
 		if errors.Is(err, groups.ErrFenced) {
-			return fmt.Errorf("partitioner: instance %s: %w", p.cfg.Instance, err)
+			p.metrics.failures.Inc()
+			p.standBy(ctx, err)
+			continue
 		}
 		if err == nil || ctx.Err() != nil {
 			continue
@@ -67,6 +69,34 @@ func (p *Partitioner) Run(ctx context.Context) error {
 		sleep(ctx, p.pace.backoff)
 	}
 	return nil
+}
+
+// standBy waits while another process has the instance name. It neither takes the
+// name back, nor ends: what watches over processes would start it anew, and then
+// the two would fence each other in turn.
+func (p *Partitioner) standBy(ctx context.Context, fenced error) {
+	at, away := "an address that is not known yet", 0
+	for told := ""; away < 2; sleep(ctx, p.pace.standby) { // once may be between two generations
+		holder, err := groups.Holder(ctx, p.cfg.Brokers, p.cfg.Group, p.cfg.Instance)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && holder == "":
+			away++
+			continue
+		case err == nil:
+			at = holder
+		}
+		away = 0
+		standing := fmt.Errorf("instance %s is another process at %s, and this one stands by; give each process an instance name of its own: %w", p.cfg.Instance, at, fenced)
+		p.state.set(func(s *state) { s.failed = standing })
+		if told != at {
+			told = at
+			p.log.Error("partitioner: another process has the instance name; standing by until it is gone", "instance", p.cfg.Instance, "other", at, "error", fenced)
+		}
+	}
+	p.state.set(func(s *state) { s.failed = nil })
+	p.log.Info("partitioner: nobody has the instance name any more", "instance", p.cfg.Instance, "was", at)
 }
 
 // halt tells that the group must not write, and waits a moment before that is

@@ -63,11 +63,21 @@ func (c *Control) Enter(ctx context.Context) (*Visit, error) {
 	case a.Visit != nil:
 		return a.Visit, nil
 	}
-	var err error
-	if a.Visit, err = c.gate.enter(h.Priority); err != nil {
-		c.shed.Inc()
+	known := c.quotas.known(h.Caller)
+	of := c.quotas[known]
+	if err := of.enter(known); err != nil { // others of it came since it was admitted
+		c.callers.WithLabelValues(known, "refused").Inc()
+		return nil, err
 	}
-	return a.Visit, err
+	v, err := c.gate.enter(h.Priority)
+	if err != nil {
+		of.leave()
+		c.shed.Inc()
+		return nil, err
+	}
+	v.of = of
+	a.Visit = v
+	return v, nil
 }
 
 // Admit holds a caller to its quota.

@@ -134,6 +134,7 @@ type Visit struct {
 	kind    kind
 	allowed time.Duration
 	Ending  Ending
+	of      *share // of its caller; nil: it has no quota
 	left    bool
 }
 
@@ -155,6 +156,7 @@ func (v *Visit) Leave() {
 		return
 	}
 	v.left = true
+	v.of.leave()
 	g, now := v.gate, time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()

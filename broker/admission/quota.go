@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -11,10 +12,12 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Quota is how many requests a caller may send to one broker.
+// Quota is how many requests a caller may send to one broker, and have there at
+// the same time.
 type Quota struct {
 	PerSecond float64 `yaml:"per_second" doc:"requests a second of the caller to each broker; quotas is by the names of callers (the identity, or the header millrace-caller), and default is all others together; a caller without one has no limit"`
 	Burst     int     `yaml:"burst" range:"0.." default:"a second's worth" doc:"requests at once, after a pause"`
+	AtOnce    int     `yaml:"at_once" range:"0.." doc:"requests of the caller that each broker answers at the same time, however much each costs; left out: no limit of its own"`
 }
 
 // DefaultCaller names the quota, and in metrics the caller, of all requests
@@ -30,22 +33,36 @@ func (q Quota) Validate(caller string) error {
 	switch {
 	case caller == "":
 		return wrong("", "a quota of a caller without a name", "name the caller, or say default")
+	case q.PerSecond == 0 && q.AtOnce > 0 && q.Burst >= 0: // at any rate
 	case !(q.PerSecond > 0) || math.IsInf(q.PerSecond, 1):
 		return wrong(".per_second", fmt.Sprintf("%v requests a second are none", q.PerSecond), "give a number above 0, or leave the caller out")
+	case q.AtOnce < 0:
+		return wrong(".at_once", fmt.Sprintf("%d requests at the same time are none", q.AtOnce), "give 1 or more, or leave it out")
 	case q.Burst < 0:
 		return wrong(".burst", fmt.Sprintf("a burst of %d is none", q.Burst), "give 1 or more, or leave it out for a second's worth")
 	}
 	return nil
 }
 
-// quotas are the token buckets of callers.
-type quotas map[string]*rate.Limiter
+// quotas are the shares of callers.
+type quotas map[string]*share
+
+// share is what a caller may have, and has.
+type share struct {
+	rate   *rate.Limiter
+	atOnce int64 // 0: no limit
+	taken  atomic.Int64
+}
 
 func newQuotas(all map[string]Quota) quotas {
 	q := quotas{}
 	for caller, quota := range all {
 		burst := cmp.Or(quota.Burst, int(math.Ceil(quota.PerSecond)))
-		q[caller] = rate.NewLimiter(rate.Limit(quota.PerSecond), burst)
+		s := &share{rate: rate.NewLimiter(rate.Limit(quota.PerSecond), burst), atOnce: int64(quota.AtOnce)}
+		if quota.PerSecond == 0 {
+			s.rate.SetLimit(rate.Inf)
+		}
+		q[caller] = s
 	}
 	return q
 }
@@ -61,16 +78,48 @@ func (q quotas) known(caller string) string {
 // take counts a request of a known caller, or refuses it and says when the
 // next is let in.
 func (q quotas) take(known string, now time.Time) error {
-	bucket, ok := q[known]
-	if !ok || bucket.AllowN(now, 1) {
+	s := q[known]
+	if s.busy() {
+		return s.refusal(known)
+	}
+	if s == nil || s.rate.AllowN(now, 1) {
 		return nil
 	}
-	later := bucket.ReserveN(now, 1)
+	later := s.rate.ReserveN(now, 1)
 	pause := later.DelayFrom(now)
 	later.CancelAt(now)
+	return exceeded(pause, fmt.Sprintf("more than %v requests a second of caller %s", float64(s.rate.Limit()), known))
+}
+
+// busy reports whether the caller has as many requests under way as it may. A nil
+// share is of who has no quota.
+func (s *share) busy() bool { return s != nil && s.atOnce > 0 && s.taken.Load() >= s.atOnce }
+
+// enter has one more request under way, or refuses it.
+func (s *share) enter(known string) error {
+	if s == nil {
+		return nil
+	}
+	if s.taken.Add(1) > s.atOnce && s.atOnce > 0 {
+		s.leave()
+		return s.refusal(known)
+	}
+	return nil
+}
+
+func (s *share) leave() {
+	if s != nil {
+		s.taken.Add(-1)
+	}
+}
+
+func (s *share) refusal(known string) error {
+	return exceeded(time.Second, fmt.Sprintf("%d requests of caller %s are under way, and more may not be at the same time", s.atOnce, known))
+}
+
+func exceeded(pause time.Duration, detail string) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonQuota, Field: CallerHeader, RetryAfter: pause,
-		Detail: fmt.Sprintf("more than %v requests a second of caller %s", float64(bucket.Limit()), known),
-		WayOut: "send fewer, or ask for a larger quota",
+		Detail: detail, WayOut: "send fewer, or ask for a larger quota",
 	}
 }

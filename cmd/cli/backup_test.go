@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ type backedUp struct {
 	dir    string
 	bucket string // its URL
 	c      *minicluster.Cluster
+	stop   func() error // ends the one that was started last, once
 }
 
 // newBackedUp starts one with the sample in it, and waits until all of it is
@@ -65,7 +67,9 @@ func (b *backedUp) start(dir string, change func(*minicluster.Config)) *miniclus
 	b.check(os.MkdirAll(dir, 0o755))
 	c, err := minicluster.Start(b.ctx, cfg)
 	b.check(err)
-	b.Cleanup(func() { c.Close() }) // once more does no harm
+	b.stop = sync.OnceValue(c.Close)
+	stop := b.stop
+	b.Cleanup(func() { _ = stop() })
 	b.check(c.WaitReady(b.ctx))
 	return c
 }

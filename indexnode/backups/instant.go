@@ -41,7 +41,7 @@ func (t Target) String() string {
 
 // begin drops what an earlier try has left that went elsewhere.
 func (r *restorer) begin() error {
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
 	}
 	mark := filepath.Join(r.dir, "to")
@@ -56,7 +56,7 @@ func (r *restorer) begin() error {
 			}
 		}
 	}
-	return os.WriteFile(mark, []byte(r.cfg.To.String()), 0o644)
+	return os.WriteFile(mark, []byte(r.cfg.To.String()), 0o600)
 }
 
 // has reports whether an earlier try has brought a partition as far as one

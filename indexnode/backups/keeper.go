@@ -124,7 +124,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 			return nil, fmt.Errorf("backups: %w", err)
 		}
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("backups: %w", err)
 	}
 	return k, nil

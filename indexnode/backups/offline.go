@@ -70,7 +70,7 @@ func RestoreData(ctx context.Context, cfg RestoreConfig) (restored int, err erro
 		return 0, err
 	}
 	work := place + ".restoring"
-	if err := os.MkdirAll(work, 0o755); err != nil {
+	if err := os.MkdirAll(work, 0o700); err != nil {
 		return 0, fmt.Errorf("backups: %w", err)
 	}
 	cfg.Store.Offline, cfg.Store.Log = true, cfg.Log

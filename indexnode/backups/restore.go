@@ -206,7 +206,7 @@ func (d incoming) path(p millrace.Partition, file string) string {
 // keep makes the directory, and removes what is there of a partition but the
 // files of a backup. What it keeps is compared by its hash when it is asked for.
 func (d incoming) keep(m *backup.Manifest) error {
-	if err := os.MkdirAll(string(d), 0o755); err != nil {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
 	}
 	return d.remove(func(p millrace.Partition, file string) bool {

@@ -270,7 +270,7 @@ func RetentionOf(m *backup.Manifest) map[millrace.ContentType]store.Retention {
 // directory of temporary files.
 func withScratch(cfg RestoreConfig, use func(*restorer) error) (err error) {
 	if cfg.Data != "" {
-		if err := os.MkdirAll(cfg.Data, 0o755); err != nil {
+		if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 			return fmt.Errorf("backups: %w", err)
 		}
 	}

@@ -50,7 +50,7 @@ func (m markers) begin(v cluster.Version, k marker) error {
 	k.Deaths, k.Last = k.Deaths+1, time.Now().UTC().Truncate(time.Second)
 	b, err := json.Marshal(k)
 	if err == nil {
-		err = os.MkdirAll(m.dir, 0o755)
+		err = os.MkdirAll(m.dir, 0o700)
 	}
 	if err != nil {
 		return err

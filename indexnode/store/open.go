@@ -63,7 +63,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s.log = s.opts.Log
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.stagger()
-	if err := s.opts.FS.MkdirAll(dir, 0o755); err != nil {
+	if err := s.opts.FS.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("store: open %s: %w", dir, here(err))
 	}
 	if err := s.removeScratch(); err != nil {

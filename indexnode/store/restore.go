@@ -117,7 +117,7 @@ func (r *restore) refuse(err error) error {
 // store, and verifies that they are the partition.
 func (r *restore) prepare() (err error) {
 	fs := r.s.opts.FS
-	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.MkdirAll(r.scratch, 0o755)); err != nil {
+	if err := errors.Join(r.s.room(r.s.opts.MinFreeBytes/4), fs.MkdirAll(r.scratch, 0o700)); err != nil {
 		return err
 	}
 	r.rows = newChecker(r.ctx, r.p.p)

@@ -218,7 +218,7 @@ func (b *Bucket) GetFile(ctx context.Context, r Ref, path string) error {
 	}
 	defer b.endGet()
 	part := path + PartSuffix
-	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o640)
+	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}

@@ -39,6 +39,8 @@ type Config struct {
 	Conns   int         // connections at a time; 0: DefaultConns
 	Refusal string      // that those beyond are told, if they speak plainly
 	TLS     *tls.Config // nil: plain text
+	Addr    string      // host:port, as it was configured
+	Hosts   []string    // names by which plain HTTP may ask it; none: beyond loopback any
 	Told    *Refusals   // nil: what is turned away is not told
 }
 

@@ -99,7 +99,7 @@ type aside struct {
 
 func (a *aside) write(line []byte) error {
 	if a.file == nil {
-		file, err := os.Create(a.name)
+		file, err := os.OpenFile(a.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}

@@ -31,6 +31,9 @@ func StartEtcd(ctx context.Context, dir, listen string) (*Etcd, error) {
 	c.ListenClientUrls, c.AdvertiseClientUrls = client, client
 	c.ListenPeerUrls, c.AdvertisePeerUrls = peer, peer
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	// A web page could write to it by its JSON, which it takes of every site unless
+	// one is named.
+	c.EnableGRPCGateway, c.CORS = false, map[string]struct{}{"none": {}}
 	// One member waits for nobody's vote: short ticks make it ready sooner.
 	c.TickMs, c.ElectionMs = 10, 100
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "1h"

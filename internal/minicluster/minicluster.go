@@ -361,7 +361,9 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 			return err
 		}
 		*addr = l.Addr().String()
-		c.group.Go(func() error { return f(door.New(l, door.Config{Port: port, Refusal: refusal, Told: told})) })
+		c.group.Go(func() error {
+			return f(door.New(l, door.Config{Port: port, Refusal: refusal, Addr: listen, Told: told}))
+		})
 		return nil
 	}
 	err = errors.Join(

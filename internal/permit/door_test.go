@@ -205,32 +205,40 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 }
 
 // What a browser sends for a page of another site is refused, with whatever
-// certificate, and where nobody needs one; looking is not.
+// certificate, and where nobody needs one; to follow a link is not.
 func TestBrowsersSendNothingForOthers(t *testing.T) {
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, p := range map[string]*Policy{"with a policy": opened(t, everybody), "without": nil} {
 		h := p.Handler(served)
 		for _, c := range []struct {
-			method, header, value string
-			refused               bool
+			method, headers string
+			refused         bool
 		}{
-			{"POST", "", "", false},
-			{"POST", "Sec-Fetch-Site", "cross-site", true},
-			{"POST", "Sec-Fetch-Site", "same-site", true},
-			{"POST", "Sec-Fetch-Site", "same-origin", false},
-			{"POST", "Origin", "https://evil.example", true},
-			{"POST", "Origin", "null", true},
-			{"POST", "Origin", "http://admin:6060", false},
-			{"GET", "Sec-Fetch-Site", "cross-site", false},
+			{"POST", "", false},
+			{"POST", "Sec-Fetch-Site: cross-site", true},
+			{"POST", "Sec-Fetch-Site: same-site", true},
+			{"POST", "Sec-Fetch-Site: same-origin", false},
+			{"POST", "Sec-Fetch-Site: cross-site, Sec-Fetch-Mode: navigate, Sec-Fetch-Dest: document", true},
+			{"POST", "Origin: https://evil.example", true},
+			{"POST", "Origin: null", true},
+			{"POST", "Origin: http://admin:6060", false},
+			{"GET", "", false},
+			{"GET", "Sec-Fetch-Site: none", false},
+			{"GET", "Sec-Fetch-Site: cross-site", true},
+			{"GET", "Sec-Fetch-Site: cross-site, Sec-Fetch-Mode: navigate, Sec-Fetch-Dest: iframe", true},
+			{"GET", "Sec-Fetch-Site: cross-site, Sec-Fetch-Mode: navigate, Sec-Fetch-Dest: document", false},
+			{"GET", "Origin: https://evil.example", true},
 		} {
 			r := httptest.NewRequest(c.method, "http://admin:6060/readyz", nil)
-			if c.header != "" {
-				r.Header.Set(c.header, c.value)
+			for header := range strings.SplitSeq(c.headers, ", ") {
+				if key, value, ok := strings.Cut(header, ": "); ok {
+					r.Header.Set(key, value)
+				}
 			}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			if refused := w.Code == http.StatusForbidden; refused != c.refused || refused && !strings.Contains(w.Body.String(), "way_out") {
-				t.Errorf("%s: %s with %s: %s is answered %d %s", name, c.method, c.header, c.value, w.Code, w.Body)
+				t.Errorf("%s: %s with %s is answered %d %s", name, c.method, c.headers, w.Code, w.Body)
 			}
 		}
 	}

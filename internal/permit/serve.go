@@ -3,6 +3,7 @@ package permit
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 
@@ -77,9 +78,8 @@ var origins = http.NewCrossOriginProtection()
 // sites. Without a policy everybody may.
 func (p *Policy) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if origins.Check(r) != nil {
-			err := &millrace.Error{Reason: millrace.ReasonForbidden, Field: "origin", Detail: "a browser sends this for a page of another site", WayOut: "send it by something else than a browser"}
-			door.From(r.Context()).Refused(door.Origin, err)
+		if reason, err := ofAnotherSite(r); err != nil {
+			door.From(r.Context()).Refused(reason, err)
 			rpcerr.WriteProblem(w, err)
 			return
 		}
@@ -90,6 +90,25 @@ func (p *Policy) Handler(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// ofAnotherSite refuses what a browser sends for a page of another site: under a
+// name that the page had lead here, or openly. Who follows a link may look.
+func ofAnotherSite(r *http.Request) (door.Reason, error) {
+	if !door.From(r.Context()).Knows(r.Host) {
+		return door.Host, &millrace.Error{
+			Reason: millrace.ReasonForbidden, Field: "host", Detail: fmt.Sprintf("%.100q is no name of this port: a web page could have had it lead here", r.Host),
+			WayOut: "ask it by an address or as localhost; a role takes more names by hosts of its configuration",
+		}
+	}
+	asked := *r
+	if r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document" {
+		asked.Method = http.MethodPost // so that looking is judged, too
+	}
+	if origins.Check(&asked) != nil {
+		return door.Origin, &millrace.Error{Reason: millrace.ReasonForbidden, Field: "origin", Detail: "a browser sends this for a page of another site", WayOut: "send it by something else than a browser"}
+	}
+	return "", nil
 }
 
 // handshaken are the credentials of a server whose listener has TLS already:

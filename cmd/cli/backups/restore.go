@@ -248,7 +248,7 @@ func (r *restoring) one(ctx context.Context, cfg backups.RestoreConfig) (err err
 	cfg.Data = r.scratch
 	w := r.stdout
 	if r.out != "-" {
-		f, err := os.OpenFile(r.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		f, err := os.OpenFile(r.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: r.out + " is there already", WayOut: "name another file"}
 		}

@@ -48,9 +48,10 @@ directory of another.
 Which role the file is of it says itself (role: broker), or --role does. A file
 of contexts needs neither.
 
-It ends with 1 if there are faults. Without any it shows what was given, and
-where; --effective shows the whole configuration, with what was left out, as a
-file. Passwords and tokens are in neither.`,
+It ends with 1 if there are faults. Without any it notes secrets that every user
+of the machine can read, and shows what was given, and where; --effective shows
+the whole configuration, with what was left out, as a file. Passwords and tokens
+are in neither.`,
 		Example: `  millrace config check broker.yaml
   millrace config check --role indexnode --id node-1 node.yaml
   millrace config check broker.yaml --effective`,
@@ -69,10 +70,11 @@ file. Passwords and tokens are in neither.`,
 
 func (check *configCheck) run(c *cobra.Command, file string) error {
 	said := struct {
-		File   string  `json:"file"`
-		Role   string  `json:"role,omitempty"`
-		Given  []Given `json:"given"`
-		Faults []Fault `json:"faults"`
+		File    string    `json:"file"`
+		Role    string    `json:"role,omitempty"`
+		Given   []Given   `json:"given"`
+		Exposed []Exposed `json:"exposed"`
+		Faults  []Fault   `json:"faults"`
 	}{File: file}
 	cfg, err := check.read(c, file, &said.Role, &said.Given)
 	wrong, ok := errors.AsType[*Invalid](err)
@@ -82,7 +84,10 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 	if ok {
 		said.Faults = wrong.faults
 	}
-	said.Given, said.Faults = display.List(said.Given), display.List(said.Faults)
+	if err == nil {
+		said.Exposed = ExposedOf(file, cfg, said.Given)
+	}
+	said.Given, said.Exposed, said.Faults = display.List(said.Given), display.List(said.Exposed), display.List(said.Faults)
 	shown := check.output.Write(c.OutOrStdout(), said, func(w io.Writer) error {
 		switch {
 		case ok:
@@ -94,6 +99,9 @@ func (check *configCheck) run(c *cobra.Command, file string) error {
 			}
 			_, err = w.Write(text)
 			return err
+		}
+		for _, e := range said.Exposed {
+			fmt.Fprintf(w, "note: %s\n", e)
 		}
 		return summary(w, file, said.Role, said.Given)
 	})

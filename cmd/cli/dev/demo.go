@@ -158,7 +158,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		}
 	}
 	began := time.Now()
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)

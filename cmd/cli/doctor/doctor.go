@@ -44,6 +44,7 @@ type doctor struct {
 	topicPrefix string
 	grpc        string
 	ports       []string // of admin
+	exposed     []string // secrets of its own
 
 	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned bool // as the checks found
 }
@@ -101,6 +102,9 @@ func (d *doctor) checks() []check {
 		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
 		{"brokers hear of changes", d.brokersHear, "", believed},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
+	}
+	if len(d.exposed) > 0 {
+		checks = append(checks, check{"secrets are private", d.secretsPrivate, "", nil})
 	}
 	if len(d.ports) > 0 {
 		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil},
@@ -345,6 +349,7 @@ func (c checkShown) write(w io.Writer) {
 
 // run makes the checks. As text, each is told when it is made: some take seconds.
 func (d *doctor) run(ctx context.Context, w io.Writer, output *display.Form) error {
+	d.exposed = reach.Exposed(ctx)
 	all, failed := []checkShown{}, 0
 	for _, check := range d.checks() {
 		found := d.look(ctx, check)
@@ -364,6 +369,11 @@ func (d *doctor) run(ctx context.Context, w io.Writer, output *display.Form) err
 		return fmt.Errorf("%d checks failed", failed)
 	}
 	return nil
+}
+
+// secretsPrivate warns of files by which doctor itself reaches the cluster.
+func (d *doctor) secretsPrivate(context.Context) (string, error) {
+	return "", warning{strings.Join(d.exposed, "\n")}
 }
 
 // finding is what is wrong, with a way out of its own.

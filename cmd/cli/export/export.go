@@ -138,7 +138,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	w := e.stdout
 	if e.out != "-" {
 		var f *os.File // and err is what this function returns, which says whether the file stays
-		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: e.out + " is there already", WayOut: "name another file"}
 		}

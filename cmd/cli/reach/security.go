@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -53,6 +54,15 @@ func Of(ctx context.Context) *Security {
 		return s
 	}
 	return new(Security)
+}
+
+// Exposed says of each secret of a command that every user of the machine can read
+// its file.
+func Exposed(ctx context.Context) (lines []string) {
+	for _, e := range config.ExposedOf("", Of(ctx), nil) {
+		lines = append(lines, e.String())
+	}
+	return lines
 }
 
 // Kafka is the Kafka of a command.

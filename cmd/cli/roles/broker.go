@@ -152,7 +152,7 @@ func Broker() *cobra.Command {
   feeds: feeds/                # feed definitions, *.yaml, beside those of the cluster
   data: /var/lib/millrace      # what was last known of the cluster, should etcd be away
   quotas:                      # of requests, by the header millrace-caller
-    jobs-page: {per_second: 200, burst: 400}
+    jobs-page: {per_second: 200, burst: 400, at_once: 20}
     default: {per_second: 50}  # all other callers together; left out: no limit
   connections: 4096            # of each port at a time
   request_memory_mib: 256      # for all requests: a half until they are read, a half for answers until they are taken

@@ -36,6 +36,7 @@ type port struct {
 	addr    string         // host:port
 	conns   int            // at a time; 0: the usual number
 	refusal string         // that others are told by, if they speak plainly
+	hosts   []string       // that plain HTTP may ask it by; none: those of [door.Config]
 	open    bool           // who shows no certificate is let in, and judged by what it asks
 	told    *door.Refusals // of what is turned away
 }
@@ -52,7 +53,7 @@ func listen(ctx context.Context, s *reach.Security, p port) (net.Listener, error
 	if err != nil {
 		return nil, err
 	}
-	return door.New(l, door.Config{Port: p.field, Conns: p.conns, Refusal: p.refusal, TLS: c, Told: p.told}), nil
+	return door.New(l, door.Config{Port: p.field, Conns: p.conns, Refusal: p.refusal, TLS: c, Addr: p.addr, Hosts: p.hosts, Told: p.told}), nil
 }
 
 // guard is how a port is served; nil: by plain text, which stays on loopback or

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
@@ -26,7 +28,9 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
@@ -45,6 +49,55 @@ func TestOnlyLoopbackWithoutProtection(t *testing.T) {
 	s.TLS.Cert = "cert.pem"
 	if _, err := listen(t.Context(), &s, port{addr: "127.0.0.1:0"}); err == nil {
 		t.Error("a certificate without key and CA is accepted")
+	}
+}
+
+// A name that a web page has lead to a port of loopback is refused, whatever is
+// asked, and counted; probes by address, and names of the configuration, are not.
+func TestAPageHasNoNameOfItsOwnLeadHere(t *testing.T) {
+	all := prometheus.NewRegistry()
+	r := &role{told: door.NewRefusals(slog.New(slog.DiscardHandler), all)}
+	l, err := r.listen(t.Context(), &Common{Hosts: []string{"feeds.example"}}, port{field: "admin", addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- admin.Serve(ctx, l, r.permit.Handler(http.NotFoundHandler())) }()
+	defer func() { cancel(); <-served }()
+	clitest.WaitFor(t.Context(), t, "the port to be served", func() bool {
+		resp, err := http.Get("http://" + l.Addr().String() + "/metrics")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusNotFound
+	})
+	for host, want := range map[string]int{"evil.example": http.StatusForbidden, "localhost": http.StatusNotFound, "feeds.example": http.StatusNotFound} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			req, err := http.NewRequest(method, "http://"+l.Addr().String()+"/log", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != want || want == http.StatusForbidden && !strings.Contains(string(body), "hosts of its configuration") {
+				t.Errorf("%s for %s: %d %s", method, host, resp.StatusCode, body)
+			}
+		}
+	}
+	families, err := all.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range families[0].Metric {
+		if reason, n := m.Label[1].GetValue(), m.Counter.GetValue(); (reason == "host") != (n == 2) {
+			t.Errorf("%v are counted as %s", n, reason)
+		}
 	}
 }
 

@@ -42,6 +42,7 @@ type Common struct {
 	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
 	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
 	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Hosts          []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
 	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
 	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
 	reach.Security `yaml:",inline"`
@@ -80,14 +81,17 @@ func roleCommand[C any, P interface {
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg := P(new(C))
-			if _, err := config.Read(file, cfg, c.Flags()); err != nil {
+			gave, err := config.Read(file, cfg, c.Flags())
+			if err != nil {
 				return err
 			}
+			command.Private()
 			said, err := document.Encode(cfg) // passwords write themselves as stars
 			if err != nil {
 				return err
 			}
 			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
+			tellExposed(file, cfg, gave)
 			stop, err := startTraces(c.Context(), "millrace-"+name)
 			if err != nil {
 				return err
@@ -215,7 +219,7 @@ func (c *Common) adminPort() port {
 
 // listen takes a port of the role.
 func (r *role) listen(ctx context.Context, c *Common, p port) (net.Listener, error) {
-	p.told = r.told
+	p.told, p.hosts = r.told, c.Hosts
 	return c.listen(ctx, p)
 }
 
@@ -255,6 +259,11 @@ func (c *Common) Validate(role string, ports ...port) error {
 			errs = append(errs, c.known(p))
 		}
 	}
+	for i, name := range c.Hosts {
+		if name == "" || strings.ContainsAny(name, ":/*[] ") {
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: fmt.Sprintf("hosts[%d]", i), Detail: fmt.Sprintf("%.100q is no name of a host", name), WayOut: "write each name in full, without a port, such as feeds.example"})
+		}
+	}
 	_, authorized := c.Authorization.Open(nil)
 	_, calls := c.Dial()
 	return errors.Join(append(errs, authorized, calls)...)
@@ -283,6 +292,9 @@ func (c *Common) clusterName() string { return cmp.Or(c.Cluster, "millrace") }
 func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Instance, err error) {
 	if data == "" {
 		return instance, nil
+	}
+	if err := keepPrivate(data); err != nil {
+		slog.Warn("others may read what is in the data directory", "data", data, "err", err)
 	}
 	return datadir.CheckDir(data, c.clusterName(), id)
 }

@@ -152,7 +152,7 @@ func (d *dir) Write(_ context.Context, name string, r io.Reader, ifAbsent bool) 
 		return err
 	}
 	temporary := path.Join(Scratch, rand.Text())
-	f, err := d.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	f, err := d.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (d *dir) mkdir(name string) error {
 			continue
 		}
 		part := name[:i]
-		err := d.root.Mkdir(part, 0o750)
+		err := d.root.Mkdir(part, 0o700)
 		switch {
 		case err == nil:
 			if err := d.sync(path.Dir(part)); err != nil {

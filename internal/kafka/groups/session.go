@@ -33,7 +33,7 @@ const sessionTimeout = 12 * time.Second
 const heartbeat = sessionTimeout / 6
 
 // ErrFenced says that another process joined the group under this instance
-// name; this one has to end.
+// name; this one must not take it back.
 var ErrFenced = errors.New("kafka: another process took over this instance name")
 
 // ErrMoved says that a topic is no longer the one that the session began with:

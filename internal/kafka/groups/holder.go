@@ -1,0 +1,37 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millrace/millrace/internal/kafka"
+)
+
+// Holder returns where the member of a group stands that has an instance name, as
+// Kafka sees its address; "" if nobody has the name. A process that has ended has
+// it until it was silent for so long that its partitions go to others.
+func Holder(ctx context.Context, brokers kafka.Brokers, group, instance string) (string, error) {
+	cl, err := kafka.NewClient(brokers, nil)
+	if err != nil {
+		return "", err
+	}
+	defer cl.Close()
+	described, err := kadm.NewClient(cl).DescribeGroups(ctx, group)
+	if err == nil && !errors.Is(described[group].Err, kerr.GroupIDNotFound) {
+		err = described[group].Err
+	}
+	if err != nil {
+		return "", fmt.Errorf("kafka: describe the group %s: %w", group, err)
+	}
+	for _, m := range described[group].Members {
+		if m.InstanceID != nil && *m.InstanceID == instance {
+			return strings.TrimPrefix(m.ClientHost, "/"), nil
+		}
+	}
+	return "", nil
+}

@@ -740,11 +740,11 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		what = pausedText(judged.Name)
 	}
 	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
-	store := *g.store
+	store := experiments.Store{Documents: g.store.Documents, Who: byCoordinator + g.name, Why: what + ": " + v.Why}
+	store.GoesOn(g.store)
 	if store.With = g.trails.Ramps(judged.Name, decision); v.Pause {
 		store.With = g.trails.Pauses(judged.Name, decision)
 	}
-	store.Who, store.Why = byCoordinator+g.name, what+": "+v.Why
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
 		switch {
 		case now.State != experiment.Running || now.Share != judged.Share:

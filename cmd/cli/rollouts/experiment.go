@@ -710,8 +710,10 @@ func experimentRule() *cobra.Command {
 		Use: "rule NAME", Short: "What another program needs to tell variants by itself, as JSON", Args: cobra.ExactArgs(1),
 		Long: `Prints the slots that an experiment uses now, its variants and whom it forces, as
 client.ReadRule of the Go client and docs/assign.py take it, and by feed who has
-another experiment of the layer there. It does not have the targeting, and is old
-with the next change.`,
+another experiment of the layer there. The targeting is in it as the definition has
+it, in CEL, and no program here judges it: say of each viewer whether it takes them
+(whom the experiment names has their variant all the same). In a layer of an attribute
+say the viewer's id too, by which viewers are named. A rule is old with the next change.`,
 	}
 	display.Flag(c, new(display.Form), "json")
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.rule(ctx, args[0]) })

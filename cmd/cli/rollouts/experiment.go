@@ -149,7 +149,7 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentHold(),
 		experimentOn(&cobra.Command{Use: "resume NAME", Short: "Let a ramp go on that somebody holds", Args: cobra.ExactArgs(1)},
 			func(ctx context.Context, t *trial, args []string) error { return t.resume(ctx, args[0]) }),
-		explain, experimentStatus(),
+		explain, experimentStatus(), experimentWait(),
 		experimentRule(),
 		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
 			Long: `Tells of each version of a document, by its own name or that of an experiment in

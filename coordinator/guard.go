@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -148,7 +149,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
 	for g.refresh(ctx) != nil {
-		if !pause(ctx, time.Second) {
+		if wait.For(ctx, time.Second) != nil {
 			return
 		}
 	}
@@ -162,7 +163,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) {
 	defer following.Wait()
 	var judged, told time.Time
 	says := ""
-	for pause(ctx, guardEvery) {
+	for wait.For(ctx, guardEvery) == nil {
 		var err error
 		now := g.revision()
 		if now != leant {
@@ -208,16 +209,6 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-// pause returns false if ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 func (g *guard) take(r *exposure.Record) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -251,7 +242,7 @@ func isSilence(err error) bool {
 // and before that those again whose log did not answer.
 func (g *guard) readActs(ctx context.Context) {
 	told, due := "", time.Now().Add(g.every)
-	for rest := g.every; pause(ctx, rest); {
+	for rest := g.every; wait.For(ctx, rest) == nil; {
 		all, worked := !time.Now().Before(due), time.Duration(0)
 		for _, w := range g.withOutcomes() {
 			if !all && !w.acts.mute {

@@ -30,6 +30,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/rpcerr"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Timeout is the deadline of a call whose context has none.
@@ -195,10 +196,5 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
+	return wait.For(ctx, d) == nil
 }

@@ -165,7 +165,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if yields {
 			c.cfg.Log.Warn("letting another coordinator lead: what experiments showed cannot be read here", "for", yieldsFor)
 			c.yielded = time.Now()
-			pause(ctx, yieldsFor)
+			_ = wait.For(ctx, yieldsFor)
 		}
 	}
 	return ctx.Err()

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -150,7 +151,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
 	for g.refresh(ctx) != nil {
-		if !pause(ctx, time.Second) {
+		if wait.For(ctx, time.Second) != nil {
 			return false
 		}
 	}
@@ -166,7 +167,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	defer stop()
 	var judged, told time.Time
 	says := ""
-	for pause(ctx, guardEvery) {
+	for wait.For(ctx, guardEvery) == nil {
 		var err error
 		now := g.revision()
 		if now != leant {
@@ -216,16 +217,6 @@ var closed = func() <-chan struct{} {
 	return c
 }()
 
-// pause returns false if ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 func (g *guard) take(r *exposure.Record) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -259,7 +250,7 @@ func isSilence(err error) bool {
 // and before that those again whose log did not answer.
 func (g *guard) readActs(ctx context.Context) {
 	told, due := "", time.Now().Add(g.every)
-	for rest := g.every; pause(ctx, rest); {
+	for rest := g.every; wait.For(ctx, rest) == nil; {
 		all, worked := !time.Now().Before(due), time.Duration(0)
 		for _, w := range g.withOutcomes() {
 			if !all && !w.acts.mute {
@@ -748,11 +739,11 @@ func (g *guard) do(ctx context.Context, d decision) error {
 		what = pausedText(judged.Name)
 	}
 	decision := experiments.Decision{When: now, By: g.name, What: what, Why: v.Why, Inputs: inputs}
-	store := *g.store
+	store := experiments.Store{Documents: g.store.Documents, Who: byCoordinator + g.name, Why: what + ": " + v.Why}
+	store.GoesOn(g.store)
 	if store.With = g.trails.Ramps(judged.Name, decision); v.Pause {
 		store.With = g.trails.Pauses(judged.Name, decision)
 	}
-	store.Who, store.Why = byCoordinator+g.name, what+": "+v.Why
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
 		switch {
 		case now.State != experiment.Running || now.Share != judged.Share:

@@ -420,8 +420,7 @@ func TestSiblingsBeginNothingAnew(t *testing.T) {
 	tr.show(80, nil)
 	steer := func(who, name string, share int) {
 		t.Helper()
-		store := *tr.store
-		store.Who = who
+		store := experiments.Store{Documents: tr.store.Documents, Known: tr.store.Known, Who: who}
 		if _, err := store.Steer(t.Context(), name, func(now experiment.Experiment) (experiment.State, int, error) {
 			return now.State, share, nil
 		}); err != nil {

@@ -1,6 +1,8 @@
 """Tells the variants of units as a broker deals them: assign.py RULE.json FEED < units, one a line.
 
-With --json behind the feed each line is the value of an attribute, as JSON."""
+With --json behind the feed each line is somebody, as JSON: {"id": "member:42", "value": 7, "outside": true}.
+The value is that of the layer's attribute, and left out where the layer divides viewers or entities; outside
+says that the rule's targeting, a condition in CEL, does not take them, which is for you to judge."""
 import json
 import sys
 
@@ -31,17 +33,20 @@ def unit_of(value) -> str:
     return ""
 
 
-def assign(rule: dict, feed: str, unit: str) -> str:
-    """The variant of a unit on a feed; "" for none."""
+def assign(rule: dict, feed: str, id: str, unit: str, outside: bool = False) -> str:
+    """The variant on a feed of who has an id, and a unit that falls into a slot; "" for none.
+
+    The unit is the id, or in a layer of an attribute unit_of its value."""
     if feed not in rule["feeds"]:
         return ""
-    if rule["unit"] in ("viewer", "entity"):
-        if unit in rule.get("elsewhere", {}).get(feed, []):
+    slot = murmur3(f"{rule['salt']}/{unit}".encode()) % 10000 if 0 < len(unit.encode()) <= 512 else -1
+    within = lambda slots: any(s["from"] <= slot <= s["to"] for s in slots)
+    if id:
+        if id in rule.get("elsewhere", {}).get(feed, []):
             return ""
-        if unit in rule.get("forced", {}):
-            return rule["forced"][unit]
-    slot = murmur3(f"{rule['salt']}/{unit}".encode()) % 10000
-    if not 0 < len(unit.encode()) <= 512 or not any(s["from"] <= slot <= s["to"] for s in rule["slots"]):
+        if id in rule.get("forced", {}) and not within(rule.get("taken", {}).get(feed, [])):
+            return rule["forced"][id]
+    if outside or not within(rule["slots"]):
         return ""
     draw = murmur3(f"{rule['salt']}/{rule['experiment']}/{unit}".encode()) % 10000
     for arm in rule["arms"]:
@@ -50,8 +55,16 @@ def assign(rule: dict, feed: str, unit: str) -> str:
             return arm["variant"]
 
 
+def asked(rule: dict, line: str, as_json: bool) -> tuple:
+    """Whom a line is about: their id, their unit, and whether the targeting does not take them."""
+    who = json.loads(line, parse_int=float) if as_json else {"id": line, "value": line}
+    id, by_id = who.get("id", ""), rule["unit"] in ("viewer", "entity")
+    if not as_json and not by_id:
+        id = ""
+    return id, id if by_id else unit_of(who.get("value")), who.get("outside", False)
+
+
 if __name__ == "__main__":
     rule = json.load(open(sys.argv[1], encoding="utf-8"))
     for line in open(sys.stdin.fileno(), encoding="utf-8", newline="\n"):
-        text = line.rstrip("\n")
-        print(assign(rule, sys.argv[2], unit_of(json.loads(text, parse_int=float)) if "--json" in sys.argv else text))
+        print(assign(rule, sys.argv[2], *asked(rule, line.rstrip("\n"), "--json" in sys.argv)))

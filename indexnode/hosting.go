@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -209,7 +210,7 @@ func (h *hosting) ensureTopics(ctx context.Context) error {
 			return ctx.Err()
 		}
 		h.node.log.Error("the topics do not fit", "err", err)
-		if err := pause(ctx, time.Minute); err != nil {
+		if err := wait.For(ctx, time.Minute); err != nil {
 			return err
 		}
 	}

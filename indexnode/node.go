@@ -46,6 +46,7 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/permit"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas/registry"
 )
@@ -272,7 +273,7 @@ func (n *Node) drain(ctx, hosts context.Context) {
 	close(n.leaving)
 	if n.cfg.Drain > 0 {
 		n.log.Info("the node is to be asked no more, and stops soon", "in", n.cfg.Drain)
-		_ = pause(hosts, n.cfg.Drain)
+		_ = wait.For(hosts, n.cfg.Drain)
 	}
 }
 

@@ -3,6 +3,8 @@ package indexnode
 import (
 	"context"
 	"time"
+
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // sweepEvery is how often the space of what retention dropped is reclaimed
@@ -13,7 +15,7 @@ const sweepEvery = time.Hour
 func (h *hosting) sweep(ctx context.Context) error {
 	n := h.node
 	for len(n.cfg.Store.Retention) > 0 {
-		if err := pause(ctx, sweepEvery); err != nil {
+		if err := wait.For(ctx, sweepEvery); err != nil {
 			return err
 		}
 		answering, _, _ := n.replicas.Answering(time.Now())
@@ -24,15 +26,4 @@ func (h *hosting) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

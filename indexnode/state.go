@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/indexnode/store/tally"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // typeMetrics tell how much the node has of each content type. Partitions are
@@ -114,11 +115,11 @@ func (h *hosting) count(ctx context.Context) error {
 			if err := n.countPartition(ctx, p); err != nil && ctx.Err() == nil {
 				n.log.Error("counting what a partition has", "partition", p, "err", err)
 			}
-			if err := pause(ctx, time.Since(began)); err != nil {
+			if err := wait.For(ctx, time.Since(began)); err != nil {
 				return err
 			}
 		}
-		if err := pause(ctx, countEvery); err != nil {
+		if err := wait.For(ctx, countEvery); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
 	"github.com/millrace/millrace/internal/kafka/progress"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -66,7 +67,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 		p.state.set(func(s *state) { s.failed = err })
 		p.metrics.failures.Inc()
 		p.log.Warn("partitioner: failed; trying again", "error", err)
-		sleep(ctx, p.pace.backoff)
+		_ = wait.For(ctx, p.pace.backoff)
 	}
 	return nil
 }
@@ -109,7 +110,7 @@ func (p *Partitioner) halt(ctx context.Context, other *groups.OtherLog) {
 		s.failed = other
 	})
 	p.on.halted()
-	sleep(ctx, p.pace.logs)
+	_ = wait.For(ctx, p.pace.logs)
 }
 
 // close ends what open began.
@@ -234,7 +235,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 // unless ctx ends before. A session with nothing to do would not notice.
 func (p *Partitioner) awaitMove(ctx context.Context, s *groups.Session, found func(error)) {
 	for ctx.Err() == nil {
-		sleep(ctx, p.pace.logs)
+		_ = wait.For(ctx, p.pace.logs)
 		if err := s.Same(ctx); errors.Is(err, groups.ErrMoved) {
 			found(err)
 			return
@@ -249,7 +250,7 @@ func (p *Partitioner) rest(ctx context.Context) {
 	p.state.set(func(s *state) { s.paused = true })
 	p.metrics.paused.Set(1)
 	p.on.resting()
-	sleep(ctx, p.pace.pause)
+	_ = wait.For(ctx, p.pace.pause)
 	p.metrics.paused.Set(0)
 	p.state.set(func(s *state) { s.paused = false })
 }
@@ -262,7 +263,7 @@ func (p *Partitioner) poll(ctx context.Context, s *groups.Session, max int) ([]g
 		err = errors.Join(err, p.tell(ctx, fault))
 	}
 	if len(faults) > 0 && len(in) == 0 {
-		sleep(ctx, p.pace.quiet) // what cannot be opened is fetched again at once
+		_ = wait.For(ctx, p.pace.quiet) // what cannot be opened is fetched again at once
 	}
 	return in, err
 }
@@ -384,12 +385,4 @@ func (t *transaction) poison(before int) int {
 		return t.run
 	}
 	return before + t.run
-}
-
-// sleep waits, at most until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -205,7 +205,7 @@ var guards = map[string]string{
 	"cluster explain": looks, "cluster history": looks, "cluster plan": looks, "cluster show": looks, "cluster status": looks, "connections": looks, "context list": looks, "context show": looks,
 	"config check": looks, "config reference": looks,
 	"deadletters list": looks, "deadletters show": looks, "doctor": looks, "experiment diff": looks, "experiment explain": looks, "experiment history": looks,
-	"experiment list": looks, "experiment rule": looks, "experiment show": looks, "experiment status": looks, "feed diff": looks, "feed history": looks, "feed list": looks,
+	"experiment list": looks, "experiment rule": looks, "experiment show": looks, "experiment status": looks, "experiment wait": looks, "feed diff": looks, "feed history": looks, "feed list": looks,
 	"feed shadows": looks, "feed show": looks, "model diff": looks, "model history": looks, "model list": looks, "model show": looks, "model validate": looks,
 	"node list": looks, "state": looks, "partition check": looks, "partition diff": looks, "ready": looks, "schema check": looks, "schema list": looks, "timeline get": looks,
 	"timeline history": looks, "topics history": looks, "topics show": looks, "version": looks, "why": looks,

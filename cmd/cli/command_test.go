@@ -39,7 +39,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 		"feed define": {"x.yaml"}, "feed list": nil, "feed show": {"x"}, "feed diff": {"x.yaml"}, "feed history": {"x"}, "feed rollback": {"x"}, "feed drop": {"x"},
 		"experiment define": {"x.yaml"}, "experiment diff": {"x.yaml"}, "experiment list": nil, "experiment show": {"x"}, "experiment start": {"x"},
 		"experiment ramp": {"x", "--share", "1"}, "experiment pause": {"x"}, "experiment hold": {"x"}, "experiment resume": {"x"}, "experiment stop": {"x"}, "experiment history": {"x"}, "experiment drop": {"x"},
-		"experiment status": {"x"}, "experiment rule": {"x"}, "experiment explain": {"--feed", "x", "--viewer", "x"},
+		"experiment status": {"x"}, "experiment wait": {"x"}, "experiment rule": {"x"}, "experiment explain": {"--feed", "x", "--viewer", "x"},
 		"trace":        {"--viewer", "x"},
 		"cluster plan": nil, "cluster apply": nil, "cluster status": nil, "cluster explain": {"1"}, "cluster roll": {"--exec", "true"},
 		"cluster page-keys": nil, "cluster history": nil, "cluster pause": nil, "cluster resume": nil, "cluster cancel": nil, "cluster rollback": nil,

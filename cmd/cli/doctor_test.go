@@ -249,7 +249,9 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	for _, line := range []string{"node drain node-1", "cluster plan"} {
 		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
 	}
-	c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data)
+	if out = c.says("epoch 2", nil, "cluster", "restore", "--etcd", c.addr, "--data", c.data); !strings.Contains(out, "no broker is registered: whether one has heard of it is not known\n") {
+		t.Errorf("who has heard of what is restored is not told:\n%s", out)
+	}
 	c.says(clusters.Who()+"  restore  what etcd had lost  no assignment", nil, "cluster", "history", "--etcd", c.addr)
 	clitest.WaitFor(c.ctx, t, "the nodes to have registered again", func() bool { _, err := c.command(c.show()...); return err == nil })
 

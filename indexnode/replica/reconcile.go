@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 const (
@@ -48,17 +49,17 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 		if len(all.unread()) > 0 {
 			next = min(next, retryAfter)
 		}
-		wait := time.NewTimer(next)
+		due := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-			wait.Stop()
+			due.Stop()
 			return ctx.Err()
-		case <-wait.C:
+		case <-due.C:
 		case <-proof:
-			wait.Stop()
+			due.Stop()
 		case <-all.changed:
-			wait.Stop()
-			if err := pause(ctx, settle); err != nil {
+			due.Stop()
+			if err := wait.For(ctx, settle); err != nil {
 				return err
 			}
 		}
@@ -67,17 +68,6 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 
 // settle is the pause that gathers changes.
 const settle = 10 * time.Millisecond
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
-}
 
 // host begins and ends replicas so that exactly the wanted ones are there.
 func (all *Replicas) host(now time.Time) {

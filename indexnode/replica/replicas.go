@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
 )
@@ -359,7 +360,7 @@ func (all *Replicas) Bring(ctx context.Context, f streams.Fetched) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &h) && h.Reason == DeadLetters && pause(ctx, time.Millisecond) == nil:
+		case errors.As(err, &h) && h.Reason == DeadLetters && wait.For(ctx, time.Millisecond) == nil:
 			continue // they are on their way
 		}
 		return fmt.Errorf("%w: %w", ErrHeld, err)

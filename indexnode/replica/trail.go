@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Replicas of a partition can be compared where they have been at equal
@@ -176,7 +177,7 @@ func (st *Stop) Move(to [kafka.Streams]millrace.Offset) error {
 	st.r.mu.Unlock()
 	st.all.ingest.wake()
 	for st.At() != to {
-		if pause(st.ctx, time.Millisecond) != nil {
+		if wait.For(st.ctx, time.Millisecond) != nil {
 			return &millrace.Error{
 				Reason: millrace.ReasonUnavailable, Field: "to", Detail: fmt.Sprintf("the replica of partition %d is at %v and not at %v yet", st.r.partition, st.At(), to),
 				WayOut: "try again when it is not behind its log",

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/nodewire"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 const (
@@ -161,7 +162,7 @@ func (w *Warmer) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-w.woken:
 		}
-		if err := pause(ctx, warmGather); err != nil {
+		if err := wait.For(ctx, warmGather); err != nil {
 			return err
 		}
 		if waiting := w.take(); len(waiting) > 0 {
@@ -309,18 +310,7 @@ func (r *round) slice(ctx context.Context, keys []hotKey) []hotKey {
 	read.Release()
 	<-r.reading
 	if n.cfg.Newest() != last {
-		_ = pause(ctx, time.Since(began)) // whoever calls looks at ctx
+		_ = wait.For(ctx, time.Since(began)) // whoever calls looks at ctx
 	}
 	return keys
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -222,6 +222,9 @@ func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
 	return &Trails{docs}, err
 }
 
+// Changed is closed once any trail is another than now.
+func (t *Trails) Changed() <-chan struct{} { return t.docs.Changed() }
+
 // Of returns an experiment's trail; an empty one if nothing is known. With an error,
 // which says that it cannot be read, it is the one that takes its place.
 func (t *Trails) Of(name string) (Trail, error) { return parseTrail(name, t.docs.Current()[name].Body) }

@@ -24,8 +24,7 @@ type Arm struct {
 }
 
 // Rule is what a caller needs to tell the variant of a unit by itself: an
-// experiment as it is dealt now. It does not have the targeting: a unit outside
-// of it has no variant, whatever the rule says.
+// experiment as it is dealt now. Whom its targeting takes is for the caller to judge.
 type Rule struct {
 	Experiment string            `json:"experiment"`
 	Feeds      []string          `json:"feeds"`            // that it is on
@@ -38,6 +37,19 @@ type Rule struct {
 	// so no variant of this one: the other names them, or this one is a draft that names
 	// who is in the other by their slot.
 	Elsewhere map[string][]string `json:"elsewhere,omitempty"`
+	// Taken are, by feed, the slots that other experiments of the layer use, where this one
+	// is a draft in a layer of an attribute: whom it names stays with them.
+	Taken map[string][]Range `json:"taken,omitempty"`
+	// Targeting is the condition, in CEL, on whoever is dealt a variant by the slot; not on
+	// those whom the experiment names. Empty: there is none.
+	Targeting string `json:"targeting,omitempty"`
+}
+
+// Whom says who is asked about.
+type Whom struct {
+	ID      string // of the viewer, or the entity
+	Unit    string // what falls into a slot: the same, or in a layer of an attribute [UnitOf] its value
+	Outside bool   // the targeting does not take them
 }
 
 // ReadRule reads a rule in JSON and refuses one that deals otherwise than a
@@ -97,26 +109,40 @@ func UnitOf(value any) string {
 	return ""
 }
 
-// Assign returns the variant of a unit on a feed, and whether it has one. The empty unit
-// has none, nor one that is longer than MaxUnitBytes. In a layer of viewers or entities unit is the id; in one of an
-// attribute it is [UnitOf] the attribute's value, and Forced and Elsewhere, which go by
-// the viewer's id, are for the caller to look at first.
+// Assign is [Rule.AssignTo] a unit that the targeting takes, and in a layer of an
+// attribute to a viewer whom no experiment names.
 func (r *Rule) Assign(feed, unit string) (variant string, ok bool) {
+	if r.byAttribute() {
+		return r.AssignTo(feed, Whom{Unit: unit})
+	}
+	return r.AssignTo(feed, Whom{ID: unit, Unit: unit})
+}
+
+func (r *Rule) byAttribute() bool { return r.Unit != "viewer" && r.Unit != "entity" }
+
+// AssignTo returns the variant that somebody has on a feed, and whether they have one,
+// as a broker deals it. Without an id nobody is named; without a unit, or with one that
+// is longer than MaxUnitBytes, nobody has a slot.
+func (r *Rule) AssignTo(feed string, who Whom) (variant string, ok bool) {
 	if !slices.Contains(r.Feeds, feed) {
 		return "", false
 	}
-	if r.Unit == "viewer" || r.Unit == "entity" {
-		if slices.Contains(r.Elsewhere[feed], unit) {
+	at := -1
+	if who.Unit != "" && len(who.Unit) <= MaxUnitBytes {
+		at = Of(r.Salt, who.Unit)
+	}
+	if who.ID != "" {
+		if slices.Contains(r.Elsewhere[feed], who.ID) {
 			return "", false
 		}
-		if v, ok := r.Forced[unit]; ok {
+		if v, ok := r.Forced[who.ID]; ok && !In(r.Taken[feed], at) {
 			return v, true
 		}
 	}
-	if unit == "" || len(unit) > MaxUnitBytes || !In(r.Slots, Of(r.Salt, unit)) {
+	if who.Outside || at < 0 || !In(r.Slots, at) {
 		return "", false
 	}
-	return r.Arms[ArmOf(r.Arms, Draw(r.Salt, r.Experiment, unit))].Variant, true
+	return r.Arms[ArmOf(r.Arms, Draw(r.Salt, r.Experiment, who.Unit))].Variant, true
 }
 
 // In reports whether a slot is in one of ranges that ascend.

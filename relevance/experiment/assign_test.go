@@ -332,32 +332,42 @@ func TestExclusion(t *testing.T) {
 	}
 }
 
-// A rule deals what the set deals, but for the targeting.
+// A rule deals what the set deals: to whom the definition names, in layers of attributes
+// too, and to whom the targeting takes, which the caller judges.
 func TestRules(t *testing.T) {
-	met := 0
+	met, named, outside := 0, 0, 0
 	for seed := range uint64(20) {
 		r := random(seed)
 		s := compile(t, randomDocument(r, 5))
 		for range 300 {
 			v := randomViewer(r)
+			if r.IntN(4) == 0 {
+				v.ID = fmt.Sprintf("viewer:%d", 1000*r.IntN(5)+r.IntN(4))
+			}
 			for _, d := range s.Experiments() {
 				e := s.experiment(d.Experiment.Name)
 				feed := e.Feeds[r.IntN(len(e.Feeds))]
 				a := s.Assign(feed, v)
 				i := slices.IndexFunc(a.Experiments, func(x Assigned) bool { return x.Experiment == e.Name })
-				if e.layer.kind == ofAttribute || e.target != nil && i < 0 {
-					continue
-				}
-				got, ok := d.Rule.Assign(feed, v.ID)
+				who := slot.Whom{ID: v.ID, Unit: e.layer.unitOf(v), Outside: !e.target.admits(v)}
+				got, ok := d.Rule.AssignTo(feed, who)
 				if ok != (i >= 0) || ok && got != a.Experiments[i].Variant {
-					t.Fatalf("%s: the rule says %q, %v; the set %+v", v.ID, got, ok, a)
+					t.Fatalf("seed %d, %+v, %v in %s, %s, on %s: the rule says %q, %v; the set %+v", seed, who, v.Attributes, e.Name, e.State, feed, got, ok, a)
 				}
-				met++
+				if met++; ok && who.Outside {
+					outside++
+				}
+				if ok && a.Experiments[i].Forced && e.layer.kind == ofAttribute {
+					named++
+				}
+				if has := d.Rule.Targeting != ""; has != (e.target != nil) {
+					t.Fatalf("%s: the rule says %q of the targeting", e.Name, d.Rule.Targeting)
+				}
 			}
 		}
 	}
-	if met < 5000 {
-		t.Errorf("%d compared: the test tries too little", met)
+	if met < 10_000 || named < 20 || outside < 20 {
+		t.Errorf("%d compared, %d named in layers of attributes, %d outside of the targeting: the test tries too little", met, named, outside)
 	}
 }
 

@@ -152,16 +152,14 @@ func TestUnitsOfAttributesAgree(t *testing.T) {
 		"5.5": false, "1e22": false, "9007199254740994": false, "null": false, "[5]": false, `""`: false, `{"a": 1}`: false,
 	}
 	values := slices.Sorted(maps.Keys(units))
-	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, "home", "--json")
-	cmd.Stdin = strings.NewReader(strings.Join(values, "\n") + "\n")
-	out, err := cmd.Output()
+	var asked []string
+	for _, text := range values {
+		asked = append(asked, `{"id": "v", "value": `+text+`}`)
+	}
+	lines := dealtByPython(t, python, file, "home", asked, "--json")
+	callers, err := client.ReadRule(rule)
 	if err != nil {
 		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	callers, err := client.ReadRule(rule)
-	if err != nil || len(lines) != len(values) {
-		t.Fatal(err, lines)
 	}
 	for i, text := range values {
 		var value any
@@ -229,10 +227,63 @@ func TestPythonAndClientAgree(t *testing.T) {
 	}
 }
 
+// Of random viewers, with attributes, named or not, and inside the targeting or not,
+// docs/assign.py says what the broker deals them.
+func TestPythonAgreesOnEverybody(t *testing.T) {
+	python := pythonOf(t)
+	r := random(3)
+	s := compile(t, randomDocument(r, 4))
+	var all []*millrace.Viewer
+	for i := range 1500 {
+		v := randomViewer(r)
+		if i%4 == 0 {
+			v.ID = fmt.Sprintf("viewer:%d", 1000*r.IntN(4)+r.IntN(4))
+		}
+		all = append(all, v)
+	}
+	dealt := 0
+	for _, d := range s.Experiments() {
+		e := s.experiment(d.Experiment.Name)
+		rule, err := json.Marshal(d.Rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "rule.json")
+		if err := os.WriteFile(file, rule, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var asked []string
+		for _, v := range all {
+			line, err := json.Marshal(map[string]any{"id": v.ID, "value": v.Attributes["country"], "outside": !e.target.admits(v)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked = append(asked, string(line))
+		}
+		for i, got := range dealtByPython(t, python, file, e.Feeds[0], asked, "--json") {
+			want := ""
+			for _, x := range s.Assign(e.Feeds[0], all[i]).Experiments {
+				if x.Experiment == e.Name {
+					want = x.Variant
+				}
+			}
+			if got != want {
+				t.Errorf("%s of %s: Python says %q, the broker deals %q", asked[i], e.Name, got, want)
+			}
+			if want != "" {
+				dealt++
+			}
+		}
+	}
+	if dealt < 100 {
+		t.Errorf("%d are dealt a variant: the test tries too little", dealt)
+	}
+}
+
 // dealtByPython is what docs/assign.py says of units, by the rule in a file.
-func dealtByPython(t *testing.T, python, file, feed string, units []string) []string {
+func dealtByPython(t *testing.T, python, file, feed string, units []string, more ...string) []string {
 	t.Helper()
-	cmd := exec.Command(python, "-B", filepath.Join("..", "..", "docs", "assign.py"), file, feed)
+	cmd := exec.Command(python, append([]string{"-B", filepath.Join("..", "..", "docs", "assign.py"), file, feed}, more...)...)
 	cmd.Env = append(os.Environ(), "PYTHONIOENCODING=utf-8")
 	cmd.Stdin = strings.NewReader(strings.Join(units, "\n") + "\n")
 	var stderr bytes.Buffer

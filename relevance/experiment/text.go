@@ -125,12 +125,12 @@ func (s *Set) stays(e *compiled) string {
 // Experiments returns all experiments, by name.
 func (s *Set) Experiments() (all []Defined) {
 	for _, e := range s.experiments {
-		r := slot.Rule{Experiment: e.Name, Feeds: sorted(e.Feeds), Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms)}
+		r := slot.Rule{Experiment: e.Name, Feeds: sorted(e.Feeds), Salt: e.layer.Salt, Unit: e.layer.Unit, Slots: []slot.Range{}, Arms: slices.Clone(e.arms), Targeting: e.Targeting}
 		if e.State == Running && e.unfit == "" {
 			r.Slots = append(r.Slots, e.used...)
 		}
 		if e.unfit == "" && (e.State == Running || e.State == Draft) {
-			r.Forced, r.Elsewhere = e.Forced, s.elsewhere(e)
+			r.Forced, r.Elsewhere, r.Taken = e.Forced, s.elsewhere(e), s.taken(e)
 		}
 		all = append(all, Defined{s.docs[e.at.doc].Name, e.Experiment, e.checksum, e.unfit, r, e.named()})
 	}
@@ -163,6 +163,28 @@ func (s *Set) elsewhere(e *compiled) (all map[string][]string) {
 	}
 	for _, ids := range all {
 		slices.Sort(ids)
+	}
+	return all
+}
+
+// taken returns, by feed, the slots that others of the layer use, for whom a draft in a
+// layer of an attribute names: which slot that is, the value says, and not the id.
+func (s *Set) taken(e *compiled) (all map[string][]slot.Range) {
+	if e.State != Draft || e.layer.kind != ofAttribute || len(e.Forced) == 0 {
+		return nil
+	}
+	all = map[string][]slot.Range{}
+	for _, feed := range e.Feeds {
+		for at := range slot.Count {
+			if s.holder(e.layer, at, feed) == nil {
+				continue
+			}
+			if n := len(all[feed]); n > 0 && all[feed][n-1].To == at-1 {
+				all[feed][n-1].To = at
+			} else {
+				all[feed] = append(all[feed], slot.Range{From: at, To: at})
+			}
+		}
 	}
 	return all
 }

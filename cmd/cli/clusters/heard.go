@@ -36,7 +36,11 @@ func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	if len(of) == 0 {
 		return nil
 	}
-	all, err := cl.Heard(ctx, of)
+	return heardBy(cl.Heard(ctx, of))
+}
+
+// heardBy says of brokers which go by changes.
+func heardBy(all []cluster.Hearer, err error) *Heard {
 	h := &Heard{By: []string{}, Not: []unheard{}}
 	if err != nil {
 		h.Fault = err.Error()
@@ -115,6 +119,11 @@ func TellHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 		return h.Write(w)
 	}
 	return nil
+}
+
+// TellAllHeard is [TellHeard] of all that etcd has, for a command that brought it back.
+func TellAllHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
+	return heardBy(cl.Brokers(ctx)).Write(w)
 }
 
 // wordsOf are what people call something that brokers go by.

@@ -401,7 +401,9 @@ that it is from. What somebody has written into etcd since it lost state stays,
 and is told, and so is what was removed after etcd's backup and is in it again. A version
 that was put since and never served, as by a command that was refused halfway, gives way to
 what serves by the directories. Ramps of experiments are held from then on, until somebody lets
-them go on with "millrace experiment resume": a veto may be among what was lost.`,
+them go on with "millrace experiment resume": a veto may be among what was lost. The last
+lines say which brokers go by what is in etcd then; one that has not looked again yet, which
+it does within seconds, is named as NOT HEARD.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.Open(c.Context())
@@ -434,7 +436,7 @@ them go on with "millrace experiment resume": a veto may be among what was lost.
 			}
 			tellRestored(c.ErrOrStderr(), &r)
 			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, len(r.Documents), r.Secrets)
-			return nil
+			return clusters.TellAllHeard(c.Context(), c.OutOrStdout(), cl)
 		},
 	}
 	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of all brokers, coordinators and index nodes that you can reach")

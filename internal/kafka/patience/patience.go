@@ -4,6 +4,8 @@ package patience
 import (
 	"context"
 	"time"
+
+	"github.com/millrace/millrace/internal/wait"
 )
 
 const (
@@ -16,8 +18,5 @@ const (
 
 // Sleep waits, at most until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+	_ = wait.For(ctx, d) // whoever calls looks at ctx
 }

@@ -1,0 +1,82 @@
+package rollouts
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// referred is what documents may refer to, as the cluster has it now.
+type referred struct {
+	ctx      context.Context
+	feeds    *feedStore
+	models   []string
+	versions *cluster.Artefacts // of models
+	asked    map[string]error   // filters that index nodes were asked about
+	private  map[string]bool    // feeds that were looked at
+}
+
+func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
+	models, err := feeds.models(ctx)
+	if err != nil {
+		return nil, err
+	}
+	versions, err := feeds.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
+}
+
+func (k *referred) HasFeed(name string) bool {
+	_, defined := k.feeds.versions.Serving()[name]
+	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
+}
+
+// IsPrivate reads the feed's definition. One that cannot be read is taken for
+// private.
+func (k *referred) IsPrivate(name string) bool {
+	private, asked := k.private[name]
+	if v, defined := k.feeds.versions.Serving()[name]; defined && !asked {
+		d := k.feeds.read(k.ctx, v)
+		private = d.fault != nil || d.Private
+		k.private[name] = private
+	}
+	return private
+}
+
+func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }
+
+// CheckFilter asks the index nodes, once for each filter.
+func (k *referred) CheckFilter(src string) error {
+	err, asked := k.asked[src]
+	if asked {
+		return err
+	}
+	checks, done, err := k.feeds.checks(k.ctx)
+	defer done()
+	if err == nil {
+		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
+	}
+	k.asked[src] = err
+	return err
+}
+
+// CheckWeights looks into the version that serves.
+func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+	if model == "" {
+		var err error
+		if model, err = k.modelOf(feed); err != nil {
+			return err
+		}
+	}
+	return servedWeighs(k.ctx, k.versions, model, set)
+}
+
+func (k *referred) modelOf(feed string) (string, error) {
+	d, err := k.feeds.find(k.ctx, []string{feed})
+	if err == nil {
+		err = d.fault
+	}
+	return d.Model, err
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/memory"
+	"github.com/millrace/millrace/internal/wait"
 )
 
 // Config is what a coordinator works with.

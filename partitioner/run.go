@@ -77,7 +77,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 // the two would fence each other in turn.
 func (p *Partitioner) standBy(ctx context.Context, fenced error) {
 	at, away := "an address that is not known yet", 0
-	for told := ""; away < 2; sleep(ctx, p.pace.standby) { // once may be between two generations
+	for told := ""; away < 2; _ = wait.For(ctx, p.pace.standby) { // once may be between two generations
 		holder, err := groups.Holder(ctx, p.cfg.Brokers, p.cfg.Group, p.cfg.Instance)
 		switch {
 		case ctx.Err() != nil:

@@ -145,6 +145,9 @@ ops: ## the alerts of ops/, each on its fault and on an hour of normal load (nee
 	promtool check rules ops/alerts/*.yaml
 	promtool test rules ops/alerts/tests/*.yaml
 
+fuzz: ## every fuzz target for a while, configurations and decoders; DURATION=1m, and only those of a name: ONLY=FuzzConfigurations
+	scripts/fuzz $(or $(DURATION),1m) $(or $(ONLY),.)
+
 fuzz-doors: ## hostile requests at a broker of 512 MiB, by JSON and gRPC, for so much of a processor's time; DURATION=1h
 	MILLRACE_DOORS=$(or $(DURATION),5m) go test -count=1 -timeout 0 -v -run 'TestFuzzDoors' ./broker
 
@@ -186,4 +189,4 @@ s3: ## start a real S3 server on 127.0.0.1:19000 (needs curl)
 s3-stop: ## end it
 	scripts/s3 stop
 
-.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop
+.PHONY: help build demo dev check fmt-check vet lint test race mutants bench bench-once bench-shapes regress regress-short metamorphic simulate faults outages rollouts exact plans stats chance interleaving pages ops fuzz fuzz-doors e2e e2e-s3 e2e-secured bench-backup image image-check deploy-check release config-page proto kafka kafka-stop kafka-secured kafka-secured-stop s3 s3-stop

@@ -399,8 +399,9 @@ func TestConfigCheckCommand(t *testing.T) {
 	}
 }
 
-// Nothing that a file holds ends the process, and what is taken is taken again
-// as it is shown. Files that it names are not looked into.
+// Nothing that a file holds ends the process: what is refused is told by its
+// place or its key, and what is taken is taken again as it is shown. Files that it
+// names are not looked into.
 func FuzzConfigurations(f *testing.F) {
 	for _, text := range enough {
 		f.Add(text)
@@ -409,19 +410,27 @@ func FuzzConfigurations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		n, err := document.Parse([]byte(text))
 		if err != nil {
+			toldWhere(t, err)
 			return
 		}
 		n.Find("a.b[1].c")
 		for _, of := range roles.Files().All {
 			cfg := of.New()
-			if n.Decode(cfg) != nil {
+			if err := n.Decode(cfg); err != nil {
+				toldWhere(t, err)
 				continue
 			}
 			bad := false
 			for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
 				n.Find(l.Path)
-				bad = len(l.Validate()) > 0 || bad
+				for _, err := range l.Validate() {
+					bad = true
+					if e, ok := errors.AsType[*millrace.Error](err); !ok || !strings.HasPrefix(e.Field, l.Path) || e.WayOut == "" {
+						t.Errorf("%s: %s is told by %v", of.Of, l.Path, err)
+					}
+				}
 			}
+			given(t, n, cfg)
 			cfg.Complete()
 			whole, err := document.Encode(cfg)
 			if err != nil {
@@ -432,4 +441,45 @@ func FuzzConfigurations(f *testing.F) {
 			}
 		}
 	})
+}
+
+// toldWhere holds an error of a file to the place of each fault.
+func toldWhere(t *testing.T, err error) {
+	t.Helper()
+	e, ok := errors.AsType[*document.Error](err)
+	if !ok || len(e.Faults) == 0 {
+		t.Fatalf("not told by where it is: %v", err)
+	}
+	for _, f := range e.Faults {
+		if f.Line < 1 || f.Col < 1 || f.Detail == "" {
+			t.Errorf("a fault without a place: %+v", f)
+		}
+	}
+}
+
+// given holds what was decoded to the keys of the file: the text of none is
+// dropped for a default.
+func given(t *testing.T, n *document.Node, cfg config.Configuration) {
+	t.Helper()
+	if n == nil {
+		return
+	}
+	leaves := map[string]config.Leaf{}
+	for _, l := range config.LeavesOf(reflect.ValueOf(cfg).Elem(), "", false) {
+		leaves[l.Path] = l
+	}
+	var walk func(n *document.Node, path string)
+	walk = func(n *document.Node, path string) {
+		for _, e := range n.Entries {
+			if strings.Contains(e.Key, ".") {
+				continue // its path could be another's
+			}
+			at := strings.TrimPrefix(path+"."+e.Key, ".")
+			if l, ok := leaves[at]; ok && l.Value.Kind() == reflect.String && e.Value.Kind == document.String && l.Value.String() != e.Value.Text {
+				t.Errorf("%s is %q, and not %q", at, l.Value.String(), e.Value.Text)
+			}
+			walk(e.Value, at)
+		}
+	}
+	walk(n, "")
 }

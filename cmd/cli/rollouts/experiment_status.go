@@ -264,13 +264,15 @@ type reportShown struct {
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
-	SplitP  *float64      `json:"split_p"`
+	SplitP  *float64      `json:"split_p"` // null: chance deals no two variants
 	Fits    bool          `json:"viewers_fit_the_weights"`
 	Crossed int64         `json:"met_two_variants"`    // viewers
 	Unknown int64         `json:"of_unknown_variants"` // answers
 	// Answers of viewers whom the hash deals another variant, which do not count.
 	Misdealt int64 `json:"of_misdealt_viewers"`
-	Beyond   int64 `json:"beyond_those_told_apart"` // answers
+	// Answers whose variants were dealt by other chances than now, which do not count.
+	Otherwise int64 `json:"of_other_chances"`
+	Beyond    int64 `json:"beyond_those_told_apart"` // answers
 	// Acts of units, or with items of drafts, beyond those that are told apart, and
 	// with drafts of other models.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
@@ -353,7 +355,10 @@ func estimateOf(e *compare.Effect) estimate {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: display.Known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, Fits: r.Fits(alpha / 10), Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Otherwise: r.Otherwise, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	if r.Split != nil {
+		out.SplitP = display.Known(r.Split.P)
+	}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -441,12 +446,13 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	if len(r.Arms) > 1 {
-		if p := r.Split.P; p < alpha/10 {
-			display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
-		} else {
-			display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
-		}
+	switch {
+	case r.Split == nil:
+		display.Printf(w, "all %s are dealt one variant: there are no weights that they could not fit\n", r.Units)
+	case !r.Fits(alpha / 10):
+		display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), r.Split.P)
+	default:
+		display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, r.Split.P)
 	}
 	for i := range r.Named {
 		display.Printf(w, "%s\n", &r.Named[i])
@@ -458,6 +464,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
 		{r.Misdealt, "answers " + compare.Misdealt},
+		{r.Otherwise, "answers are of a time in which variants were dealt by other chances, as while monitored, and do not count"},
 		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
 		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},

@@ -71,7 +71,7 @@ func TestReportAsJSON(t *testing.T) {
 // written.
 func TestStatusNamesTheUnit(t *testing.T) {
 	r := compare.Report{
-		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: stats.Split{P: 0.5},
+		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: &stats.Split{P: 0.5},
 		Arms: []compare.Arm{{Variant: "a", Weight: 0.3334, Units: 736}, {Variant: "b", Weight: 0.6666}},
 	}
 	var out bytes.Buffer

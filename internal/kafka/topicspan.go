@@ -61,7 +61,7 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 		}
 		return fmt.Errorf("kafka: read %s: %w", topic, err)
 	}
-	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
+	starts, err := ListSince(ctx, adm, from, topic)
 	if err == nil {
 		err = starts.Error()
 	}

@@ -98,7 +98,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	var from millrace.Time
 	if q.since != "" {
 		var err error
-		if from, err = command.Since(q.since, time.Now()); err != nil {
+		if from, err = command.Since("since", q.since, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -182,6 +182,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
 	shown.Outdated = outdated.Says(own)
+	if q.since != "" {
+		shown.Since = from.String()
+	}
 	if hidden != nil {
 		shown.Hidden = hidden.Error()
 	}
@@ -212,7 +215,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Unread != "" {
 			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
-		if err := printReport(w, &r, q.alpha); err != nil {
+		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
 			return err
 		}
 		printDecisions(w, trail)
@@ -243,6 +246,7 @@ type statusShown struct {
 	experimentShown
 	reportShown
 	experiments.Trail
+	Since        string          `json:"since,omitempty"`            // only answers since then are compared
 	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
 	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
@@ -257,7 +261,7 @@ type statusShown struct {
 
 // reportShown is a report, in which null is a number that is not known.
 type reportShown struct {
-	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
+	First   string        `json:"first_answer,omitempty"` // none: nothing was shown, of that time
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
 	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
@@ -384,9 +388,18 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 	return out
 }
 
-func printReport(w io.Writer, r *compare.Report, alpha float64) error {
+// printReport prints what is known since a time; empty: ever.
+func printReport(w io.Writer, r *compare.Report, alpha float64, since string) error {
 	if r.First == 0 {
-		fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		switch {
+		case r.Unknown+r.Misdealt+r.Otherwise > 0:
+			fmt.Fprintln(w, "no answer counts")
+		case since != "":
+			display.Printf(w, "nothing was shown since %s; without --since all that the topic has is compared\n", since)
+		default:
+			fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		}
+		printApart(w, r)
 		return nil
 	}
 	display.Printf(w, "answers from %s to %s\n\n", r.First, r.Last)
@@ -454,6 +467,12 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 	default:
 		display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, r.Split.P)
 	}
+	printApart(w, r)
+	return nil
+}
+
+// printApart prints what is not compared.
+func printApart(w io.Writer, r *compare.Report) {
 	for i := range r.Named {
 		display.Printf(w, "%s\n", &r.Named[i])
 	}
@@ -473,7 +492,6 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 			display.Printf(w, "%d %s\n", n.count, n.what)
 		}
 	}
-	return nil
 }
 
 // printDrafts prints what viewers prefer of two models that draft pages.

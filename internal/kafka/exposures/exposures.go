@@ -148,7 +148,7 @@ func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposur
 func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
-	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))...)
+	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kafka.Since(from)))...)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 		}
 		l.mu.Unlock()
 	}
-	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), l.topic)
+	starts, err := kafka.ListSince(ctx, adm, from, l.topic)
 	if err == nil {
 		err = starts.Error()
 	}

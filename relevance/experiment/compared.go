@@ -7,12 +7,16 @@ import (
 )
 
 // Control returns the variant that the others are compared with: the one that sets
-// nothing; of several, or none, the one named control, or else the first by name.
+// nothing, one that chance deals first; of several, or none, the one named control, or
+// else the first by name.
 func (e *Experiment) Control() string {
-	control, best := "", -1
+	control, best, dealt := "", -1, e.Dealt()
 	for _, v := range byName(e.Variants) {
 		rank := 0
-		if v.Set.Nothing() {
+		switch plain := v.Set.Nothing(); {
+		case plain && slices.Contains(dealt, v.Name):
+			rank = 4
+		case plain:
 			rank = 2
 		}
 		if v.Name == "control" {

@@ -38,3 +38,19 @@ func TestTimesOfFlags(t *testing.T) {
 		}
 	}
 }
+
+// Of answers of a time it is not said that there are none.
+func TestUnknownAmongAnswersOfATime(t *testing.T) {
+	for want, c := range map[string]struct {
+		then string
+		has  map[string]bool
+	}{
+		"has no answer of feed home; it has answers of no feed":                                                          {},
+		"has no answer of feed home since noon; it has answers of no feed since noon; there may be some of another time": {then: " since noon"},
+		"has no answer of feed home since noon; known are town since noon; there may be some of another time":            {" since noon", map[string]bool{"town": true}},
+	} {
+		if err := UnknownAmong("feed", "home", "exposures has no answer", c.then, c.has); !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -642,7 +642,7 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		if hold := g.held(w.Experiment.Name); hold != nil && v.Share > 0 {
 			v = compare.Verdict{Waits: fmt.Sprintf("%s holds its next step since %s", hold.By, hold.When.Format(time.RFC3339))}
 		}
-		beyond := cmp.Or(g.beyond(&r), r.Lopsided())
+		beyond := cmp.Or(w.Experiment.ComparesNothing(), g.beyond(&r), r.Lopsided())
 		if why := cmp.Or(waits, unread, beyond); why != "" && !v.Pause {
 			v = compare.Verdict{Waits: why}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -406,6 +407,53 @@ func TestRampsByItself(t *testing.T) {
 	st, err := tr.store.Read(t.Context())
 	if err != nil || !strings.HasPrefix(string(st.Texts["d"]), "# a comment\n") {
 		t.Errorf("%v\n%s", err, st.Texts["d"])
+	}
+}
+
+// A document of before guards that compare with nothing were refused runs on: neither is
+// it paused, since viewers of one variant alone fit any weights, nor ramped, whatever
+// they are shown, and it is not watched. It is steered, and not defined again.
+func TestGuardsThatCompareWithNothing(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, strings.Replace(rampedDocument, "running", "draft", 1))
+	old := strings.Replace(rampedDocument, "a, weight: 5000}, {name: b, weight: 5000", "a, weight: 0}, {name: b, weight: 10000", 1)
+	docs := tr.store.Documents
+	v, _, err := docs.Publish(t.Context(), "d", "2", []byte(old), "somebody")
+	if err == nil {
+		err = docs.Serve(t.Context(), v, nil, "somebody")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.coordinate("one")
+	time.Sleep(500 * time.Millisecond)
+	tr.show(200, func(r *exposure.Record, _ string) { // by the draw b is dealt to all
+		r.Experiments[0].Variant, r.Items = "b", nil
+	})
+	const want = "its guards compare with nothing: b alone has viewers"
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if l := trail.Looked; err == nil && l != nil && l.Says == want && l.Blind == want && slices.ContainsFunc(l.Inputs, func(s string) bool {
+			return strings.HasPrefix(s, "b: 200 viewers, 200 at this share; refused 0, empty 200")
+		}) {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%v: %+v", err, trail.Looked)
+		}
+	}
+	if e := tr.now(); e.State != experiment.Running || e.Share != 100 || len(tr.decisions()) > 0 {
+		t.Errorf("it is %s with %d: %q", e.State, e.Share, tr.decisions())
+	}
+	if _, err := tr.store.Define(t.Context(), "d", []byte(old+"# again\n")); err == nil || !strings.Contains(err.Error(), "experiments[0].guards: "+want+"; give the control a weight") {
+		t.Errorf("defined again: %v", err)
+	}
+	if _, err := tr.store.Define(t.Context(), "d", []byte(old[:strings.Index(old, "    ramp:")])); err != nil {
+		t.Errorf("without its guards: %v", err)
 	}
 }
 

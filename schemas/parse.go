@@ -63,7 +63,7 @@ func Parse(avsc []byte) (*Schema, error) {
 // parseTree reads a schema of any type, as far as its faults allow.
 func parseTree(avsc []byte) (*parser, error) {
 	if len(avsc) > maxSchemaBytes {
-		return nil, fmt.Errorf("schemas: the schema has %d bytes; at most %d are allowed", len(avsc), maxSchemaBytes)
+		return nil, fmt.Errorf("schemas: the schema has more than %d bytes", maxSchemaBytes)
 	}
 	text, err := jsontext.Value(avsc)
 	if err != nil {

@@ -84,7 +84,7 @@ const maxFeedBytes = 64 << 10
 // once.
 func Parse(file []byte) (f Feed, err error) {
 	if len(file) > maxFeedBytes {
-		return Feed{}, fmt.Errorf("feed: %d bytes, more than %d", len(file), maxFeedBytes)
+		return Feed{}, fmt.Errorf("feed: more than %d bytes", maxFeedBytes)
 	}
 	if err := document.Decode(file, &f); err != nil {
 		return Feed{}, fmt.Errorf("feed: %w", err)

@@ -236,7 +236,9 @@ func TestExportRefuses(t *testing.T) {
 		"no topic":        {[]string{"--topic", "none"}, []string{"topic:", "there is no topic none"}},
 		"no outcomes":     {[]string{"--outcomes", "none"}, []string{"topic", "there is no topic none"}},
 		"exposures again": {[]string{"--outcomes", "exposures"}, []string{"outcomes:", "1 entries of exposures are no outcomes", "not in the schemas topic", "roles"}},
-		"no experiment":   {[]string{"--experiment", "nope"}, []string{"experiment: exposures has no answer of that time of experiment nope; known are new"}},
+		"no experiment":   {[]string{"--experiment", "nope"}, []string{"experiment: exposures has no answer of experiment nope; known are new"}},
+		"another time":    {[]string{"--experiment", "new", "--until", "2020-01-01T00:00:00Z"}, []string{"experiment: exposures has no answer of experiment new until 2020-01-01T00:00:00", "there may be some of another time"}},
+		"a time to come":  {[]string{"--since", "2099-01-01T00:00:00Z"}, []string{"since:", "has not come yet"}},
 		"a field":         {[]string{"--outcomes", "clicks", "--answer-field", "zzz"}, []string{"no schema of topic clicks has a field zzz", "leave it out"}},
 		"a role":          {[]string{"--outcomes", "posts"}, []string{"outcomes:", "no field of millrace.Note has the role object"}},
 	} {

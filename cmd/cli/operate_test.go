@@ -134,7 +134,7 @@ func TestTimelineCommands(t *testing.T) {
 	}
 	// The version that lost is in the log, with where it came from.
 	o.shows("timeline history member:1 --id b", `"stars":1`, `"stars":2`, o.ContentTopic()+"/", "!  a  ", "read from 0 to ")
-	o.shows("timeline history member:1 --since 2099-01-01T00:00:00Z", "nothing")
+	o.shows("timeline history member:1 --since 600000h", `"stars":1`)
 	o.shows("timeline history member:1 --type share -o json", `"id":"c"`, "!post")
 	for line, field := range map[string]string{
 		"timeline get member:1 --in disk":                         "in",
@@ -146,6 +146,9 @@ func TestTimelineCommands(t *testing.T) {
 		"timeline get member:1 --node node-9":                     "node",
 		"timeline get " + strings.Repeat("x", 600):                "entity",
 		"timeline history member:1 --since x":                     "since",
+		"timeline get member:1 --since=-1h":                       "since",
+		"timeline get member:1 --until=-1h":                       "until",
+		"timeline history member:1 --since 2099-01-01T00:00:00Z":  "since",
 		"timeline get member:1 --type " + strings.Repeat("x", 99): "type",
 	} {
 		o.refuses(line, field)

@@ -86,7 +86,7 @@ func (l *DeadLetterLog) Since(ctx context.Context, t millrace.Time) (millrace.Of
 		return 0, err
 	}
 	defer cl.Close()
-	listed, err := kadm.NewClient(cl).ListOffsetsAfterMilli(ctx, int64(t), l.topic)
+	listed, err := ListSince(ctx, kadm.NewClient(cl), t, l.topic)
 	if err == nil {
 		err = listed.Error()
 	}

@@ -98,7 +98,7 @@ func StartsAfter(ctx context.Context, adm *kadm.Client, topic string, from millr
 	for earlier := millrace.Time(1000); ; earlier *= 2 {
 		var listed kadm.ListedOffsets
 		if begins > 0 {
-			listed, err = adm.ListOffsetsAfterMilli(ctx, int64(begins), topic)
+			listed, err = ListSince(ctx, adm, begins, topic)
 		} else {
 			listed, err = adm.ListStartOffsets(ctx, topic)
 		}

@@ -3,6 +3,8 @@ package kafka_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +65,11 @@ func testTopicSpan(t *testing.T, k kafkatest.Cluster) {
 	}
 	if h := s.Hidden(); h == nil || h.Entries != 3 || len(h.From) != 1 || h.From[2] != 0 || !strings.Contains(h.Error(), k.Content+"/2 from offset 0 on") {
 		t.Errorf("hidden is %+v", h)
+	}
+	for _, before := range []millrace.Time{-1, -3, -600_000 * 3_600_000, math.MinInt64} { // of 1970
+		if all, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, before); err != nil || !maps.Equal(all.Ends(), s.Ends()) {
+			t.Errorf("from %d: %v, want the whole topic: %v", int64(before), err, s.Ends())
+		}
 	}
 	if later, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, millrace.TimeOf(time.Now().Add(time.Hour))); err != nil || later.Hidden() != nil {
 		t.Errorf("hidden of a time that is to come: %v, %v", later.Hidden(), err)

@@ -135,7 +135,7 @@ func TestGuardsThatNeverFireAreRefused(t *testing.T) {
 		"guards: {empty: 1.5, alpha: 0.5}":                                               "guards.alpha: 0.5 is not",
 		"guards: {more: {hide: 1e9}}\n    " + hides:                                      "guards.more.hide: 1e+09 would never",
 		"guards: {fewer: {hide: 1e-9}}\n    " + hides:                                    "guards.fewer.hide: 1e-09 would never",
-		"guards: {empty: 1}\n    " + steps("1ns"):                                        "experiments[0].ramp.least: 1ns is shorter than 1s, in which guards look once; write a time such as 1h, or leave it out and write viewers",
+		"guards: {empty: 1}\n    " + steps("1ns"):                                        "experiments[0].ramp.least: 1ns is shorter than 1s, in which guards look once; write a time such as 1h, or leave it out",
 		"guards: {empty: 1}\n    " + steps("1s"):                                         "",
 		"guards: {empty: 1}\n    " + steps("0s"):                                         "",
 		"guards: {refused: 1000, p99: 3600000, alpha: 1e-6}":                             "",
@@ -154,6 +154,54 @@ func TestGuardsThatNeverFireAreRefused(t *testing.T) {
 	}
 }
 
+// Guards compare variants that chance deals with a control that it deals: where there
+// are no two such they are refused, and stay where they were before.
+func TestGuardsThatCompareWithNothingAreRefused(t *testing.T) {
+	const alone = "experiments[0].guards: its guards compare with nothing: "
+	for variants, want := range map[string]string{
+		"[{name: all, weight: 10000, set: {limit: 3}}]":                                                                                          alone + "all alone has viewers; add a variant without set",
+		"[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]":                                                                alone + "t alone has viewers; give the control a weight; or write monitored: true",
+		"[{name: control, weight: 10000}, {name: bad, weight: 0, set: {limit: 3}}]":                                                              alone + "control alone has viewers",
+		"[{name: control, weight: 0}, {name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000, set: {limit: 4}}]":                       alone + "a and b are compared with control, which has no viewers",
+		"[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]\n    monitored: true":                                           "",
+		"[{name: all, weight: 10000, set: {limit: 3}}]\n    monitored: true":                                                                     alone + "all alone",
+		"[{name: control, weight: 5000}, {name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 0, set: {limit: 4}}]":                       "",
+		"[{name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000, set: {limit: 4}}]":                                                   "",
+		"[{name: control, weight: 0}, {name: a, weight: 5000}, {name: b, weight: 5000, set: {limit: 4}}]":                                        "",
+		"[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]\n    monitored: true\n    ramp: {steps: [10000], viewers: 100}": "",
+	} {
+		d := parse(t, `layers: [{name: l, salt: s, unit: viewer}]
+experiments:
+  - name: e
+    layer: l
+    feeds: [home]
+    state: running
+    slots: [0-9999]
+    share: 100
+    variants: `+variants+`
+    guards: {empty: 1.5}
+`)
+		_, err := Admit([]Document{d}, nil)
+		if (err != nil) != (want != "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %v, want %q", variants, err, want)
+		}
+		for _, compile := range []func([]Document, Known) (*Set, error){Serve, Steer} {
+			s, err := compile([]Document{d}, nil)
+			if err != nil {
+				t.Fatalf("%s, that was there: %v", variants, err)
+			}
+			if e := s.Experiments()[0].Experiment; (e.ComparesNothing() == "") != (want == "") {
+				t.Errorf("%s: %q", variants, e.ComparesNothing())
+			}
+		}
+		if d.Experiments[0].State = Stopped; want != "" {
+			if _, err := Admit([]Document{d}, nil); err != nil {
+				t.Errorf("%s, stopped: %v", variants, err)
+			}
+		}
+	}
+}
+
 const hides = "outcomes: {topic: acts, actions: [hide]}"
 
 func steps(least string) string { return "ramp: {steps: [10000], least: " + least + ", viewers: 1}" }
@@ -164,20 +212,22 @@ func TestWhatDoesNothingIsRefused(t *testing.T) {
 	const share = "share: 500"
 	guards := func(text string) string { return share + "\n    features: 10\n    guards: {" + text + "}" }
 	for with, want := range map[string]string{
-		guards("refused: 0, empty: 1.5"):                                    "experiments[0].guards.refused: 0 is no limit; write a multiple of the control's, 1 for any more at all, or leave it out",
-		guards("cost: 0.0, empty: 1.5"):                                     "experiments[0].guards.cost: 0.0 is no limit; write a multiple",
-		guards("milliseconds: 0, empty: 1.5"):                               "experiments[0].guards.milliseconds: 0 is no limit; write how many milliseconds",
-		guards("p99: -0, empty: 1.5"):                                       "experiments[0].guards.p99: -0 is no limit; write how many milliseconds",
-		guards("share_of_type: 0, empty: 1.5"):                              "experiments[0].guards.share_of_type: 0 is no limit; write a part such as 0.01",
-		guards("alpha: 0, empty: 1.5"):                                      "experiments[0].guards.alpha: 0 is no limit; write a chance such as 0.01, or leave it out for 0.05",
-		guards("nan: null, empty: 1.5"):                                     "experiments[0].guards.nan: null is no limit",
-		guards("nan: , empty: 1.5"):                                         "experiments[0].guards.nan: nothing is no limit",
-		guards("refused: 1, p99: 0.5, features_missing: 0.1, alpha: 0.01"):  "",
-		guards("empty: 1.5") + "\n    ramp: {steps: [100, 499], least: 1h}": "experiments[0].ramp.steps: it would never ramp: its last step is 499, and the share is 500 already; write a step above it, lower the share, or leave the ramp out",
-		guards("empty: 1.5") + "\n    ramp: {steps: [100, 500], least: 1h}": "",
-		share + "\n    outcomes: {topic: 'my clicks', actions: [click]}":    `experiments[0].outcomes.topic: "my clicks" can be no topic; write 1 to 249 letters, digits, '.', '_' and '-', as Kafka has it`,
-		share + "\n    outcomes: {topic: .., actions: [click]}":             `experiments[0].outcomes.topic: ".." can be no topic`,
-		share + "\n    outcomes: {topic: my.clicks_2-x, actions: [click]}":  "",
+		guards("refused: 0, empty: 1.5"):                                                "experiments[0].guards.refused: 0 is no limit; write a multiple of the control's, 1 for any more at all, or leave it out",
+		guards("cost: 0.0, empty: 1.5"):                                                 "experiments[0].guards.cost: 0.0 is no limit; write a multiple",
+		guards("milliseconds: 0, empty: 1.5"):                                           "experiments[0].guards.milliseconds: 0 is no limit; write how many milliseconds",
+		guards("p99: -0, empty: 1.5"):                                                   "experiments[0].guards.p99: -0 is no limit; write how many milliseconds",
+		guards("share_of_type: 0, empty: 1.5"):                                          "experiments[0].guards.share_of_type: 0 is no limit; write a part such as 0.01",
+		guards("alpha: 0, empty: 1.5"):                                                  "experiments[0].guards.alpha: 0 is no limit; write a chance such as 0.01, or leave it out for 0.05",
+		guards("nan: null, empty: 1.5"):                                                 "experiments[0].guards.nan: null is no limit",
+		guards("nan: , empty: 1.5"):                                                     "experiments[0].guards.nan: nothing is no limit",
+		guards("refused: 1, p99: 0.5, features_missing: 0.1, alpha: 0.01"):              "",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 499], least: 1h, viewers: 1}": "experiments[0].ramp.steps: it would never ramp: its last step is 499, and the share is 500 already; write a step above it, lower the share, or leave the ramp out",
+		guards("empty: 1.5") + "\n    ramp: {steps: [100, 500], least: 1h, viewers: 1}": "",
+		guards("empty: 1.5") + "\n    ramp: {steps: [500], least: 1h}":                  "experiments[0].ramp.viewers: guards would be asked at a step before anybody has seen it; write how many of each variant, such as 1000",
+		guards("empty: 1.5") + "\n    ramp: {steps: [500], least: 1h, viewers: 0}":      "experiments[0].ramp.viewers: guards would be asked",
+		share + "\n    outcomes: {topic: 'my clicks', actions: [click]}":                `experiments[0].outcomes.topic: "my clicks" can be no topic; write 1 to 249 letters, digits, '.', '_' and '-', as Kafka has it`,
+		share + "\n    outcomes: {topic: .., actions: [click]}":                         `experiments[0].outcomes.topic: ".." can be no topic`,
+		share + "\n    outcomes: {topic: my.clicks_2-x, actions: [click]}":              "",
 	} {
 		d := parse(t, replace(shown, share, with))
 		_, err := Admit([]Document{d}, nil)
@@ -211,7 +261,7 @@ func TestLayerOfEntities(t *testing.T) {
 		{set, "interleave: [a, b]", "variants[1].set.interleave: it is one for a whole answer"}, {set, "limit: 3", "variants[1].set.limit: it is one for a whole answer"},
 		{set, "spacing: {entity: 1}", "variants[1].set.spacing: it is one for a whole answer"}, {share, share + "\n    targeting: viewer.a == 1", "targeting: layer density divides entities"},
 		{share, share + "\n    guards: {empty: 1.5}", "guards: layer density divides entities"}, {share, share + "\n    outcomes: {topic: a, actions: [b]}", "outcomes: layer density divides entities"},
-		{share, share + "\n    ramp: {steps: [10000], least: 1h}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
+		{share, share + "\n    ramp: {steps: [10000], least: 1h, viewers: 1}\n    guards: {empty: 1.5}", "ramp: layer density divides entities"},
 	} {
 		_, err := admitAll([]Document{parse(t, replace(ofEntities, c[0], c[1]))}, nil)
 		if err == nil || !strings.Contains(err.Error(), c[2]) || !strings.Contains(err.Error(), "use a layer of viewers") {

@@ -104,9 +104,9 @@ func TestFaultsOfADocument(t *testing.T) {
 		{"limit: 30", "weights: {'': 1}", `experiments[0].variants[1].set.weights: "" is no feature`},
 		{"model: home2", "model: 'home 2'", `experiments[0].variants[1].set.model: "home 2" is no name of a model`},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 0.8}}", "experiments[0].guards.fewer.click: it is not among the actions of outcomes; write outcomes: {topic: clicks, actions: [click]}, with this action among them"},
-		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 1.1}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 1.1 is not between 0 and 1"},
-		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 0}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 0 is not between 0 and 1"},
-		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {more: {hide: 0.9}}\n    outcomes: {topic: t, actions: [hide]}", "experiments[0].guards.more.hide: 0.9 is not between 1 and"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 1.1}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 1.1 is not between 0.001 and 1"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {click: 0}}\n    outcomes: {topic: t, actions: [click]}", "experiments[0].guards.fewer.click: 0 is not between 0.001 and 1"},
+		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {more: {hide: 0.9}}\n    outcomes: {topic: t, actions: [hide]}", "experiments[0].guards.more.hide: 0.9 is not between 1 and 1000;"},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    guards: {fewer: {}}\n    outcomes: {topic: t, actions: [hide]}", "line 19, column 13: experiments[0].guards: nothing is guarded"},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {actions: [hide]}", "line 19, column 15: experiments[0].outcomes.topic: 0 bytes; name the topic that outcomes are written to"},
 		{"forced: {alice: treatment}", "forced: {alice: treatment}\n    outcomes: {topic: t}", "experiments[0].outcomes.actions: 0 of them; name 1 to 16, such as [click, hide]"},
@@ -129,7 +129,7 @@ func TestFaultsOfADocument(t *testing.T) {
 	}
 	for src, want := range map[string]string{
 		"": "the document is empty; begin with layers: or experiments:", "layers: []": "the document is empty", "a: [": "not YAML",
-		strings.Repeat("#", MaxDocumentBytes+1): "262145 bytes, more than 262144",
+		strings.Repeat("#", MaxDocumentBytes+1): "more than 262144 bytes",
 	} {
 		if _, err := Parse("", []byte(src)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: want %q in %v", src, want, err)
@@ -170,7 +170,7 @@ func TestTooMany(t *testing.T) {
 	for name, c := range map[string]struct{ src, want string }{
 		"17 arms":               {arms(16), "experiments[0].variants: 17 of them; write 1 to 16 variants"},
 		"5,000 arms":            {arms(5000), "experiments[0].variants: 5001 of them"},
-		"100,000 arms":          {arms(100_000), "bytes, more than 262144"},
+		"100,000 arms":          {arms(100_000), "more than 262144 bytes"},
 		"100,000 short arms":    {"experiments: [{variants: [" + strings.TrimSuffix(strings.Repeat("a,", 100_000), ",") + "]}]", "line ends, commas"},
 		"32,000 short arms":     {"experiments: [{variants: [" + strings.TrimSuffix(strings.Repeat("~,", 32_000), ",") + "]}]", "experiments[0].variants: 32000 of them"},
 		"1,001 experiments":     {"experiments: [" + strings.TrimSuffix(strings.Repeat("~,", 1001), ",") + "]", "experiments: 1001 of them, more than 1000"},

@@ -181,7 +181,7 @@ func Parse(name string, src []byte) (Document, error) {
 	d := Document{Name: name}
 	f := &faults{name: name}
 	if len(src) > MaxDocumentBytes {
-		f.addf("", "leave some out, or keep them in several documents", "%d bytes, more than %d", len(src), MaxDocumentBytes)
+		f.addf("", "leave some out, or keep them in several documents", "more than %d bytes", MaxDocumentBytes) // src may be the beginning of a longer file
 		return Document{}, f.orNil()
 	}
 	root, err := document.Parse(src)

@@ -21,8 +21,8 @@ const (
 )
 
 // checkMeant refuses what stands in a document and does nothing, which nobody means:
-// also guards that can never fire, and steps that last too short for guards to see
-// them. A document that was put in place before keeps what it has.
+// also guards that can never fire, or that compare with nothing, and steps that are too
+// short for guards to see them. A document that was put in place before keeps what it has.
 func (d *Document) checkMeant(f *faults) {
 	for i := range d.Experiments {
 		e, path := &d.Experiments[i], fmt.Sprintf("experiments[%d]", i)
@@ -43,7 +43,13 @@ func (d *Document) checkMeant(f *faults) {
 			f.addf(path+".targeting", wayOut, "it is true of nobody")
 		}
 		if r := e.Ramp; r != nil && r.Least > 0 && r.Least < minLeast {
-			f.addf(path+".ramp.least", "write a time such as 1h, or leave it out and write viewers", "%s is shorter than %s, in which guards look once", r.Least, minLeast)
+			f.addf(path+".ramp.least", "write a time such as 1h, or leave it out", "%s is shorter than %s, in which guards look once", r.Least, minLeast)
+		}
+		if r := e.Ramp; r != nil && r.Viewers == 0 && e.State != Stopped {
+			f.addf(path+".ramp.viewers", "write how many of each variant, such as 1000", "guards would be asked at a step before anybody has seen it")
+		}
+		if why := e.ComparesNothing(); why != "" && e.Guards != nil && e.State != Stopped {
+			f.addf(path+".guards", e.comparesWayOut(), "%s", why)
 		}
 		if e.Guards != nil {
 			e.Guards.checkMeant(f, path+".guards", d.at(path+".guards"))

@@ -210,7 +210,7 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 			f.addf(at+".viewers", "write how many of each variant", "%d is negative", r.Viewers)
 		}
 		if r.Least == 0 && r.Viewers == 0 {
-			f.addf(at, "write least: 1h, or viewers: 1000, or both", "nothing holds it at a step")
+			f.addf(at, "write viewers: 1000, and least: 1h beside it", "nothing holds it at a step")
 		}
 		if e.Guards == nil {
 			f.addf(at, "write guards: {refused: 1.5, empty: 1.5}, for one", "it would ramp whatever it does")
@@ -235,7 +235,8 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 		for _, action := range slices.Sorted(maps.Keys(x.limits)) {
 			at := fmt.Sprintf("%s.guards.%s.%.40s", path, x.name, action)
 			if limit := x.limits[action]; !(limit > 0 && x.low <= limit && limit <= x.high) {
-				f.addf(at, x.wayOut, "%v is not between %v and %v", limit, x.low, x.high)
+				// A document of before checkMeant may have less or more than what is told here.
+				f.addf(at, x.wayOut, "%v is not between %v and %v", limit, max(x.low, 1./maxMultiple), min(x.high, maxMultiple))
 			}
 			if e.Outcomes == nil || !slices.Contains(e.Outcomes.Actions, action) {
 				f.addf(at, "write outcomes: {topic: clicks, actions: [click]}, with this action among them", "it is not among the actions of outcomes")

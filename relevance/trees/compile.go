@@ -12,19 +12,46 @@ const splitWords = 2
 // columns of keys that they read. It begins anew each time.
 func (f *Forest) compile() {
 	f.trees = slices.Clone(f.trees)
+	f.fold()
 	n := len(f.nodes) // at most, and of most forests exactly
 	f.keys, f.splits, f.origins, f.values = nil, make([]split, 0, n), make([]int32, 0, n), make([]float64, 0, n)
 	seen := make([]int32, keyColumns*f.Inputs)
 	for i := range f.trees {
 		t := &f.trees[i]
 		t.fast = -1
-		if nodes := f.nodes[t.start:t.end]; comparable(nodes) {
+		if nodes := f.nodes[t.start:t.end]; !t.folded && comparable(nodes) {
 			t.fast = int32(len(f.splits))
 			f.lay(nodes, seen)
 			t.fastEnd = int32(len(f.splits))
 		}
 	}
 	f.layMoves()
+}
+
+// fold adds up what the first trees of each class give as long as they are single
+// leaves, in their order and as rows would: these begin at the sum. A leaf behind a split
+// is added after what the split gives, and in floating point no earlier.
+func (f *Forest) fold() {
+	f.begins = make([]float64, f.Classes)
+	if !f.baseLast {
+		copy(f.begins, f.base)
+	}
+	met := make([]bool, f.Classes) // a tree that is not folded
+	for i := range f.trees {
+		t := &f.trees[i]
+		t.folded = !met[t.class] && f.weights == nil && !t.linear && t.end-t.start == 1
+		if met[t.class] = !t.folded; t.folded {
+			f.begins[t.class] = f.plus(f.begins[t.class], f.nodes[t.start].threshold)
+		}
+	}
+}
+
+// plus adds what a leaf gives to a sum, as the library does.
+func (f *Forest) plus(sum, leaf float64) float64 {
+	if f.single {
+		return float64(float32(sum) + float32(leaf))
+	}
+	return sum + leaf
 }
 
 // comparable reports whether every split is one comparison that an infinity

@@ -64,6 +64,7 @@ type Forest struct {
 	ranks   []rankColumn // what sweeps read of a row
 	cuts    [][]float64  // by input: what sweeps compare it with, ascending, padded
 	walks   bool         // some tree is walked by keys also where others are swept
+	begins  []float64    // of each class: the sum up to its first tree that is not folded
 }
 
 // tree is a range of nodes, its root first.
@@ -75,6 +76,7 @@ type tree struct {
 	fast       int32 // where its splits start; -1 if it must be walked plainly
 	fastEnd    int32
 	linear     bool // its leaves are linear models
+	folded     bool // it is one leaf, which Forest.begins has
 
 	moves, movesEnd, gains int32 // where its moves are; -1 if it cannot be swept
 }
@@ -295,12 +297,28 @@ func (m *Model) check(n *node) error {
 	return nil
 }
 
-// Steps returns how many splits a row passes, in all trees together, if it
-// takes the longest way.
+// Steps returns how many splits a row passes, in all trees together, if it takes the
+// longest way. To add what a tree gives counts for a step where there is no split, and
+// so does each coefficient.
 func (f *Forest) Steps() int {
-	steps := 0
-	for _, t := range f.trees {
-		steps += int(t.depth)
+	steps := len(f.weights)
+	for i := range f.trees {
+		if t := &f.trees[i]; !t.folded {
+			steps += max(int(t.depth), 1) + f.coefficients(t)
+		}
 	}
 	return steps
+}
+
+// coefficients returns how many the longest linear leaf of a tree has.
+func (f *Forest) coefficients(t *tree) (most int) {
+	if !t.linear {
+		return 0
+	}
+	for i := range f.nodes[t.start:t.end] {
+		if n := &f.nodes[int(t.start)+i]; n.kind == leafNode {
+			most = max(most, len(f.leaves[n.model].factors))
+		}
+	}
+	return most
 }

@@ -46,12 +46,8 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	}
 	sums := s.sums[:f.Classes*Batch]
 	for c := range f.Classes {
-		start := f.base[c]
-		if f.baseLast {
-			start = 0
-		}
 		for i := range sums[c*Batch : c*Batch+Batch] {
-			sums[c*Batch+i] = start
+			sums[c*Batch+i] = f.begins[c]
 		}
 	}
 	if f.weights != nil {
@@ -59,7 +55,7 @@ func (f *Forest) Score(s *Scores, matrix []float64, n int, out []float64) {
 	}
 	for i := range f.trees {
 		t := &f.trees[i]
-		if !f.link.all() && int(t.class) != f.class {
+		if t.folded || !f.link.all() && int(t.class) != f.class {
 			continue
 		}
 		if sums := sums[int(t.class)*Batch:]; swept && t.moves >= 0 {
@@ -133,12 +129,7 @@ func (f *Forest) tree(s *Scores, t *tree, matrix []float64, n int, sums []float6
 			continue
 		}
 		for j := range sum {
-			x := f.leaf(t, s.at[j], block[j:])
-			if f.single {
-				sum[j] = float64(float32(sum[j]) + float32(x))
-			} else {
-				sum[j] += x
-			}
+			sum[j] = f.plus(sum[j], f.leaf(t, s.at[j], block[j:]))
 		}
 	}
 }

@@ -1,9 +1,13 @@
 package trees
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/compute"
 )
 
 // TestWalkEqualsPlain: random forests of every missing type, over rows with
@@ -66,6 +70,54 @@ func TestKeyOrder(t *testing.T) {
 		for _, y := range xs {
 			if (key(x) > key(y)) != (x > y) {
 				t.Errorf("key(%v) = %x and key(%v) = %x are in another order", x, key(x), y, key(y))
+			}
+		}
+	}
+}
+
+// leafTree is a tree of XGBoost that is one leaf, as pruning leaves it.
+func leafTree(value float32) string {
+	return fmt.Sprintf(`{"categories": [], "categories_nodes": [], "categories_segments": [], "categories_sizes": [], "default_left": [false],
+		"left_children": [-1], "right_children": [-1], "split_conditions": [%v], "split_indices": [0], "split_type": [0]}`, value)
+}
+
+// TestSingleLeaves: trees of one leaf, before and behind those with splits, change no bit
+// of a sum, whether they are folded or not; and each that is not folded costs a step.
+func TestSingleLeaves(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 0))
+	var rows [][]float64
+	for range 70 {
+		rows = append(rows, []float64{r.NormFloat64(), 3 * r.NormFloat64()})
+	}
+	for round := range 60 {
+		classes, objective := 1, "reg:squarederror"
+		if round%3 == 0 {
+			classes, objective = 3, "multi:softprob"
+		}
+		var all, info []string
+		want, met := 0, make([]bool, classes)
+		for i := range classes * (1 + r.IntN(30)) {
+			class := i % classes
+			leaf := i < classes*r.IntN(12) || r.IntN(2) == 0
+			if info = append(info, fmt.Sprint(class)); leaf {
+				all = append(all, leafTree(float32(r.NormFloat64())))
+				want += compute.One(met[class])
+				continue
+			}
+			all, met[class] = append(all, xgbTree), true
+			want += 2
+		}
+		src := xgbModel(objective, fmt.Sprint(r.Float32()), fmt.Sprint(classes/3*3), "["+strings.Join(info, ", ")+"]", all...)
+		if round%2 == 0 { // the base comes last
+			src = strings.Replace(src, `"version": [2, 1, 0]`, `"version": [1, 0, 0]`, 1)
+		}
+		f := xg(t, src)
+		if f.baseLast != (round%2 == 0) || f.Steps() != want {
+			t.Errorf("round %d: %v, %d steps, want %d", round, f.baseLast, f.Steps(), want)
+		}
+		for i, got := range scoreAll(f, rows) {
+			if want := plain(f, rows[i]); got != want {
+				t.Fatalf("round %d: row %v scores %v, plainly %v", round, rows[i], got, want)
 			}
 		}
 	}

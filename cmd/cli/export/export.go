@@ -106,12 +106,12 @@ func (e *exporting) validate() (err error) {
 	}
 	now := time.Now()
 	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" {
-		if e.before, err = command.TimeFlag("until", e.until, now); err != nil {
+		if e.before, err = command.Until("until", e.until, now); err != nil {
 			return err
 		}
 	}
 	if e.since != "" {
-		if e.from, err = command.TimeFlag("since", e.since, now); err != nil {
+		if e.from, err = command.Since("since", e.since, now); err != nil {
 			return err
 		}
 	}
@@ -161,13 +161,24 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 		return err
 	}
 	if e.answers == 0 && e.experiment != "" {
-		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer of that time", e.has)
+		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer", e.then(), e.has)
 	}
 	if err := rows.Close(); err != nil {
 		return err
 	}
 	e.tell(told, report)
 	return nil
+}
+
+// then says of which time answers are; empty: of all.
+func (e *exporting) then() (text string) {
+	if e.since != "" {
+		text = fmt.Sprintf(" since %s", e.from)
+	}
+	if e.until != "" {
+		text += fmt.Sprintf(" until %s", e.before)
+	}
+	return text
 }
 
 // open looks at what a topic has.

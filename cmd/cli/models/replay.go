@@ -488,7 +488,7 @@ func (r *replay) noAnswer() error {
 	if r.experiments[r.experiment] {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}
 	}
-	return command.UnknownAmong("experiment", r.experiment, r.file+" has no answer", r.experiments)
+	return command.UnknownAmong("experiment", r.experiment, r.file+" has no answer", "", r.experiments)
 }
 
 // chances are those of the pages that count, among the variants that have some:

@@ -90,7 +90,7 @@ func (s *stating) check(c *cobra.Command) error {
 		i := int32(p)
 		s.asked = &i
 	}
-	_, err := command.Since(s.since, time.Now())
+	_, err := command.Since("since", s.since, time.Now())
 	return err
 }
 
@@ -367,7 +367,7 @@ func (s *stating) merge(m *topology.Map, told map[millrace.Partition][]toldState
 
 // countLetters has one of the nodes count dead letters.
 func (s *stating) countLetters(ctx context.Context, o *clusters.Operating, all *stateShown) {
-	since, err := command.Since(s.since, time.Now())
+	since, err := command.Since("since", s.since, time.Now())
 	if err != nil {
 		all.LettersBad = err.Error()
 		return

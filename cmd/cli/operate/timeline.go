@@ -39,12 +39,12 @@ type timelineFlags struct {
 
 func (t *timelineFlags) window(now time.Time) (from, to millrace.Time, err error) {
 	if t.since != "" {
-		if from, err = command.TimeFlag("since", t.since, now); err != nil {
+		if from, err = command.Since("since", t.since, now); err != nil {
 			return 0, 0, err
 		}
 	}
 	if t.until != "" {
-		if to, err = command.TimeFlag("until", t.until, now); err != nil {
+		if to, err = command.Until("until", t.until, now); err != nil {
 			return 0, 0, err
 		}
 		if from >= to {

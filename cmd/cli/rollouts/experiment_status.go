@@ -98,7 +98,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	var from millrace.Time
 	if q.since != "" {
 		var err error
-		if from, err = command.Since(q.since, time.Now()); err != nil {
+		if from, err = command.Since("since", q.since, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -182,6 +182,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	}
 	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
 	shown.Outdated = outdated.Says(own)
+	if q.since != "" {
+		shown.Since = from.String()
+	}
 	if hidden != nil {
 		shown.Hidden = hidden.Error()
 	}
@@ -212,7 +215,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Unread != "" {
 			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
-		if err := printReport(w, &r, q.alpha); err != nil {
+		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
 			return err
 		}
 		printDecisions(w, trail)
@@ -243,6 +246,7 @@ type statusShown struct {
 	experimentShown
 	reportShown
 	experiments.Trail
+	Since        string          `json:"since,omitempty"`            // only answers since then are compared
 	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
 	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
 	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
@@ -257,20 +261,22 @@ type statusShown struct {
 
 // reportShown is a report, in which null is a number that is not known.
 type reportShown struct {
-	First   string        `json:"first_answer,omitempty"` // none: nothing was shown yet
+	First   string        `json:"first_answer,omitempty"` // none: nothing was shown, of that time
 	Last    string        `json:"last_answer,omitempty"`
 	Control string        `json:"control"`
 	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
 	Arms    []shownArm    `json:"compared"`
 	Effects []effectShown `json:"effects"`
 	Drafts  []draftShown  `json:"drafts"`
-	SplitP  *float64      `json:"split_p"`
+	SplitP  *float64      `json:"split_p"` // null: chance deals no two variants
 	Fits    bool          `json:"viewers_fit_the_weights"`
 	Crossed int64         `json:"met_two_variants"`    // viewers
 	Unknown int64         `json:"of_unknown_variants"` // answers
 	// Answers of viewers whom the hash deals another variant, which do not count.
 	Misdealt int64 `json:"of_misdealt_viewers"`
-	Beyond   int64 `json:"beyond_those_told_apart"` // answers
+	// Answers whose variants were dealt by other chances than now, which do not count.
+	Otherwise int64 `json:"of_other_chances"`
+	Beyond    int64 `json:"beyond_those_told_apart"` // answers
 	// Acts of units, or with items of drafts, beyond those that are told apart, and
 	// with drafts of other models.
 	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
@@ -353,7 +359,10 @@ func estimateOf(e *compare.Effect) estimate {
 }
 
 func reportOf(r *compare.Report, alpha float64) reportShown {
-	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, SplitP: display.Known(r.Split.P), Fits: r.Split.P >= alpha/10, Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, Fits: r.Fits(alpha / 10), Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Otherwise: r.Otherwise, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	if r.Split != nil {
+		out.SplitP = display.Known(r.Split.P)
+	}
 	if r.First != 0 {
 		out.First, out.Last = r.First.String(), r.Last.String()
 	}
@@ -379,9 +388,18 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 	return out
 }
 
-func printReport(w io.Writer, r *compare.Report, alpha float64) error {
+// printReport prints what is known since a time; empty: ever.
+func printReport(w io.Writer, r *compare.Report, alpha float64, since string) error {
 	if r.First == 0 {
-		fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		switch {
+		case r.Unknown+r.Misdealt+r.Otherwise > 0:
+			fmt.Fprintln(w, "no answer counts")
+		case since != "":
+			display.Printf(w, "nothing was shown since %s; without --since all that the topic has is compared\n", since)
+		default:
+			fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		}
+		printApart(w, r)
 		return nil
 	}
 	display.Printf(w, "answers from %s to %s\n\n", r.First, r.Last)
@@ -441,13 +459,20 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	if len(r.Arms) > 1 {
-		if p := r.Split.P; p < alpha/10 {
-			display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), p)
-		} else {
-			display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, p)
-		}
+	switch {
+	case r.Split == nil:
+		display.Printf(w, "all %s are dealt one variant: there are no weights that they could not fit\n", r.Units)
+	case !r.Fits(alpha / 10):
+		display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), r.Split.P)
+	default:
+		display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, r.Split.P)
 	}
+	printApart(w, r)
+	return nil
+}
+
+// printApart prints what is not compared.
+func printApart(w io.Writer, r *compare.Report) {
 	for i := range r.Named {
 		display.Printf(w, "%s\n", &r.Named[i])
 	}
@@ -458,6 +483,7 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 		{r.Crossed, r.Units + " met two variants, and stay with their first"},
 		{r.Unknown, "answers are of variants that the definition does not have"},
 		{r.Misdealt, "answers " + compare.Misdealt},
+		{r.Otherwise, "answers are of a time in which variants were dealt by other chances, as while monitored, and do not count"},
 		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
 		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
 		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
@@ -466,7 +492,6 @@ func printReport(w io.Writer, r *compare.Report, alpha float64) error {
 			display.Printf(w, "%d %s\n", n.count, n.what)
 		}
 	}
-	return nil
 }
 
 // printDrafts prints what viewers prefer of two models that draft pages.

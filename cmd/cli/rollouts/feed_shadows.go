@@ -67,11 +67,13 @@ are of the items as they would be shown.`,
 
 func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) error {
 	var from millrace.Time
+	then := "" // of which time answers are
 	if q.since != "" {
 		var err error
-		if from, err = command.Since(q.since, time.Now()); err != nil {
+		if from, err = command.Since("since", q.since, time.Now()); err != nil {
 			return err
 		}
+		then = fmt.Sprintf(" since %s", from)
 	}
 	var tally shadow.Tally
 	feeds, answers := map[string]bool{}, 0
@@ -89,7 +91,7 @@ func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) 
 		display.Printf(told, "NOT ALL: %d entries of %s are not in the report: %v\n", hidden.Entries, q.topic, hidden)
 	}
 	if answers == 0 {
-		return command.UnknownAmong("feed", feed, q.topic+" has no answer", feeds)
+		return command.UnknownAmong("feed", feed, q.topic+" has no answer", then, feeds)
 	}
 	reports := shadowsOf(&tally)
 	if q.model != "" {
@@ -102,14 +104,14 @@ func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) 
 		reports = kept
 	}
 	if len(reports) == 0 {
-		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has", feed, q.topic), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
+		return &millrace.Error{Reason: millrace.ReasonNotFound, Field: "feed", Detail: fmt.Sprintf("no shadow has ranked an answer of feed %s that %s has%s", feed, q.topic, then), WayOut: "give its definition shadow and shadow_share, and the brokers' configuration exposures"}
 	}
 	var text bytes.Buffer
 	if err := q.output.Write(&text, reports, func(w io.Writer) error {
 		if err := writeShadows(w, reports, tally.Beyond()); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s. Which others were sampled, and dropped or failed, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed)
+		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s%s. Which others were sampled, and dropped or failed, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed, then)
 		return err
 	}); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 func TestStatusOfThreeVariants(t *testing.T) {
 	r := compare.Report{First: 1, Units: "viewers", Control: "control", Effects: []compare.Effect{{Variant: "one", What: compare.Empty}, {Variant: "one", What: compare.Items}, {Variant: "two", What: compare.Empty}}}
 	var out bytes.Buffer
-	if err := printReport(&out, &r, 0.05); err != nil {
+	if err := printReport(&out, &r, 0.05, ""); err != nil {
 		t.Fatal(err)
 	}
 	at := -1
@@ -47,7 +47,7 @@ func TestReportAsJSON(t *testing.T) {
 		BeyondActs: 4, OtherTeams: 6,
 	}
 	var text, out bytes.Buffer
-	if err := errors.Join(printReport(&text, &r, 0.05), display.WriteJSON(&out, reportOf(&r, 0.05))); err != nil {
+	if err := errors.Join(printReport(&text, &r, 0.05, ""), display.WriteJSON(&out, reportOf(&r, 0.05))); err != nil {
 		t.Fatal(err)
 	}
 	for said, field := range map[string]string{
@@ -71,11 +71,11 @@ func TestReportAsJSON(t *testing.T) {
 // written.
 func TestStatusNamesTheUnit(t *testing.T) {
 	r := compare.Report{
-		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: stats.Split{P: 0.5},
+		First: 1, Units: "values of household", Control: "a", Crossed: 1, Split: &stats.Split{P: 0.5},
 		Arms: []compare.Arm{{Variant: "a", Weight: 0.3334, Units: 736}, {Variant: "b", Weight: 0.6666}},
 	}
 	var out bytes.Buffer
-	if err := printReport(&out, &r, 0.05); err != nil {
+	if err := printReport(&out, &r, 0.05, ""); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"VARIANT  WEIGHT  VALUES OF HOUSEHOLD  ANSWERS", "\na        33.34%  736 ", "values of household fit the weights", "1 values of household met two variants"} {
@@ -130,5 +130,30 @@ func TestShadowsInARow(t *testing.T) {
 	}
 	if want := "3 rankings are of pairs beyond those that are told apart\nscores, types, authors and features of its shadows: millrace feed shadows home\nscores, types, authors and features of its shadows: millrace feed shadows town\n"; strings.Join(lines[4:], "\n") != want {
 		t.Errorf("%q", lines[4:])
+	}
+}
+
+// A time in which nothing was shown does not say that nothing ever was; and where no
+// answer counts it is told why.
+func TestReportsOfNothing(t *testing.T) {
+	for want, c := range map[string]struct {
+		r     compare.Report
+		since string
+	}{
+		"nothing was shown yet: brokers write what they show if their configuration has exposures\n":                                      {},
+		"nothing was shown since 2026-03-01T10:30:00.000Z; without --since all that the topic has is compared\n":                          {since: "2026-03-01T10:30:00.000Z"},
+		"no answer counts\n7 answers are of variants that the definition does not have\n":                                                 {r: compare.Report{Unknown: 7}},
+		"no answer counts\n3 answers are of a time in which variants were dealt by other chances, as while monitored, and do not count\n": {r: compare.Report{Otherwise: 3}},
+	} {
+		var out bytes.Buffer
+		if err := printReport(&out, &c.r, 0.05, c.since); err != nil || out.String() != want {
+			t.Errorf("%v: %q, want %q", err, out.String(), want)
+		}
+	}
+	var out bytes.Buffer
+	r := compare.Report{First: 1, Units: "viewers", Control: "t", Arms: []compare.Arm{{Variant: "control"}, {Variant: "t", Weight: 1}}}
+	err := printReport(&out, &r, 0.05, "")
+	if shown := reportOf(&r, 0.05); err != nil || !strings.Contains(out.String(), "all viewers are dealt one variant") || strings.Contains(out.String(), "NOT FIT") || !shown.Fits || shown.SplitP != nil {
+		t.Errorf("%v, %+v\n%s", err, shown, out.String())
 	}
 }

@@ -112,7 +112,7 @@ func (q letterQuery) find(ctx context.Context, l *reach.LogFlags) ([]letterRow, 
 	}
 	first := log.First
 	if q.since != "" {
-		t, err := command.Since(q.since, time.Now())
+		t, err := command.Since("since", q.since, time.Now())
 		if err != nil {
 			return nil, err
 		}

@@ -157,7 +157,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	l.begin(asks, from, again)
 	defer l.begin(nil, from, func() {})
 	begins := l.begins(ctx, asks, from)
-	at := kgo.NewOffset().AfterMilli(int64(begins))
+	at := kafka.Since(begins)
 	if begins <= 0 { // as it does where time is no matter
 		at = kgo.NewOffset().AtStart()
 	}

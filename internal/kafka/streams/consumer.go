@@ -327,7 +327,7 @@ func (c *Consumer) StartOffsets(ctx context.Context, tps ...kafka.TopicPartition
 // was logged at a time or later; the end where there is none.
 func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
 	return c.list(ctx, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
-		return c.adm.ListOffsetsAfterMilli(ctx, int64(t), topics...)
+		return kafka.ListSince(ctx, c.adm, t, topics...)
 	}, tps)
 }
 

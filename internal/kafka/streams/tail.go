@@ -192,7 +192,7 @@ func instant(ctx context.Context, brokers kafka.Brokers, topics kafka.Topics, t 
 
 // after finds the first record after a time in each partition, or the end.
 func after(ctx context.Context, adm *kadm.Client, topics kafka.Topics, t millrace.Time, out *[kafka.Streams][partition.Count]millrace.Offset) error {
-	listed, err := adm.ListOffsetsAfterMilli(ctx, int64(t)+1, topics.Timeline, topics.Features)
+	listed, err := kafka.ListSince(ctx, adm, t+1, topics.Timeline, topics.Features)
 	if err == nil {
 		err = listed.Error()
 	}

@@ -46,6 +46,7 @@ type Tally struct {
 	deals   func(unit, variant, checksum string) bool
 	arms    []arm // by name
 	shares  []float64
+	dealing int // arms that chance deals
 	control int // of arms
 	units   map[unitKey]met
 	named   []experiment.Named
@@ -92,9 +93,8 @@ type arm struct {
 	pages  []map[string]page // what was done with their drafts, by action and answer; nil: is not credited
 }
 
-// New returns the tally of an experiment. The arm that the others are compared
-// with is that which sets nothing; of several, or none, the one named control,
-// or else the first by name.
+// New returns the tally of an experiment, whose arms are compared with its control
+// (see [experiment.Experiment.Control]).
 func New(d experiment.Defined) *Tally {
 	t := &Tally{name: d.Experiment.Name, deals: d.Deals(), named: d.Named, units: map[unitKey]met{}, did: map[unitKey]did{}, most: MaxCredited}
 	t.report.Units = "viewers"
@@ -104,22 +104,19 @@ func New(d experiment.Defined) *Tally {
 	if o := d.Experiment.Outcomes; o != nil {
 		t.actions, t.acted = o.Actions, make([]millrace.Time, len(o.Actions))
 	}
-	best := -1
+	control := d.Experiment.Control()
 	for i, a := range d.Rule.Arms { // by name
 		made := arm{Arm: Arm{Variant: a.Variant, Weight: float64(a.Weight) / 10_000, Did: make([]int64, len(t.actions))}}
-		rank := 0
 		if j := slices.IndexFunc(d.Experiment.Variants, func(v experiment.Variant) bool { return v.Name == a.Variant }); j >= 0 {
-			if made.drafts = d.Experiment.Variants[j].Set.Interleave; d.Experiment.Variants[j].Set.Nothing() {
-				rank = 2
-			}
+			made.drafts = d.Experiment.Variants[j].Set.Interleave
 		}
 		t.arms = append(t.arms, made)
 		t.shares = append(t.shares, float64(a.Weight))
-		if a.Variant == "control" {
-			rank++
+		if a.Variant == control {
+			t.control = i
 		}
-		if rank > best {
-			t.control, best = i, rank
+		if a.Weight > 0 {
+			t.dealing++
 		}
 	}
 	return t
@@ -166,6 +163,9 @@ func (t *Tally) Add(r *exposure.Record) {
 	e := &r.Experiments[i]
 	at, known := t.arm(e.Variant)
 	switch deals := known && (e.Forced || t.deals(e.Unit, e.Variant, e.Checksum)); {
+	case deals && t.otherwise(e, at):
+		t.report.Otherwise++
+		return
 	case !t.basis.Has(r):
 		if deals && !e.Forced && r.ServedBefore == 0 {
 			t.dealt(e.Unit, at, r.Time)
@@ -232,6 +232,14 @@ func (t *Tally) Add(r *exposure.Record) {
 	t.units[unit] = m
 }
 
+// otherwise reports whether an answer's variant was dealt by another chance than now, as
+// while an experiment was monitored: how many units variants have of then and of now, all
+// together, fits neither. Where chance deals no two variants now nothing is held against
+// shares, and what is known is of then.
+func (t *Tally) otherwise(e *exposure.Experiment, at int) bool {
+	return t.dealing > 1 && !e.Forced && e.ProbabilityInside > 0 && math.Abs(e.ProbabilityInside-t.arms[at].Weight) > 1e-9
+}
+
 // dealt notes that a unit was dealt an arm, by an answer that the basis has not: which
 // arm that is does not hang on what ranks, but which answers are evidence does.
 func (t *Tally) dealt(unit string, at int, when millrace.Time) {
@@ -261,7 +269,7 @@ func (t *Tally) Did(a *outcome.Act) {
 	}
 	e := &a.Experiments[i]
 	at, known := t.arm(e.Variant)
-	if !known || !t.deals(e.Unit, e.Variant, e.Checksum) {
+	if !known || !t.deals(e.Unit, e.Variant, e.Checksum) || t.otherwise(e, at) {
 		return
 	}
 	t.acted[action] = max(t.acted[action], a.Shown)
@@ -450,21 +458,25 @@ type Report struct {
 	Arms        []Arm  // by variant
 	Units       string // what is counted, in the plural: viewers, or values of an attribute of theirs
 	Control     string
-	First, Last millrace.Time      // of answers
-	Split       stats.Split        // whether units fit the weights, by whatever they were shown
-	evidence    stats.Split        // the same of those of which answers are evidence
-	other       byBroker           // answers that are none
-	Crossed     int64              // units that met two variants
-	Beyond      int64              // answers of units that are not told apart
-	Unknown     int64              // answers of variants that the definition does not have
-	Named       []experiment.Named // whom experiments name of those whom the hash deals a variant
-	Misdealt    int64              // answers of units that the hash deals another variant
-	BeyondActs  int64              // acts of units, or with items of drafts, that are not told apart
-	OtherTeams  int64              // acts with drafts of other models than the definition's
-	Actions     []string           // of the definition's outcomes
-	Acted       []millrace.Time    // by these: the newest answer with an item that it was done with; 0: none
-	Effects     []Effect
-	Drafts      []Draft // if they are credited
+	First, Last millrace.Time // of answers
+	// Split is whether units fit the weights, by whatever they were shown, and evidence
+	// the same of those of which answers are evidence; nil: chance deals no two arms,
+	// and there is nothing that could not fit.
+	Split, evidence *stats.Split
+
+	other      byBroker           // answers that are none
+	Crossed    int64              // units that met two variants
+	Beyond     int64              // answers of units that are not told apart
+	Unknown    int64              // answers of variants that the definition does not have
+	Named      []experiment.Named // whom experiments name of those whom the hash deals a variant
+	Misdealt   int64              // answers of units that the hash deals another variant
+	Otherwise  int64              // answers whose variants were dealt by other chances than now
+	BeyondActs int64              // acts of units, or with items of drafts, that are not told apart
+	OtherTeams int64              // acts with drafts of other models than the definition's
+	Actions    []string           // of the definition's outcomes
+	Acted      []millrace.Time    // by these: the newest answer with an item that it was done with; 0: none
+	Effects    []Effect
+	Drafts     []Draft // if they are credited
 }
 
 // Effect is how a variant differs from the control.
@@ -549,14 +561,12 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 		return r, nil
 	}
 	r.Control = t.arms[t.control].Variant
-	if len(counts) > 1 {
-		var err error
-		if r.Split, err = stats.SampleRatio(withNamed(dealt, named, shares), shares); err != nil {
-			return r, err
-		}
-		if r.evidence, err = stats.SampleRatio(withNamed(counts, named, shares), shares); err != nil {
-			return r, err
-		}
+	var err error
+	if r.Split, err = splitOf(withNamed(dealt, named, shares), shares); err != nil {
+		return r, err
+	}
+	if r.evidence, err = splitOf(withNamed(counts, named, shares), shares); err != nil {
+		return r, err
 	}
 	others, drafts := len(t.arms)-1, 0
 	for i := range t.arms {
@@ -586,6 +596,20 @@ func (t *Tally) Report(alpha float64) (Report, error) {
 	return r, nil
 }
 
+// splitOf says how counts fit the shares of the arms that chance deals; nil where these
+// are no two.
+func splitOf(counts []int64, shares []float64) (*stats.Split, error) {
+	if len(counts) < 2 {
+		return nil, nil
+	}
+	s, err := stats.SampleRatio(counts, shares)
+	return &s, err
+}
+
+// Fits reports whether units fit the weights, but for a chance of alpha to say no of
+// units that do.
+func (r *Report) Fits(alpha float64) bool { return r.Split == nil || r.Split.P >= alpha }
+
 // withNamed returns counts with those who are missing by name, as far as they have the
 // counts fit the shares: whether these would have asked is not known.
 func withNamed(counts, named []int64, shares []float64) []int64 {
@@ -611,10 +635,11 @@ func withNamed(counts, named []int64, shares []float64) []int64 {
 // show that have not heard of a change. What is counted of it cannot be compared then.
 // Empty: of none.
 func (r *Report) Lopsided() string {
-	if r.evidence.P >= mismatch || r.Split.P < mismatch || len(r.Arms) < 2 {
+	if r.evidence == nil || r.evidence.P >= mismatch || !r.Fits(mismatch) {
 		return ""
 	}
-	least := slices.MinFunc(r.Arms, func(a, b Arm) int {
+	dealt := slices.DeleteFunc(slices.Clone(r.Arms), func(a Arm) bool { return a.Weight == 0 })
+	least := slices.MinFunc(dealt, func(a, b Arm) int {
 		return cmp.Compare(float64(a.Units)*b.Weight, float64(b.Units)*a.Weight)
 	})
 	return fmt.Sprintf("guards of rates are blind: answers of %s are no evidence, by other versions of feeds or models than etcd says, until their %s come again: %s", least.Variant, r.Units, &r.other)

@@ -274,6 +274,8 @@ func TestControl(t *testing.T) {
 		"[{name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000, set: {limit: 4}}]":       "a",
 		"[{name: a, weight: 5000}, {name: control, weight: 5000}]":                                   "control",
 		"[{name: a, weight: 10000}]": "a",
+		"[{name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000}, {name: control, weight: 0}]": "b",
+		"[{name: a, weight: 10000, set: {limit: 3}}, {name: control, weight: 0}]":                         "control",
 	} {
 		r, err := believing(defined(t, variants)).Report(0.05)
 		if err != nil || r.Control != want {

@@ -32,7 +32,10 @@ func Judge(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	if e.Guards == nil {
 		return Verdict{Waits: "it has no guards, and so no ramp"}
 	}
-	if r.Split.P < mismatch && len(r.Arms) > 1 {
+	if why := e.ComparesNothing(); why != "" {
+		return Verdict{Waits: why}
+	}
+	if !r.Fits(mismatch) {
 		return Verdict{Pause: true, Why: fmt.Sprintf("%s do not fit the weights (p %.1g)", r.Units, r.Split.P)}
 	}
 	lopsided := r.Lopsided()
@@ -71,8 +74,11 @@ func ramp(e *experiment.Experiment, r *Report, atShare time.Duration) Verdict {
 	}
 	var counts []string
 	for _, a := range r.Arms {
-		if a.Weight > 0 && a.Fresh < e.Ramp.Viewers {
-			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d %s of each variant are to see something at %g%%, and %d of %s have", e.Ramp.Viewers, r.Units, float64(e.Share)/100, a.Fresh, a.Variant)}
+		if a.Weight == 0 {
+			continue
+		}
+		if least := max(e.Ramp.Viewers, 1); a.Fresh < least {
+			return Verdict{Waits: fmt.Sprintf("no guard says stop; %d %s of each variant are to see something at %g%%, and %d of %s have", least, r.Units, float64(e.Share)/100, a.Fresh, a.Variant)}
 		}
 		counts = append(counts, fmt.Sprintf("%d of %s", a.Fresh, a.Variant))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -367,5 +368,85 @@ func TestAVariantWithoutEvidenceIsNotPaused(t *testing.T) {
 		if r, err = tally.Report(0.05); err != nil || r.Lopsided() != "" || r.Arms[0].Units != 200 || r.Arms[1].Units != 200 {
 			t.Errorf("%s: %q, %+v, %v", late, r.Lopsided(), r.Arms, err)
 		}
+	}
+}
+
+// Where chance deals one variant alone there are no weights that viewers could not fit,
+// however many of them there are, also of a time in which the other one was dealt too.
+// No guard has anything to compare with, and so no step is taken.
+func TestOneDealtVariantIsNeitherPausedNorRamped(t *testing.T) {
+	const control, other = "[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]", "[{name: control, weight: 10000}, {name: t, weight: 0, set: {limit: 3}}]"
+	for variants, dealt := range map[string]string{"[{name: all, weight: 10000, set: {limit: 3}}]": "all", control: "t", other: "control"} {
+		d := defined(t, variants)
+		d.Experiment.Share = 100
+		d.Experiment.Ramp = &experiment.Ramp{Steps: []int{100, 1000}, Viewers: 10}
+		d.Experiment.Guards = &experiment.Guards{Empty: 1}
+		tally := believing(d)
+		look := func(when string) {
+			t.Helper()
+			r, err := tally.Report(0.05)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := Judge(&d.Experiment, &r, time.Hour); v.Acts() || !strings.Contains(v.Waits, "its guards compare with nothing: "+dealt+" alone has viewers") || r.Split != nil || !r.Fits(0.99) || r.Lopsided() != "" {
+				t.Errorf("%s, %s: %+v, %+v, %q", variants, when, v, r.Split, r.Lopsided())
+			}
+		}
+		look("before any viewer")
+		for i := range 300 {
+			tally.Add(shown(fmt.Sprint(i), dealt, 0, 1))
+		}
+		look("after 300")
+		for i := range 200 {
+			tally.Add(shown(fmt.Sprint("then:", i), d.Rule.Arms[i%len(d.Rule.Arms)].Variant, 3, 1))
+		}
+		look("with those of before")
+	}
+}
+
+// A variant that chance does not deal is waited for by no ramp; each of the others is,
+// also where the ramp names no number.
+func TestRampsWaitForWhatIsDealt(t *testing.T) {
+	d := defined(t, "[{name: a, weight: 0, set: {limit: 4}}, {name: new, weight: 5000, set: {limit: 3}}, {name: old, weight: 5000}]")
+	d.Experiment.Share = 100
+	d.Experiment.Ramp = &experiment.Ramp{Steps: []int{100, 1000}, Least: time.Second}
+	d.Experiment.Guards = &experiment.Guards{Empty: 1}
+	tally := believing(d)
+	tally.Add(shown("1", "new", 3, 1))
+	if v := verdict(t, &d, tally, time.Hour); v.Acts() || !strings.Contains(v.Waits, "1 viewers of each variant are to see something at 1%, and 0 of old have") {
+		t.Errorf("old has none: %+v", v)
+	}
+	tally.Add(shown("2", "old", 3, 1))
+	if v := verdict(t, &d, tally, time.Hour); v.Share != 1000 || !strings.HasSuffix(v.Why, " and 1 of new, 1 of old") {
+		t.Errorf("both have: %+v", v)
+	}
+}
+
+// What was dealt while an experiment was monitored is not held against the weights that
+// it has after, nor compared with what was dealt by these.
+func TestWhatWasDealtByOtherChancesIsApart(t *testing.T) {
+	d := defined(t, "[{name: new, weight: 8000, set: {limit: 3}}, {name: old, weight: 2000}]")
+	d.Experiment.Guards = &experiment.Guards{Empty: 1}
+	d.Experiment.Outcomes = &experiment.Outcomes{Topic: "clicks", Actions: []string{"click"}}
+	tally := believing(d)
+	tally.On(Basis{})
+	add := func(unit, variant string, chance float64) {
+		r := shown(unit, variant, 0, 1)
+		r.Experiments[1].ProbabilityInside = chance
+		tally.Add(r)
+		tally.Did(&outcome.Act{Action: "click", Experiments: r.Experiments})
+	}
+	for i := range 400 {
+		add(fmt.Sprint("then:", i), []string{"new", "old"}[i%2], 0.5)
+	}
+	for i := range 100 {
+		add(fmt.Sprint(i), []string{"new", "new", "old", "new", "new"}[i%5], []float64{0.8, 0.8, 0.2, 0.8, 0.8}[i%5])
+	}
+	r, err := tally.Report(0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := Judge(&d.Experiment, &r, 0); v.Pause || r.Split == nil || !r.Fits(0.5) || r.Otherwise != 400 || r.Arms[0].Units != 80 || r.Arms[1].Units != 20 || r.Arms[0].Did[0] != 80 {
+		t.Errorf("%+v, %+v, %d apart, %+v", v, r.Split, r.Otherwise, r.Arms)
 	}
 }

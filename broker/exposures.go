@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/broker/shadows"
@@ -208,10 +209,7 @@ func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 // away, or is itself to blame, whatever the variant.
 func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
-	if q == nil || !errors.As(err, &refused) || q.ownFault(refused) || q.hurried(ctx) {
-		return
-	}
-	if !b.exposes(q) {
+	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || q.hurried(ctx) || b.ownFault(ctx, q, refused) {
 		return
 	}
 	if r := b.exposed(q); concerns(r) {
@@ -233,24 +231,37 @@ func (q *question) hurried(ctx context.Context) bool {
 
 // ownFault reports whether a refusal is for what the caller asked, so that every
 // variant is refused alike. Else one caller could refuse a variant to death, by
-// asking wrongly under the names of its viewers.
-func (q *question) ownFault(refused *millrace.Error) bool {
-	sets := func(p experiment.Parameter) bool {
-		return slices.ContainsFunc(q.variants.dealt, func(x experiment.Assigned) bool { return slices.Contains(x.Parameters, p) })
-	}
-	switch refused.Reason {
-	case millrace.ReasonInvalid:
-		return refused.Field != "weights"
+// asking wrongly under the names of its viewers. What is wrong with a request alone is
+// refused before variants are dealt. Of the rest all counts, but for what has to do
+// with nothing that the viewer's experiments set.
+func (b *Broker) ownFault(ctx context.Context, q *question, refused *millrace.Error) bool {
+	switch field := refused.Field; refused.Reason {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:
 		return true
-	case millrace.ReasonFilter: // a feed's own is the variant's
-		return q.Query.GetRequestFilter() != "" || refused.Field == "filter" && !sets(experiment.OfFilter)
-	case millrace.ReasonUnknown: // of what variants may name: types, a model, its weights
-		return strings.HasPrefix(refused.Field, "fields") || strings.HasPrefix(refused.Field, "types") && !sets(experiment.OfTypes) || refused.Field == "model" && q.named
-	case millrace.ReasonTooLarge: // a page of a variant's limit may be too large, or its types too many
-		return refused.Field != "limit" && !sets(experiment.OfTypes)
+	case millrace.ReasonFilter:
+		return b.ownFilter(ctx, q)
+	case millrace.ReasonCondemned:
+		return q.named
+	case millrace.ReasonUnknown: // an experiment on what the request names itself has no part in it
+		return strings.HasPrefix(field, "fields[") || strings.HasPrefix(field, "types[") || field == "model" && q.named
+	case millrace.ReasonInvalid: // a value of the viewer's, for a model that ranks records which there are
+		return strings.HasPrefix(field, "viewer.") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
+	case millrace.ReasonTooLarge: // to be read, where it is not the page that is
+		return field == "page_token" || (field == "entities" || field == "types") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
 	}
 	return false
+}
+
+// ownFilter reports whether index nodes refused another filter than one by which the
+// variants of the viewer's experiments differ. Where there is one of the caller's
+// beside it, they are asked which it is.
+func (b *Broker) ownFilter(ctx context.Context, q *question) bool {
+	own := q.Query.GetRequestFilter()
+	if !q.variants.set(experiment.OfFilter) || own == "" {
+		return !q.variants.set(experiment.OfFilter)
+	}
+	_, refused := b.fanout.Try(ctx, &nodev1.QueryRequest{RequestFilter: own, Model: lastResort, Types: []string{"any"}})
+	return refused != nil
 }
 
 // exposes reports whether an experiment or a holdout has a part in a request, and

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/exposure"
@@ -152,4 +154,79 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 	if len(told.all) < 2 {
 		t.Errorf("%d refusals by a variant's filter", len(told.all))
 	}
+}
+
+// Whether a refusal is the caller's own depends on what the experiment sets: what a
+// variant is refused for that another may not be counts, for the control too.
+func TestRefusalsForWhatVariantsSetAreExposed(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 20)
+	text := &millrace.Error{Reason: millrace.ReasonInvalid, Field: "viewer.age", Detail: "is a string"}
+	much := &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "entities", Detail: "too many to read"}
+	filter := &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field x"}
+	condemned := &millrace.Error{Reason: millrace.ReasonCondemned, Field: "model", Detail: "model coarse is condemned: it panicked"}
+	model := &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: "no version of model coarse serves"}
+	filtered := func(r *feedv1.GetFeedRequest) { r.Filter = "record.y == 1" }
+	named := func(r *feedv1.GetFeedRequest) { r.Model = "coarse" }
+	late := func(r *feedv1.GetFeedRequest) { r.From, r.To = timestamp(timeAt(9)), timestamp(timeAt(8)) }
+	for _, c := range []struct {
+		set    string
+		node   func(*nodev1.QueryRequest) error
+		change func(*feedv1.GetFeedRequest)
+		want   int
+	}{
+		{set: "model: coarse", node: always(text), want: 2},
+		{set: "interleave: [coarse, recency]", node: always(text), want: 2},
+		{set: "weights: {scale: 2}", node: always(text), want: 2},
+		{set: "types: [post]", node: always(text), want: 2},
+		{set: "window: 9h", node: always(text), want: 2},
+		{set: "limit: 5", node: always(text)},
+		{set: "filter: 'true'", node: always(text)},
+		{set: "window: 9h", node: always(much), want: 2},
+		{set: "types: [post]", node: always(much), want: 2},
+		{set: "limit: 5", node: always(much)},
+		{set: "filter: 'true'", node: always(filter), want: 2},
+		{set: "limit: 5", node: always(filter)},
+		{set: "filter: 'true'", node: always(filter), change: filtered},
+		{set: "filter: 'true'", change: filtered, want: 1, node: func(r *nodev1.QueryRequest) error { // the variant's is wrong, and the caller's is not
+			if r.Filter != "" {
+				return filter
+			}
+			return nil
+		}},
+		{set: "limit: 5", node: always(condemned), change: named},
+		{set: "limit: 5", node: always(condemned), want: 2},
+		{set: "limit: 5", node: always(model), change: named},
+		{set: "model: coarse", node: always(model), want: 2},
+		{set: "model: coarse", change: late},
+		{set: "limit: 5", change: func(r *feedv1.GetFeedRequest) { r.Model = "no model" }},
+	} {
+		var told shows
+		b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency"})
+		b.exposures = &told
+		refuse := func(with func(*nodev1.QueryRequest) error) {
+			for _, n := range w.nodes {
+				n.set(func() { n.refusal = with })
+			}
+		}
+		refuse(nil) // or nobody is dealt a variant that nodes refuse
+		define(t, b, docs, 1, halves("running", c.set))
+		refuse(c.node)
+		for _, viewer := range []string{"alice", "bob"} {
+			req := recentRequest(12)
+			req.Feed, req.Limit, req.Viewer = "f", nil, &feedv1.Viewer{Id: viewer}
+			if c.change != nil {
+				c.change(req)
+			}
+			_, _ = b.GetFeed(t.Context(), req)
+		}
+		told.all = slices.DeleteFunc(told.all, func(r exposure.Record) bool { return r.Refusal == "" })
+		if len(told.all) != c.want {
+			t.Errorf("%s: %d refusals are exposed, want %d: %+v", c.set, len(told.all), c.want, told.all)
+		}
+	}
+}
+
+func always(err error) func(*nodev1.QueryRequest) error {
+	return func(*nodev1.QueryRequest) error { return err }
 }

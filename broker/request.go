@@ -27,8 +27,9 @@ type question struct {
 	questions.Question
 	feed feeds.Feed // with what variants set
 	// narrows says that the caller's window may only narrow the feed's.
-	narrows bool
-	asOf    millrace.Time
+	narrows  bool
+	asOf     millrace.Time
+	from, to millrace.Time // as the request has them
 
 	named     bool            // the request names the model,
 	later     bool            // or it is that of the first page
@@ -78,10 +79,12 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	q.FeedName, q.fields.Private = feed.Name, feed.Private
 	q.Whole()
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, // what costs least, and asks no definition
+		// What asks no definition. It is refused before variants are dealt, so that it
+		// counts for none: the caller alone is to blame.
+		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, checkTypes, checkFilter, checkModel,
+		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, c, now) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
-		b.readFeed, readTypes, readCost, readFilter, readModel, readLimit,
-		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, now) },
+		b.readFeed, readTypes, readCost, readFilter, readModel, readLimit, readWindow,
 		func(q *question, _ *feedv1.GetFeedRequest) error { return b.chooseModel(q, c == nil) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.readPage(q, req, c, now) },
 		func(q *question, _ *feedv1.GetFeedRequest) error { b.draftOf(q, c); return nil },
@@ -178,18 +181,25 @@ func readEntities(q *question, req *feedv1.GetFeedRequest) error {
 	return q.TakeEntities(req.GetEntities())
 }
 
-func readTypes(q *question, req *feedv1.GetFeedRequest) error {
+// checkTypes refuses types that no feed has.
+func checkTypes(_ *question, req *feedv1.GetFeedRequest) error {
 	types := req.GetTypes()
 	if len(types) > limits.MaxTypes {
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "types", Detail: fmt.Sprintf("%d types, more than %d", len(types), limits.MaxTypes), WayOut: "leave types out to read all that the feed has"}
 	}
 	for i, t := range types {
-		field := fmt.Sprintf("types[%d]", i)
 		if err := limits.CheckText(t, millrace.MaxTypeBytes); err != nil {
-			return limits.Invalid(field, "name a content type such as post", "%v", err)
+			return limits.Invalid(fmt.Sprintf("types[%d]", i), "name a content type such as post", "%v", err)
 		}
+	}
+	return nil
+}
+
+func readTypes(q *question, req *feedv1.GetFeedRequest) error {
+	types := req.GetTypes()
+	for i, t := range types {
 		if len(q.feed.Types) > 0 && !slices.Contains(q.feed.Types, millrace.ContentType(t)) {
-			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: field, Detail: fmt.Sprintf("feed %s has no type %q", q.feed.Name, t), WayOut: fmt.Sprintf("ask for some of %v, or another feed", q.feed.Types)}
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: fmt.Sprintf("types[%d]", i), Detail: fmt.Sprintf("feed %s has no type %q", q.feed.Name, t), WayOut: fmt.Sprintf("ask for some of %v, or another feed", q.feed.Types)}
 		}
 	}
 	if len(types) == 0 {
@@ -215,19 +225,29 @@ func sortedTypes[T ~string](types []T) []string {
 // readCost bounds what a request costs index nodes before they are asked.
 func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.Affordable(limits.MaxTimelines) }
 
-func readFilter(q *question, req *feedv1.GetFeedRequest) error {
-	q.Query.RequestFilter = strings.TrimSpace(req.GetFilter()) // a refusal is for it
+// checkFilter refuses a filter that is none by any schema.
+func checkFilter(_ *question, req *feedv1.GetFeedRequest) error {
 	if err := limits.CheckFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
 	}
 	return nil
 }
 
+func readFilter(q *question, req *feedv1.GetFeedRequest) error {
+	q.Query.RequestFilter = strings.TrimSpace(req.GetFilter())
+	return nil
+}
+
+// checkModel refuses what no model is named.
+func checkModel(_ *question, req *feedv1.GetFeedRequest) error {
+	if m := req.GetModel(); m != "" && !limits.NamePattern.MatchString(m) {
+		return limits.Invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
+	}
+	return nil
+}
+
 func readModel(q *question, req *feedv1.GetFeedRequest) error {
 	if m := req.GetModel(); m != "" {
-		if !limits.NamePattern.MatchString(m) {
-			return limits.Invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
-		}
 		q.Query.Model, q.named = m, true
 	}
 	return nil
@@ -281,31 +301,40 @@ func readMinCoverage(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// readTimes reads the instant and the window. Record times are whole
-// milliseconds, so both ends of the window are rounded up to one.
-func readTimes(q *question, req *feedv1.GetFeedRequest, now time.Time) error {
-	asOf, err := instant("as_of", req.GetAsOf(), millrace.TimeOf(now), false)
-	if err != nil {
+// readTimes reads the instant, which later pages have of the first, and the window
+// that the request asks for. Record times are whole milliseconds, so both ends of the
+// window are rounded up to one.
+func readTimes(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor, now time.Time) (err error) {
+	absent := millrace.TimeOf(now)
+	if c != nil {
+		absent = c.AsOf
+	}
+	if q.asOf, err = instant("as_of", req.GetAsOf(), absent, false); err != nil {
 		return err
 	}
-	begin := earliest(asOf, q.feed.Window)
-	from, err := instant("from", req.GetFrom(), begin, true)
-	if err != nil {
+	if q.from, err = instant("from", req.GetFrom(), millrace.MinTime, true); err != nil {
 		return err
 	}
-	to, err := instant("to", req.GetTo(), millrace.MaxTime+1, true)
-	if err != nil {
+	if q.to, err = instant("to", req.GetTo(), millrace.MaxTime+1, true); err != nil {
 		return err
 	}
-	if req.GetFrom() != nil && from > to {
-		return limits.Invalid("from", "let the window begin before it ends", "%s is after to, %s", from, to)
+	if req.GetFrom() != nil && q.from > q.to {
+		return limits.Invalid("from", "let the window begin before it ends", "%s is after to, %s", q.from, q.to)
+	}
+	return nil
+}
+
+// readWindow joins the request's window with the feed's.
+func readWindow(q *question, req *feedv1.GetFeedRequest) error {
+	from, to, begin := q.from, q.to, earliest(q.asOf, q.feed.Window)
+	if req.GetFrom() == nil {
+		from = begin
 	}
 	if q.narrows { // what both windows have, be it nothing
 		from = max(from, begin)
 		to = max(from, to)
 	}
-	q.asOf = asOf
-	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(asOf), int64(from), int64(to)
+	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(q.asOf), int64(from), int64(to)
 	return nil
 }
 
@@ -368,5 +397,5 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 		return err
 	}
 	q.issued = c.Issued
-	return readTimes(q, req, c.AsOf.Std())
+	return nil
 }

@@ -8,8 +8,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/relevance/shadow"
 )
 
 // What shadows make of a sampled answer is in its exposure, and in metrics: the
@@ -77,6 +81,57 @@ func TestExposuresOfShadows(t *testing.T) {
 		if got, told := metrics[name]; !told || want == want && math.Abs(got-want) > 1e-12 {
 			t.Errorf("%s is %v, want %v, of %v", name, got, want, metrics)
 		}
+	}
+}
+
+// An answer that a shadow failed to rank is exposed with that shadow's name behind
+// those that ranked it, also where all of them failed.
+func TestExposuresOfShadowsThatFail(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.fill(rand.New(rand.NewPCG(8, 8)), 12, 30)
+	b, _ := w.experimental(newPointers(coarseVersion(1)), feeds.Feed{Name: "f", Model: "recency", Shadow: []string{"coarse", "other"}, ShadowShare: 1})
+	log := &shownLog{}
+	b.exposures = log
+	for _, n := range w.nodes {
+		n.set(func() { n.models = map[cluster.Version]bool{} }) // none has the first shadow
+	}
+	ask(t, b, "alice", nil)
+	b.shadows.Wait()
+	for _, n := range w.nodes {
+		n.set(func() {
+			n.refusal = func(r *nodev1.QueryRequest) error {
+				if r.Measure {
+					return fanout.ErrUnreachable
+				}
+				return nil
+			}
+		})
+	}
+	ask(t, b, "alice", nil)
+	b.shadows.Wait()
+	if len(log.all) != 2 {
+		t.Fatalf("%d exposures of two answers", len(log.all))
+	}
+	var tally shadow.Tally
+	for i, want := range []string{"coarse 1", "coarse 1, other "} {
+		r := log.all[i]
+		if _, err := r.Append(nil); err != nil {
+			t.Fatal(err)
+		}
+		var failed []string
+		for _, m := range r.Failed() {
+			failed = append(failed, m.Name+" "+m.Version)
+		}
+		if got := strings.Join(failed, ", "); got != want || len(r.ShadowRankings) != 1-i || r.ShadowShare != 1 {
+			t.Errorf("answer %d: %q failed, want %q: %+v", i+1, got, want, r)
+		}
+		tally.Add(r)
+	}
+	if r := tally.Reports()[0]; r.Shadow != "coarse" || r.Answers != 0 || r.Failed != 2 {
+		t.Errorf("%+v", r)
+	}
+	if metrics := shadowMetrics(t, b.shadows.Collectors()[5]); len(metrics) == 0 {
+		t.Error("the other shadow has no metrics")
 	}
 }
 

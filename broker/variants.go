@@ -97,6 +97,14 @@ func sets(req *feedv1.GetFeedRequest, p experiment.Parameter) bool {
 	return false // a filter is joined with the feed's
 }
 
+// set reports whether the variants of a dealt experiment, this or another of it, set
+// one of some parameters.
+func (v *variants) set(some ...experiment.Parameter) bool {
+	return slices.ContainsFunc(v.dealt, func(x experiment.Assigned) bool {
+		return slices.ContainsFunc(some, func(p experiment.Parameter) bool { return slices.Contains(x.Parameters, p) })
+	})
+}
+
 // receipt names what was dealt.
 func (v *variants) receipt(r *feedv1.Receipt) {
 	r.Overridden = v.overridden

@@ -181,11 +181,12 @@ type fakeNode struct {
 	mu     sync.Mutex
 	asked  []*nodev1.QueryRequest
 
-	types  []string                 // it says which others it does not know; nil: it does not say
-	behind topology.Set             // says not_ready
-	err    error                    // answers nothing else
-	models map[cluster.Version]bool // pushed ones that it has; nil: whatever it is asked for
-	delay  func() time.Duration     // before each answer
+	types   []string                         // it says which others it does not know; nil: it does not say
+	behind  topology.Set                     // says not_ready
+	err     error                            // answers nothing else
+	refusal func(*nodev1.QueryRequest) error // answers nothing else where there is one; may be nil
+	models  map[cluster.Version]bool         // pushed ones that it has; nil: whatever it is asked for
+	delay   func() time.Duration             // before each answer
 
 	condemned  map[cluster.Version]bool // by which it refuses to rank
 	weightless map[cluster.Version]bool // which lack every weight
@@ -225,6 +226,9 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	n.mu.Lock()
 	n.asked = append(n.asked, req)
 	frozen, delay, broken := n.frozen || n.stuck != "" && (n.stuck == req.Model || slices.ContainsFunc(req.Beside, func(m *nodev1.Model) bool { return m.Name == n.stuck })), n.delay, n.err
+	if n.refusal != nil {
+		broken = cmp.Or(n.refusal(req), broken)
+	}
 	n.mu.Unlock()
 	if frozen {
 		<-ctx.Done()

@@ -204,6 +204,36 @@ var viewerKinds = map[string]plan.Kind{
 	"list(double)": plan.Numbers, "list(string)": plan.Strings,
 }
 
+// ViewerValues returns the values of the viewer that a spec declares, and the type of
+// each as refusals name it. Who sends one of another type is refused. The schemas of
+// the spec's records need not be known.
+func (t SpecText) ViewerValues() (map[string]string, error) {
+	r := t.reader(nil)
+	r.untilFull(func() (none Parameters) {
+		r.spec = &Spec{File: r.in.name}
+		for _, e := range r.specFile.read() {
+			if e.key == "viewer" {
+				r.viewer(e.value)
+			}
+		}
+		return none
+	})
+	return viewerValuesOf(r.spec), r.err()
+}
+
+// ViewerValues returns what [SpecText.ViewerValues] does, of the model's spec.
+func (m *Model) ViewerValues() map[string]string { return viewerValuesOf(m.spec) }
+
+func viewerValuesOf(s *Spec) map[string]string {
+	all := map[string]string{}
+	for _, v := range s.source.Viewer {
+		if v.Name != "id" { // which every viewer may have, as a text
+			all[v.Name] = v.Kind.String()
+		}
+	}
+	return all
+}
+
 func (r *specReader) viewer(n *document.Node) {
 	vars := []plan.Var{{Name: "id", Kind: plan.String}}
 	for _, e := range r.mapping(n, "viewer") {

@@ -45,6 +45,34 @@ func TestHashesAreCompact(t *testing.T) {
 	}
 }
 
+// What docs/feeds.md says of how long tokens get: a first page's, one of a viewer in
+// every layer that there may be, and the longest.
+func TestTokensAreBounded(t *testing.T) {
+	key, r := ringOf(secretOf("a")).Signing(time.Now()), rand.New(rand.NewPCG(1, 2))
+	name, unit, sum := strings.Repeat("n", 63), strings.Repeat("u", 512), strings.Repeat("a", 64)
+	for what, c := range map[string]struct {
+		shown, layers int
+		name, unit    string
+		least, most   int
+	}{
+		"a first page's":    {20, 0, "home", "", 200, 600},
+		"in every layer":    {20, experiment.MaxLayers, name[:20], name[:20], 10_000, 20_000},
+		"the longest there": {MaxServed - 1 + 1000, experiment.MaxLayers, name, unit, 150_000, 200_000},
+	} {
+		full := Cursor{Issued: 1 << 41, AsOf: 1 << 41, Model: c.name, Version: c.name, Sum: sum + "+" + sum, Feed: "1234567", FeedSum: sum}
+		for range c.shown {
+			full.Served = append(full.Served, r.Uint64())
+		}
+		slices.Sort(full.Served)
+		for range c.layers {
+			full.Variants = append(full.Variants, experiment.Assigned{Experiment: c.name, Variant: c.name, Unit: c.unit, Checksum: sum, Probability: experiment.Probability{Slots: 10_000, Weight: 10_000}})
+		}
+		if n := len(full.Encode(key)); n < c.least || n > c.most {
+			t.Errorf("a token %s has %d bytes, not %d to %d", what, n, c.least, c.most)
+		}
+	}
+}
+
 func FuzzDecodeCursor(f *testing.F) {
 	ring := ringOf([]byte("0123456789abcdef"))
 	key := ring.Signing(time.Now())

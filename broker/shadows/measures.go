@@ -32,16 +32,17 @@ func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 	served := fanout.Merge(o.Parts, int(q.Query.Limit), q.Query.DistinctObjects)
 	ranking := rankingOf(q, served)
 	var compared []int // of those asked for
+	var failed []*nodev1.Model
 	for i, m := range q.Query.Beside {
-		outcome := shadowCompared
 		if err := s.measureOne(q, shown, ranking, o, i); err != nil {
-			outcome = shadowFailed
+			failed = append(failed, m)
 			s.log.Debug("a shadow did not rank", "feed", q.FeedName, "model", m.Name, "fault", err)
-		} else {
-			compared = append(compared, i)
+			continue
 		}
-		s.answers.WithLabelValues(append(labelsOf(q, m), outcome)...).Inc()
+		compared = append(compared, i)
+		s.answers.WithLabelValues(append(labelsOf(q, m), shadowCompared)...).Inc()
 	}
+	defer s.fail(a, shown, failed) // the compared stand before them
 	if len(compared) == 0 {
 		return
 	}
@@ -54,6 +55,18 @@ func (s *Shadows) measure(a Sample, o fanout.Outcome, shown *exposure.Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tally.Add(shown)
+}
+
+// fail counts shadows that failed to rank an answer again, and adds them to what it
+// showed.
+func (s *Shadows) fail(a Sample, shown *exposure.Record, failed []*nodev1.Model) {
+	if len(failed) > 0 {
+		shown.ShadowShare = a.Share
+	}
+	for _, m := range failed {
+		s.answers.WithLabelValues(append(labelsOf(a.Question, m), shadowFailed)...).Inc()
+		shown.Shadows = append(shown.Shadows, exposure.Model{Name: m.Name, Version: m.Version, Checksum: m.Sum})
+	}
 }
 
 // measureOne compares the ranking of the i-th shadow with that of the answer's
@@ -143,6 +156,9 @@ func (m *measures) Collect(out chan<- prometheus.Metric) {
 	reports := m.tally.Reports()
 	m.mu.Unlock()
 	for i := range reports {
+		if reports[i].Answers == 0 {
+			continue
+		}
 		collectShadow(out, &reports[i])
 	}
 }

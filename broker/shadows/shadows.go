@@ -113,10 +113,14 @@ func (s *Shadows) Rank(a Sample, shown *exposure.Record, anyway bool) bool {
 	s.running.Go(func() {
 		defer func() { <-s.slots }()
 		outcome := s.rankAgain(a, shown)
-		if outcome != shadowCompared {
+		switch outcome {
+		case shadowCompared:
+		case shadowFailed:
+			s.fail(a, shown, a.Question.Query.Beside)
+		default:
 			s.count(a.Question, outcome)
 		}
-		if a.Told != nil && (anyway || len(shown.ShadowRankings) > 0) {
+		if a.Told != nil && (anyway || len(shown.Shadows) > 0) {
 			a.Told.Add(shown)
 		}
 	})

@@ -91,7 +91,9 @@ func TestReplay(t *testing.T) {
 	rising := []float64{1, 2, 3, 4, 5}
 	var rows []export.Item
 	for i := range 200 {
-		rows = append(rows, shownPage(i, fmt.Sprint("v", i/2), "a", 0.5, rising, 4)...) // the last is the best
+		page := shownPage(i, fmt.Sprint("v", i/2), "a", 0.5, rising, 4)    // the last is the best,
+		page[3].CopyOf, page[3].Outcomes = page[0].Place, page[4].Outcomes // and what is done with a copy counts further up
+		rows = append(rows, page...)
 	}
 	rows = append(rows, shownPage(200, "w", "a", 0.5, []float64{9, 8, math.NaN(), 7, 6}, 3, 1)...)
 	bare := shownPage(201, "x", "a", 0.5, rising, 0)

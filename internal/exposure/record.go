@@ -1,6 +1,7 @@
 package exposure
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -24,7 +25,7 @@ type Record struct {
 	ShadowShare                       float64  // 0: not sampled
 	Interleaving                      *Interleaving
 	Models                            []Model // who ranked items; the receipt's first
-	Shadows                           []Model
+	Shadows                           []Model // those that ranked it again, and behind them those that failed to
 	Items                             []Item
 	FeaturesLeftOut                   bool    // set by Log where the record would have been too large
 	Millis                            float64 // until there was an answer, or a refusal
@@ -32,7 +33,16 @@ type Record struct {
 	ScoringNanos                      int64   // of index nodes, all together
 	Looked                            int     // items that were looked at for features that they lack
 	Lacking                           []Lacked
-	ShadowRankings                    []ShadowRanking // by Shadows, or none
+	ShadowRankings                    []ShadowRanking // by Shadows, but for those that failed
+}
+
+// Failed returns the shadows that were to rank the answer again and could not. Those
+// of an earlier schema scored the items and ranked nothing.
+func (r *Record) Failed() []Model {
+	if len(r.ShadowRankings) == 0 && len(r.Items) > 0 && len(r.Items[0].Shadows) > 0 {
+		return nil
+	}
+	return r.Shadows[len(r.ShadowRankings):]
 }
 
 // Lacked is how many items lacked a feature.
@@ -131,7 +141,7 @@ func (r *Record) check() error {
 		return wrong("millis", "%v", r.Millis)
 	case !share(r.ShadowShare):
 		return wrong("shadow_share", "%v is not from 0 to 1", r.ShadowShare)
-	case len(r.ShadowRankings) > 0 && len(r.ShadowRankings) != len(r.Shadows):
+	case len(r.ShadowRankings) > len(r.Shadows):
 		return wrong("shadow_rankings", "%d of %d shadows", len(r.ShadowRankings), len(r.Shadows))
 	}
 	for i := range r.ShadowRankings {
@@ -163,7 +173,7 @@ func (r *Record) check() error {
 			return wrong(at("model"), "%d of %d", it.Model, len(r.Models))
 		case it.Team < -1 || it.Team >= teams:
 			return wrong(at("team"), "%d of %d", it.Team, teams)
-		case len(it.Shadows) > 0 && len(it.Shadows) != len(r.Shadows):
+		case len(it.Shadows) > 0 && len(it.Shadows) != cmp.Or(len(r.ShadowRankings), len(r.Shadows)):
 			return wrong(at("shadow_scores"), "%d of %d shadows", len(it.Shadows), len(r.Shadows))
 		case len(it.Features) > 0 && len(it.Features) != len(r.Models[it.Model].Features):
 			return wrong(at("features"), "%d of %d names", len(it.Features), len(r.Models[it.Model].Features))

@@ -34,6 +34,10 @@ func (p *Pack) CheckWeights(set map[string]float64) error {
 	return p.spec().CheckWeights(relevance.ID{Name: p.Manifest.Name, Version: p.Manifest.Version}, set)
 }
 
+// ViewerValues returns the values of the viewer that the pack's model reads, and the
+// type of each, without a look at schemas.
+func (p *Pack) ViewerValues() (map[string]string, error) { return p.spec().ViewerValues() }
+
 func (p *Pack) validate(schemas relevance.Schemas, as ...reading) (m *relevance.Model, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -17,7 +17,8 @@ const topAuthors = 20
 // Report is how one shadow differs.
 type Report struct {
 	Pair
-	Answers     int64     `json:"answers"`
+	Answers     int64     `json:"answers"` // that were compared
+	Failed      int64     `json:"failed"`  // answers beside these, that the shadow failed to rank
 	Overlap10   float64   `json:"overlap_10"`
 	Overlap     float64   `json:"overlap"`
 	RBO         float64   `json:"rbo"`
@@ -75,7 +76,7 @@ func (t *Tally) Beyond() int64 { return t.beyond }
 
 func (t *tally) report(p Pair) Report {
 	r := Report{
-		Pair: p, Answers: t.answers, Overlap10: t.overlap10.Mean, Overlap: t.overlap.Mean, RBO: t.rbo.Mean, AuthorShift: t.authorShift.Mean,
+		Pair: p, Answers: t.answers, Failed: t.failed, Overlap10: t.overlap10.Mean, Overlap: t.overlap.Mean, RBO: t.rbo.Mean, AuthorShift: t.authorShift.Mean,
 		ServedCost: costOf(t.nanos[0], t.scored[0]), ShadowCost: costOf(t.nanos[1], t.scored[1]), Authors: t.authors.shift(topAuthors),
 	}
 	if tau := t.tau.Mean; t.tau.N > 0 {

@@ -40,7 +40,7 @@ type Tally struct {
 
 // tally is of one pair.
 type tally struct {
-	answers                 int64
+	answers, failed         int64
 	overlap10, overlap, rbo stats.Mean
 	tau, authorShift        stats.Mean
 	served, shadow, shift   stats.Quantiles
@@ -51,27 +51,42 @@ type tally struct {
 	lacking                 [2]map[string]int64
 }
 
-// Add counts an answer, if shadows ranked it.
+// Add counts an answer, if shadows ranked it or failed to.
 func (t *Tally) Add(r *exposure.Record) {
 	if len(r.Models) == 0 {
 		return
 	}
 	for i := range r.ShadowRankings {
-		pair := Pair{r.Feed, r.Models[0].Name, r.Shadows[i].Name, r.Shadows[i].Version}
-		of := t.pairs[pair]
-		if of == nil {
-			if len(t.pairs) >= maxPairs {
-				t.beyond++
-				continue
-			}
-			if t.pairs == nil {
-				t.pairs = map[Pair]*tally{}
-			}
-			of = &tally{types: map[string]*[2]int64{}, lacking: [2]map[string]int64{{}, {}}}
-			t.pairs[pair] = of
+		if of := t.of(r, &r.Shadows[i]); of != nil {
+			of.add(r, i)
 		}
-		of.add(r, i)
 	}
+	failed := r.Failed()
+	for i := range failed {
+		if of := t.of(r, &failed[i]); of != nil {
+			of.failed++
+		}
+	}
+}
+
+// of returns the tally of the answer's model and a shadow; nil of a pair beyond those
+// that are told apart.
+func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
+	pair := Pair{r.Feed, r.Models[0].Name, shadow.Name, shadow.Version}
+	of := t.pairs[pair]
+	if of != nil {
+		return of
+	}
+	if len(t.pairs) >= maxPairs {
+		t.beyond++
+		return nil
+	}
+	if t.pairs == nil {
+		t.pairs = map[Pair]*tally{}
+	}
+	of = &tally{types: map[string]*[2]int64{}, lacking: [2]map[string]int64{{}, {}}}
+	t.pairs[pair] = of
+	return of
 }
 
 func (t *tally) add(r *exposure.Record, i int) {

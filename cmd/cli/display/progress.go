@@ -25,7 +25,8 @@ const (
 	tellWait  = 5 * time.Second
 )
 
-// StartTeller begins to tell after a second. Close it in the end.
+// StartTeller begins to tell after a second. Close it in the end: a pipe whose last
+// line is no longer true gets one more.
 func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	ctx, stop := context.WithCancel(ctx)
 	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
@@ -67,16 +68,21 @@ func (t *Teller) run(ctx context.Context, w io.Writer, terminal bool) {
 		}
 		defer fmt.Fprint(w, "\r\x1b[K")
 	}
+	told := ""
 	tick := time.NewTicker(min(every, tellFirst))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			if line := t.line(); told != "" && line != told && !terminal {
+				fmt.Fprintf(w, format, line)
+			}
 			return
 		case <-tick.C:
 			tick.Reset(every)
 			if line := t.line(); line != "" {
 				fmt.Fprintf(w, format, line)
+				told = line
 			}
 		}
 	}

@@ -21,6 +21,15 @@ func TestTeller(t *testing.T) {
 		if got, want := pipe.String(), "restoring: 0 B of 3.0 MiB\n"; got != want+want+want {
 			t.Errorf("a pipe got %q", got)
 		}
+		pipe.Reset()
+		read := StartTeller(t.Context(), &pipe)
+		read.Say("18 %")
+		time.Sleep(2 * time.Second)
+		read.Say("100 %")
+		read.Close()
+		if got := pipe.String(); got != "18 %\n100 %\n" {
+			t.Errorf("a pipe got %q in the end", got)
+		}
 		var screen bytes.Buffer
 		ctx, stop := context.WithTimeout(t.Context(), 1200*time.Millisecond)
 		defer stop()

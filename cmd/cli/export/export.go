@@ -66,8 +66,10 @@ has: the role entity is the viewer, object the record that was acted on, type th
 action (click, like, hide), time when. If a field, answer_id unless
 --answer-field names another, holds the receipt's answer_id, the outcome belongs
 to that answer. Any other belongs to the latest answer that showed the viewer the
-record, at most --window before. An outcome that comes twice under its id counts
-once. Clocks may differ by a minute.
+record, at most --window before; where none did, to the first up to a minute
+after, since clocks may differ by that. An outcome that comes twice under its id
+counts once. One with a record that is on a page several times (copy_of) stands
+beside each of these rows.
 
 NOT ALL says that an open transaction in a topic hides entries, which are missing.`,
 		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
@@ -266,10 +268,10 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 	var row []Item
 	var fault error
 	others, err := exposures.ReadSpan(ctx, span, func(r *exposure.Record) {
+		e.saying("exposures", span)
 		if fault != nil || !e.wanted(r) {
 			return
 		}
-		e.saying("exposures", span)
 		row = appendShown(row[:0], r, done)
 		if fault = rows.Write(row); fault != nil {
 			stop()
@@ -281,6 +283,9 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 			e.none++
 		}
 		for i := range row {
+			if row[i].CopyOf != nil { // whose outcomes stand further up
+				continue
+			}
 			for _, o := range row[i].Outcomes {
 				e.did += o.Count
 			}
@@ -289,6 +294,9 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 	e.others = others
 	if fault != nil {
 		return fault
+	}
+	if err == nil {
+		e.saying("exposures", span)
 	}
 	return err
 }

@@ -43,6 +43,7 @@ type Item struct {
 	ModelVersion  *string   `parquet:"model_version,optional,dict" json:"model_version"`
 	ModelChecksum *string   `parquet:"model_checksum,optional,dict" json:"model_checksum"`
 	Team          *string   `parquet:"team,optional,dict" json:"team"`
+	CopyOf        *int64    `parquet:"copy_of,optional" json:"copy_of"` // the place of the same record on the page, further up
 	Outcomes      []Outcome `parquet:"outcomes,list" json:"outcomes"`
 	Features      []Feature `parquet:"features,list" json:"features"`
 }
@@ -90,6 +91,7 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 	if len(r.Items) == 0 {
 		return append(rows, answer)
 	}
+	first := map[string]int{} // place of each record
 	for i := range r.Items {
 		it := &r.Items[i]
 		row, place, m := answer, int64(r.ServedBefore+it.Place), &r.Models[it.Model]
@@ -101,7 +103,15 @@ func appendShown(rows []Item, r *exposure.Record, done map[outcome.Place][]outco
 		if it.Team >= 0 {
 			row.Team = &r.Interleaving.Teams[it.Team]
 		}
-		for _, d := range done[outcome.Place{Answer: r.ID, Place: it.Place}] {
+		at, again := first[it.ID] // who acted on a record acted on what each copy of it shows
+		if again {
+			above := int64(r.ServedBefore + at)
+			row.CopyOf = &above
+		} else {
+			at = it.Place
+			first[it.ID] = at
+		}
+		for _, d := range done[outcome.Place{Answer: r.ID, Place: at}] {
 			row.Outcomes = append(row.Outcomes, Outcome{d.Action, int64(d.Count), timeOf(d.First)})
 		}
 		for k, v := range it.Features {

@@ -384,7 +384,7 @@ func (r *replay) take(page []export.Item) error {
 			return err
 		}
 		order[i] = scored{i, score}
-		if slices.ContainsFunc(page[i].Outcomes, func(o export.Outcome) bool { return o.Action == r.action }) {
+		if page[i].CopyOf == nil && slices.ContainsFunc(page[i].Outcomes, func(o export.Outcome) bool { return o.Action == r.action }) {
 			gains[i] = 1
 			acted++
 		}

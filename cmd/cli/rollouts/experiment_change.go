@@ -39,7 +39,11 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range t.alike(ctx, st, name) {
+	wanting, err := t.wanting(ctx, st, name)
+	if err != nil {
+		return err
+	}
+	for _, line := range append(t.alike(ctx, st, name), wanting...) {
 		fmt.Fprintf(t.out, "note: %s\n", line)
 	}
 	return tellFaults(ctx, t.out, t.cluster, t.Store)

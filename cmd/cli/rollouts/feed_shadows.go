@@ -40,9 +40,10 @@ first items of a ranking on a node, at most 4, shown or not; all else is of the 
 NOT ALL says that an open transaction in the topic hides entries, which are missing.
 
 Brokers write it if their configuration has exposures. It has the answers that
-were compared. Those that were sampled and not compared, since the broker had too
-much to do (dropped), a shadow failed or partitions were missing (partial), are
-counted by millrace_broker_shadow_answers_total alone. The metrics
+were compared, and those that a shadow failed to rank, which the first line of its
+report counts. Those that were sampled and not compared, since the broker had too
+much to do (dropped) or partitions were missing (partial), are counted by
+millrace_broker_shadow_answers_total alone. The metrics
 millrace_broker_shadow_* say the same as the report of each broker since it
 started, but for authors.
 
@@ -111,7 +112,7 @@ func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) 
 		if err := writeShadows(w, reports, tally.Beyond()); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s%s. Which others were sampled, and dropped or failed, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed, then)
+		_, err := fmt.Fprintf(w, "\n%s has %d answers of feed %s%s. Which others were sampled, and dropped or partial, only brokers count: millrace_broker_shadow_answers_total\n", q.topic, answers, feed, then)
 		return err
 	}); err != nil {
 		return err
@@ -155,14 +156,14 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 // summarizeShadows writes a row for each report, and which command has all of it.
 func summarizeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 	t := display.NewTable(w)
-	t.Printf("SHADOW\tOF\tFEED\tANSWERS\tOVERLAP AT 10\tAT LIMIT\tRBO\tTAU-B\tOTHER AUTHORS\tNS A CANDIDATE\n")
+	t.Printf("SHADOW\tOF\tFEED\tANSWERS\tFAILED\tOVERLAP AT 10\tAT LIMIT\tRBO\tTAU-B\tOTHER AUTHORS\tNS A CANDIDATE\n")
 	var feeds []string
 	for i := range reports {
 		r := &reports[i]
 		if !slices.Contains(feeds, r.Feed) {
 			feeds = append(feeds, r.Feed)
 		}
-		t.Printf("%s %s\t%s\t%s\t%d\t%.3g\t%.3g\t%.3g\t%s\t%s\t%.4g (served %.4g)\n", r.Shadow, r.Version, r.Model, r.Feed, r.Answers, r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift), r.ShadowCost.Nanos, r.ServedCost.Nanos)
+		t.Printf("%s %s\t%s\t%s\t%d\t%d\t%.3g\t%.3g\t%.3g\t%s\t%s\t%.4g (served %.4g)\n", r.Shadow, r.Version, r.Model, r.Feed, r.Answers, r.Failed, r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift), r.ShadowCost.Nanos, r.ServedCost.Nanos)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -177,7 +178,10 @@ func summarizeShadows(w io.Writer, reports []shadow.Report, beyond int64) error 
 }
 
 func writeShadow(w io.Writer, r *shadow.Report) error {
-	display.Printf(w, "%s %s as a shadow of %s, in %d answers of feed %s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed)
+	display.Printf(w, "%s %s as a shadow of %s, in %d answers of feed %s%s\n", r.Shadow, r.Version, r.Model, r.Answers, r.Feed, failures(r))
+	if r.Answers == 0 {
+		return nil
+	}
 	t := display.NewTable(w)
 	t.Printf("  overlap at 10\t%.3g\n  overlap at limit\t%.3g\n  RBO\t%.3g\n  Kendall tau-b\t%s\n  items of other authors\t%s\n", r.Overlap10, r.Overlap, r.RBO, optional(r.Tau, "%.3g"), share(&r.AuthorShift))
 	t.Printf("  ns a candidate\t%.4g\tserved %.4g\n", r.ShadowCost.Nanos, r.ServedCost.Nanos)
@@ -202,6 +206,14 @@ func writeShadow(w io.Writer, r *shadow.Report) error {
 		t.Printf("  %s\t%s\t%s\n", x.Feature, share(x.Served), share(x.Shadow))
 	}
 	return t.Flush()
+}
+
+// failures says in how many answers more a shadow failed.
+func failures(r *shadow.Report) string {
+	if r.Failed == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; it FAILED in %d more: explain of such a request says why", r.Failed)
 }
 
 // share renders a part of a whole, and - for none.

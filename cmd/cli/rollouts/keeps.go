@@ -159,15 +159,20 @@ func servedWeighs(ctx context.Context, models *cluster.Artefacts, model string, 
 // weighs says which weights are no parameters of a version, by its pack: it asks
 // no index node.
 func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, set map[string]float64) error {
-	body, err := models.Body(ctx, v)
-	if err != nil {
-		return err
-	}
-	pack, err := modelpack.Read(bytes.NewReader(body))
+	pack, err := packOf(ctx, models, v)
 	if err != nil {
 		return err
 	}
 	return pack.CheckWeights(set)
+}
+
+// packOf reads the pack of a version.
+func packOf(ctx context.Context, models *cluster.Artefacts, v cluster.Version) (*modelpack.Pack, error) {
+	body, err := models.Body(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	return modelpack.Read(bytes.NewReader(body))
 }
 
 // filterFits returns what index nodes have against a filter that know schemas.

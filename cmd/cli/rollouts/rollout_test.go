@@ -772,6 +772,42 @@ func TestWhatIsShownCanBeDefined(t *testing.T) {
 	}
 }
 
+// What a variant's model reads of the viewer and the feed's own does not is told where
+// the variant is defined: only it refuses callers who send another type.
+func TestWhatAVariantReadsOfTheViewerIsTold(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		modelpack.SpecFile:   "name: pods\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {age: double, languages: list(string)}\nfeatures: {likes: record.likes * viewer.age}\nscorer: linear\nparameters: {weights: {likes: 2}}\n",
+		modelpack.GoldenFile: `{"features":{"likes":1},"score":2,"record":{"likes":1},"viewer":{"age":1}}`,
+		modelpack.CardFile:   "Pods.\n",
+	} {
+		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	_, err := modelpack.Seal(dir, relevance.ShippedSchemas())
+	s.Check(err)
+	if out, err := s.run("model", "push", dir, "--timeout", "1m"); err != nil {
+		t.Fatal(out, err)
+	}
+	s.NewsAt("model: recency\n")
+	file := filepath.Join(t.TempDir(), "d.yaml")
+	const all = "note: experiment few, draft: variant other ranks feed news by pods, which reads viewer.age (number), viewer.languages (list(string)), as recency does not: it "
+	for _, c := range []struct{ feed, set, want string }{
+		{"news", "model: pods", all + "refuses callers who send another type\n"},
+		{"news", "interleave: [recency, pods]", all + "drafts nothing where callers send another type\n"},
+		{"home", "model: pods", strings.NewReplacer("feed news", "feed home", ", viewer.languages (list(string))", "", "recency", "home").Replace(all) + "refuses callers who send another type\n"},
+		{"news", "limit: 7", ""},
+	} {
+		s.Check(os.WriteFile(file, []byte("layers: [{name: l, salt: s, unit: viewer}]\nexperiments: [{name: few, layer: l, feeds: ["+c.feed+"], state: draft, slots: [0-99], share: 0, variants: [{name: control, weight: 5000}, {name: other, weight: 5000, set: {"+c.set+"}}]}]\n"), 0o644))
+		out, err := s.run("experiment", "define", file)
+		if err != nil || !strings.Contains(out, c.want) || strings.Contains(out, "reads viewer.") != (c.want != "") {
+			t.Errorf("%s on %s: %v\n%s", c.set, c.feed, err, out)
+		}
+	}
+}
+
 // A variant that sets what all its feeds say already is told: nothing would be compared.
 func TestAVariantThatChangesNothingIsTold(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -172,6 +174,80 @@ func (t *trial) alike(ctx context.Context, st *experiments.State, document strin
 		}
 	}
 	return lines
+}
+
+// wanting tells of variants, of a document's experiments that have not stopped, whose
+// model reads values of the viewer that a feed's own does not, or as another type:
+// callers who send something else are refused by the variant alone.
+func (t *trial) wanting(ctx context.Context, st *experiments.State, document string) (lines []string, err error) {
+	r, err := t.rollout(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defined, err := r.feeds.definitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		if e.State == experiment.Stopped || d.Document != document {
+			continue
+		}
+		for i := range e.Variants {
+			v := &e.Variants[i]
+			for at, model := range v.Set.Rankings() {
+				if model == "" {
+					continue
+				}
+				then := "refuses callers who send another type"
+				if at > 0 {
+					then = "drafts nothing where callers send another type"
+				}
+				wants, err := r.viewerValues(ctx, model)
+				if err != nil {
+					return nil, err
+				}
+				for _, feed := range e.Feeds {
+					has, err := r.viewerValues(ctx, defined[feed].Model)
+					if err != nil {
+						return nil, err
+					}
+					if news := unlike(wants, has); len(news) > 0 {
+						lines = append(lines, fmt.Sprintf("experiment %s, %s: variant %s ranks feed %s by %s, which reads %s, as %s does not: it %s", e.Name, e.State, v.Name, feed, model, strings.Join(news, ", "), defined[feed].Model, then))
+					}
+				}
+			}
+		}
+	}
+	return lines, nil
+}
+
+// unlike returns what is among the first and not, as it is there, among the second.
+func unlike(wants, has map[string]string) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(wants)) {
+		if has[name] != wants[name] {
+			all = append(all, fmt.Sprintf("viewer.%s (%s)", name, wants[name]))
+		}
+	}
+	return all
+}
+
+// viewerValues returns the values of the viewer that a model reads, by the version
+// that serves. One that is not there reads none.
+func (r *rollout) viewerValues(ctx context.Context, model string) (map[string]string, error) {
+	v, pushed := r.models.Served(model)
+	if !pushed || relevance.CheckName(model) != nil {
+		m, err := relevance.Builtin().Get(model)
+		if err != nil {
+			return nil, nil
+		}
+		return m.ViewerValues(), nil
+	}
+	pack, err := packOf(ctx, r.models, v)
+	if err != nil {
+		return nil, err
+	}
+	return pack.ViewerValues()
 }
 
 // strange tells of variants that set types which no record has, of experiments that

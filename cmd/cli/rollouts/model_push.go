@@ -131,7 +131,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
-		return tellFaults(ctx, r.out, r.feeds.cluster)
+		return tellFaults(ctx, r.out, r.feeds.cluster, nil)
 	}
 	return nil
 }

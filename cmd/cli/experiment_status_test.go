@@ -155,7 +155,7 @@ func TestStatusTellsWhatIsOdd(t *testing.T) {
 		"\n3 answers are of viewers whom the hash deals another variant, and do not count: something but brokers writes to the topic\n", "\n1 answers are of variants that the definition does not have\n",
 		"\nit runs since ", " ago, and no coordinator has looked at it since; one does within 30s\n",
 		"\nHELD by " + clusters.Who() + " since ", ": a sale; to let it go on: millrace experiment resume fresher\n",
-		"\n2 entries of exposures are no exposures that this version reads, of a time that has not come, or too large to open\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
+		"\n2 entries of exposures are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", "\n1 entries of clicks are no outcomes, and are not counted; the first: ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not say %q:\n%s", want, out)

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -29,6 +30,63 @@ type Store struct {
 	// With is a document that changes with each of them, in one transaction; nil:
 	// none.
 	With *cluster.With
+
+	met met // what was read at last
+}
+
+// met are documents as they were read: a version never becomes another.
+type met struct {
+	sync.Mutex
+	of map[string]read // by name
+}
+
+// read is a document of a version, and what is wrong with it by itself.
+type read struct {
+	good
+	text  []byte
+	fault error
+}
+
+// GoesOn has a store begin with what another has read of documents, so that those which
+// are still the same are not read and parsed again.
+func (s *Store) GoesOn(from *Store) {
+	from.met.Lock()
+	of := maps.Clone(from.met.of)
+	from.met.Unlock()
+	s.met.Lock()
+	defer s.met.Unlock()
+	s.met.of = of
+}
+
+// document returns a document of a version, and keeps it in place of another of its
+// name. The error says that it cannot be had.
+func (s *Store) document(ctx context.Context, v cluster.Version) (read, error) {
+	s.met.Lock()
+	d, ok := s.met.of[v.Name]
+	s.met.Unlock()
+	if ok && d.version == v {
+		return d, nil
+	}
+	text, err := s.Documents.Body(ctx, v)
+	if err != nil {
+		return read{}, err
+	}
+	d = read{good: good{version: v}, text: text}
+	d.doc, d.fault = experiment.Parse(v.Name, text)
+	s.met.Lock()
+	defer s.met.Unlock()
+	if s.met.of == nil {
+		s.met.of = map[string]read{}
+	}
+	s.met.of[v.Name] = d
+	return d, nil
+}
+
+// forget lets go of documents that are dropped.
+func (s *Store) forget(serving map[string]cluster.Version) {
+	s.met.Lock()
+	defer s.met.Unlock()
+	maps.DeleteFunc(s.met.of, func(name string, _ read) bool { _, serves := serving[name]; return !serves })
 }
 
 // State is all documents as they were at one moment.
@@ -79,24 +137,23 @@ func (s *Store) Read(ctx context.Context) (st *State, err error) {
 func (s *Store) read(ctx context.Context) (*State, cluster.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
-	var err error
+	s.forget(st.Versions)
 	for name, v := range st.Versions {
-		var body []byte
-		body, err = s.Documents.Body(ctx, v)
+		d, err := s.document(ctx, v)
 		if errors.Is(err, cluster.ErrAway) {
 			return nil, v, err // the document is not to blame
 		}
 		if err != nil {
 			return nil, v, fmt.Errorf("experiments: document %s: %w", name, err)
 		}
-		st.Texts[name] = body
-		d, err := experiment.Parse(name, body)
-		if err != nil {
-			st.Faults[name], st.left[name] = err, d
+		st.Texts[name] = d.text
+		if d.fault != nil {
+			st.Faults[name], st.left[name] = d.fault, d.doc
 			continue
 		}
-		st.docs[name] = good{v, d}
+		st.docs[name] = d.good
 	}
+	var err error
 	st.Set, err = settle(st.docs, s.Known, func(name string, fault error) {
 		st.Faults[name], st.left[name], st.whole[name] = fault, st.docs[name].doc, st.docs[name]
 	})

@@ -27,7 +27,7 @@ func (anything) CheckFilter(string) error { return nil }
 func (anything) CheckWeights(string, string, map[string]float64) error { return nil }
 
 // stores are of one cluster, each as another process has it.
-func stores(t *testing.T, n int) (all []*experiments.Store) {
+func stores(t testing.TB, n int) (all []*experiments.Store) {
 	t.Helper()
 	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	if err != nil {

@@ -192,7 +192,7 @@ func TestDecisionsComeWithTheirChange(t *testing.T) {
 		}
 	}
 	step := func(with *cluster.With, state experiment.State, share int) error {
-		coordinator := *store
+		coordinator := experiments.Store{Documents: documents, Known: anything{}, Who: "ann"}
 		coordinator.With = with
 		_, err := coordinator.Steer(t.Context(), "e", to(state, share))
 		return err

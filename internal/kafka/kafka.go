@@ -30,7 +30,7 @@ import (
 
 const (
 	// MaxBatchBytes bounds a fetched batch once it is decompressed; a larger
-	// one stops its partition (ErrLostPosition), or is passed over ([StepOver]),
+	// one stops its partition (ErrLostPosition), or is passed over ([StepOver], [Steps]),
 	// instead of filling memory.
 	MaxBatchBytes = 64 << 20
 	// maxFetchBytes is large because a fetch that is cut short makes kfake

@@ -1,42 +1,258 @@
 package kafka
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// Closed is a batch that is too large to open, and was stepped over.
+// Closed is a batch that cannot be opened, and was stepped over.
 type Closed struct {
 	Topic       string
 	Partition   int32
-	First, Next int64 // offsets: of its first entry, and behind its last
+	First, Next int64 // offsets: of its first entry that was not read, and behind its last
+	Why         error // nil: it is too large
+
+	epoch int32 // of its leader; -1: it is not known
 }
 
 func (c *Closed) Error() string {
-	return fmt.Sprintf("kafka: the batch of %s/%d from offset %d to %d is of more than %d bytes once it is decompressed", c.Topic, c.Partition, c.First, c.Next-1, MaxBatchBytes)
+	why := fmt.Sprintf("is of more than %d bytes once it is decompressed", MaxBatchBytes)
+	if c.Why != nil {
+		why = "is broken in the log: " + c.Why.Error()
+	}
+	return fmt.Sprintf("kafka: the batch of %s/%d from offset %d to %d %s", c.Topic, c.Partition, c.First, c.Next-1, why)
 }
+
+func (c *Closed) Unwrap() error { return c.Why }
 
 // StepOver has a client that polled this go on behind batches that are too large to
 // open, and returns them, and what else failed first. It is for readers of topics where
 // an entry that is of no use stops nothing; partitioners and index nodes stop there.
 func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error) {
-	to := map[string]map[int32]kgo.EpochOffset{}
+	over, faults := tooLarge(fetches)
+	stepOver(cl, over)
+	if len(faults) > 0 {
+		failed = faults[0].Err
+	}
+	return over, failed
+}
+
+// tooLarge parts what failed into batches that are too large, and the rest.
+func tooLarge(fetches kgo.Fetches) (over []*Closed, faults []kgo.FetchError) {
 	for _, f := range fetches.Errors() {
-		bomb, ok := errors.AsType[*kgo.ErrDecompressTooLarge](f.Err)
-		if !ok {
-			if failed == nil {
+		if bomb, ok := errors.AsType[*kgo.ErrDecompressTooLarge](f.Err); ok {
+			over = append(over, &Closed{f.Topic, f.Partition, bomb.Offset, bomb.NextOffset, nil, bomb.Epoch})
+		} else {
+			faults = append(faults, f)
+		}
+	}
+	return over, faults
+}
+
+// stepOver has a client go on behind batches.
+func stepOver(cl *kgo.Client, over []*Closed) {
+	to := map[string]map[int32]kgo.EpochOffset{}
+	for _, c := range over {
+		if to[c.Topic] == nil {
+			to[c.Topic] = map[int32]kgo.EpochOffset{}
+		}
+		to[c.Topic][c.Partition] = kgo.EpochOffset{Epoch: c.epoch, Offset: c.Next}
+	}
+	cl.SetOffsets(to) // of nothing it does nothing
+}
+
+const (
+	// stillAfter is how long a partition stands still before it is looked at why:
+	// franz-go reads a batch whose entries do not parse again and again, and says nothing.
+	stillAfter = 5 * time.Second
+	// looks is how often a batch has to come from Kafka, byte by byte the same, before
+	// it is known that it is broken there, and not on the way.
+	looks      = 3
+	lookPause  = 100 * time.Millisecond
+	lookWithin = 5 * time.Second // of all partitions
+	lookBytes  = 1 << 20
+)
+
+// Steps is a reading of evidence, which goes on behind any batch that can never be read:
+// one that is too large, and one that is broken in the log, since its checksum is wrong,
+// it does not decompress, or its entries do not parse. What a broker answers, or does
+// not, is waited for.
+type Steps struct {
+	cl     *kgo.Client
+	topic  string
+	places func(context.Context) (map[int32]int64, error)
+
+	at     map[int32]int64 // the places when they were last looked at
+	looked time.Time
+}
+
+// NewSteps is of a client that reads one topic. Places returns what comes next in the
+// partitions, without those of which nothing is of interest any more.
+func NewSteps(cl *kgo.Client, topic string, places func(context.Context) (map[int32]int64, error)) *Steps {
+	return &Steps{cl: cl, topic: topic, places: places, looked: time.Now()}
+}
+
+// Over has the reading go on behind batches that can never be read, and returns them,
+// and what else failed first. Fetches is what the client polled, and places know its
+// records already. That nothing came in time is no failure.
+func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
+	over, faults := tooLarge(fetches)
+	stepOver(s.cl, over)
+	suspects := map[int32]bool{}
+	for _, f := range faults {
+		if f.Topic != s.topic || passes(f.Err) {
+			if failed == nil && !errors.Is(f.Err, context.DeadlineExceeded) {
 				failed = f.Err
 			}
 			continue
 		}
-		if to[f.Topic] == nil {
-			to[f.Topic] = map[int32]kgo.EpochOffset{}
-		}
-		to[f.Topic][f.Partition] = kgo.EpochOffset{Epoch: bomb.Epoch, Offset: bomb.NextOffset}
-		over = append(over, &Closed{f.Topic, f.Partition, bomb.Offset, bomb.NextOffset})
+		suspects[f.Partition] = true
 	}
-	cl.SetOffsets(to) // of nothing it does nothing
-	return over, failed
+	still := time.Since(s.looked) >= stillAfter
+	if len(suspects) == 0 && !still {
+		return over, failed
+	}
+	limited, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	places, err := s.places(limited)
+	if err != nil {
+		return over, errors.Join(failed, err)
+	}
+	if still {
+		for p, at := range places {
+			if was, met := s.at[p]; met && was == at {
+				suspects[p] = true
+			}
+		}
+		s.at, s.looked = maps.Clone(places), time.Now()
+	}
+	broken := s.broken(limited, places, suspects)
+	stepOver(s.cl, broken)
+	for _, f := range faults {
+		known := slices.ContainsFunc(broken, func(c *Closed) bool { return c.Partition == f.Partition })
+		if failed == nil && f.Topic == s.topic && !passes(f.Err) && !known {
+			failed = f.Err
+		}
+	}
+	return append(over, broken...), failed
+}
+
+// passes reports whether a fault may pass: what a broker answers may, what a batch holds
+// does not.
+func passes(err error) bool {
+	_, answer := errors.AsType[*kerr.Error](err)
+	return answer || Lost(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// broken returns which partitions stand before a batch that is broken in the log.
+func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map[int32]bool) (all []*Closed) {
+	for _, p := range slices.Sorted(maps.Keys(suspects)) {
+		at, ok := places[p]
+		if !ok {
+			continue
+		}
+		if c := s.surely(ctx, p, at); c != nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// surely looks at a place so often that what it finds is so in the log. It returns nil
+// where that can be read, or is not known.
+func (s *Steps) surely(ctx context.Context, partition int32, at int64) *Closed {
+	raw, c := s.look(ctx, partition, at)
+	for range looks - 1 {
+		if c == nil {
+			return nil
+		}
+		patience.Sleep(ctx, lookPause)
+		again, same := s.look(ctx, partition, at)
+		if same == nil || !bytes.Equal(again, raw) {
+			return nil
+		}
+	}
+	return c
+}
+
+// look fetches what is at a place, as it is in the log, and returns the batch that no
+// reader gets past, if there is one; nil also where Kafka does not answer.
+func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte, c *Closed) {
+	open := s.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor) // which is bounded
+	for {
+		got, err := RawFetch{Topic: s.topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, s.cl)
+		if err != nil {
+			return nil, nil
+		}
+		read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
+			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: s.topic, Partition: partition,
+		}, got, open, nil)
+		if len(read.Records) > 0 { // which the reader is about to get
+			return nil, nil
+		}
+		if read.Err == nil && next > at { // of transactions that were aborted
+			at = next
+			continue
+		}
+		why := read.Err
+		if why == nil {
+			why = errors.New("its entries do not parse")
+		}
+		raw, first, behind := batchAt(got.RecordBatches, next)
+		if raw == nil {
+			return nil, nil
+		}
+		if behind > max(got.LastStableOffset, next+1) { // its header is damaged, too
+			behind = next + 1
+		}
+		return raw, &Closed{s.topic, partition, max(first, at), behind, why, -1}
+	}
+}
+
+// Of a batch in the log: bytes of its beginning.
+const (
+	lengthAt     = 8  // of what follows it
+	prefixBytes  = 12 // before what the length counts
+	magicAt      = 16
+	lastDeltaAt  = 23 // of magic 2: its last offset, less its first
+	newestMagic  = 2
+	headersBytes = 61 // of magic 2
+)
+
+// batchAt returns the batch that ends behind an offset, its first offset, and the one
+// that follows it; nil where there is none that is whole. One of a magic that nobody
+// knows counts wherever it ends.
+func batchAt(raw []byte, at int64) (batch []byte, first, next int64) {
+	for len(raw) > magicAt {
+		n := prefixBytes + int64(int32(binary.BigEndian.Uint32(raw[lengthAt:])))
+		if n <= magicAt || n > int64(len(raw)) {
+			break
+		}
+		batch, raw = raw[:n], raw[n:]
+		first = int64(binary.BigEndian.Uint64(batch))
+		next = first + 1
+		if batch[magicAt] == newestMagic && n >= headersBytes {
+			next += max(0, int64(int32(binary.BigEndian.Uint32(batch[lastDeltaAt:]))))
+		}
+		if len(raw) >= lengthAt { // what follows knows better than a header that may be damaged
+			if follows := int64(binary.BigEndian.Uint64(raw)); follows > first {
+				next = follows
+			}
+		}
+		if next > at || batch[magicAt] > newestMagic {
+			return batch, first, next
+		}
+	}
+	return nil, 0, 0
 }

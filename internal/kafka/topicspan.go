@@ -23,6 +23,7 @@ type TopicSpan struct {
 	from, to map[int32]int64 // of the partitions that have something
 	ends     Ends
 	starts   map[int32]int64 // of all partitions
+	since    millrace.Time   // entries before the first of that time are left out; 0: there are none
 	size     int64
 	passed   atomic.Int64
 }
@@ -61,10 +62,7 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 		}
 		return fmt.Errorf("kafka: read %s: %w", topic, err)
 	}
-	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), topic)
-	if err == nil {
-		err = starts.Error()
-	}
+	starts, begins, err := StartsAfter(ctx, adm, topic, from)
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "topic", Detail: "there is no topic " + topic, WayOut: "name the topic that brokers' configuration has under exposures, or that outcomes are written to"}
 	}
@@ -79,8 +77,10 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	if err != nil {
 		return nil, failed(err)
 	}
-	s := &TopicSpan{brokers: brokers, topic: topic, id: all[topic].ID, from: map[int32]int64{}, to: map[int32]int64{}, ends: ends, starts: map[int32]int64{}}
-	starts.Each(func(o kadm.ListedOffset) { s.starts[o.Partition] = o.Offset })
+	s := &TopicSpan{brokers: brokers, topic: topic, id: all[topic].ID, from: map[int32]int64{}, to: map[int32]int64{}, ends: ends, starts: starts}
+	if begins < from {
+		s.since = from
+	}
 	for p, end := range ends.Stable {
 		if start, ok := s.starts[p]; ok && start < end {
 			s.from[p], s.to[p] = start, end
@@ -88,6 +88,35 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 		}
 	}
 	return s, nil
+}
+
+// StartsAfter returns where partitions have entries from a time on. Kafka does not say so
+// where that entry is in a batch that is broken: then it is where they have entries
+// from an earlier time on (begins).
+func StartsAfter(ctx context.Context, adm *kadm.Client, topic string, from millrace.Time) (starts map[int32]int64, begins millrace.Time, err error) {
+	begins = from
+	for earlier := millrace.Time(1000); ; earlier *= 2 {
+		var listed kadm.ListedOffsets
+		if begins > 0 {
+			listed, err = adm.ListOffsetsAfterMilli(ctx, int64(begins), topic)
+		} else {
+			listed, err = adm.ListStartOffsets(ctx, topic)
+		}
+		if err == nil {
+			err = listed.Error()
+		}
+		broken := errors.Is(err, kerr.CorruptMessage) || errors.Is(err, kerr.UnknownServerError)
+		if broken && begins > 0 {
+			begins = max(0, from-earlier)
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		starts = map[int32]int64{}
+		listed.Each(func(o kadm.ListedOffset) { starts[o.Partition] = o.Offset })
+		return starts, begins, nil
+	}
 }
 
 // Hidden returns what the topic had from the time on that is not in the span, since a
@@ -131,10 +160,11 @@ func (s *TopicSpan) Done() float64 {
 
 // Read takes the values of the records, partition by partition in their order,
 // until take fails, with its error. Where none comes for ten seconds that is one. A
-// batch that cannot be opened is taken as one without a value, and with why.
+// batch that can never be read ([Steps]) is taken as one without a value, and with why.
 func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed error) error) error {
 	s.passed.Store(0)
 	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
+	met := map[int32]bool{}                               // partitions that have had an entry of the time
 	for p, from := range s.from {
 		at[p], next[p] = kgo.NewOffset().At(from), from
 	}
@@ -155,28 +185,31 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed err
 			delete(next, p)
 		}
 	}
-	for len(next) > 0 {
-		poll, cancel := context.WithTimeout(ctx, answersWithin)
+	steps := NewSteps(cl, s.topic, func(context.Context) (map[int32]int64, error) { return next, nil })
+	for heard := time.Now(); len(next) > 0; {
+		poll, cancel := context.WithTimeout(ctx, stillAfter)
 		fetches := cl.PollFetches(poll)
-		late := poll.Err() != nil && ctx.Err() == nil
 		cancel()
-		over, err := StepOver(cl, fetches)
-		if err != nil {
-			if late {
-				return silence(s.brokers, s.topic, err)
-			}
-			return fmt.Errorf("kafka: read %s: %w", s.topic, err)
-		}
 		for r := range fetches.RecordsAll() {
 			if _, open := next[r.Partition]; !open {
 				continue
 			}
-			if r.Offset < s.to[r.Partition] && !r.Attrs.IsControl() {
+			met[r.Partition] = met[r.Partition] || millrace.TimeOf(r.Timestamp) >= s.since
+			if r.Offset < s.to[r.Partition] && !r.Attrs.IsControl() && met[r.Partition] {
 				if err := take(r.Value, nil); err != nil {
 					return err
 				}
 			}
 			pass(r.Partition, r.Offset+1)
+		}
+		over, err := steps.Over(ctx, fetches)
+		if err = errors.Join(ctx.Err(), err); err != nil {
+			return fmt.Errorf("kafka: read %s: %w", s.topic, err)
+		}
+		if fetches.NumRecords() > 0 || len(over) > 0 {
+			heard = time.Now()
+		} else if time.Since(heard) >= answersWithin {
+			return silence(s.brokers, s.topic, context.DeadlineExceeded)
 		}
 		for _, c := range over {
 			if _, open := next[c.Partition]; !open {

@@ -184,12 +184,15 @@ func Parse(name string, src []byte) (Document, error) {
 		f.addf("", "leave some out, or keep them in several documents", "%d bytes, more than %d", len(src), MaxDocumentBytes)
 		return Document{}, f.orNil()
 	}
-	if err := document.Decode(src, &d); err != nil {
+	root, err := document.Parse(src)
+	if err == nil {
+		err = root.Decode(&d)
+	}
+	if err != nil {
 		f.take(err)
 		return Document{}, f.orNil()
 	}
-	d.root, _ = document.Parse(src) // which Decode has taken
-	f.root = d.root
+	d.root, f.root = root, root
 	if len(d.Layers)+len(d.Experiments) == 0 {
 		f.addf("", "begin with layers: or experiments:", "the document is empty")
 	}

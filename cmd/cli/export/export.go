@@ -294,7 +294,7 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	}
 	fmt.Fprintf(w, "%d items of %d answers are in %s%s; %d answers showed nothing\n", e.items, e.answers, where, with, e.none)
 	if e.others > 0 {
-		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", e.others, e.topic)
+		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", e.others, e.topic)
 	}
 	if e.closed.N > 0 {
 		fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", e.closed.N, e.outcomes, e.closed.First)

@@ -343,7 +343,7 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	for _, line := range t.alike(ctx, st, name) {
 		fmt.Fprintf(t.out, "note: %s\n", line)
 	}
-	return tellFaults(ctx, t.out, t.cluster)
+	return tellFaults(ctx, t.out, t.cluster, t.Store)
 }
 
 func (t *trial) diff(ctx context.Context, output *display.Form, file, name string) error {
@@ -379,11 +379,15 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 
 // tellFaults tells of experiments with a fault, or that are not applied, once something
 // was changed: schemas and condemned versions are no part of the transaction, and may
-// have changed meanwhile.
-func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client) error {
+// have changed meanwhile. Read has the documents as they were read before; nil: they
+// were not.
+func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
 	t, err := openTrial(ctx, nil, cl, w)
 	if err != nil {
 		return err
+	}
+	if read != nil {
+		t.GoesOn(read)
 	}
 	st, err := t.Read(ctx)
 	if err != nil {
@@ -437,7 +441,7 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 		return err
 	}
 	t.tell(c)
-	return tellFaults(ctx, t.out, t.cluster)
+	return tellFaults(ctx, t.out, t.cluster, t.Store)
 }
 
 // experimentShown is an experiment as list and show tell of it.

@@ -223,7 +223,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			}
 		}
 		if others > 0 {
-			display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or too large to open\n", others, q.topic)
+			display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", others, q.topic)
 		}
 		if strange.N > 0 {
 			display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
@@ -249,7 +249,7 @@ type statusShown struct {
 	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
 	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
 	Hidden       string          `json:"exposures_hidden,omitempty"` // which are not compared: a transaction is open
-	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or too large to open
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or batches that cannot be opened
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes

@@ -131,7 +131,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
-		return tellFaults(ctx, r.out, r.feeds.cluster)
+		return tellFaults(ctx, r.out, r.feeds.cluster, nil)
 	}
 	return nil
 }
@@ -286,16 +286,16 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 // awayOf says what to do about nodes that have not answered since they are not
 // there; "" if all are.
 func (r *rollout) awayOf(all []nodeAnswer) string {
-	var away []millrace.NodeID
+	var away []string
 	for _, a := range all {
 		if a.State == stateUnheard && !r.maps.Current().Alive(a.Node) {
-			away = append(away, a.Node)
+			away = append(away, string(a.Node))
 		}
 	}
 	if len(away) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("\naway: %q. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove if it is gone for good", away)
+	return fmt.Sprintf("\naway: %s. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove if it is gone for good", strings.Join(away, ", "))
 }
 
 // lacked is what no node has found in records of a content type.

@@ -246,7 +246,7 @@ func TestPushWhileANodeIsAway(t *testing.T) {
 		case <-moved:
 		}
 	}
-	const way = `away: ["n2"]. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove`
+	const way = `away: n2. A push waits for every node that has partitions: start it, move its partitions with millrace node drain, or give it up with millrace node remove`
 	little := push{timeout: 200 * time.Millisecond}
 	if out, err := s.pushedWithin("1", "1", little); err == nil || !strings.Contains(err.Error(), "likes 1 serves already: of 2") || strings.Contains(err.Error(), "does not serve") || !strings.Contains(err.Error(), way) {
 		t.Errorf("the same again: %v:\n%s", err, out)

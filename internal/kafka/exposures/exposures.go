@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -148,32 +149,39 @@ func (l *Log) Follow(ctx context.Context, from millrace.Time, take func(*exposur
 func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposure.Record)) error {
 	ctx, again := context.WithCancel(ctx)
 	defer again()
-	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AfterMilli(int64(from))))...)
+	asks, err := kafka.NewClient(l.brokers, l.log)
+	if err != nil {
+		return err
+	}
+	defer asks.Close()
+	l.begin(asks, from, again)
+	defer l.begin(nil, from, func() {})
+	begins := l.begins(ctx, asks, from)
+	at := kgo.NewOffset().AfterMilli(int64(begins))
+	if begins <= 0 { // as it does where time is no matter
+		at = kgo.NewOffset().AtStart()
+	}
+	cl, err := kafka.NewClient(l.brokers, l.log, append(kafka.Sparing(), kgo.KeepControlRecords(), kgo.ConsumeTopics(l.topic), kgo.ConsumeResetOffset(at))...)
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
 	l.begin(cl, from, again)
-	defer l.begin(nil, from, func() {})
+	steps := kafka.NewSteps(cl, l.topic, func(ctx context.Context) (map[int32]int64, error) { return l.places(ctx, cl) })
 	told, sound := "", true
+	strange := func(why error) {
+		if sound {
+			sound = false
+			l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", why)
+		}
+	}
 	for ctx.Err() == nil {
-		fetches := cl.PollFetches(ctx)
-		over, err := kafka.StepOver(cl, fetches)
-		if err != nil && ctx.Err() == nil {
-			if err.Error() != told {
-				told = err.Error()
-				l.log.Warn("exposures are not read; trying again", "topic", l.topic, "err", err)
-			}
-			patience.Sleep(ctx, time.Second)
-		}
-		strange := func(why error) {
-			if sound {
-				sound = false
-				l.log.Warn("entries that are no exposures are not counted", "topic", l.topic, "first", why)
-			}
-		}
+		poll, cancel := context.WithTimeout(ctx, pollWithin)
+		fetches := cl.PollFetches(poll)
+		cancel()
 		for r := range fetches.RecordsAll() {
-			if r.Attrs.IsControl() { // the end of a transaction
+			early := begins < from && millrace.TimeOf(r.Timestamp) < from
+			if early || r.Attrs.IsControl() { // the end of a transaction
 				continue
 			}
 			if record, err := decodeExposure(r.Value, time.Now()); err == nil {
@@ -182,13 +190,49 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 				strange(err)
 			}
 		}
+		l.passed(fetches)
+		over, err := steps.Over(ctx, fetches)
 		for _, c := range over {
 			strange(c)
 		}
-		l.passed(fetches, over, err)
+		l.steppedOver(over, err)
+		if err != nil && ctx.Err() == nil {
+			if err.Error() != told {
+				told = err.Error()
+				l.log.Warn("exposures are not read; trying again", "topic", l.topic, "err", err)
+			}
+			patience.Sleep(ctx, time.Second)
+		}
 	}
 	return nil
 }
+
+// begins returns from when on the topic is read: from a time on, or from an earlier one
+// where Kafka does not find its entries ([kafka.StartsAfter]). It waits for a Kafka that
+// is away, not for a topic.
+func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) millrace.Time {
+	told := false
+	for ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
+		_, begins, err := kafka.StartsAfter(limited, kadm.NewClient(asks), l.topic, from)
+		cancel()
+		if err == nil {
+			return begins
+		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			break
+		}
+		if !told && ctx.Err() == nil {
+			told = true
+			l.log.Warn("exposures are not read; trying again", "topic", l.topic, "err", err)
+		}
+		patience.Sleep(ctx, time.Second)
+	}
+	return from
+}
+
+// pollWithin bounds how long it takes to see that nothing comes.
+const pollWithin = 5 * time.Second
 
 func (l *Log) begin(cl *kgo.Client, from millrace.Time, again func()) {
 	l.mu.Lock()
@@ -196,14 +240,34 @@ func (l *Log) begin(cl *kgo.Client, from millrace.Time, again func()) {
 	l.mu.cl, l.mu.from, l.mu.next, l.mu.id, l.mu.reach, l.mu.again, l.mu.fault = cl, from, map[int32]int64{}, kadm.TopicID{}, kafka.Reach{}, again, nil
 }
 
-func (l *Log) passed(fetches kgo.Fetches, over []*kafka.Closed, fault error) {
+func (l *Log) passed(fetches kgo.Fetches) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
+}
+
+func (l *Log) steppedOver(over []*kafka.Closed, fault error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.fault = fault
-	fetches.EachRecord(func(r *kgo.Record) { l.mu.next[r.Partition] = r.Offset + 1 })
 	for _, c := range over {
 		l.mu.next[c.Partition] = c.Next
 	}
+}
+
+// places returns what comes next in each partition.
+func (l *Log) places(ctx context.Context, cl *kgo.Client) (map[int32]int64, error) {
+	l.mu.Lock()
+	from := l.mu.from
+	l.mu.Unlock()
+	places, _, err := kafka.StartsAfter(ctx, kadm.NewClient(cl), l.topic, from)
+	if err != nil {
+		return nil, l.unknown(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.Copy(places, l.mu.next)
+	return places, nil
 }
 
 // recent is how old what is known of exposures may be where transactions, one after the
@@ -240,10 +304,7 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 		}
 		l.mu.Unlock()
 	}
-	starts, err := adm.ListOffsetsAfterMilli(ctx, int64(from), l.topic)
-	if err == nil {
-		err = starts.Error()
-	}
+	begins, _, err := kafka.StartsAfter(ctx, adm, l.topic, from)
 	var ends kafka.Ends
 	if err == nil {
 		ends, err = kafka.ListEnds(ctx, adm, l.topic)
@@ -251,8 +312,6 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return never, l.unknown(err)
 	}
-	begins := map[int32]int64{}
-	starts.Each(func(o kadm.ListedOffset) { begins[o.Partition] = o.Offset })
 	for {
 		left, fault := l.left(begins, ends.Stable)
 		if left == 0 {

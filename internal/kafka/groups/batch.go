@@ -9,7 +9,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
@@ -121,10 +120,11 @@ func FetchBatch(ctx context.Context, brokers kafka.Brokers, topic string, partit
 }
 
 func fetchBatch(ctx context.Context, cl *kgo.Client, topic string, partition int32, at millrace.Offset) (Batch, error) {
-	raw, err := fetchRaw(ctx, cl, topic, partition, at)
+	got, err := kafka.RawFetch{Topic: topic, Partition: partition, At: int64(at), MaxBytes: batchHeaderBytes}.Do(ctx, cl)
 	if err != nil {
 		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w", topic, partition, at, err)
 	}
+	raw := got.RecordBatches
 	if len(raw) < batchHeaderBytes {
 		return Batch{}, fmt.Errorf("kafka: fetch the batch of %s/%d at %d: %w: there is none", topic, partition, at, kafka.ErrLostPosition)
 	}
@@ -137,51 +137,4 @@ func fetchBatch(ctx context.Context, cl *kgo.Client, topic string, partition int
 		b.Next = at + 1
 	}
 	return b, nil
-}
-
-// fetchRaw asks the leader for what is at an offset: at least one whole batch.
-func fetchRaw(ctx context.Context, cl *kgo.Client, topic string, partition int32, at millrace.Offset) ([]byte, error) {
-	meta := kmsg.NewPtrMetadataRequest()
-	asked := kmsg.NewMetadataRequestTopic()
-	asked.Topic = &topic
-	meta.Topics = append(meta.Topics, asked)
-	known, err := meta.RequestWith(ctx, cl)
-	if err != nil {
-		return nil, err
-	}
-	leader := int32(-1)
-	for _, p := range known.Topics[0].Partitions {
-		if p.Partition == partition {
-			leader = p.Leader
-		}
-	}
-	if leader < 0 {
-		return nil, errors.Join(kerr.LeaderNotAvailable, kerr.ErrorForCode(known.Topics[0].ErrorCode))
-	}
-	p := kmsg.NewFetchRequestTopicPartition()
-	p.Partition, p.FetchOffset, p.PartitionMaxBytes = partition, int64(at), batchHeaderBytes
-	t := kmsg.NewFetchRequestTopic()
-	t.Topic, t.TopicID, t.Partitions = topic, known.Topics[0].TopicID, []kmsg.FetchRequestTopicPartition{p}
-	req := kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.SessionEpoch = int32(kafka.FetchWait.Milliseconds()), 1, batchHeaderBytes, -1
-	req.Topics = append(req.Topics, t)
-	answer, err := cl.Broker(int(leader)).Request(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	resp := answer.(*kmsg.FetchResponse)
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return nil, err
-	}
-	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return nil, errors.New("the broker's answer is of another partition")
-	}
-	got := resp.Topics[0].Partitions[0]
-	if err := kerr.ErrorForCode(got.ErrorCode); err != nil {
-		if kafka.Lost(err) {
-			err = fmt.Errorf("%w: %w", kafka.ErrLostPosition, err)
-		}
-		return nil, err
-	}
-	return got.RecordBatches, nil
 }

@@ -4,7 +4,9 @@ package kafkatest
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"os"
 	"slices"
@@ -13,8 +15,10 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/internal/kafka"
@@ -143,6 +147,37 @@ func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
 	t.Helper()
 	write(t, k, &kgo.Record{Topic: topic, Partition: partition, Key: []byte("key"), Value: make([]byte, kafka.MaxBatchBytes+1)},
 		kgo.ProducerBatchMaxBytes(kafka.MaxBatchBytes+1<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+}
+
+// Broken writes a batch of n entries that no reader can open, with a right checksum:
+// compressed by zstd, as it says, or of entries that do not parse.
+func Broken(t *testing.T, k Cluster, topic string, partition int32, n int, compressed bool) {
+	t.Helper()
+	const zstd, behindCRC = 4, 21
+	b := kmsg.RecordBatch{
+		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(n - 1), NumRecords: int32(n), ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,
+		FirstTimestamp: time.Now().UnixMilli(), MaxTimestamp: time.Now().UnixMilli(), Records: []byte("\x03what is no record"),
+	}
+	if compressed {
+		b.Attributes = zstd
+	}
+	raw := b.AppendTo(nil)
+	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[behindCRC:], crc32.MakeTable(crc32.Castagnoli)))
+	cl, err := kafka.NewClient(k.Brokers, nil)
+	Must(t, err)
+	defer cl.Close()
+	p := kmsg.NewProduceRequestTopicPartition()
+	p.Partition, p.Records = partition, raw
+	into := kmsg.NewProduceRequestTopic()
+	all, err := kadm.NewClient(cl).ListTopics(Deadline(t), topic)
+	Must(t, err)
+	into.Topic, into.TopicID, into.Partitions = topic, all[topic].ID, []kmsg.ProduceRequestTopicPartition{p}
+	req := kmsg.NewPtrProduceRequest()
+	req.Acks, req.TimeoutMillis, req.Topics = -1, 10_000, []kmsg.ProduceRequestTopic{into}
+	answer, err := cl.Broker(int(all[topic].Partitions[partition].Leader)).Request(Deadline(t), req)
+	Must(t, err)
+	Must(t, kerr.ErrorForCode(answer.(*kmsg.ProduceResponse).Topics[0].Partitions[0].ErrorCode))
 }
 
 func write(t *testing.T, k Cluster, r *kgo.Record, more ...kgo.Opt) {

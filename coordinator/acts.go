@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -21,6 +22,7 @@ type acts struct {
 	from   millrace.Time             // of the experiment's evidence
 	topic  exposure.Topic            // that was read last
 	newest millrace.Time             // outcome; 0: none has come
+	told   outcome.Report            // of all that have come
 	whole  time.Time                 // when all was last read; first: when it began
 	ever   bool                      // all was read
 	was    *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
@@ -42,7 +44,7 @@ const notReadYet = "outcomes have not been read yet by the coordinator that lead
 
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
-	a.topic, a.newest, a.mute, a.next = a.read.Topic(), a.read.Newest(), isSilence(err), time.Time{}
+	a.topic, a.newest, a.told, a.mute, a.next = a.read.Topic(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
 	if err != nil {
 		a.unread = err.Error()
 		return
@@ -54,10 +56,23 @@ func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0
 
 // waits says why no step may be taken by what is known of outcomes; empty: it may.
 func (a *acts) waits(g *experiment.Guards) string {
-	if a.unread == "" || !guardsActs(g) {
+	broken := a.broken()
+	switch {
+	case !guardsActs(g) || a.unread == "" && broken == "":
 		return ""
+	case a.unread == "":
+		return "its guards on what viewers do see almost nothing: " + broken
 	}
 	return "its guards on what viewers do can count nothing: " + a.unread + a.again()
+}
+
+// broken says why most outcomes that name an answer of the experiment cannot belong to it;
+// empty: most do.
+func (a *acts) broken() string {
+	if says := a.told.Broken(); says != "" {
+		return fmt.Sprintf("of %s %s; mend what writes it, then pause and start this", a.of.Topic, says)
+	}
+	return ""
 }
 
 // again says when what could not be read is read again.
@@ -114,6 +129,9 @@ func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string
 	if past := time.Since(a.whole); a.unread != "" && past >= actsBlindAfter {
 		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s by %s, which leads: %s%s", a.of.Topic, past.Round(time.Second), by, a.unread, a.again())
 	}
+	if broken := a.broken(); broken != "" {
+		return "guards on what viewers do are blind: " + broken
+	}
 	if past := a.silence(last); past > 0 {
 		return fmt.Sprintf("guards on what viewers do are blind: %s, and answers have come for %s since", a.age(time.Now()), past.Round(time.Second))
 	}
@@ -125,7 +143,7 @@ func (a *acts) look() *experiments.OutcomesLook {
 	if !a.ever {
 		return a.was
 	}
-	l := &experiments.OutcomesLook{Topic: a.of.Topic, Whole: a.whole.UTC().Truncate(time.Millisecond)}
+	l := &experiments.OutcomesLook{Topic: a.of.Topic, Whole: a.whole.UTC().Truncate(time.Millisecond), Told: &a.told}
 	if a.newest != 0 {
 		l.Newest = a.newest.Std().UTC()
 	}

@@ -20,6 +20,7 @@ import (
 type actsAt millrace.Time
 
 func (a actsAt) Newest() millrace.Time                        { return millrace.Time(a) }
+func (actsAt) Told() outcome.Report                           { return outcome.Report{} }
 func (actsAt) Topic() exposure.Topic                          { return exposure.Topic{} }
 func (actsAt) Read(context.Context, func(*outcome.Act)) error { return nil }
 func (actsAt) Whole() time.Time                               { return time.Now() }
@@ -72,6 +73,7 @@ type kafkaAt struct {
 }
 
 func (k *kafkaAt) Newest() millrace.Time { return 1 }
+func (*kafkaAt) Told() outcome.Report    { return outcome.Report{} }
 func (k *kafkaAt) Whole() time.Time      { return time.Now() }
 func (*kafkaAt) Topic() exposure.Topic   { return exposure.Topic{} }
 func (k *kafkaAt) Read(context.Context, func(*outcome.Act)) error {

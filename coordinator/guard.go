@@ -21,8 +21,9 @@ import (
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
 
-// Outcomes returns what viewers did with what answers showed from a time on.
-type Outcomes func(of experiment.Outcomes, from millrace.Time) Acts
+// Outcomes returns what viewers did, as an experiment that has outcomes defines them, with what
+// answers showed from a time on.
+type Outcomes func(of *experiment.Experiment, from millrace.Time) Acts
 
 // Acts are what viewers did.
 type Acts interface {
@@ -36,6 +37,8 @@ type Acts interface {
 	Whole() time.Time
 	// Topic returns which topic was read last.
 	Topic() exposure.Topic
+	// Told returns what became of all outcomes that have been read.
+	Told() outcome.Report
 }
 
 // Leans knows the feeds and models that experiments lean on.
@@ -427,7 +430,7 @@ func (g *guard) refresh(ctx context.Context) error {
 			w.tally = compare.New(w.Defined)
 			w.tally.Within(func() bool { return g.units() < g.most }) // it is locked whenever units are added
 			if o := w.Experiment.Outcomes; o != nil && g.outcomes != nil {
-				w.acts = acts{read: g.outcomes(*o, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: notReadYet}
+				w.acts = acts{read: g.outcomes(&w.Experiment, w.evidence()), of: *o, from: w.evidence(), whole: time.Now(), unread: notReadYet}
 			}
 			if trail, err := g.trails.Of(name); err == nil && trail.Looked != nil {
 				w.stay = trail.Looked.Stay

@@ -157,12 +157,13 @@ type actLog struct {
 	lacks error         // of each reading; nil: none
 	id    string        // of the topic
 	other millrace.Time // when an outcome came that belongs to nothing
+	told  outcome.Report
 }
 
-func (l *actLog) open(of experiment.Outcomes, _ millrace.Time) coordinator.Acts {
+func (l *actLog) open(of *experiment.Experiment, _ millrace.Time) coordinator.Acts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = append(l.asked, of)
+	l.asked = append(l.asked, *of.Outcomes)
 	return l
 }
 
@@ -191,6 +192,13 @@ func (l *actLog) Newest() millrace.Time {
 		newest = max(newest, l.all[i].At)
 	}
 	return newest
+}
+
+// Told implements [coordinator.Acts].
+func (l *actLog) Told() outcome.Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told
 }
 
 // Whole implements [coordinator.Acts].
@@ -1253,6 +1261,12 @@ func TestRampsWaitForOutcomes(t *testing.T) {
 	tr.says("its guards on what viewers do can count nothing: topic clicks has no action click")
 	change(func() { tr.acts.lacks = nil })
 	tr.says("its guards on what viewers do wait for outcomes: none has come to clicks since ")
+	change(func() { tr.acts.told = outcome.Report{Attributed: 5, Elsewhere: 389} })
+	broken := "of clicks 389 name the answer of another viewer, 0 an answer without their record, and 5 belong to an item"
+	if l := tr.says("its guards on what viewers do see almost nothing: " + broken); !strings.HasPrefix(l.Blind, "guards on what viewers do are blind: "+broken) || l.Outcomes.Told.Elsewhere != 389 || tr.now().State != experiment.Running {
+		t.Errorf("%+v", l)
+	}
+	change(func() { tr.acts.told = outcome.Report{Attributed: 5, Nothing: 389, Twice: 389} })
 	change(func() { tr.acts.other = millrace.TimeOf(time.Now()) })
 	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
 		t.Errorf("%+v", l.Outcomes)

@@ -397,3 +397,59 @@ func TestStatusWithoutOutcomes(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
+
+// What became of outcomes is told as an export does it. One id for all is no repetition;
+// where most name the answer of another viewer, nothing is to be believed.
+func TestStatusTellsWhatBecameOfOutcomes(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	s.Check(err)
+	t.Cleanup(k.Close)
+	s.Check(kafka.EnsureTopics(t.Context(), kafka.At(k.Addr()), kafka.Prefixed(""), nil))
+	s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
+	_, err = s.run("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(clitest.Fresher)+"    outcomes: {topic: clicks, actions: [click]}\n"))
+	s.Check(err)
+	at := time.Now().Add(time.Second)
+	var all []*exposure.Record
+	var clicks [][6]string
+	click := func(viewer, record, answer string) {
+		clicks = append(clicks, [6]string{"click", viewer, record, "click", at.Format(time.RFC3339), answer})
+	}
+	for i := range 30 {
+		variant := []string{"control", "treatment"}[i%2]
+		viewer := dealtTo(fmt.Sprint("viewer:", i), variant)
+		r := clitest.ShownAt(fmt.Sprint("answer", i), viewer, at, "a")
+		r.Interleaving, r.HeldOut, r.ServedBefore = nil, nil, 0
+		r.Items[0].Team = -1
+		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: variant, Unit: viewer, Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
+		all = append(all, r)
+		if i < 12 {
+			click(viewer, "a", r.ID)
+		}
+	}
+	clitest.WriteExposures(t.Context(), t, k.Addr(), all...)
+	clicks = append(clicks, clicks[0])
+	for i := range 20 { // of viewers in no experiment
+		click(fmt.Sprint("other", i), "a", "")
+	}
+	loadClicks(t.Context(), t, k.Addr(), clicks...)
+	status := func() string {
+		t.Helper()
+		out, err := s.run("experiment", "status", "fresher", "--brokers", k.Addr())
+		s.Check(err)
+		return out
+	}
+	if out := status(); strings.Contains(out, "BROKEN") || !strings.Contains(out, "\nof all outcomes in clicks, by what fresher showed, 12 belong to an item; 1 came twice, 0 name the answer of another viewer, 0 an answer without the record, and 20 belong to nothing that was shown\n") || !strings.Contains(out, "  40%\n") {
+		t.Errorf("%s", out)
+	}
+	clicks = nil
+	for i := range 10 {
+		click("proxy", "a", fmt.Sprint("answer", i))
+		click(all[i].Viewer, "b", all[i].ID)
+	}
+	loadClicks(t.Context(), t, k.Addr(), clicks...)
+	if out := status(); !strings.Contains(out, "\nBROKEN OUTCOMES: of clicks 10 name the answer of another viewer, 10 an answer without their record, and 12 belong to an item; believe nothing ") {
+		t.Errorf("%s", out)
+	}
+}

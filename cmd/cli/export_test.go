@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/export"
 	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
 )
 
 const clickAVSC = `{"type": "record", "name": "Click", "namespace": "shop", "fields": [
@@ -127,7 +128,7 @@ func TestExportExposures(t *testing.T) {
 		[6]string{"3", "reader:1", "y", "like", later, "a"}, [6]string{"4", "reader:2", "y", "click", later, "a"}, [6]string{"5", "reader:2", "y", "click", later, ""})
 	rows, told := exported(ctx, t, addr, "--outcomes", "clicks")
 	if want := `3 items of 2 answers are in standard output, with 3 outcomes; 1 answers showed nothing
-of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answer of another viewer, and 1 belong to nothing that was shown
+of all outcomes in the topic, 3 belong to an item; 1 came twice, 1 name the answer of another viewer, 0 an answer without the record, and 1 belong to nothing that was shown
 `; told != want {
 		t.Errorf("told:\n%s", told)
 	}
@@ -169,6 +170,33 @@ func TestShadowsOfNoFeed(t *testing.T) {
 		if _, err := execute(ctx, "feed", "shadows", feed, "--brokers", addr); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", feed, err, want)
 		}
+	}
+}
+
+// Entries that are no outcomes are counted, and keep no export from what the others say;
+// clicks under one id for all are not lost.
+func TestExportBesideWhatIsNoOutcome(t *testing.T) {
+	t.Parallel()
+	ctx, addr := logOfTest(t)
+	at := time.Now().Add(-time.Hour).Truncate(time.Millisecond).UTC()
+	clitest.WriteExposures(ctx, t, addr, clitest.ShownAt("a", "reader:1", at, "x", "y"), clitest.ShownAt("b", "reader:2", at, "x"))
+	later := at.Add(time.Minute).Format(time.RFC3339Nano)
+	loadClicks(ctx, t, addr, [6]string{"click", "reader:1", "x", "click", later, "a"}, [6]string{"click", "reader:1", "y", "click", later, "a"}, [6]string{"click", "reader:2", "x", "click", later, "b"})
+	p, err := kafka.NewProducer(kafka.At(addr), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Produce(ctx, kafka.Outgoing{Topic: "clicks", Value: []byte("no outcome")})
+	if err := p.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rows, told := exported(ctx, t, addr, "--outcomes", "clicks")
+	if n := len(slices.DeleteFunc(slices.Clone(rows), func(r export.Item) bool { return r.Outcomes == nil })); n != 3 {
+		t.Errorf("%d rows have outcomes", n)
+	}
+	if !strings.Contains(told, "\n1 entries of clicks are no outcomes, and are not counted; the first: ") || !strings.Contains(told, "3 belong to an item; 0 came twice, ") {
+		t.Errorf("told:\n%s", told)
 	}
 }
 

@@ -230,7 +230,18 @@ func TestReplayRefuses(t *testing.T) {
 		{nil, nil, "no answer has the features"},
 		{page, []string{"--depth", "0"}, "depth: 0 is no number"},
 		{page, []string{"--match", "0"}, "match: 0 is no number"},
+		{page, []string{"--depth", "1001"}, "depth: 1001 is no number of places of a page; say one from 1 to 1000"},
+		{page, []string{"--match", "1000000"}, "match: 1000000 is no number of items of a page; say one from 1 to 1000"},
 		{page, []string{"--alpha", "1"}, "alpha: 1 is no chance"},
+		{page, []string{"--alpha", "1e-300"}, "alpha: 1e-300 is no chance to be wrong; say one from 1e-12 to 0.5"},
+		{shownPage(1, "v", "a", 0, []float64{1, 2}, 0), []string{"--experiment", "e"}, "probability_inside of experiment e is 0"},
+		{shownPage(1, "v", "a", 2, []float64{1, 2}, 0), nil, `row 1: probability_inside of experiment "e" is 2, which is no chance`},
+		{shownPage(1, "v", "a", 1e308, []float64{1, 2}, 0), nil, `probability_inside of experiment "e" is 1e+308`},
+		{shownPage(1, "v", "a", -1, []float64{1, 2}, 0), nil, `probability_inside of experiment "e" is -1`},
+		{change(func(r *export.Item) { place := *r.Place - 2; r.Place = &place }), nil, "row 1: its place is -1"},
+		{change(func(r *export.Item) { r.Place = nil }), nil, "row 1: it has an item without a place"},
+		{change(func(r *export.Item) { r.Outcomes = []export.Outcome{{Action: "click", Count: -3}} }), nil, `row 1: its outcome "click" has the count -3`},
+		{change(func(r *export.Item) { id := "x"; r.ID = &id }), nil, `record "x" stands at place 1 and at place 2, of the same entity`},
 	} {
 		if told, err := replayed(t, c.rows, c.args...); err == nil || !strings.Contains(told, c.want) {
 			t.Errorf("%q: want %q in\n%s", c.args, c.want, told)

@@ -274,7 +274,7 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 	if len(body) == 0 || len(body) > maxPartedBytes {
 		return v, false, tooLarge(name, len(body))
 	}
-	sum := checksum(body)
+	sum, wrote := checksum(body), false
 	err = a.change(ctx, name, func(l *ledger) (edit, error) {
 		v, fresh = Version{name, version, sum}, false
 		if version == "" {
@@ -295,6 +295,7 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		if have {
 			return edit{stands: sum == l.Serving}, a.mend(ctx, v, body)
 		}
+		wrote = true
 		if err := a.upload(ctx, v, body); err != nil {
 			return unchanged, err
 		}
@@ -311,7 +312,23 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 		fresh = true
 		return edit{made: true, needs: sum}, nil
 	})
+	if wrote && err != nil {
+		a.unwrite(name, sum)
+	}
 	return v, fresh, err
+}
+
+// Retract removes a version that was published and is not to serve after all, with its
+// bytes. One that serves, or did before, stays: somebody else wanted the same.
+func (a *Artefacts) Retract(ctx context.Context, v Version, who string) error {
+	return a.change(ctx, v.Name, func(l *ledger) (edit, error) {
+		e, ok := l.find(v.Sum)
+		if !ok || e.Version != v.Version || l.Serving == v.Sum || slices.Contains(l.Before, v.Sum) {
+			return unchanged, nil
+		}
+		l.drop(e, who)
+		return edit{made: true}, nil
+	})
 }
 
 func (a *Artefacts) otherBytes(v Version, is string, have edition) error {

@@ -164,6 +164,85 @@ func TestArtefactsAreBounded(t *testing.T) {
 	})
 }
 
+// Who is refused after they wrote bytes leaves none; what others publish at that time
+// stays, as does what has served.
+func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	a, err := c.Artefacts(ctx, "models")
+	check(t, err)
+	b, err := etcd.open("").Artefacts(ctx, "models")
+	check(t, err)
+	bodies := func() (all []string) {
+		etcd.raw(func(e *clientv3.Client) error {
+			got, err := e.Get(ctx, "/millrace/test/bodies/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+			for _, kv := range got.Kvs {
+				all = append(all, string(kv.Key))
+			}
+			return err
+		})
+		return all
+	}
+	for i := range 32 { // so that there is no room, and who publishes is asked what to drop
+		_, _, err := a.Publish(ctx, "m", "", fmt.Appendf(nil, "body %d", i), "ann")
+		check(t, err)
+	}
+	other := []byte("bob's")
+	asked, before := false, bodies()
+	a.Spare(func(cluster.Version) bool {
+		if !asked { // its bytes are written, and its ledger is not
+			asked = true
+			mine := bodies()
+			_, _, err := b.Publish(ctx, "m", "33", other, "bob")
+			check(t, err)
+			for _, key := range mine { // as if it had written them only now
+				if !slices.Contains(before, key) {
+					etcd.raw(func(e *clientv3.Client) error { _, err := e.Put(ctx, key, "ann's"); return err })
+				}
+			}
+		}
+		return false
+	}, nil)
+	_, _, err = a.Publish(ctx, "m", "33", []byte("ann's"), "ann")
+	refused(t, err, cluster.ErrOtherBytes, "33")
+	check(t, a.Settle(ctx))
+	all := a.All()["m"]
+	if keys := bodies(); len(keys) != len(all) || len(all) != 32 {
+		t.Errorf("%d bodies are left of %d versions", len(keys), len(all))
+	}
+	// Nor does who looks at it again since others changed something, and is refused then.
+	again := errors.New("it no longer fits")
+	tries := 0
+	if err := c.Steady(ctx, []string{"models"}, func(ctx context.Context) error {
+		if tries++; tries == 2 {
+			return again
+		}
+		_, _, err := b.Publish(t.Context(), "other", "1", []byte("other"), "bob")
+		check(t, err)
+		_, _, err = a.Publish(ctx, "new", "1", []byte("new"), "ann")
+		return err
+	}); err != again || tries != 2 {
+		t.Errorf("%d tries: %v", tries, err)
+	}
+	if keys := bodies(); len(keys) != len(all)+1 {
+		t.Errorf("%d bodies are left of %d versions", len(keys), len(all)+1)
+	}
+	for i, v := range all[29:] {
+		check(t, a.Serve(ctx, v, nil, "ann"))
+		if i == 2 {
+			_, err = a.Rollback(ctx, "m", "ann")
+			check(t, err)
+		}
+	}
+	for _, v := range all { // of these one serves, and one did before
+		check(t, a.Retract(ctx, v, "ann"))
+	}
+	if left := a.All()["m"]; len(left) != 2 || len(bodies()) != 3 || left[0] != all[29] || left[1] != all[30] {
+		t.Errorf("%v are left", left)
+	}
+}
+
 // TestArtefactsThroughOutages: large bodies are whole for every reader, come
 // from disk while etcd is away, and a damaged ledger leaves the last good one.
 func TestArtefactsThroughOutages(t *testing.T) {

@@ -79,11 +79,31 @@ func (a *Artefacts) sweep(ctx context.Context, name string, l *ledger, revision 
 		}
 	}
 	for sum, is := range gone {
-		if !is {
-			continue
+		if is {
+			a.remove(ctx, name, sum, revision)
 		}
-		_, _ = a.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", revision)).
-			Then(clientv3.OpDelete(prefix+sum+"/", clientv3.WithPrefix())).Commit()
+	}
+}
+
+// remove removes a body that no ledger names, unless the ledger has changed since a
+// revision.
+func (a *Artefacts) remove(ctx context.Context, name, sum string, revision int64) {
+	_, _ = a.c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(a.docs.key(name)), "=", revision)).
+		Then(clientv3.OpDelete(a.bodiesPrefix(name)+sum+"/", clientv3.WithPrefix())).Commit()
+}
+
+// unwrite removes a body of a publication that was refused after it was written, if no
+// ledger names it: it may be that nobody publishes under the name again, and so sweeps.
+// In an etcd that is to be restored nothing is removed. Whoever published may be gone.
+func (a *Artefacts) unwrite(name, sum string) {
+	if a.c.Lost() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.c.ctx, a.c.askTime())
+	defer cancel()
+	l, err := a.readRaw(ctx, name)
+	if _, named := l.find(sum); err == nil && l.bad == nil && !named {
+		a.remove(ctx, name, sum, l.at)
 	}
 }
 

@@ -20,6 +20,9 @@ type steadilyKey struct{}
 // errUnsteady says that something else has changed meanwhile.
 var errUnsteady = errors.New("cluster: what was looked at has changed meanwhile")
 
+// Unsteady reports whether an error has [Client.Steady] call again.
+func Unsteady(err error) bool { return errors.Is(err, errUnsteady) }
+
 // Steady calls do, which looks at artefacts of some kinds and changes one of them,
 // with a context by which the change is made only if no other of these kinds has
 // changed since do began: else do is called again. So two changes of which each is
@@ -34,7 +37,7 @@ func (c *Client) Steady(ctx context.Context, kinds []string, do func(ctx context
 			return c.unanswered(err)
 		}
 		err = do(context.WithValue(ctx, steadilyKey{}, &steadily{kinds, got.Header.Revision}))
-		if !errors.Is(err, errUnsteady) {
+		if !Unsteady(err) {
 			return err
 		}
 	}

@@ -31,7 +31,8 @@ type Store struct {
 	// none.
 	With *cluster.With
 
-	met met // what was read at last
+	met  met // what was read at last
+	made made
 }
 
 // met are documents as they were read: a version never becomes another.
@@ -488,6 +489,14 @@ func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.E
 // change puts in place what propose makes of all documents. It serves only if
 // what serves is still what it was made of; else propose is asked again.
 func (s *Store) change(ctx context.Context, propose func(*State) (name string, src []byte, compile compiler, err error)) (c Changed, err error) {
+	defer func() {
+		if err == nil {
+			s.made.without(c.Version)
+		}
+		if !cluster.Unsteady(err) {
+			s.TakeBack()
+		}
+	}()
 	for i := range maxTries {
 		if i > 0 { // not again at the same time as the others
 			time.Sleep(rand.N(50 * time.Millisecond))
@@ -507,6 +516,9 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if c.Version, c.Fresh, err = s.Documents.Publish(ctx, name, "", src, s.Who); err != nil {
 			return c, err
 		}
+		if c.Fresh {
+			s.made.add(c.Version)
+		}
 		if st.Versions[name] == c.Version {
 			return c, nil
 		}
@@ -522,6 +534,47 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		}
 	}
 	return c, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+}
+
+// made are versions that were published to be put in place, and are not yet.
+type made struct {
+	sync.Mutex
+	versions []cluster.Version
+}
+
+func (m *made) add(v cluster.Version) {
+	m.Lock()
+	defer m.Unlock()
+	m.versions = append(m.versions, v)
+}
+
+// without forgets a version.
+func (m *made) without(v cluster.Version) {
+	m.Lock()
+	defer m.Unlock()
+	m.versions = slices.DeleteFunc(m.versions, func(o cluster.Version) bool { return o == v })
+}
+
+// take returns all of them, and forgets them.
+func (m *made) take() (all []cluster.Version) {
+	m.Lock()
+	defer m.Unlock()
+	all, m.versions = m.versions, nil
+	return all
+}
+
+// takeBackWithin bounds what a change that was not made still does.
+const takeBackWithin = 5 * time.Second
+
+// TakeBack removes what was published for changes that were refused after that, or made
+// otherwise, since others changed something meanwhile. Each change does so itself, but one that
+// is called again ([cluster.Unsteady]): then who calls does, once it is over. Whoever asks may be gone.
+func (s *Store) TakeBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
+	defer cancel()
+	for _, v := range s.made.take() {
+		_ = s.Documents.Retract(ctx, v, s.Who+": it was not put in place, since others changed something at the same time") // or it stays, and serves nobody
+	}
 }
 
 // note is what the history says of a change.

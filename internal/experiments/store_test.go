@@ -98,6 +98,12 @@ func TestDefinedAtOneTime(t *testing.T) {
 	if err != nil || len(st.Faults) > 0 || len(st.Set.Experiments()) != 6 {
 		t.Errorf("%v, %v", err, st.Faults)
 	}
+	// Who was refused leaves nothing.
+	for name, versions := range all[1].Documents.All() {
+		if v, serves := all[1].Documents.Served(name); !serves || len(versions) != 1 || versions[0] != v {
+			t.Errorf("document %s has %v, and %v serves", name, versions, v)
+		}
+	}
 }
 
 // While somebody drops documents one after the other, whoever looks at them looks

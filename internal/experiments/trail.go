@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/line"
+	"github.com/millrace/millrace/internal/outcome"
 )
 
 // TrailsKind is the kind of the cluster's documents that say why experiments are
@@ -96,6 +97,8 @@ type OutcomesLook struct {
 	Topic  string    `json:"topic"`
 	Whole  time.Time `json:"whole"`           // when all were last read
 	Newest time.Time `json:"newest,omitzero"` // zero: none has come
+	// Told is what became of all of them; nil: a coordinator of before did not tell.
+	Told *outcome.Report `json:"told,omitempty"`
 }
 
 // LooksEvery is how often a coordinator looks at least, by far: one that has not

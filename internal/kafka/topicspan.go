@@ -162,6 +162,19 @@ func (s *TopicSpan) Done() float64 {
 // until take fails, with its error. Where none comes for ten seconds that is one. A
 // batch that can never be read ([Steps]) is taken as one without a value, and with why.
 func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed error) error) error {
+	return s.ReadEntries(ctx, func(e Entry) error { return take(e.Value, e.Closed) })
+}
+
+// Entry is one entry of a topic, or a batch that can never be read.
+type Entry struct {
+	Partition int32
+	Offset    int64 // of a batch: of its first entry
+	Value     []byte
+	Closed    error // why it cannot be read; nil: it can
+}
+
+// ReadEntries is Read for who needs to know where each of them is.
+func (s *TopicSpan) ReadEntries(ctx context.Context, take func(Entry) error) error {
 	s.passed.Store(0)
 	at, next := map[int32]kgo.Offset{}, map[int32]int64{} // of partitions that are not read yet
 	met := map[int32]bool{}                               // partitions that have had an entry of the time
@@ -196,7 +209,7 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed err
 			}
 			met[r.Partition] = met[r.Partition] || millrace.TimeOf(r.Timestamp) >= s.since
 			if r.Offset < s.to[r.Partition] && !r.Attrs.IsControl() && met[r.Partition] {
-				if err := take(r.Value, nil); err != nil {
+				if err := take(Entry{Partition: r.Partition, Offset: r.Offset, Value: r.Value}); err != nil {
 					return err
 				}
 			}
@@ -216,7 +229,7 @@ func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed err
 				continue
 			}
 			if c.First < s.to[c.Partition] {
-				if err := take(nil, c); err != nil {
+				if err := take(Entry{Partition: c.Partition, Offset: c.First, Closed: c}); err != nil {
 					return err
 				}
 			}

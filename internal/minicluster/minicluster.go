@@ -173,10 +173,11 @@ func (c *Cluster) startCoordinator(run context.Context, metrics prometheus.Regis
 	cfg := coordinator.Config{Cluster: c.client, Name: "coordinator-1", Log: c.cfg.Log}
 	if c.cfg.Exposures != "" {
 		cfg.Exposures = exposures.NewLog(kafka.At(c.Kafka), c.cfg.TopicPrefix+c.cfg.Exposures, c.cfg.Log)
-		cfg.Outcomes = func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
+		cfg.Outcomes = func(e *experiment.Experiment, from millrace.Time) coordinator.Acts {
+			of := e.Outcomes
 			return exposures.NewActs(exposures.ActsConfig{
 				Brokers: kafka.At(c.Kafka), Exposures: c.cfg.TopicPrefix + c.cfg.Exposures, Outcomes: c.cfg.TopicPrefix + of.Topic, Schemas: c.topics.Schemas,
-				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", From: from, Log: c.cfg.Log,
+				AnswerField: of.Field(), Window: of.For(), Actions: of.Actions, Named: of.AnswerField != "", Experiment: e.Name, From: from, Log: c.cfg.Log,
 			})
 		}
 	}

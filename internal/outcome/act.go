@@ -3,7 +3,6 @@ package outcome
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
@@ -56,14 +55,17 @@ func (l *Ledger) shared(text string) string {
 // Acts finds what outcomes did with what answers showed: offer is given what
 // takes each answer. What was done longer than a window after its answer is
 // left out, also where it names the answer, so that whatever else is in the
-// ledger makes no difference. The acts are taken in the order of their times.
-func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error, take func(*Act)) error {
+// ledger makes no difference. The acts are taken in the order of their times. Told is what
+// became of outcomes that were in no ledger before, and of others: of those that belong to an
+// answer, or name one, only answers count that an experiment had a part in; empty: all.
+func (l *Ledger) Acts(of string, offer func(take func(*exposure.Record)) error, take func(*Act)) (told [2]Report, err error) {
+	l.of, l.ends = of, true
 	if err := offer(l.Offer); err != nil {
-		return err
+		return told, err
 	}
 	var did []int32
 	for i := range l.all {
-		if e := &l.all[i]; e.owner != none && time.Duration(e.at-l.owners[e.owner].at)*time.Millisecond <= l.window {
+		if l.settle(&l.all[i]) {
 			did = append(did, int32(i))
 		}
 	}
@@ -79,5 +81,5 @@ func (l *Ledger) Acts(offer func(take func(*exposure.Record)) error, take func(*
 		o := &l.owners[e.owner]
 		take(&Act{Place{o.id, int(e.place)}, l.actions[e.action], e.at, o.at, o.experiments, o.drafted, o.teams, int(e.team)})
 	}
-	return nil
+	return l.report, nil
 }

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -25,7 +26,8 @@ func offering(answers ...*exposure.Record) func(func(*exposure.Record)) error {
 
 func actsOf(t *testing.T, l *Ledger, answers ...*exposure.Record) (all []Act) {
 	t.Helper()
-	must(t, l.Acts(offering(answers...), func(a *Act) { all = append(all, *a) }))
+	_, err := l.Acts("", offering(answers...), func(a *Act) { all = append(all, *a) })
+	must(t, err)
 	return all
 }
 
@@ -59,6 +61,36 @@ func TestActs(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What becomes of outcomes is told by the answers of one experiment, apart for those
+// that were looked for before; within the window alone.
+func TestActsTell(t *testing.T) {
+	ours, other := answer("a", "ann", 1000, "x"), answer("b", "bob", 1000, "x")
+	ours.Experiments, other.Experiments = []exposure.Experiment{{Experiment: "e"}}, []exposure.Experiment{{Experiment: "other"}}
+	l := NewLedger(time.Hour)
+	for i, o := range []Outcome{
+		{Viewer: "ann", Answer: "a", Again: true},
+		{Viewer: "ann", Answer: "a", ID: "0"},        // twice
+		{Viewer: "bob", Answer: "b"},                 // another experiment's
+		{Viewer: "eve", Answer: "a"},                 // of another viewer
+		{Viewer: "eve", Answer: "b"},                 // the same, of another experiment
+		{Viewer: "ann", Answer: "a", Record: "z"},    // not in it
+		{Viewer: "eve", Answer: "a", At: 4_600_001},  // too late
+		{Viewer: "eve", Answer: "none", Again: true}, // unknown
+		{Viewer: "ann", At: 1_001_000, Record: "x"},  // by its viewer
+	} {
+		if o.ID == "" {
+			o.ID = fmt.Sprint(i)
+		}
+		o.Action, o.Record, o.At = "click", cmp.Or(o.Record, "x"), cmp.Or(o.At, 1_000_500)
+		must(t, l.Add(o))
+	}
+	told, err := l.Acts("e", offering(ours, other), func(*Act) {})
+	must(t, err)
+	if want := [2]Report{{Attributed: 1, Twice: 1, Elsewhere: 1, Lacking: 1, Nothing: 3}, {Attributed: 1, Nothing: 1}}; told != want {
+		t.Errorf("%+v, want %+v", told, want)
 	}
 }
 

@@ -80,7 +80,7 @@ func (f *Faults) Add(err error) {
 	}
 }
 
-// Err refuses a topic that has any. The error is a [*millrace.Error].
+// Err refuses a topic of which no entry is an outcome: another one is meant. The error is a [*millrace.Error].
 func (f *Faults) Err(topic string) error {
 	if f.N == 0 {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -16,12 +17,13 @@ import (
 
 // Outcome is something that a viewer did with a record.
 type Outcome struct {
-	ID     string // told twice, it counts once
+	ID     string // see [Report.Twice]
 	Viewer string
 	Record string
 	Action string        // such as click
 	Answer string        // the answer_id of the receipt the record came with; empty: nobody knows
 	At     millrace.Time // by the clock of who logged it
+	Again  bool          // it was in a ledger before, of a reading that may have lacked its answer
 }
 
 // MaxOutcomes is how many a Ledger holds.
@@ -43,14 +45,6 @@ type Done struct {
 	First  millrace.Time
 }
 
-// Report says what became of outcomes.
-type Report struct {
-	Attributed int // to an item
-	Twice      int // told before, under the same id
-	Elsewhere  int // of an answer that went to another viewer
-	NotShown   int // of an answer, or a viewer, that showed no such record, or not in the window
-}
-
 // Ledger attributes each outcome to at most one item of one answer:
 //
 //   - one that names its answer to the record in it, if the answer was the
@@ -66,8 +60,10 @@ type Report struct {
 // have any, and who logs them chooses how long names are.
 type Ledger struct {
 	window   time.Duration
-	seen     map[uint64]struct{} // ids
-	named    map[uint64]int32    // by answer and record: the last of its entries
+	of       string              // the experiment whose answers count in a report; empty: all do
+	ends     bool                // the window also where an outcome names its answer
+	seen     map[uint64]struct{} // outcomes, each with the answer that it belongs to
+	named    map[uint64]int32    // by answer: the last of its entries
 	met      map[uint64]int32    // by viewer and record: the same
 	all      []entry
 	earliest millrace.Time
@@ -75,30 +71,51 @@ type Ledger struct {
 	action   map[string]int32
 	owners   []owner           // answers that have an outcome, or had
 	texts    map[string]string // what many owners share
-	report   Report
+	report   [2]Report         // of outcomes that were in no ledger before, and of others
 }
 
-// entry is an outcome and the item that has it: 40 bytes without a pointer, and some
+// entry is an outcome and the item that has it: 56 bytes without a pointer, and some
 // 50 more in the maps.
 type entry struct {
-	viewer    uint64
-	at        millrace.Time
-	before    int32 // entry of the same answer or viewer, and record; none: -1
-	action    int32
-	owner     int32 // none: nobody
-	place     int32
-	team      int32
-	elsewhere bool
+	same    uint64 // of its id and all else by which it may be told twice
+	viewer  uint64
+	record  uint64
+	at      millrace.Time
+	before  int32 // entry of the same answer, or of the same viewer and record; none: -1
+	action  int32
+	owner   int32 // none: nobody
+	place   int32
+	team    int32
+	strange strange
+	again   bool
 }
 
 const none = -1
+
+// strange is why an outcome does not belong to the answer that it names.
+type strange uint8
+
+const (
+	notInIt   strange = 1 + iota // the answer did not show the record
+	notTheirs                    // it was another viewer's
+)
+
+// maxSeen is about how many outcomes are known again that came once more, in another part of
+// a topic: some 20 MB.
+const maxSeen = 1 << 20
 
 // seed is a secret of the process: nobody can look for names of one hash.
 var seed = maphash.MakeSeed()
 
 func hashOf(name string) uint64 { return maphash.String(seed, name) }
 
-// shown stands for a record beside who it was shown to, or in which answer.
+// sameAs is one number for all times that an outcome is told. Of clients that write
+// one id for all that viewers do none is a repetition of another.
+func sameAs(o *Outcome) uint64 {
+	return maphash.Comparable(seed, [...]string{o.ID, o.Viewer, o.Record, o.Action, o.Answer})
+}
+
+// shown stands for a record beside who it was shown to.
 func shown(by, record uint64) uint64 {
 	return by*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(record, 32)*0xd6e8feb86659fd93
 }
@@ -110,32 +127,29 @@ func NewLedger(window time.Duration) *Ledger {
 	return l
 }
 
-// Reset forgets all outcomes, and keeps the memory.
+// Reset forgets all outcomes, and keeps the memory. What comes once more of them is
+// told all the same, of the last million or so.
 func (l *Ledger) Reset() {
-	clear(l.seen)
+	if len(l.seen) > maxSeen {
+		clear(l.seen)
+	}
 	clear(l.named)
 	clear(l.met)
 	clear(l.action)
 	clear(l.texts)
 	clear(l.owners)
 	clear(l.actions)
-	l.all, l.owners, l.actions, l.earliest, l.report = l.all[:0], l.owners[:0], l.actions[:0], math.MaxInt64, Report{}
+	l.all, l.owners, l.actions, l.earliest, l.report = l.all[:0], l.owners[:0], l.actions[:0], math.MaxInt64, [2]Report{}
 }
 
 // Add takes an outcome. The error is a [*millrace.Error]: there are too many.
 func (l *Ledger) Add(o Outcome) error {
-	id := hashOf(o.ID)
-	if _, twice := l.seen[id]; twice {
-		l.report.Twice++
-		return nil
-	}
 	if len(l.all) == MaxOutcomes {
 		return &millrace.Error{
 			Reason: millrace.ReasonTooLarge, Field: "outcomes", Detail: fmt.Sprintf("there are more than %d in this time", MaxOutcomes),
 			WayOut: "export a shorter time, by --since and --until",
 		}
 	}
-	l.seen[id] = struct{}{}
 	l.earliest = min(l.earliest, o.At)
 	action, known := l.action[o.Action]
 	if !known {
@@ -143,10 +157,10 @@ func (l *Ledger) Add(o Outcome) error {
 		l.actions = append(l.actions, o.Action)
 		l.action[o.Action] = action
 	}
-	e := entry{viewer: hashOf(o.Viewer), at: o.At, before: none, action: action, owner: none}
-	in, k := l.met, shown(e.viewer, hashOf(o.Record))
+	e := entry{same: sameAs(&o), viewer: hashOf(o.Viewer), record: hashOf(o.Record), at: o.At, before: none, action: action, owner: none, again: o.Again}
+	in, k := l.met, shown(e.viewer, e.record)
 	if o.Answer != "" {
-		in, k = l.named, shown(hashOf(o.Answer), hashOf(o.Record))
+		in, k = l.named, hashOf(o.Answer)
 	}
 	if before, more := in[k]; more {
 		e.before = before
@@ -165,29 +179,15 @@ func (l *Ledger) Earliest() millrace.Time { return l.earliest }
 // Offer lets an answer have the outcomes that are its own. An answer that comes
 // later may take them.
 func (l *Ledger) Offer(r *exposure.Record) {
-	id, viewer := hashOf(r.ID), hashOf(r.Viewer)
-	owner := int32(none)
-	take := func(e *entry, it *exposure.Item) {
-		if owner == none {
-			owner = int32(len(l.owners))
-			l.owners = append(l.owners, l.ownerOf(r))
-		}
-		if e.owner, e.place, e.team = owner, int32(it.Place), none; r.Interleaving != nil && it.Team >= 0 {
-			e.team = int32(it.Team)
-		}
-	}
+	viewer := hashOf(r.Viewer)
+	take := l.taker(r)
+	l.offerNamed(r, viewer, take)
 	for i := range r.Items {
 		it := &r.Items[i]
-		record := hashOf(it.ID)
-		for e := range l.entries(l.named, shown(id, record)) {
-			if e.elsewhere = e.viewer != viewer; !e.elsewhere && (e.owner == none || int32(it.Place) < e.place) {
-				take(e, it)
-			}
-		}
 		if r.Viewer == "" { // so many may be nobody
-			continue
+			break
 		}
-		for e := range l.entries(l.met, shown(viewer, record)) {
+		for e := range l.entries(l.met, shown(viewer, hashOf(it.ID))) {
 			if l.fits(e, r.Time) && (e.owner == none || l.nearer(e, r, it.Place)) {
 				take(e, it)
 			}
@@ -196,6 +196,61 @@ func (l *Ledger) Offer(r *exposure.Record) {
 	if len(l.owners) > 2*len(l.all)+1000 {
 		l.sweep()
 	}
+}
+
+// taker gives outcomes to items of an answer.
+func (l *Ledger) taker(r *exposure.Record) func(*entry, *exposure.Item) {
+	owner := int32(none)
+	return func(e *entry, it *exposure.Item) {
+		if owner == none {
+			owner = int32(len(l.owners))
+			l.owners = append(l.owners, l.ownerOf(r))
+		}
+		if e.owner, e.place, e.team = owner, int32(it.Place), none; r.Interleaving != nil && it.Team >= 0 {
+			e.team = int32(it.Team)
+		}
+	}
+}
+
+// offerNamed offers an answer to the outcomes that name it.
+func (l *Ledger) offerNamed(r *exposure.Record, viewer uint64, take func(*entry, *exposure.Item)) {
+	id := hashOf(r.ID)
+	if _, some := l.named[id]; !some {
+		return
+	}
+	items := make(map[uint64]*exposure.Item, len(r.Items)) // the first of each record
+	for i := range r.Items {
+		it := &r.Items[i]
+		record := hashOf(it.ID)
+		if first := items[record]; first == nil || it.Place < first.Place {
+			items[record] = it
+		}
+	}
+	for e := range l.entries(l.named, id) {
+		it := items[e.record]
+		switch {
+		case l.ends && time.Duration(e.at-r.Time)*time.Millisecond > l.window:
+		case e.viewer != viewer:
+			e.strange = max(e.strange, l.strange(r, notTheirs))
+		case it == nil:
+			e.strange = max(e.strange, l.strange(r, notInIt))
+		case e.owner == none || int32(it.Place) < e.place:
+			take(e, it)
+		}
+	}
+}
+
+// strange leaves out what is strange of answers that do not count.
+func (l *Ledger) strange(r *exposure.Record, why strange) strange {
+	if !l.counts(r.Experiments) {
+		return 0
+	}
+	return why
+}
+
+// counts reports whether the outcomes of an answer count in a report.
+func (l *Ledger) counts(of []exposure.Experiment) bool {
+	return l.of == "" || slices.ContainsFunc(of, func(e exposure.Experiment) bool { return e.Experiment == l.of })
 }
 
 // entries are those of one key.
@@ -255,19 +310,43 @@ func (l *Ledger) nearer(e *entry, r *exposure.Record, place int) bool {
 func (l *Ledger) Settle() (map[Place][]Done, Report) {
 	done := map[Place][]Done{}
 	for i := range l.all {
-		e := &l.all[i]
-		switch {
-		case e.owner != none:
-			l.report.Attributed++
+		if e := &l.all[i]; l.settle(e) {
 			at := Place{l.owners[e.owner].id, int(e.place)}
 			done[at] = count(done[at], l.actions[e.action], e.at)
-		case e.elsewhere:
-			l.report.Elsewhere++
-		default:
-			l.report.NotShown++
 		}
 	}
-	return done, l.report
+	return done, l.report[0].Plus(l.report[1])
+}
+
+// settle counts what became of an outcome, and reports whether an item has it that
+// has not had it before.
+func (l *Ledger) settle(e *entry) bool {
+	told := &l.report[0]
+	if e.again {
+		told = &l.report[1]
+	}
+	same, belongs := e.same, e.owner != none
+	if belongs {
+		same = shown(same, hashOf(l.owners[e.owner].id))
+	}
+	if _, twice := l.seen[same]; twice {
+		told.Twice++
+		return false
+	}
+	l.seen[same] = struct{}{}
+	switch {
+	case belongs && l.counts(l.owners[e.owner].experiments):
+		told.Attributed++
+	case belongs:
+		told.Nothing++
+	case e.strange == notTheirs:
+		told.Elsewhere++
+	case e.strange == notInIt:
+		told.Lacking++
+	default:
+		told.Nothing++
+	}
+	return belongs
 }
 
 func count(all []Done, action string, at millrace.Time) []Done {

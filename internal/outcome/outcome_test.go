@@ -37,16 +37,16 @@ func TestOutcomesAreAttributed(t *testing.T) {
 	}{
 		"by its answer":            {Outcome{Viewer: "ann", Record: "x", Answer: "first", At: 9_000_000}, Place{"first", 1}, Report{Attributed: 1}},
 		"to another viewer":        {Outcome{Viewer: "bob", Record: "x", Answer: "first", At: 1_001_000}, Place{}, Report{Elsewhere: 1}},
-		"of an answer without it":  {Outcome{Viewer: "ann", Record: "z", Answer: "first", At: 1_001_000}, Place{}, Report{NotShown: 1}},
-		"of no answer":             {Outcome{Viewer: "ann", Record: "x", Answer: "none", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"of an answer without it":  {Outcome{Viewer: "ann", Record: "z", Answer: "first", At: 1_001_000}, Place{}, Report{Lacking: 1}},
+		"of no answer":             {Outcome{Viewer: "ann", Record: "x", Answer: "none", At: 1_001_000}, Place{}, Report{Nothing: 1}},
 		"by its viewer":            {Outcome{Viewer: "ann", Record: "y", At: 1_000_000}, Place{"first", 2}, Report{Attributed: 1}},
 		"the latest before":        {Outcome{Viewer: "ann", Record: "x", At: 2_000_001}, Place{"second", 1}, Report{Attributed: 1}},
 		"none later if one before": {Outcome{Viewer: "ann", Record: "x", At: 1_990_000}, Place{"first", 1}, Report{Attributed: 1}},
 		"by a clock that is late":  {Outcome{Viewer: "ann", Record: "x", At: 940_000}, Place{"first", 1}, Report{Attributed: 1}},
-		"too early":                {Outcome{Viewer: "ann", Record: "x", At: 939_999}, Place{}, Report{NotShown: 1}},
+		"too early":                {Outcome{Viewer: "ann", Record: "x", At: 939_999}, Place{}, Report{Nothing: 1}},
 		"at the window's end":      {Outcome{Viewer: "ann", Record: "y", At: 4_600_000}, Place{"first", 2}, Report{Attributed: 1}},
-		"after the window":         {Outcome{Viewer: "ann", Record: "y", At: 4_600_001}, Place{}, Report{NotShown: 1}},
-		"by nobody":                {Outcome{Record: "x", At: 1_001_000}, Place{}, Report{NotShown: 1}},
+		"after the window":         {Outcome{Viewer: "ann", Record: "y", At: 4_600_001}, Place{}, Report{Nothing: 1}},
+		"by nobody":                {Outcome{Record: "x", At: 1_001_000}, Place{}, Report{Nothing: 1}},
 		"there twice":              {Outcome{Viewer: "cid", Record: "x", At: 1_001_000}, Place{"twice", 1}, Report{Attributed: 1}},
 		"there twice, by answer":   {Outcome{Viewer: "cid", Record: "x", Answer: "twice", At: 1_001_000}, Place{"twice", 1}, Report{Attributed: 1}},
 		"by nobody, of an answer":  {Outcome{Record: "x", Answer: "nobody's", At: 1_001_000}, Place{"nobody's", 1}, Report{Attributed: 1}},
@@ -83,13 +83,75 @@ func must(t *testing.T, err error) {
 
 func TestOutcomesAreCounted(t *testing.T) {
 	l := NewLedger(time.Hour)
-	for i, action := range []string{"click", "like", "click", "click"} {
-		must(t, l.Add(Outcome{ID: fmt.Sprint(i % 3), Viewer: "ann", Record: "x", Action: action, At: millrace.Time(5000 - i)}))
+	for i, id := range []string{"0", "1", "2", "0"} {
+		must(t, l.Add(Outcome{ID: id, Viewer: "ann", Record: "x", Action: []string{"click", "like"}[i%2*(1-i/3)], At: millrace.Time(5000 - i)}))
 	}
 	l.Offer(answer("a", "ann", 1, "x"))
 	done, told := l.Settle()
 	if want := (map[Place][]Done{{"a", 1}: {{"click", 2, 4998}, {"like", 1, 4999}}}); !reflect.DeepEqual(done, want) || told != (Report{Attributed: 3, Twice: 1}) {
 		t.Errorf("%v, %+v", done, told)
+	}
+}
+
+// What has the id of another outcome is none that came twice, if it is of another
+// viewer, record, action or answer, named or found: who writes one id for all that viewers
+// do loses nothing.
+func TestOneIDForAllIsNoRepetition(t *testing.T) {
+	first := Outcome{ID: "click", Viewer: "ann", Record: "x", Action: "click", Answer: "a", At: 2_000}
+	for name, c := range map[string]struct {
+		by    func(*Outcome)
+		twice int
+	}{
+		"again":                  {func(*Outcome) {}, 1},
+		"sent again later":       {func(o *Outcome) { o.At += 1000 }, 1},
+		"another id":             {func(o *Outcome) { o.ID = "c" }, 0},
+		"another record":         {func(o *Outcome) { o.Record = "y" }, 0},
+		"another action":         {func(o *Outcome) { o.Action = "like" }, 0},
+		"another viewer":         {func(o *Outcome) { o.Viewer, o.Answer = "bob", "b" }, 0},
+		"another answer":         {func(o *Outcome) { o.Answer = "c" }, 0},
+		"an answer that is none": {func(o *Outcome) { o.Answer = "none" }, 0},
+		"no answer":              {func(o *Outcome) { o.Answer = "" }, 0},
+	} {
+		l, second := NewLedger(time.Hour), first
+		c.by(&second)
+		must(t, l.Add(first))
+		must(t, l.Add(second))
+		for _, r := range []*exposure.Record{answer("a", "ann", 1, "x", "y"), answer("b", "bob", 1, "x"), answer("c", "ann", 1, "x")} {
+			l.Offer(r)
+		}
+		if _, told := l.Settle(); told.Twice != c.twice || told.Attributed+told.Nothing != 2-c.twice {
+			t.Errorf("%s: %+v", name, told)
+		}
+	}
+	// That names no answer, and is of two by when it was.
+	l := NewLedger(time.Hour)
+	for _, second := range []int{1001, 1002, 2001} {
+		must(t, l.Add(Outcome{ID: "click", Viewer: "ann", Record: "x", Action: "click", At: millrace.Time(second * 1000)}))
+	}
+	l.Offer(answer("a", "ann", 1000, "x"))
+	l.Offer(answer("b", "ann", 2000, "x"))
+	if _, told := l.Settle(); told != (Report{Attributed: 2, Twice: 1}) {
+		t.Errorf("%+v", told)
+	}
+}
+
+// Outcomes that cannot belong to the answer that they name are a broken log, once most
+// are such; what belongs to nothing that is known is not.
+func TestBroken(t *testing.T) {
+	for _, c := range []struct {
+		r      Report
+		broken bool
+	}{
+		{Report{Attributed: 5, Elsewhere: 389}, true},
+		{Report{Lacking: 10}, true},
+		{Report{Attributed: 10, Elsewhere: 6, Lacking: 5}, true},
+		{Report{Attributed: 11, Elsewhere: 6, Lacking: 5}, false},
+		{Report{Elsewhere: 9}, false},
+		{Report{Nothing: 1e6, Twice: 1e6}, false},
+	} {
+		if says := c.r.Broken(); (says != "") != c.broken {
+			t.Errorf("%+v: %q", c.r, says)
+		}
 	}
 }
 
@@ -129,7 +191,7 @@ func TestAttributionEqualsASearch(t *testing.T) {
 			got[at] = d[0].Count
 			sum += d[0].Count
 		}
-		if !maps.Equal(got, want) || told.Attributed != sum || told.Attributed+told.Elsewhere+told.NotShown != 100 {
+		if !maps.Equal(got, want) || told.Attributed != sum || told.Attributed+told.Elsewhere+told.Lacking+told.Nothing != 100 {
 			t.Fatalf("got %v, %+v, want %v", got, told, want)
 		}
 	}

@@ -47,7 +47,7 @@ type exporting struct {
 	did                  int64           // outcomes that were written
 	others               int             // entries of the topic that are no exposures
 	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
-	closed               outcome.Faults  // batches of outcomes that cannot be opened
+	bad                  outcome.Faults  // entries of the topic of outcomes that are none
 	has                  map[string]bool // experiments of the answers of that time
 }
 
@@ -67,9 +67,11 @@ action (click, like, hide), time when. If a field, answer_id unless
 --answer-field names another, holds the receipt's answer_id, the outcome belongs
 to that answer. Any other belongs to the latest answer that showed the viewer the
 record, at most --window before; where none did, to the first up to a minute
-after, since clocks may differ by that. An outcome that comes twice under its id
-counts once. One with a record that is on a page several times (copy_of) stands
-beside each of these rows.
+after, since clocks may differ by that. One that comes again counts once: under its
+id, by the same viewer, on the same record, by the same action, and with the same
+answer. One with a record that is on a page several times (copy_of) stands beside
+each of these rows. Entries that are no outcomes are counted and left out; a topic
+that has nothing else is refused.
 
 NOT ALL says that an open transaction in a topic hides entries, which are missing.`,
 		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
@@ -221,26 +223,29 @@ func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[o
 	if err != nil {
 		return nil, nil, err
 	}
-	ledger, bad, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
+	ledger, strange, seen := outcome.NewLedger(e.window), outcome.Faults{}, outcome.Seen{}
 	e.hidden = append(e.hidden, did.Hidden())
 	if err := did.Read(ctx, func(value []byte, closed error) error {
 		e.saying("outcomes", did)
 		if closed != nil {
-			e.closed.Add(closed)
+			e.bad.Add(closed)
 			return nil
 		}
 		seen.Add(known, value)
 		o, err := outcome.Decode(known, value, e.answer)
 		if err != nil {
-			bad.Add(err)
+			e.bad.Add(err)
+			strange.Add(err)
 			return nil
 		}
 		return ledger.Add(o)
 	}); err != nil {
 		return nil, nil, err
 	}
-	if err := bad.Err(e.outcomes); err != nil {
-		return nil, nil, err
+	if ledger.Len() == 0 {
+		if err := strange.Err(e.outcomes); err != nil {
+			return nil, nil, err
+		}
 	}
 	if e.named {
 		if err := seen.Lacks(e.outcomes, nil, e.answer); err != nil {
@@ -315,8 +320,8 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 	if e.others > 0 {
 		fmt.Fprintf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", e.others, e.topic)
 	}
-	if e.closed.N > 0 {
-		fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", e.closed.N, e.outcomes, e.closed.First)
+	if e.bad.N > 0 {
+		fmt.Fprintf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", e.bad.N, e.outcomes, e.bad.First)
 	}
 	for _, h := range e.hidden {
 		if h != nil {
@@ -324,6 +329,6 @@ func (e *exporting) tell(w io.Writer, r *outcome.Report) {
 		}
 	}
 	if r != nil {
-		fmt.Fprintf(w, "of all outcomes in the topic, %d belong to an item; %d came twice, %d name the answer of another viewer, and %d belong to nothing that was shown\n", r.Attributed, r.Twice, r.Elsewhere, r.NotShown)
+		fmt.Fprintf(w, "of all outcomes in the topic, %s\n", r)
 	}
 }

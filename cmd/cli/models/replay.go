@@ -53,6 +53,7 @@ type replay struct {
 	dealt              map[dealt]*pages
 	logged             []loggedPage
 	alike, first       int // of logged, that begin alike; all
+	longest            int // page of these
 }
 
 // dealt is a variant of the experiment as a definition of it had it.
@@ -142,7 +143,7 @@ they did --action, for the estimates by their first page, whatever they did.`,
 	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
 	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")
 	f.IntVar(&r.k, "depth", 10, "how many places NDCG counts")
-	f.IntVar(&r.match, "match", 1, "with how many of the same items both rankings must begin a page, for the estimates")
+	f.IntVar(&r.match, "match", 1, "with how many of the same items both rankings must begin a page, for the estimates; a page that has fewer, with all of them")
 	f.Float64Var(&r.alpha, "alpha", 0.05, "the chance of being wrong, of each interval")
 	f.StringToStringVar(&r.weights, "weights", nil, "in place of the model's own, such as likes=0.5,verb.share=2, as a variant sets them")
 	_ = c.MarkFlagRequired("exposures")
@@ -173,14 +174,12 @@ func (r *replay) weigh() (string, error) {
 
 func (r *replay) validate() error {
 	switch {
-	case r.k < 1:
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%d is no number of places", r.k), WayOut: "say 10, for one"}
-	case r.match < 1:
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "match", Detail: fmt.Sprintf("%d is no number of items", r.match), WayOut: "say 1, for one"}
-	case !(r.alpha > 0 && r.alpha < 1):
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "alpha", Detail: fmt.Sprintf("%v is no chance", r.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
+	case r.k < 1 || r.k > limits.MaxLimit:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "depth", Detail: fmt.Sprintf("%d is no number of places of a page", r.k), WayOut: fmt.Sprintf("say one from 1 to %d, such as 10", limits.MaxLimit)}
+	case r.match < 1 || r.match > limits.MaxLimit:
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "match", Detail: fmt.Sprintf("%d is no number of items of a page", r.match), WayOut: fmt.Sprintf("say one from 1 to %d, such as 1", limits.MaxLimit)}
 	}
-	return nil
+	return command.CheckChance("alpha", r.alpha)
 }
 
 // read takes the file's answers, whose rows stand together.
@@ -191,6 +190,9 @@ func (r *replay) read(ctx context.Context) error {
 	}
 	defer f.Close()
 	next, err := shownRows(f)
+	if errors.Is(err, errDamaged) {
+		return r.damaged(err)
+	}
 	if err != nil {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: notExported}
 	}
@@ -198,6 +200,9 @@ func (r *replay) read(ctx context.Context) error {
 	answer, held := "", 0 // bytes of texts of the page
 	for n := 1; ; n++ {
 		row, err := next()
+		if errors.Is(err, errDamaged) {
+			return r.damaged(err)
+		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return r.badRow(n, err.Error(), notExported)
 		}
@@ -213,7 +218,7 @@ func (r *replay) read(ctx context.Context) error {
 			return nil
 		}
 		bytes, err := textsOf(&row)
-		if err != nil {
+		if err = cmp.Or(err, impossible(&row)); err != nil {
 			return r.badRow(n, err.Error(), notExported)
 		}
 		if begins {
@@ -284,6 +289,27 @@ func textsOf(row *export.Item) (bytes int, err error) {
 	return bytes, err
 }
 
+// impossible says which of the numbers that are gone by no answer has; nil: none.
+func impossible(row *export.Item) error {
+	if row.Place != nil && *row.Place < 1 {
+		return fmt.Errorf("its place is %d, and places begin at 1", *row.Place)
+	}
+	if row.ID != nil && row.Place == nil {
+		return errors.New("it has an item without a place")
+	}
+	for _, o := range row.Outcomes {
+		if o.Count < 1 {
+			return fmt.Errorf("its outcome %.100q has the count %d, and what is there came once at least", o.Action, o.Count)
+		}
+	}
+	for _, e := range row.Experiments {
+		if !(e.ProbabilityInside >= 0 && e.ProbabilityInside <= 1) {
+			return fmt.Errorf("probability_inside of experiment %.100q is %v, which is no chance", e.Experiment, e.ProbabilityInside)
+		}
+	}
+	return nil
+}
+
 // begin notes the first row of an answer. Of rows that stand apart, each would
 // count as a page of its own.
 func (r *replay) begin(row *export.Item, n int) error {
@@ -311,8 +337,24 @@ func (r *replay) badRow(n int, detail, wayOut string) error {
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s, row %d: %s", r.file, n, detail), WayOut: wayOut}
 }
 
+func (r *replay) damaged(err error) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s: %v", r.file, err), WayOut: "export it once more, or name another file that millrace export exposures wrote"}
+}
+
+// errDamaged is of a file whose parts contradict each other.
+var errDamaged = errors.New("it is damaged, or no file of rows as an export has them")
+
+// orDamaged makes a panic of who reads a file an error: the library that reads Parquet
+// believes numbers in a file.
+func orDamaged(err *error) {
+	if why := recover(); why != nil {
+		*err = fmt.Errorf("%w: %v", errDamaged, why)
+	}
+}
+
 // shownRows reads rows that export.RowsTo has written.
 func shownRows(f *os.File) (next func() (export.Item, error), err error) {
+	defer orDamaged(&err)
 	if strings.HasSuffix(f.Name(), ".ndjson") {
 		d := json.NewDecoder(f)
 		return func() (row export.Item, err error) {
@@ -330,32 +372,39 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 	}
 	rows := parquet.NewGenericReader[export.Item](file)
 	one := make([]export.Item, 1)
-	return func() (export.Item, error) {
+	return func() (row export.Item, err error) {
+		defer orDamaged(&err)
 		clear(one)
 		n, err := rows.Read(one)
-		if n == 1 {
-			err = nil
+		switch {
+		case n == 1:
+			return one[0], nil
+		case err == nil:
+			return row, fmt.Errorf("%w: it ends before its last row", errDamaged)
 		}
-		return one[0], err
+		return row, err
 	}, nil
 }
 
 // take ranks a page again, in the order in which it was shown.
 func (r *replay) take(page []export.Item) error {
 	var of dealt
-	chance := 0.
+	chance, part := 0., false
 	for _, e := range page[0].Experiments {
 		r.experiments[e.Experiment] = true
 		if e.Experiment == r.experiment {
-			if of, chance = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside; e.Forced {
+			if of, chance, part = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside, true; e.Forced {
 				r.forced++
 				return nil
 			}
 		}
 	}
-	if r.experiment != "" && chance == 0 {
+	switch {
+	case r.experiment != "" && !part:
 		r.others++
 		return nil
+	case part && chance == 0:
+		return fmt.Errorf("probability_inside of experiment %s is 0, and what has no chance is shown to nobody", r.experiment)
 	}
 	r.answers++
 	if r.dealt[of] == nil {
@@ -371,6 +420,9 @@ func (r *replay) take(page []export.Item) error {
 		if place := *page[i].Place; place == *page[i+1].Place {
 			return fmt.Errorf("place %d stands twice: the file has rows of one export twice, or of two exports whose times overlap; give each answer once", place)
 		}
+	}
+	if err := itemTwice(page); err != nil {
+		return err
 	}
 	type scored struct {
 		at    int
@@ -399,6 +451,7 @@ func (r *replay) take(page []export.Item) error {
 		r.viewers[viewer] = true
 		r.first++
 		l := loggedPage{stats.Logged{Reward: acted, Old: chance}, of}
+		r.longest = max(r.longest, len(order))
 		alike := true
 		for i, s := range order[:min(r.match, len(order))] {
 			alike = alike && s.at == i
@@ -429,6 +482,23 @@ func (r *replay) take(page []export.Item) error {
 		r.shown[i].Add(x[0])
 		r.again[i].Add(x[1])
 		r.more[i].Add(x[1] - x[0])
+	}
+	return nil
+}
+
+// itemTwice refuses a page on which a record stands twice under one entity: of two
+// timelines it may.
+func itemTwice(page []export.Item) error {
+	places := make(map[[2]string]int64, len(page))
+	for i := range page {
+		it := [2]string{*page[i].ID}
+		if entity := page[i].Entity; entity != nil {
+			it[1] = *entity
+		}
+		if first, twice := places[it]; twice {
+			return fmt.Errorf("record %.100q stands at place %d and at place %d, of the same entity, as on no page", it[0], first, *page[i].Place)
+		}
+		places[it] = *page[i].Place
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ type estimation struct {
 	Experiment string   `json:"experiment"`
 	Viewers    int      `json:"viewers"`
 	Alike      int      `json:"alike"` // whose pages begin with the same items
-	Match      int      `json:"match"` // how many items
+	Match      int      `json:"match"` // how many items: --match, or as many as the longest page has
 	Without    []string `json:"variants_left_out"`
 	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is
 	Shown      *float64 `json:"shown"`             // items of a page with the action
@@ -115,7 +115,7 @@ func (r *replay) estimate() (*estimation, error) {
 		was.Add(l.Reward)
 	}
 	logged, without := r.chances()
-	e := &estimation{Experiment: r.experiment, Viewers: r.first, Alike: r.alike, Match: r.match, Without: display.List(without)}
+	e := &estimation{Experiment: r.experiment, Viewers: r.first, Alike: r.alike, Match: min(r.match, r.longest), Without: display.List(without)}
 	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
 	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
 		e.Unknown = err.Error()

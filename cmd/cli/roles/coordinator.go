@@ -91,8 +91,8 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 	if c.Exposures == "" {
 		return nil
 	}
-	return func(of experiment.Outcomes, from millrace.Time) coordinator.Acts {
-		return rollouts.Acts(&of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+	return func(of *experiment.Experiment, from millrace.Time) coordinator.Acts {
+		return rollouts.Acts(of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 

@@ -223,6 +223,7 @@ func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out 
 // steadily has an experiment change by what it leans on, which does not change
 // meanwhile.
 func (t *trial) steadily(ctx context.Context, change func(ctx context.Context) error) error {
+	defer t.TakeBack()
 	return t.cluster.Steady(ctx, leaning, func(ctx context.Context) error {
 		err := t.feeds.versions.Settle(ctx)
 		if err == nil {

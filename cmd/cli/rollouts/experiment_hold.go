@@ -199,11 +199,16 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 }
 
+// newestOutcome says how old the newest outcome is, and what became of all.
 func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
 	if o.Newest.IsZero() {
 		return "none has come"
 	}
-	return "the newest is " + ageOf(o.Newest, now)
+	says := "the newest is " + ageOf(o.Newest, now)
+	if o.Told != nil {
+		says += fmt.Sprintf("; of all, by what it showed, %s", o.Told)
+	}
+	return says
 }
 
 // ageOf says how old something is, by this clock; who wrote it may have another.

@@ -92,8 +92,8 @@ func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Tim
 }
 
 func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
-	if !(q.alpha > 0 && q.alpha < 1) {
-		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--alpha", Detail: fmt.Sprintf("%v is no chance", q.alpha), WayOut: "say one between 0 and 1, such as 0.05"}
+	if err := command.CheckChance("--alpha", q.alpha); err != nil {
+		return err
 	}
 	var from millrace.Time
 	if q.since != "" {
@@ -171,10 +171,12 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		}), fmt.Errorf("how the variants do is not known: %w", unread))
 	}
 	strange := outcome.Faults{}
-	if o := of.Experiment.Outcomes; o != nil {
-		acts := Acts(o, exposures.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
+	if of.Experiment.Outcomes != nil {
+		acts := Acts(&of.Experiment, exposures.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
+		told := acts.Told()
+		shown.Told, shown.Broken = &told, told.Broken()
 	}
 	r, err := tally.Report(q.alpha)
 	if err != nil {
@@ -215,8 +217,14 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Unread != "" {
 			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
 		}
+		if shown.Broken != "" {
+			display.Printf(w, "BROKEN OUTCOMES: of %s %s; believe nothing below that viewers did before you know why\n", of.Experiment.Outcomes.Topic, shown.Broken)
+		}
 		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
 			return err
+		}
+		if shown.Told != nil && shown.Unread == "" {
+			display.Printf(w, "of all outcomes in %s, by what %s showed, %s\n", of.Experiment.Outcomes.Topic, name, shown.Told)
 		}
 		printDecisions(w, trail)
 		if len(shown.Shadows) > 0 {
@@ -257,6 +265,8 @@ type statusShown struct {
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
+	Told         *outcome.Report `json:"outcomes,omitempty"`        // what became of all of them, by answers of this experiment; none: it has none
+	Broken       string          `json:"outcomes_broken,omitempty"` // why what is told of them says nothing
 }
 
 // reportShown is a report, in which null is a number that is not known.
@@ -567,7 +577,8 @@ func number(x float64) string {
 
 // Acts reads what an experiment's outcomes say, where the configuration has
 // all that its definition does not.
-func Acts(o *experiment.Outcomes, cfg exposures.ActsConfig) *exposures.Acts {
-	cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
+func Acts(e *experiment.Experiment, cfg exposures.ActsConfig) *exposures.Acts {
+	o := e.Outcomes
+	cfg.Experiment, cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = e.Name, o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
 	return exposures.NewActs(cfg)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/schemas"
 )
 
 // ActsConfig says where outcomes and answers are.
@@ -25,6 +26,7 @@ type ActsConfig struct {
 	Actions                      []string      // that are counted; nil: all
 	Named                        bool          // AnswerField is one that somebody has named, and has to be there
 	Window                       time.Duration // after an answer
+	Experiment                   string        // whose answers count in [Acts.Told]; empty: all do
 	From                         millrace.Time // of answers
 	Log                          *slog.Logger  // is told of entries that are no outcomes; nil: nobody
 }
@@ -42,8 +44,10 @@ type Acts struct {
 	cfg          ActsConfig
 	id           kadm.TopicID    // of outcomes; zero: not known yet
 	before, next map[int32]int64 // where the last two readings ended
-	Faults       outcome.Faults  // entries that are no outcomes; some may count twice
+	Faults       outcome.Faults  // entries that are no outcomes; a reading that failed counts them once more
 	seen         outcome.Seen    // schemas of all readings
+	told         outcome.Report  // of what no reading looks at again
+	last         outcome.Report  // of what the next one does
 	newest       millrace.Time
 	whole        time.Time   // as of when all outcomes have been read; zero: never
 	did, shown   kafka.Reach // of outcomes, and of exposures
@@ -60,6 +64,11 @@ func (a *Acts) Newest() millrace.Time { return a.newest }
 
 // Whole returns as of when all outcomes have been read; zero: as of no time yet.
 func (a *Acts) Whole() time.Time { return a.whole }
+
+// Told returns what became of all outcomes, of the actions that are counted, by the readings that did
+// not fail: of each by the last look at it. What came twice is known again if one reading
+// had both.
+func (a *Acts) Told() outcome.Report { return a.told.Plus(a.last) }
 
 // recentActs is how old what is known of outcomes may be where transactions, one after
 // the other, hide the newest of them.
@@ -89,7 +98,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	was := a.id
 	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
-		a.before, a.next, a.did = nil, nil, kafka.Reach{}
+		a.before, a.next, a.did, a.told, a.last = nil, nil, kafka.Reach{}, a.Told(), outcome.Report{}
 		return a.Topic().Anew()
 	}
 	a.unshown = nil
@@ -100,8 +109,9 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	ends := did.Ends()
 	maps.Copy(next, ends)
+	var told [2]outcome.Report // of what is looked at first, and again
 	if len(ends) > 0 {
-		if err := a.read(ctx, did, take); err != nil {
+		if told, err = a.read(ctx, did, take); err != nil {
 			return err
 		}
 	}
@@ -109,6 +119,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 		return a.unshown
 	}
 	a.before, a.next = a.next, next
+	a.told, a.last = a.told.Plus(told[1]), told[0]
 	whole, err := did.Look(&a.did, recentActs)
 	if err != nil {
 		return err
@@ -121,9 +132,16 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	return a.seen.Lacks(a.cfg.Outcomes, a.cfg.Actions, field)
 }
 
-func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) error {
+func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) (told [2]outcome.Report, err error) {
 	known, err := schemalog.Known(ctx, a.cfg.Brokers, a.cfg.Schemas)
 	if err != nil {
+		return told, err
+	}
+	settle := func(ledger *outcome.Ledger, meet func(*exposure.Record)) error {
+		found, err := a.settle(ctx, ledger, meet, take)
+		for i := range told {
+			told[i] = told[i].Plus(found[i])
+		}
 		return err
 	}
 	ledger, met := outcome.NewLedger(a.cfg.Window), (*outcome.Met)(nil)
@@ -134,19 +152,22 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 			a.cfg.Log.Warn("entries that are no outcomes are not counted", "topic", a.cfg.Outcomes, "entries", a.Faults.N, "first", a.Faults.First)
 		}
 	}()
-	if err := did.Read(ctx, func(value []byte, closed error) error {
-		if closed != nil {
-			a.Faults.Add(closed)
-			return nil
-		}
-		a.seen.Add(known, value)
-		o, err := outcome.Decode(known, value, a.cfg.AnswerField)
+	if err := did.ReadEntries(ctx, func(in kafka.Entry) error {
+		again := in.Offset < a.next[in.Partition]
+		o, err := a.decode(known, in)
 		if err != nil {
-			a.Faults.Add(err)
+			if !again {
+				a.Faults.Add(err)
+			}
 			return nil
 		}
+		o.Again = again
 		a.newest = max(a.newest, min(o.At, now))
-		if a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action) || met != nil && met.Lacks(&o, a.cfg.Window) {
+		switch {
+		case a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action):
+			return nil
+		case met != nil && met.Lacks(&o, a.cfg.Window):
+			told[index(again)].Nothing++
 			return nil
 		}
 		if err := ledger.Add(o); err != nil || ledger.Len() < a.most {
@@ -154,19 +175,33 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 		}
 		if from := a.since(ledger); met == nil || from < met.From() {
 			met = outcome.NewMet(from)
-			err = a.settle(ctx, ledger, met.Add, take)
+			err = settle(ledger, met.Add)
 		} else {
-			err = a.settle(ctx, ledger, func(*exposure.Record) {}, take)
+			err = settle(ledger, func(*exposure.Record) {})
 		}
 		ledger.Reset()
 		return err
-	}); err != nil {
-		return err
+	}); err != nil || ledger.Len() == 0 {
+		return told, err
 	}
-	if ledger.Len() == 0 {
-		return nil
+	return told, settle(ledger, func(*exposure.Record) {})
+}
+
+// index is of a report on what is looked at again, or first.
+func index(again bool) int {
+	if again {
+		return 1
 	}
-	return a.settle(ctx, ledger, func(*exposure.Record) {}, take)
+	return 0
+}
+
+// decode reads an outcome.
+func (a *Acts) decode(known *schemas.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
+	if in.Closed != nil {
+		return outcome.Outcome{}, in.Closed
+	}
+	a.seen.Add(known, in.Value)
+	return outcome.Decode(known, in.Value, a.cfg.AnswerField)
 }
 
 // since is from when on answers may have outcomes.
@@ -175,15 +210,15 @@ func (a *Acts) since(ledger *outcome.Ledger) millrace.Time {
 }
 
 // settle finds the answers that outcomes belong to, and meets each that may have any.
-func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) error {
+func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) (told [2]outcome.Report, err error) {
 	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {
-		return err
+		return told, err
 	}
 	if _, err := shown.Look(&a.shown, recentActs); err != nil {
 		a.unshown = err
 	}
-	return ledger.Acts(func(offer func(*exposure.Record)) error {
+	return ledger.Acts(a.cfg.Experiment, func(offer func(*exposure.Record)) error {
 		_, err := ReadSpan(ctx, shown, func(r *exposure.Record) {
 			if r.Time >= a.cfg.From {
 				meet(r)

@@ -126,11 +126,22 @@ func testActs(t *testing.T, k kafkatest.Cluster) {
 	read("ann")
 	click("none", now.Add(time.Hour)) // by a clock that is wrong
 	read("ann")
+	// One each of bob and ann belong to what was shown, and 20 more of ann's, under ids of
+	// their own; old's answer is before the time, eve's came too late, and none was shown
+	// nothing.
+	if told, want := acts.Told(), (outcome.Report{Attributed: 22, Nothing: 3}); told != want {
+		t.Errorf("told is %+v, want %+v", told, want)
+	}
 	if newest := acts.Newest(); newest < millrace.TimeOf(now) || newest > millrace.TimeOf(time.Now()) {
 		t.Errorf("the newest is of %s", newest)
 	}
 	if acts.Faults.N == 0 {
 		t.Error("what is no outcome is not told")
+	}
+	read() // all has been looked at twice
+	faults := acts.Faults.N
+	if read(); acts.Faults.N != faults || acts.Told() != (outcome.Report{Attributed: 22, Nothing: 3}) {
+		t.Errorf("%d are no outcomes, after %d; told is %+v", acts.Faults.N, faults, acts.Told())
 	}
 
 	// A topic that was made again says so once, and is read from its beginning.

@@ -96,7 +96,7 @@ func TestCreditOfAMillionClicks(t *testing.T) {
 			}
 		}
 		var acts []outcome.Act
-		err := ledger.Acts(func(take func(*exposure.Record)) error {
+		_, err := ledger.Acts("", func(take func(*exposure.Record)) error {
 			for _, x := range answers {
 				body, err := x.Append(nil)
 				if err != nil {

@@ -74,7 +74,7 @@ func replayed(t *testing.T, rows []export.Item, args ...string) (told string, er
 		}
 		f.Close()
 		out, err := output(append([]string{"model", "replay", spec, "--exposures", name}, args...)...)
-		out = strings.ReplaceAll(out, name, "FILE")
+		out = strings.ReplaceAll(strings.ReplaceAll(out, name, "FILE"), spec, "SPEC")
 		if told != "" && out != told {
 			t.Fatalf("Parquet:\n%s\nNDJSON:\n%s", told, out)
 		}
@@ -109,7 +109,8 @@ func TestReplay(t *testing.T) {
 	}
 	rows = append(rows, other...)
 	told, err := replayed(t, rows, "--experiment", "e", "--depth", "3")
-	const want = `205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose variant was forced; 1 are left out, in which experiment e had no part; 1 are left out, whose items have no features; 201 are left
+	const want = `model likes 1, of SPEC
+205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose variant was forced; 1 are left out, in which experiment e had no part; 1 are left out, whose items have no features; 201 are left
 of 101 viewers who did click:
 
         SHOWN    NEW    DIFFERENCE
@@ -117,7 +118,7 @@ NDCG@3  0.00383  0.997  +0.993 `
 	if err != nil || !strings.HasPrefix(told, want) || !strings.Contains(told, "\nof 101 viewers' first pages 1 would begin with the same 1 items\n") || !strings.Contains(told, "\nMRR     0.203    0.995") {
 		t.Errorf("%v\n%s", err, told)
 	}
-	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose items have no features; 203 are left\n") {
+	if told, err := replayed(t, rows); err != nil || strings.Contains(told, "propensity") || !strings.HasPrefix(told, "model likes 1, of SPEC\n205 answers are in FILE; 1 are left out, which showed nothing; 1 are left out, whose items have no features; 203 are left\n") {
 		t.Errorf("%v\n%s", err, told)
 	}
 }

@@ -188,6 +188,7 @@ var guards = map[string]string{
 	"feed drop": isDry, "feed rollback": isDry, "model drop": isDry, "model rollback": isDry, "experiment drop": isDry,
 	"backup adopt": isDry, "backup cut-remove": isDry, "backup expire": isDry,
 
+	"schema define":  "what takes a field from what serves is refused without a flag, and schema check is its dry run",
 	"cluster apply":  "its name is --apply, and cluster plan is its dry run; it asks unless --yes",
 	"cluster assign": "a new cluster has nothing to lose; what moves, shrinks or is unknown is refused without a flag for each",
 	"cluster pause":  isBack, "cluster resume": isBack, "experiment hold": isBack, "experiment resume": isBack, "experiment pause": isBack,

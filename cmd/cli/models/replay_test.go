@@ -48,7 +48,7 @@ var byLikes = map[string]float64{"likes": 1, "fresh": 0}
 const tune = `experiments:
   - {name: tune, layer: l, feeds: [home], state: running, slots: [0-9999], share: 10000, variants: [{name: control, weight: 3333}, {name: a, weight: 6667, set: {weights: {likes: 1, fresh: 0}}}]}
 layers:
-  - {name: l, salt: one, unit: viewer.id}
+  - {name: l, salt: one, unit: viewer}
 `
 
 func write(t *testing.T, file, text string) {
@@ -126,7 +126,7 @@ func TestEstimatesOfVariantsThatAgree(t *testing.T) {
 	dir, sum := lin(t)
 	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
 	write(t, definition, tune)
-	const runs, truth = 40, 0.6
+	const runs, truth = 20, 0.6
 	covers := map[string]int{}
 	for seed := range uint64(runs) {
 		dealtPages(t, file, sum, seed)
@@ -146,8 +146,9 @@ func TestEstimatesOfVariantsThatAgree(t *testing.T) {
 			}
 		}
 	}
+	// 95 % of 20 are 19; four standard deviations of that are 4. Package stats tells it finer.
 	for _, how := range []string{"sum", "alone"} {
-		if covers[how+" by propensity"] < runs*95/100 || covers[how+" normalised"] < runs*95/100 || covers[how+" is not believed"] > 2 {
+		if covers[how+" by propensity"] < 15 || covers[how+" normalised"] < 15 || covers[how+" is not believed"] > 2 {
 			t.Errorf("of %d runs: %v", runs, covers)
 		}
 	}
@@ -176,7 +177,7 @@ func TestEstimatesThatAreNotBelievable(t *testing.T) {
 	}
 }
 
-// A row whose pages do not begin as its model ranks them says nothing of how it would
+// A variant whose pages do not begin as its model ranks them says nothing of how it would
 // have begun others.
 func TestArmsThatRankOtherwise(t *testing.T) {
 	a := &arm{by: new(ranker), began: 1000, other: 10, rankings: map[ranking]bool{{name: "m"}: true}}

@@ -188,7 +188,6 @@ var guards = map[string]string{
 	"feed drop": isDry, "feed rollback": isDry, "model drop": isDry, "model rollback": isDry, "experiment drop": isDry,
 	"backup adopt": isDry, "backup cut-remove": isDry, "backup expire": isDry,
 
-	"schema define":  "what takes a field from what serves is refused without a flag, and schema check is its dry run",
 	"cluster apply":  "its name is --apply, and cluster plan is its dry run; it asks unless --yes",
 	"cluster assign": "a new cluster has nothing to lose; what moves, shrinks or is unknown is refused without a flag for each",
 	"cluster pause":  isBack, "cluster resume": isBack, "experiment hold": isBack, "experiment resume": isBack, "experiment pause": isBack,
@@ -198,7 +197,7 @@ var guards = map[string]string{
 	"model release": "it lets a version be asked for again, and nodes condemn it anew if it fails",
 	"backup cut":    adds, "backup drill": adds,
 	"backup restore": "it makes a store where there is none, and leaves the bucket as it is",
-	"load":           isOwn, "demo": isOwn, "dev": isOwn, "broker": isOwn, "indexnode": isOwn, "partitioner": isOwn, "coordinator": isOwn, "bench backing": isOwn, "bench compare": isOwn, "bench handwritten": isOwn,
+	"load":           isOwn, "schema define": isOwn, "demo": isOwn, "dev": isOwn, "broker": isOwn, "indexnode": isOwn, "partitioner": isOwn, "coordinator": isOwn, "bench backing": isOwn, "bench compare": isOwn, "bench handwritten": isOwn,
 	"context use": isOwn, "init": isOwn, "generate": isOwn, "model seal": isOwn, "model golden": isOwn, "model features": isOwn, "model replay": isOwn, "export exposures": isOwn, "model pull": isOwn, "model bench": isOwn,
 
 	"backup acts": looks, "backup cuts": looks, "backup diff": looks, "backup list": looks, "backup show": looks, "backup status": looks, "backup verify": looks,

@@ -200,6 +200,45 @@ func TestReplayOfAServedModel(t *testing.T) {
 	}
 }
 
+// A model that serves is read by the schemas of the cluster's log.
+func TestReplayByTheSchemasOfTheLog(t *testing.T) {
+	t.Parallel()
+	ctx, addr := logOfTest(t)
+	s := newStage(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	avsc := s.File("talk.avsc", `{"type":"record","name":"team.Talk","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"},{"name":"claps","type":"long","default":0}]}`)
+	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	f, err := os.Create(file)
+	s.Check(err)
+	w := export.RowsTo(f, "ndjson")
+	s.Check(w.Write(shownPage(1, "v", "a", 0.5, []float64{1, 2}, 1)))
+	s.Check(w.Close())
+	s.Check(f.Close())
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"spec.yaml":     "name: talks\nversion: \"1\"\nschemas: [team.Talk]\nfeatures: {likes: record.claps}\nscorer: linear\nparameters: {weights: {likes: 1}}\n",
+		"golden.ndjson": `{"features":{"likes":2},"score":2,"record":{"claps":2}}`,
+		"card.md":       "Talks.\n",
+	} {
+		s.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	if out, err := output("model", "seal", dir, "--schema", avsc); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := s.run("model", "push", dir, "--timeout", "1m"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := s.run("model", "replay", "talks", "--exposures", file, "--brokers", addr); err == nil || !strings.Contains(err.Error(), "no schema team.Talk") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := execute(ctx, "schema", "define", avsc, "--brokers", addr, "--etcd", s.Etcd[0], "--cluster", "test"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := s.run("model", "replay", "talks", "--exposures", file, "--brokers", addr); err != nil || !strings.HasPrefix(out, "model talks 1, which serves in cluster test\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestReplayRefuses(t *testing.T) {
 	t.Parallel()
 	page := shownPage(1, "v", "a", 0.5, []float64{1, 2}, 0)

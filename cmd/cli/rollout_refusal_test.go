@@ -18,7 +18,7 @@ func TestPushTellsARefusalOnce(t *testing.T) {
 	s.Answer("n3", refuse(why))
 	out, err := s.run("model", "push", s.RatePack("1", "likes"), "--timeout", "2s")
 	if err == nil || strings.Contains(out, "u000a") || strings.Count(out, "no schema pod.Episode") != 1 ||
-		!strings.Contains(out, "\nn1, n3  refused: spec.yaml:3:11: no schema pod.Episode\n              3 | schemas: [pod.Episode]\nn2      refused: other\n") {
+		!strings.Contains(out, "\nn1, n3  refused: spec.yaml:3:11: no schema pod.Episode\n            3 | schemas: [pod.Episode]\nn2      refused: other\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if !strings.Contains(err.Error(), "of 3 index nodes 3 refused it") {

@@ -86,7 +86,7 @@ func TestSchemaCommand(t *testing.T) {
 	}{
 		{args: []string{"define", visit, "--etcd", etcd, "--cluster", "test"}, out: []string{"schema shop.Visit ", " is defined"}},
 		{args: []string{"define", visit, "--etcd", etcd, "--cluster", "test"}, out: []string{"schema shop.Visit ", " is known already"}},
-		{args: []string{"define", changed, "--etcd", etcd, "--cluster", "test"}, err: "schema shop.Visit"},
+		{args: []string{"define", changed, "--etcd", etcd, "--cluster", "test"}, err: "a role stays on its field"},
 		{args: []string{"list"}, out: []string{"  shop.Visit  "}},
 		{args: []string{"refuse", "notes"}, err: "16 hexadecimal digits"},
 		{args: []string{"refuse", never}, out: []string{"would pass over the records of schema " + never}},

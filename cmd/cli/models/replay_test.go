@@ -261,3 +261,19 @@ func TestReplayByPositions(t *testing.T) {
 		}
 	}
 }
+
+// A directory goes before a model of that name that serves, and it is said.
+func TestReplaySaysWhatWasTaken(t *testing.T) {
+	dir, sum := lin(t)
+	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	dealtPages(t, file, sum, 1)
+	t.Chdir(t.TempDir())
+	if err := os.CopyFS("lin", os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"lin": "of lin in this directory, whatever serves under that name", "./lin": "of ./lin", dir: "of " + dir} {
+		if from := told(t, name, "--exposures", file).From; from != want {
+			t.Errorf("%q, want %q", from, want)
+		}
+	}
+}

@@ -175,7 +175,7 @@ var rooms = map[string][]string{
 	// families of commands
 	"ask":      {"command", "display", "reach"},
 	"export":   {"command", "display", "reach"},
-	"models":   {"clusters", "command", "display", "export", "schemafiles"},            // export: the rows that a replay reads
+	"models":   {"clusters", "command", "display", "export", "reach", "schemafiles"},   // export: the rows that a replay reads
 	"rollouts": {"ask", "clusters", "command", "display", "reach", "schemafiles"},      // ask: attributes of viewers, as flags
 	"topics":   {"clusters", "command", "display", "reach", "rollouts", "schemafiles"}, // rollouts: who reads what a schema changes
 	"doctor":   {"clusters", "command", "display", "reach", "rollouts", "topics"},      // what each says is wrong with its own

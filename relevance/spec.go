@@ -180,11 +180,15 @@ func (r *specReader) head(at map[string]entry) {
 	}
 }
 
+// schemaWayOut is for a command, which reads files, and for an index node, which knows
+// what its cluster does.
+const schemaWayOut = "; to a command give the .avsc files of others by --schema, to a cluster by millrace schema define"
+
 func (r *specReader) schema(n *document.Node) string {
 	name := r.text(n, "a schema")
 	if known := r.schemas.names(); !slices.Contains(known, name) && name != "" {
 		r.unknown = true
-		r.add(r.position(n), nearest(name, known)+"; give the .avsc files of others by --schema", "no schema %s", name)
+		r.add(r.position(n), nearest(name, known)+schemaWayOut, "no schema %s", name)
 	}
 	return name
 }

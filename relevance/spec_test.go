@@ -96,7 +96,7 @@ parameters: {weights: {extra: 1, deep: 1, likes: 1, op: 1}}
 		faults int
 		want   []string
 	}{
-		"no schema":   {ShippedSchemas(), 1, []string{"no schema shop.Visit\n", "give the .avsc files of others by --schema"}},
+		"no schema":   {ShippedSchemas(), 1, []string{"no schema shop.Visit\n", "give the .avsc files of others by --schema, to a cluster by millrace schema define"}},
 		"a map":       {known, 4, []string{"record.extra is of the type map of string, which no expression reads\n", "no field likes in record", "the operators are && || ! == != < <= > >= + - * / in ?:"}},
 		"of a family": {both, 3, []string{"record.extra is of the type map of string, which no expression reads\n"}},
 	} {

@@ -198,7 +198,7 @@ var guards = map[string]string{
 	"model release": "it lets a version be asked for again, and nodes condemn it anew if it fails",
 	"backup cut":    adds, "backup drill": adds,
 	"backup restore": "it makes a store where there is none, and leaves the bucket as it is",
-	"load":           isOwn, "demo": isOwn, "dev": isOwn, "broker": isOwn, "indexnode": isOwn, "partitioner": isOwn, "coordinator": isOwn, "bench backing": isOwn, "bench compare": isOwn, "bench handwritten": isOwn,
+	"load":           isOwn, "schema define": isOwn, "demo": isOwn, "dev": isOwn, "broker": isOwn, "indexnode": isOwn, "partitioner": isOwn, "coordinator": isOwn, "bench backing": isOwn, "bench compare": isOwn, "bench handwritten": isOwn,
 	"context use": isOwn, "init": isOwn, "generate": isOwn, "model seal": isOwn, "model golden": isOwn, "model features": isOwn, "model replay": isOwn, "export exposures": isOwn, "model pull": isOwn, "model bench": isOwn,
 
 	"backup acts": looks, "backup cuts": looks, "backup diff": looks, "backup list": looks, "backup show": looks, "backup status": looks, "backup verify": looks,

@@ -49,7 +49,7 @@ func TestCommandsGiveUpWithoutEtcd(t *testing.T) {
 	}
 	elsewhere := map[string]string{
 		"demo": "it starts an etcd", "dev": "it starts an etcd", "doctor": "see TestDoctorWhileKafkaOrEtcdIsAway",
-		"load": "see TestReviewOfASchema", "schema check": "see TestReviewOfASchema", "schema retire": "see TestRetireKeepsReaders", "backup adopt": "a bucket comes first",
+		"load": "see TestReviewOfASchema", "schema check": "see TestReviewOfASchema", "schema define": "it asks the log first", "schema retire": "see TestRetireKeepsReaders", "backup adopt": "a bucket comes first",
 	}
 	away := clitest.FreeAddr(t)
 	var all sync.WaitGroup

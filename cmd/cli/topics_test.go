@@ -74,7 +74,10 @@ func TestSchemaCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd := newStage(t, "n1").Etcd[0]
+	const visits = `{"type":"record","name":"Visit","namespace":"shop","fields":[{"name":"id","type":"string","millrace":"id"},{"name":"who","type":"string","millrace":"entity"},{"name":"kind","type":"string","millrace":"type"},{"name":"at","type":{"type":"long","logicalType":"timestamp-millis"},"millrace":"time"}]}`
+	stage := newStage(t, "n1")
+	etcd := stage.Etcd[0]
+	visit, changed := stage.File("visit.avsc", visits), stage.File("changed.avsc", strings.Replace(visits, `"kind","type":"string"`, `"kind2","type":"string"`, 1))
 	again := longer.Fingerprint().String()
 	const never = "0123456789abcdef"
 	for _, step := range []struct {
@@ -82,6 +85,10 @@ func TestSchemaCommand(t *testing.T) {
 		out  []string
 		err  string
 	}{
+		{args: []string{"define", visit, "--etcd", etcd, "--cluster", "test"}, out: []string{"schema shop.Visit ", " is defined"}},
+		{args: []string{"define", visit, "--etcd", etcd, "--cluster", "test"}, out: []string{"schema shop.Visit ", " is known already"}},
+		{args: []string{"define", changed, "--etcd", etcd, "--cluster", "test"}, err: "a role stays on its field"},
+		{args: []string{"list"}, out: []string{"  shop.Visit  "}},
 		{args: []string{"refuse", "notes"}, err: "16 hexadecimal digits"},
 		{args: []string{"refuse", never}, out: []string{"would pass over the records of schema " + never}},
 		{args: []string{"refuse", "--apply", "--yes", schemas.Note().Fingerprint().String()}, err: "is known"},

@@ -91,7 +91,8 @@ func decodeAdmitted(b []byte) ([]Admission, error) {
 	var all []Admission
 	err := json.Unmarshal(b, &all)
 	for i, a := range all {
-		all[i].Refused, all[i].Unkept = line.Of(a.Refused), line.Of(a.Unkept)
+		all[i].Unkept = line.Of(a.Unkept)
+		all[i].Refused = line.Keep(strings.ToValidUTF8(a.Refused, "\ufffd"), "\n") // a fault of a spec has several lines
 	}
 	return all, err
 }

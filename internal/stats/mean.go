@@ -80,3 +80,14 @@ func (m Mean) Variance() float64 {
 	}
 	return m.M2 / float64(m.N-1)
 }
+
+// Once returns what the mean of all such values lies in, of values that are looked
+// at one time alone, when all are there: the normal approximation, which misses with
+// a chance of about alpha, in (0, 1). Who looks again while values come takes a
+// Sequence. It is the whole line before 100 values, and while all are the same.
+func (m Mean) Once(alpha float64) Interval {
+	if m.N < leastUnits || m.M2 == 0 {
+		return Interval{math.Inf(-1), math.Inf(1)}
+	}
+	return within(m.Mean, normalQuantile(1-alpha/2)*math.Sqrt(m.Variance()/float64(m.N)))
+}

@@ -84,3 +84,45 @@ func TestMergedMeansEqualOne(t *testing.T) {
 		}
 	}
 }
+
+// The interval of one look covers as often as it says, and is 1.959963985 standard
+// errors on either side. A sequence at its own horizon is half as wide again.
+func TestMeanOnce(t *testing.T) {
+	var m Mean
+	for i := range 1000 {
+		m.Add(float64(i % 10))
+	}
+	once := m.Once(0.05)
+	same(t, "low", once.Low, 4.32188835)
+	same(t, "high", once.High, 4.67811165)
+	s, err := NewSequence(0.05, m.N)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := s.Mean(m); (all.High-all.Low)/(once.High-once.Low) < 1.5 {
+		t.Errorf("a sequence says %v, one look %v", all, once)
+	}
+	const runs = 1000
+	covers := 0
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		var m Mean
+		for range 400 {
+			m.Add(r.ExpFloat64())
+		}
+		if m.Once(0.05).Contains(1) {
+			covers++
+		}
+	}
+	// 95 % of 1,000 are 950; four standard deviations of that are 28.
+	if covers < 922 || covers > 978 {
+		t.Errorf("%d of %d intervals cover the mean, want about 950", covers, runs)
+	}
+	few := Mean{N: 99, Mean: 1, M2: 7}
+	if i := few.Once(0.05); !math.IsInf(i.Low, -1) || !math.IsInf(i.High, 1) {
+		t.Errorf("99 values say %v", i)
+	}
+	if i := (Mean{N: 1000, Mean: 1}).Once(0.05); !math.IsInf(i.High, 1) {
+		t.Errorf("values that are all the same say %v", i)
+	}
+}

@@ -29,13 +29,26 @@ type OffPolicy struct {
 	// (Owen, "Monte Carlo theory, methods and examples", chapter 9).
 	SelfNormalised         float64
 	SelfNormalisedInterval Interval
-	// MeanWeight is near 1 where Old is right and no weight is cut.
-	MeanWeight float64
+	// MeanWeight is 1 but for chance where Old is right, all that the other ranking
+	// shows may have been shown, and no weight is cut. Its interval misses with a
+	// chance of about 1 %.
+	MeanWeight         float64
+	MeanWeightInterval Interval
 	// Effective is the size of an even sample that says as much: the squared sum
 	// of weights over the sum of their squares.
 	Effective float64
 	Cut       int // weights that were above the limit
 }
+
+// Believable reports whether the mean weight may be 1. Where it is not, the
+// intervals are of something else than what the other ranking would have earned.
+func (o OffPolicy) Believable() bool {
+	const rounding = 1e-9
+	return !o.MeanWeightInterval.Above(1+rounding) && !o.MeanWeightInterval.Below(1-rounding)
+}
+
+// meanWeightAlpha is the chance with which a sound estimate is not believed.
+const meanWeightAlpha = 0.01
 
 // CounterfactualReward estimates what another ranking would have been rewarded
 // with, by inverse propensities and by their self-normalised form (Swaminathan
@@ -55,7 +68,7 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 	}
 	var o OffPolicy
 	var sum, squares, rewards float64
-	var weighted Mean
+	var weighted, mean Mean
 	weights := make([]float64, len(logged))
 	for i, l := range logged {
 		if err := l.validate(i); err != nil {
@@ -71,12 +84,14 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 		squares += w * w
 		rewards += w * l.Reward
 		weighted.Add(w * l.Reward)
+		mean.Add(w)
 	}
 	if sum == 0 || weighted.Inf > 0 || math.IsInf(squares, 0) {
 		return OffPolicy{}, refuse("logged", "log answers that both rankings may give, or cut weights", "the weights sum to %v, and %d weighted rewards are beyond measure", sum, weighted.Inf)
 	}
 	n, z := float64(len(logged)), normalQuantile(1-alpha/2)
 	o.MeanWeight = sum / n
+	o.MeanWeightInterval = within(o.MeanWeight, normalQuantile(1-meanWeightAlpha/2)*math.Sqrt(mean.Variance()/n))
 	o.Effective = sum / squares * sum
 	o.IPS = weighted.Mean
 	o.IPSInterval = within(o.IPS, z*math.Sqrt(weighted.Variance()/n))

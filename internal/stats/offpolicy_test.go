@@ -90,3 +90,66 @@ func TestCounterfactualRewardCovers(t *testing.T) {
 		t.Errorf("%d and %d of %d intervals cover the truth, want about 380", ips, self, runs)
 	}
 }
+
+// Two rankings, dealt 2 to 1, show the same page to some viewers. By the chance that
+// either shows it, intervals cover what the second would earn; by the chance of the
+// one that showed it alone, the mean weight gives the estimate away.
+func TestCounterfactualRewardOfRankingsThatAgree(t *testing.T) {
+	const runs, first, agree = 400, 2. / 3, 0.6
+	truth := agree*0.5 + (1-agree)*0.9
+	var ips, self, believed, wrong int
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		right, alone := make([]Logged, 2000), make([]Logged, 2000)
+		for i := range right {
+			same, dealt := r.Float64() < agree, r.Float64() < first
+			l := Logged{Old: 1 - first, New: 1}
+			chance := 0.9
+			switch {
+			case same:
+				l.Old, chance = 1, 0.5
+			case dealt:
+				l.Old, l.New, chance = first, 0, 0.2
+			}
+			if r.Float64() < chance {
+				l.Reward = 1
+			}
+			right[i] = l
+			if l.Old = 1 - first; dealt {
+				l.Old = first
+			}
+			alone[i] = l
+		}
+		o, err := CounterfactualReward(right, 0, 0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.IPSInterval.Contains(truth) {
+			ips++
+		}
+		if o.SelfNormalisedInterval.Contains(truth) {
+			self++
+		}
+		if o.Believable() {
+			believed++
+		}
+		if o, err = CounterfactualReward(alone, 0, 0.05); err != nil {
+			t.Fatal(err)
+		}
+		if o.Believable() {
+			wrong++
+		}
+	}
+	// Four standard deviations of 95 % and 99 % of 400.
+	if ips < 363 || self < 363 || believed < 388 || wrong > 0 {
+		t.Errorf("of %d intervals %d and %d cover the truth; %d are believed, and %d of chances that are wrong", runs, ips, self, believed, wrong)
+	}
+	flat := []Logged{{Reward: 1, Old: 0.5, New: 0.5}, {Old: 0.5, New: 0.5}}
+	if o, err := CounterfactualReward(flat, 0, 0.05); err != nil || !o.Believable() {
+		t.Errorf("%v: weights of 1 are not believed: %+v", err, o)
+	}
+	flat[0].Old, flat[1].Old = 0.25, 0.25
+	if o, err := CounterfactualReward(flat, 0, 0.05); err != nil || o.Believable() {
+		t.Errorf("%v: weights of 2 are believed: %+v", err, o)
+	}
+}

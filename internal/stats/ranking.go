@@ -135,10 +135,8 @@ func NDCG(gains, all []float64, k int) (float64, error) {
 		all = gains
 	}
 	for _, set := range [][]float64{gains, all} {
-		for i, g := range set {
-			if !(g >= 0) || math.IsInf(g, 0) {
-				return 0, refuse("gains", "give finite gains from 0", "%v at place %d", g, i+1)
-			}
+		if err := finite(set); err != nil {
+			return 0, err
 		}
 	}
 	best := slices.Clone(all)
@@ -148,6 +146,31 @@ func NDCG(gains, all []float64, k int) (float64, error) {
 		return 0, refuse("all", "give the gains of everything that could have been shown", "what was shown gains %v, and all only %v", reached, most)
 	}
 	return min(1, reached/most), nil
+}
+
+// DCG returns the discounted cumulative gain of the first k places, from 0: NDCG
+// that is not divided by what the best order reaches. Its mean over answers is
+// without bias where gains are estimates without bias, which that of NDCG is not:
+// where what was shown at place p is looked at with propensity q(p), whatever it is,
+// a click there is a gain of 1/q(p), wherever another ranking puts the item
+// (Joachims, Swaminathan and Schnabel, "Unbiased learning-to-rank with biased
+// feedback", WSDM 2017; for any sum over places, Agarwal, Takatsu, Zaitsev and
+// Joachims, "A general framework for counterfactual learning-to-rank", SIGIR 2019).
+func DCG(gains []float64, k int) (float64, error) {
+	if k < 1 {
+		return 0, refuse("k", "ask for the first 1 or more", "%d is no depth", k)
+	}
+	return discounted(gains, k), finite(gains)
+}
+
+// finite refuses gains that are none.
+func finite(gains []float64) error {
+	for i, g := range gains {
+		if !(g >= 0) || math.IsInf(g, 0) {
+			return refuse("gains", "give finite gains from 0", "%v at place %d", g, i+1)
+		}
+	}
+	return nil
 }
 
 // discounted is the discounted cumulative gain of the first k places.

@@ -188,3 +188,70 @@ func randomRanking(r *rand.Rand) Ranking[int] {
 	}
 	return a
 }
+
+// Gains 3, 2, 3, 0, 1, 2 at depth 6 are the textbook's: 3 + 2/log2(3) + 3/2 + 0 +
+// 1/log2(6) + 2/log2(7).
+func TestDCG(t *testing.T) {
+	got, err := DCG([]float64{3, 2, 3, 0, 1, 2}, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "DCG@6", got, 6.861126688593501)
+	if got, _ = DCG([]float64{3, 2, 3, 0, 1, 2}, 2); math.Abs(got-(3+2/math.Log2(3))) > 1e-12 {
+		t.Errorf("DCG@2 %v", got)
+	}
+}
+
+// Viewers look at place p with chance 1/p and click on what is relevant there. Clicks
+// over that chance estimate what each order is worth, whichever was shown; clicks as
+// they are find the shown order better than one that is.
+func TestDCGByPropensitiesOfPlaces(t *testing.T) {
+	relevance := []float64{0.1, 0.2, 0.3, 0.6, 0.8} // of what stands at each place
+	better := []int{4, 3, 2, 1, 0}
+	was, is := 0., 0.
+	for i, x := range relevance {
+		was += x / math.Log2(float64(i+2))
+		is += relevance[better[i]] / math.Log2(float64(i+2))
+	}
+	const runs = 400
+	covers, fooled := 0, 0
+	for seed := range uint64(runs) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		var more, naive Mean
+		for range 2000 {
+			gains, clicks := make([]float64, 5), make([]float64, 5)
+			for i, x := range relevance {
+				if r.Float64() < x && r.Float64() < 1/float64(i+1) {
+					gains[i], clicks[i] = float64(i+1), 1
+				}
+			}
+			for _, x := range []struct {
+				gains []float64
+				in    *Mean
+			}{{gains, &more}, {clicks, &naive}} {
+				anew := make([]float64, 5)
+				for i, at := range better {
+					anew[i] = x.gains[at]
+				}
+				before, err := DCG(x.gains, 5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after, err := DCG(anew, 5)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x.in.Add(after - before)
+			}
+		}
+		if more.Once(0.05).Contains(is - was) {
+			covers++
+		}
+		if !naive.Once(0.05).Contains(is - was) {
+			fooled++
+		}
+	}
+	if covers < 363 || covers > 397 || fooled < runs*9/10 {
+		t.Errorf("%d of %d intervals cover the truth, want about 380; of clicks as they are %d miss it", covers, runs, fooled)
+	}
+}

@@ -46,6 +46,8 @@ func TestRefusals(t *testing.T) {
 		{"b", err2(RankBiasedOverlap(ab, twice, 0.9, TiesEqual))},
 		{"k", err2(NDCG([]float64{1}, nil, 0))},
 		{"gains", err2(NDCG([]float64{-1}, nil, 1))},
+		{"k", err2(DCG([]float64{1}, 0))},
+		{"gains", err2(DCG([]float64{-1}, 1))},
 		{"gains", err2(NDCG([]float64{nan}, nil, 1))},
 		{"all", err2(NDCG([]float64{3, 2}, []float64{1}, 2))},
 		{"logged", err2(CounterfactualReward(two[:1], 0, 0.05))},

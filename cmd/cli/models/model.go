@@ -3,23 +3,18 @@
 package models
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
-	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -78,6 +73,11 @@ func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, e
 	if err != nil {
 		return nil, nil, err
 	}
+	return modelAmong(name, snapshot)
+}
+
+// modelAmong is openModel, by schemas that are known.
+func modelAmong(name string, snapshot *schemas.Snapshot) (*relevance.Model, *modelpack.Pack, error) {
 	known := relevance.SchemasOf(snapshot)
 	info, err := os.Stat(name)
 	switch {
@@ -105,44 +105,10 @@ func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, e
 }
 
 // isName reports whether nothing but a model can be meant.
-func isName(name string) bool { return !strings.ContainsAny(name, "./") && !isThere(name) }
+func isName(name string) bool { return plainName(name) && !isThere(name) }
 
-// openServed is openModel, and of a name that no built-in model has the version that
-// serves in the cluster.
-func openServed(ctx context.Context, cm *clusters.Flags, name string, avsc []string) (*relevance.Model, error) {
-	if !isName(name) || slices.Contains(relevance.Builtin().Names(), name) {
-		m, _, err := openModel(name, avsc)
-		return m, err
-	}
-	snapshot, err := schemafiles.Snapshot(avsc)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	cl, err := cm.OpenReadOnly(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer cl.Close()
-	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
-	if err != nil {
-		return nil, err
-	}
-	v, serves := models.Served(name)
-	if !serves {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
-	}
-	body, err := models.Body(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	pack, err := modelpack.Read(bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	return modelpack.Validate(pack, relevance.SchemasOf(snapshot))
-}
+// plainName reports whether a model may have the name; a file may, too.
+func plainName(name string) bool { return !strings.ContainsAny(name, "./") }
 
 func isThere(path string) bool {
 	_, err := os.Stat(path)

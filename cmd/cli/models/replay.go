@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance"
@@ -34,47 +35,44 @@ type replay struct {
 	file, action, experiment string
 	k, match                 int
 	alpha                    float64
+	places, definition       string   // files; "" for none
+	beside                   []string // packs by which variants rank
 
-	weights  map[string]string // in place of the model's own
-	model    *relevance.Model
-	features []string // of the model
-	texts    []bool   // of each, whether it is one
+	weights      map[string]string // in place of the model's own
+	ranker       *ranker
+	from         string            // where the model was found
+	self         ranking           // as rows name it; zero of what no row can name
+	propensities map[int64]float64 // that what stands at a place is looked at; nil: clicks are taken as they are
 
-	viewers            map[string]bool  // whose answer counts
-	ranked             map[string]bool  // whose answer with an outcome counts
-	begun              map[string]int64 // the answers of the file, with the place of the first row of each
-	experiments        map[string]bool  // of the file
-	forced, others     int              // answers that do not count: their variant is forced, or the experiment had no part in them
-	answers, bare      int              // that may count, and of these without features of all items
-	lacking            int              // of these without a feature that the model reads
-	lack               error            // of the first of those
-	lacks              map[string]int   // features, and in how many answers each is the first that is not there
-	shown, again, more [2]stats.Mean    // NDCG and reciprocal rank
-	dealt              map[dealt]*pages
-	logged             []loggedPage
-	alike, first       int // of logged, that begin alike; all
-	longest            int // page of these
+	viewers       map[string]bool  // whose answer counts
+	ranked        map[string]bool  // whose answer counts for the measures
+	begun         map[string]int64 // the answers of the file, with the place of the first row of each
+	experiments   map[string]bool  // of the file
+	forced        int              // answers that do not count: their variant is forced,
+	others        int              // or the experiment had no part in them
+	answers, bare int              // that may count, and of these without features of all items
+	lacking       int              // of these without a feature that the model reads
+	lack          error            // of the first of those
+	lacks         map[string]int   // features, and in how many answers each is the first that is not there
+	measures      []*measuring
+	acted         int // viewers that count for the measures and did the action
+	dealt         map[dealt]*arm
+	all           []*arm // in order
+	logged        []loggedPage
+	alike         int // of logged, that begin alike
+	longest       int // page of these
 }
 
-// dealt is a variant of the experiment as a definition of it had it.
-type dealt struct{ checksum, variant string }
-
-// pages are a variant's.
-type pages struct {
-	chance         float64 // that who is in the experiment has it
-	ranked, unread int     // by the model, and left out for want of features
-}
-
-// loggedPage is a viewer's first page, for the estimates.
-type loggedPage struct {
-	stats.Logged
-	of dealt
+// measuring is a measure of both rankings, and of how much more the new one has.
+type measuring struct {
+	name             string
+	of               func(gains []float64) (float64, error)
+	shown, new, more stats.Mean
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
 	var output display.Form
-	var cm *clusters.Flags
-	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*pages{}}
+	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*arm{}}
 	c := &cobra.Command{
 		Use:   "replay PACK|SPEC.yaml|NAME",
 		Short: "Rank what was shown again, and hold both rankings against what viewers did",
@@ -84,7 +82,9 @@ from the features that it was shown by, and compares the order with that which
 was shown: NDCG and the mean reciprocal rank, of pages on which the viewer did
 --action. The rows of an answer must stand together, as export writes them. A
 NAME is of a built-in model, or of one that serves in the cluster, of which then
-the version is ranked by that serves now.
+the version is ranked by that serves now; a file or directory of that name goes
+first, and the first line says which was taken. Schemas are those of --schema and,
+where they do not do, those of the cluster: of --brokers, or of the context.
 
 A model may use any of the features that were written, by the same names; they
 must mean the same. Written is what the model that ranked the page reads: a page
@@ -92,57 +92,77 @@ that lacks a feature of the new model is left out, and counted. So there must be
 pages of a model whose features include those of the new one, such as those of a
 variant that ranks by a version of it.
 
+POSITION BIAS. Viewers do more with what stands higher, whatever it is. Taken as
+they are, their clicks favour the order that was shown: DIFFERENCE finds nearly
+every other order worse, also one that is as good or better. --positions takes a
+file of two columns, place,propensity: how likely a viewer looks at a place (1 is
+the first of a feed), as a randomised swap of places tells. A click then counts
+one over the propensity of its place, and the measure is DCG, the first page of
+each viewer counting, clicks or none: without bias if that is how viewers act.
+
 A page has what the old ranking chose. What the new one would have brought from
 elsewhere, and what viewers would have done with it, it cannot tell. So beside it
 stand two estimates of how many items of a page viewers would act on: by inverse
 propensity, and self-normalised. They look at pages of --experiment alone that
-the new ranking begins with the same --match items, and divide each by
-probability_inside, how likely its variant was among those in the experiment. A
-variant of which all pages are left out counts as if it had not been there. A
-mean weight far from 1 says that variants show the same pages, that none shows
-what the new ranking would, or that some pages of a variant are left out, so that
-the viewers of the others are no fair sample: then believe neither.
+the new ranking begins with the same --match items, and divide each by how likely
+it was: the sum of probability_inside of all variants that would have begun it so.
+That takes the models of the variants: built-in ones, the one that is replayed,
+the packs of --beside and, where --etcd, --cluster or a context names a cluster,
+the versions that it keeps. Weights and filters that variants set are those of the
+experiment's document: --definition, or the cluster's. Where it is not known how
+some variant begins pages, only pages of a variant count that the replayed model
+itself ranked; without one, there is no estimate. A variant of which all pages are
+left out counts as if it had not been there.
+
+The mean weight of pages is 1 where chances are right and some variant shows what
+the new ranking would. Where it is not, beyond chance (its 99 % interval lacks 1),
+the estimates are not believable, and are not shown.
 
 Each viewer counts once: for NDCG and MRR by the first page in the file on which
-they did --action, for the estimates by their first page, whatever they did.`,
+they did --action, for the estimates and DCG by their first page, whatever they
+did. All intervals are for one look, at a file that is complete: one that is looked
+at again while it grows misses more often than --alpha.`,
 		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
-  millrace model replay ./next --exposures shown.parquet --action click --experiment ranking`,
+  millrace model replay ./next --exposures shown.parquet --action click --experiment ranking --beside ./now
+  millrace model replay ./next --exposures shown.parquet --positions places.csv`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) (err error) {
-			if err := r.validate(); err != nil {
-				return err
-			}
-			if r.model, err = openServed(c.Context(), cm, args[0], *avsc); err != nil {
-				return err
-			}
-			weighted, err := r.weigh()
-			if err != nil {
-				return err
-			}
-			for _, f := range r.model.FeatureTypes() {
-				r.features, r.texts = append(r.features, f.Name), append(r.texts, f.Type == "string")
-			}
-			if err := r.read(c.Context()); err != nil {
-				return err
-			}
-			shown, why := r.tell()
-			if shown == nil {
-				return why
-			}
-			shown.Weights = weighted
-			if err := output.Write(c.OutOrStdout(), shown, shown.write); err != nil {
-				return err
-			}
-			return why
-		},
 	}
 	display.Flag(c, &output)
 	f := c.Flags()
-	cm = clusters.FlagsOf(f)
+	at := source{cm: clusters.FlagsOf(f), kafka: reach.KafkaFlagsOf(c, "for the schemas that a model reads, where --schema does not give them"), avsc: avsc}
+	c.RunE = func(c *cobra.Command, args []string) (err error) {
+		at.named = f.Changed("etcd") || f.Changed("cluster") // by a context, too
+		if err := r.validate(); err != nil {
+			return err
+		}
+		have := newShelf()
+		weighted, err := r.open(c.Context(), &at, have, args[0])
+		if err != nil {
+			return err
+		}
+		if err := r.prepare(c.Context(), &at, have); err != nil {
+			return err
+		}
+		if err := r.read(c.Context()); err != nil {
+			return err
+		}
+		shown, why := r.tell()
+		if shown == nil {
+			return why
+		}
+		shown.Weights = weighted
+		if err := output.Write(c.OutOrStdout(), shown, shown.write); err != nil {
+			return err
+		}
+		return why
+	}
 	f.StringVar(&r.file, "exposures", "", "the file, as Parquet, or NDJSON if its name ends in .ndjson")
 	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
 	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")
-	f.IntVar(&r.k, "depth", 10, "how many places NDCG counts")
+	f.StringSliceVar(&r.beside, "beside", nil, "packs by which variants of --experiment rank, for the estimates")
+	f.StringVar(&r.definition, "definition", "", "the document of --experiment, a YAML file, for the weights and filters that variants set")
+	f.StringVar(&r.places, "positions", "", "how likely viewers look at a place, a CSV file of place,propensity")
+	f.IntVar(&r.k, "depth", 10, "how many places NDCG or DCG counts")
 	f.IntVar(&r.match, "match", 1, "with how many of the same items both rankings must begin a page, for the estimates; a page that has fewer, with all of them")
 	f.Float64Var(&r.alpha, "alpha", 0.05, "the chance of being wrong, of each interval")
 	f.StringToStringVar(&r.weights, "weights", nil, "in place of the model's own, such as likes=0.5,verb.share=2, as a variant sets them")
@@ -150,26 +170,85 @@ they did --action, for the estimates by their first page, whatever they did.`,
 	return c
 }
 
+// open finds the model, and returns the checksum of weights in place of its own.
+func (r *replay) open(ctx context.Context, at *source, have *shelf, name string) (weighted string, err error) {
+	o, err := at.open(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	r.from = o.from
+	if o.named {
+		r.self = ranking{o.model.Name(), o.model.Version(), o.sum}
+		have.models[r.self] = o.model
+	}
+	m, weighted, err := r.weigh(o.model, have)
+	if err != nil {
+		return "", err
+	}
+	if weighted != "" && o.named {
+		r.self.checksum += "+" + weighted
+	}
+	r.ranker = rankerOf(m)
+	return weighted, nil
+}
+
+// prepare reads what is needed beside the exposures.
+func (r *replay) prepare(ctx context.Context, at *source, have *shelf) (err error) {
+	if r.measures, err = r.measured(); err != nil || r.experiment == "" {
+		return err
+	}
+	for _, name := range r.beside {
+		o, err := at.open(ctx, name)
+		if err != nil {
+			return err
+		}
+		have.models[ranking{o.model.Name(), o.model.Version(), o.sum}] = o.model
+	}
+	if r.definition != "" {
+		if err := have.defined(r.definition, r.experiment); err != nil {
+			return err
+		}
+	}
+	if err := r.survey(ctx); err != nil {
+		return err
+	}
+	if at.named {
+		have.fault = at.fetch(ctx, have, r.experiment, r.wanted())
+	}
+	r.rank(have)
+	return nil
+}
+
+// measured are the measures: of clicks as they are, or by propensities of places.
+func (r *replay) measured() ([]*measuring, error) {
+	if r.places == "" {
+		return []*measuring{
+			{name: fmt.Sprintf("NDCG@%d", r.k), of: func(gains []float64) (float64, error) { return stats.NDCG(gains, nil, r.k) }},
+			{name: "MRR", of: func(gains []float64) (float64, error) { return stats.ReciprocalRank(gains), nil }},
+		}, nil
+	}
+	var err error
+	r.propensities, err = readPlaces(r.places)
+	return []*measuring{{name: fmt.Sprintf("DCG@%d", r.k), of: func(gains []float64) (float64, error) { return stats.DCG(gains, r.k) }}}, err
+}
+
 // weigh puts weights in place of the model's own, and returns their checksum, as
 // receipts and exposures have it; "" for none.
-func (r *replay) weigh() (string, error) {
+func (r *replay) weigh(m *relevance.Model, have *shelf) (*relevance.Model, string, error) {
 	if len(r.weights) == 0 {
-		return "", nil
+		return m, "", nil
 	}
 	set := map[string]float64{}
 	for _, name := range slices.Sorted(maps.Keys(r.weights)) {
 		x, err := strconv.ParseFloat(r.weights[name], 64)
 		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-			return "", &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
+			return nil, "", &millrace.Error{Reason: millrace.ReasonInvalid, Field: "weights", Detail: fmt.Sprintf("%.40q of %.100q is no finite number", r.weights[name], name), WayOut: "say likes=0.5, for one"}
 		}
 		set[name] = x
 	}
-	weighted, err := r.model.Weighted(set)
-	if err != nil {
-		return "", err
-	}
-	r.model = weighted
-	return weights.Sum(weights.Form(set)), nil
+	have.weigh(set)
+	weighted, err := m.Weighted(set)
+	return weighted, weights.Sum(weights.Form(set)), err
 }
 
 func (r *replay) validate() error {
@@ -388,12 +467,12 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 
 // take ranks a page again, in the order in which it was shown.
 func (r *replay) take(page []export.Item) error {
-	var of dealt
-	chance, part := 0., false
+	var of export.Variant
+	part := false
 	for _, e := range page[0].Experiments {
 		r.experiments[e.Experiment] = true
 		if e.Experiment == r.experiment {
-			if of, chance, part = (dealt{e.Checksum, e.Variant}), e.ProbabilityInside, true; e.Forced {
+			if of, part = e, true; e.Forced {
 				r.forced++
 				return nil
 			}
@@ -403,18 +482,16 @@ func (r *replay) take(page []export.Item) error {
 	case r.experiment != "" && !part:
 		r.others++
 		return nil
-	case part && chance == 0:
+	case part && of.ProbabilityInside == 0:
 		return fmt.Errorf("probability_inside of experiment %s is 0, and what has no chance is shown to nobody", r.experiment)
 	}
 	r.answers++
-	if r.dealt[of] == nil {
-		r.dealt[of] = &pages{chance: chance}
-	}
+	a := r.armOf(&of)
 	if !r.complete(page) {
-		r.dealt[of].unread++
+		a.unread++
 		return nil
 	}
-	r.dealt[of].ranked++
+	a.ranked++
 	slices.SortFunc(page, func(a, b export.Item) int { return cmp.Compare(*a.Place, *b.Place) })
 	for i := range page[1:] {
 		if place := *page[i].Place; place == *page[i+1].Place {
@@ -424,64 +501,75 @@ func (r *replay) take(page []export.Item) error {
 	if err := itemTwice(page); err != nil {
 		return err
 	}
-	type scored struct {
-		at    int
-		score float64
+	order, err := r.ranker.order(page)
+	if err != nil {
+		return err
 	}
-	order, gains := make([]scored, len(page)), make([]float64, len(page))
-	acted := 0.
-	for i := range page {
-		score, err := r.score(page[i].Features)
-		if err != nil {
-			return err
-		}
-		order[i] = scored{i, score}
-		if page[i].CopyOf == nil && slices.ContainsFunc(page[i].Outcomes, func(o export.Outcome) bool { return o.Action == r.action }) {
-			gains[i] = 1
-			acted++
-		}
+	gains, acted, err := r.gains(page)
+	if err != nil {
+		return err
 	}
-	// Best first; those that score the same as they were shown.
-	slices.SortStableFunc(order, func(a, b scored) int { return millrace.CompareScores(a.score, b.score) })
 	viewer := page[0].Viewer
 	if viewer == "" { // so many may be nobody
 		viewer = "\x00" + page[0].Answer
 	}
 	if r.experiment != "" && *page[0].Place == 1 && !r.viewers[viewer] {
 		r.viewers[viewer] = true
-		r.first++
-		l := loggedPage{stats.Logged{Reward: acted, Old: chance}, of}
-		r.longest = max(r.longest, len(order))
-		alike := true
-		for i, s := range order[:min(r.match, len(order))] {
-			alike = alike && s.at == i
+		r.longest = max(r.longest, len(page))
+		if err := r.log(a, page, order, float64(acted)); err != nil {
+			return err
 		}
-		if alike {
-			l.New = 1
-			r.alike++
-		}
-		r.logged = append(r.logged, l)
 	}
-	if acted == 0 || r.ranked[viewer] {
+	if acted == 0 && r.propensities == nil || r.ranked[viewer] {
 		return nil
 	}
 	r.ranked[viewer] = true
+	if acted > 0 {
+		r.acted++
+	}
+	return r.measure(gains, order)
+}
+
+// gains are what items of a page are worth by what the viewer did, and how many items
+// they acted on.
+func (r *replay) gains(page []export.Item) (gains []float64, acted int, err error) {
+	gains = make([]float64, len(page))
+	for i := range page {
+		if page[i].CopyOf != nil || !slices.ContainsFunc(page[i].Outcomes, func(o export.Outcome) bool { return o.Action == r.action }) {
+			continue
+		}
+		acted++
+		gains[i] = 1
+		if r.propensities == nil {
+			continue
+		}
+		looked, ok := r.propensities[*page[i].Place]
+		if !ok {
+			return nil, 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "positions", Detail: fmt.Sprintf("%s has no place %d, at which viewers did %s", r.places, *page[i].Place, r.action), WayOut: "give every place at which something was shown"}
+		}
+		gains[i] = 1 / looked
+	}
+	return gains, acted, nil
+}
+
+// measure adds a viewer to the measures.
+func (r *replay) measure(gains []float64, order []int) error {
 	anew := make([]float64, len(gains))
-	for i, s := range order {
-		anew[i] = gains[s.at]
+	for i, at := range order {
+		anew[i] = gains[at]
 	}
-	was, err := stats.NDCG(gains, nil, r.k)
-	if err != nil {
-		return err
-	}
-	is, err := stats.NDCG(anew, nil, r.k)
-	if err != nil {
-		return err
-	}
-	for i, x := range [2][2]float64{{was, is}, {stats.ReciprocalRank(gains), stats.ReciprocalRank(anew)}} {
-		r.shown[i].Add(x[0])
-		r.again[i].Add(x[1])
-		r.more[i].Add(x[1] - x[0])
+	for _, m := range r.measures {
+		was, err := m.of(gains)
+		if err != nil {
+			return err
+		}
+		is, err := m.of(anew)
+		if err != nil {
+			return err
+		}
+		m.shown.Add(was)
+		m.new.Add(is)
+		m.more.Add(is - was)
 	}
 	return nil
 }
@@ -512,45 +600,20 @@ func (r *replay) complete(page []export.Item) bool {
 			return false
 		}
 	}
-	for i := range page {
-		for _, name := range r.features {
-			if slices.ContainsFunc(page[i].Features, func(f export.Feature) bool { return f.Name == name }) {
-				continue
-			}
-			if r.lack == nil {
-				var names []string
-				for _, f := range page[i].Features {
-					names = append(names, f.Name)
-				}
-				r.lack = &millrace.Error{Reason: millrace.ReasonUnknown, Field: "exposures", Detail: fmt.Sprintf("the model reads a feature %s, which was not written", name), WayOut: hint.Nearest(name, names) + "; replay pages of a model that reads what this one does, as a version of it in a variant"}
-			}
-			r.lacking++
-			r.lacks[name]++
-			return false
-		}
+	item, name, lacks := r.ranker.lack(page)
+	if !lacks {
+		return true
 	}
-	return true
-}
-
-// score is what the model gives an item by its features, which it has.
-func (r *replay) score(logged []export.Feature) (float64, error) {
-	values := make([]any, len(r.features))
-	for i, name := range r.features {
-		k := slices.IndexFunc(logged, func(f export.Feature) bool { return f.Name == name })
-		switch f := &logged[k]; {
-		case r.texts[i] && f.Number != nil || !r.texts[i] && f.Text != nil:
-			return 0, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("feature %s was written as another kind than the model reads", name), WayOut: "replay exposures of a model whose features mean the same"}
-		case f.Text != nil:
-			values[i] = *f.Text
-		case f.Number != nil:
-			values[i] = *f.Number
-		case r.texts[i]:
-			values[i] = ""
-		default:
-			values[i] = math.NaN()
+	if r.lack == nil {
+		var names []string
+		for _, f := range page[item].Features {
+			names = append(names, f.Name)
 		}
+		r.lack = &millrace.Error{Reason: millrace.ReasonUnknown, Field: "exposures", Detail: fmt.Sprintf("the model reads a feature %s, which was not written", name), WayOut: hint.Nearest(name, names) + "; replay pages of a model that reads what this one does, as a version of it in a variant"}
 	}
-	return r.model.ScoreFeatures(values)[0], nil
+	r.lacking++
+	r.lacks[name]++
+	return false
 }
 
 // noAnswer is the refusal of an experiment of which the file has no answer.
@@ -559,22 +622,4 @@ func (r *replay) noAnswer() error {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("every answer of experiment %s in %s was forced, which is no chance", r.experiment, r.file), WayOut: "export answers whose variant was dealt"}
 	}
 	return command.UnknownAmong("experiment", r.experiment, r.file+" has no answer", "", r.experiments)
-}
-
-// chances are those of the pages that count, among the variants that have some:
-// a variant of which all pages are left out is dealt to nobody among those.
-func (r *replay) chances() (logged []stats.Logged, without []string) {
-	rest := map[string]float64{} // by checksum
-	for of, p := range r.dealt {
-		if p.ranked == 0 && p.unread > 0 {
-			rest[of.checksum] += p.chance
-			without = append(without, of.variant)
-		}
-	}
-	for _, l := range r.logged {
-		l.Old = min(1, l.Old/(1-rest[l.of.checksum]))
-		logged = append(logged, l.Logged)
-	}
-	slices.Sort(without)
-	return logged, slices.Compact(without)
 }

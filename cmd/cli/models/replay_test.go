@@ -1,110 +1,279 @@
 package models
 
 import (
-	"encoding/binary"
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
-	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/relevance/modelpack"
+	"github.com/millrace/millrace/relevance/weights"
 )
 
-// exportedBytes is a Parquet file of an export, of some pages.
-func exportedBytes(t *testing.T, dir string) []byte {
+// lin is a sealed pack that ranks by fresh; a variant that sets byLikes of it ranks by
+// likes.
+func lin(t *testing.T) (dir, sum string) {
 	t.Helper()
-	name := filepath.Join(dir, "whole.parquet")
-	f, err := os.Create(name)
+	dir = t.TempDir()
+	for name, text := range map[string]string{
+		modelpack.SpecFile:   "name: lin\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes, fresh: record.comments}\nscorer: linear\nparameters: {weights: {likes: 0, fresh: 1}}\n",
+		modelpack.GoldenFile: `{"features":{"likes":1,"fresh":2},"score":2,"record":{"likes":1,"comments":2}}`,
+		modelpack.CardFile:   "Lin.\n",
+	} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	if err := Seal(new(bytes.Buffer), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	p, err := modelpack.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := export.RowsTo(f, "parquet")
-	for i := range 400 {
-		place, id, likes := int64(i%10+1), fmt.Sprint("r", i), float64(i)
-		if err := w.Write([]export.Item{{
-			Answer: fmt.Sprint("a", i/10), Viewer: fmt.Sprint("v", i/20), Place: &place, ID: &id, Experiments: []export.Variant{{Experiment: "e", Variant: "b", ProbabilityInside: 0.5}},
-			Outcomes: []export.Outcome{{Action: "click", Count: 1}}, Features: []export.Feature{{Name: "likes", Number: &likes}},
-		}}); err != nil {
-			t.Fatal(err)
+	if sum, err = p.Sum(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, sum
+}
+
+var byLikes = map[string]float64{"likes": 1, "fresh": 0}
+
+const tune = `experiments:
+  - {name: tune, layer: l, feeds: [home], state: running, slots: [0-9999], share: 10000, variants: [{name: control, weight: 3333}, {name: a, weight: 6667, set: {weights: {likes: 1, fresh: 0}}}]}
+layers:
+  - {name: l, salt: one, unit: viewer}
+`
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// told runs model replay, and reads what it says as JSON.
+func told(t *testing.T, args ...string) (shown replayed) {
+	t.Helper()
+	var out bytes.Buffer
+	c := replayCommand(new([]string))
+	c.SetOut(&out)
+	c.SetErr(&out)
+	c.SetArgs(append(args, "-o", "json"))
+	c.SilenceUsage = true
+	if err := c.ExecuteContext(t.Context()); err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out.String())
+	}
+	if err := json.Unmarshal(out.Bytes(), &shown); err != nil {
+		t.Fatalf("%v in\n%s", err, out.String())
+	}
+	return shown
+}
+
+// dealtPages writes first pages of viewers, of whom two thirds have the variant a. Of
+// three items each they may click on the first: by chances of which those of control
+// come to 0.6.
+func dealtPages(t *testing.T, file, sum string, seed uint64) {
+	t.Helper()
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := export.RowsTo(f, "ndjson")
+	rnd := rand.New(rand.NewPCG(seed, 3))
+	name, version := "lin", "1"
+	for i := range 500 {
+		items := make([][2]float64, 3) // likes, fresh
+		for k, x := range rnd.Perm(3) {
+			items[k] = [2]float64{float64(k + 1), float64(x + 1)}
+		}
+		e := export.Variant{Experiment: "tune", Variant: "control", Checksum: "c", ProbabilityInside: 0.3333}
+		by, checksum := 1, sum
+		if rnd.Float64() < 0.6667 {
+			e.Variant, e.ProbabilityInside, by, checksum = "a", 0.6667, 0, sum+"+"+weights.Sum(weights.Form(byLikes))
+		}
+		slices.SortFunc(items, func(a, b [2]float64) int { return cmp.Compare(b[by], a[by]) })
+		for k := range items {
+			place, id := int64(k+1), fmt.Sprint("r", k)
+			row := export.Item{
+				Answer: fmt.Sprint("a", i), Viewer: fmt.Sprint("v", i), Place: &place, ID: &id, Model: &name, ModelVersion: &version, ModelChecksum: &checksum, Experiments: []export.Variant{e},
+				Features: []export.Feature{{Name: "likes", Number: &items[k][0]}, {Name: "fresh", Number: &items[k][1]}},
+			}
+			if k == 0 && rnd.Float64() < 0.1*items[k][1]+0.15*items[k][0] {
+				row.Outcomes = []export.Outcome{{Action: "click", Count: 1}}
+			}
+			if err := w.Write([]export.Item{row}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two variants begin a third of the pages alike. The replayed model is control: with
+// the weights of the other at hand, pages are as likely as both together; without them,
+// those of control count alone. Either way intervals cover what control earns.
+func TestEstimatesOfVariantsThatAgree(t *testing.T) {
+	dir, sum := lin(t)
+	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
+	write(t, definition, tune)
+	const runs, truth = 20, 0.6
+	covers := map[string]int{}
+	for seed := range uint64(runs) {
+		dealtPages(t, file, sum, seed)
+		for how, args := range map[string][]string{"sum": {"--definition", definition}, "alone": nil} {
+			e := told(t, append(args, dir, "--exposures", file, "--experiment", "tune")...).Estimate
+			if e.Unknown != "" || (len(e.Alone) == 1) != (how == "alone") || (len(e.Unclear) == 1) != (how == "alone") {
+				t.Fatalf("%s: %+v", how, e)
+			}
+			if e.Unbelieved != "" {
+				covers[how+" is not believed"]++
+				continue
+			}
+			for name, x := range map[string]between{" by propensity": e.IPS, " normalised": e.Normalised} {
+				if *x.Low <= truth && truth <= *x.High {
+					covers[how+name]++
+				}
+			}
+		}
+	}
+	// 95 % of 20 are 19; four standard deviations of that are 4. Package stats tells it finer.
+	for _, how := range []string{"sum", "alone"} {
+		if covers[how+" by propensity"] < 15 || covers[how+" normalised"] < 15 || covers[how+" is not believed"] > 2 {
+			t.Errorf("of %d runs: %v", runs, covers)
+		}
+	}
+}
+
+// A ranking of which variants show a part alone gets no estimate, with the reason; nor
+// does one where it is not known what a variant shows.
+func TestEstimatesThatAreNotBelievable(t *testing.T) {
+	dir, sum := lin(t)
+	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
+	dealtPages(t, file, sum, 1)
+	write(t, definition, tune)
+	args := []string{dir, "--exposures", file, "--experiment", "tune", "--weights", "fresh=-1"} // the stalest first
+	e := told(t, append(args, "--definition", definition)...).Estimate
+	if !strings.HasPrefix(e.Unbelieved, "mean weight 0.") || !strings.Contains(e.Unbelieved, "should be 1; some of what the new ranking would show no variant shows") || e.IPS.Low != nil || e.Normalised.Low != nil {
+		t.Errorf("%+v", e)
+	}
+	e = told(t, args...).Estimate
+	if !strings.Contains(e.Unknown, "which is not known of variant a: the weights of lin are not at hand") || e.IPS.Low != nil || e.MeanWeight != nil {
+		t.Errorf("%+v", e)
+	}
+	write(t, definition, strings.Replace(tune, "set: {weights", "set: {window: 24h, weights", 1))
+	e = told(t, append(args, "--definition", definition)...).Estimate
+	if !strings.Contains(e.Unknown, "variant a: it sets window, and so chooses among other records") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A variant whose pages do not begin as its model ranks them says nothing of how it would
+// have begun others.
+func TestArmsThatRankOtherwise(t *testing.T) {
+	a := &arm{by: new(ranker), began: 1000, other: 10, rankings: map[ranking]bool{{name: "m"}: true}}
+	if why := a.unclear(); why != "" {
+		t.Error(why)
+	}
+	a.other++
+	if why := a.unclear(); why != "11 of its 1000 first pages do not begin as model m  ranks them" {
+		t.Errorf("%q", why)
+	}
+	a.other, a.blind = 0, 1
+	if why := a.unclear(); !strings.Contains(why, "1 pages lack features") {
+		t.Errorf("%q", why)
+	}
+}
+
+// Viewers look at place p with chance 1/p and click on what is liked. As they are, the
+// clicks find the better order no better than it is by far; by propensities of places
+// the interval has what it is worth.
+func TestReplayByPositions(t *testing.T) {
+	dir, sum := lin(t)
+	file, places := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "places.csv")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := export.RowsTo(f, "ndjson")
+	rnd := rand.New(rand.NewPCG(5, 3))
+	name, version := "lin", "1"
+	relevance := []float64{0.1, 0.3, 0.5} // as shown, which the model turns round
+	truth := 0.
+	for i, x := range relevance {
+		truth += (relevance[2-i] - x) / math.Log2(float64(i+2))
+	}
+	for i := range 3000 {
+		for k, x := range relevance {
+			place, id, zero, fresh := int64(k+1), fmt.Sprint("r", k), 0., float64(k)
+			row := export.Item{Answer: fmt.Sprint("a", i), Viewer: fmt.Sprint("v", i), Place: &place, ID: &id, Model: &name, ModelVersion: &version, ModelChecksum: &sum,
+				Features: []export.Feature{{Name: "likes", Number: &zero}, {Name: "fresh", Number: &fresh}}}
+			if rnd.Float64() < x && rnd.Float64() < 1/float64(k+1) {
+				row.Outcomes = []export.Outcome{{Action: "click", Count: 1}}
+			}
+			if err := w.Write([]export.Item{row}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	whole, err := os.ReadFile(name)
-	if err != nil {
+	write(t, places, "place,propensity\n1,1\n2,0.5\n3,0.3333333333\n")
+	shown := told(t, dir, "--exposures", file, "--positions", places)
+	if d := shown.Measures[0].Difference; len(shown.Measures) != 1 || shown.Measures[0].Measure != "DCG@10" || shown.Viewers != 3000 || *d.Low > truth || *d.High < truth || *d.Low <= 0 || !strings.HasPrefix(shown.Bias, "corrected") {
+		t.Errorf("want %v in %+v", truth, shown)
+	}
+	shown = told(t, dir, "--exposures", file)
+	if d := shown.Measures[0].Difference; *d.High > 0.1 || !strings.Contains(shown.Bias, "favours the order that was shown") {
+		t.Errorf("%+v", shown)
+	}
+	for text, want := range map[string]string{
+		"":                                   "does not begin with place,propensity",
+		"1,1\n":                              "does not begin with place,propensity",
+		"place,propensity\n":                 "has no place",
+		"place,propensity\n0,1\n":            `:2: "0" is no place`,
+		"place,propensity\n1,1\n2,0\n":       `:3: "0" is no propensity`,
+		"place,propensity\n1,NaN\n":          `:2: "NaN" is no propensity`,
+		"place,propensity\n1,1.5\n":          `:2: "1.5" is no propensity`,
+		"place,propensity\n1,1\n1,0.5\n":     ":3: place 1 stands twice",
+		"place,propensity\n1,1,1\n":          "wrong number of fields",
+		"place,propensity\n1,1\n2,0.5\n":     "has no place 3, at which viewers did click; give every place",
+		"place,propensity\n2,0.5\n3,0.333\n": "has no place 1, at which viewers did click",
+	} {
+		write(t, places, text)
+		c := replayCommand(new([]string))
+		c.SetOut(new(bytes.Buffer))
+		c.SetErr(new(bytes.Buffer))
+		c.SetArgs([]string{dir, "--exposures", file, "--positions", places})
+		if err := c.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A directory goes before a model of that name that serves, and it is said.
+func TestReplaySaysWhatWasTaken(t *testing.T) {
+	dir, sum := lin(t)
+	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	dealtPages(t, file, sum, 1)
+	t.Chdir(t.TempDir())
+	if err := os.CopyFS("lin", os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	return whole
-}
-
-// damage changes a file somewhere: in its last part, where it says what it has, as
-// often as anywhere.
-func damage(rnd *rand.Rand, whole []byte) []byte {
-	b := slices.Clone(whole)
-	at := rnd.IntN(len(b))
-	if tail := int(binary.LittleEndian.Uint32(b[len(b)-8:])); rnd.IntN(2) == 0 {
-		at = len(b) - 1 - rnd.IntN(tail+8)
-	}
-	switch rnd.IntN(4) {
-	case 0:
-		b[at] ^= 1 << rnd.IntN(8)
-	case 1:
-		for i := range min(1+rnd.IntN(8), len(b)-at) {
-			b[at+i] = byte(rnd.Uint32())
+	for name, want := range map[string]string{"lin": "of lin in this directory, whatever serves under that name", "./lin": "of ./lin", dir: "of " + dir} {
+		if from := told(t, name, "--exposures", file).From; from != want {
+			t.Errorf("%q, want %q", from, want)
 		}
-	case 2:
-		return append(b[:at], b[min(len(b), at+1+rnd.IntN(16)):]...)
-	default:
-		return b[:at]
-	}
-	return b
-}
-
-// rowsOf reads a file to its end, and returns how many rows it has.
-func rowsOf(name string) (n int, err error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	next, err := shownRows(f)
-	for ; err == nil && n < 1_000_000; n++ {
-		_, err = next()
-	}
-	if err == io.EOF {
-		return n - 1, nil
-	}
-	return n, err
-}
-
-// A file that is damaged, wherever, is an error or is read: it ends no process.
-func TestDamagedParquetIsAnError(t *testing.T) {
-	dir := t.TempDir()
-	whole := exportedBytes(t, dir)
-	if n, err := rowsOf(filepath.Join(dir, "whole.parquet")); n != 400 || err != nil {
-		t.Fatalf("%d rows, %v", n, err)
-	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	name, failed := filepath.Join(dir, "damaged.parquet"), 0
-	for i := range 600 {
-		if err := os.WriteFile(name, damage(rnd, whole), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		n, err := rowsOf(name)
-		if err != nil {
-			failed++
-		} else if n > 400 {
-			t.Errorf("mutation %d: %d rows", i, n)
-		}
-	}
-	if failed < 100 {
-		t.Errorf("only %d of 600 are errors", failed)
 	}
 }

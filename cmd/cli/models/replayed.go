@@ -19,12 +19,16 @@ type replayed struct {
 	File     string      `json:"file"`
 	Model    string      `json:"model"`
 	Version  string      `json:"version"`
+	From     string      `json:"from"`                       // where the model was found
 	Weights  string      `json:"weights_checksum,omitempty"` // in place of the model's own
 	Action   string      `json:"action"`
 	Answers  int         `json:"answers"`
 	LeftOut  []leftOut   `json:"left_out"`
 	Left     int         `json:"left"`
-	Viewers  int64       `json:"viewers"` // who did the action
+	Viewers  int64       `json:"viewers"`             // who did the action; with positions, all
+	Alpha    float64     `json:"alpha"`               // the chance that an interval misses, at one look
+	Places   string      `json:"positions,omitempty"` // the file of their propensities
+	Bias     string      `json:"position_bias"`
 	Measures []measured  `json:"measures"`
 	Estimate *estimation `json:"estimate"` // null: without an experiment
 }
@@ -61,10 +65,13 @@ type estimation struct {
 	Alike      int      `json:"alike"` // whose pages begin with the same items
 	Match      int      `json:"match"` // how many items: --match, or as many as the longest page has
 	Without    []string `json:"variants_left_out"`
+	Unclear    []string `json:"variants_unclear"`  // how they begin pages, and why
+	Alone      []string `json:"variants_alone"`    // then: whose pages count
 	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is
 	Shown      *float64 `json:"shown"`             // items of a page with the action
 	IPS        between  `json:"inverse_propensity"`
 	Normalised between  `json:"self_normalised"`
+	Unbelieved string   `json:"not_believable,omitempty"` // why neither estimate is shown
 	MeanWeight *float64 `json:"mean_weight"`
 	Effective  *float64 `json:"effective_pages"`
 }
@@ -75,7 +82,7 @@ func (r *replay) tell() (*replayed, error) {
 		return nil, r.noAnswer()
 	}
 	all := len(r.begun)
-	shown := &replayed{File: r.file, Model: r.model.Name(), Version: r.model.Version(), Action: r.action, Answers: all, LeftOut: []leftOut{}, Left: r.answers - r.bare - r.lacking, Measures: []measured{}}
+	shown := &replayed{File: r.file, Model: r.ranker.model.Name(), Version: r.ranker.model.Version(), From: r.from, Action: r.action, Answers: all, LeftOut: []leftOut{}, Left: r.answers - r.bare - r.lacking, Measures: []measured{}}
 	for _, out := range []leftOut{
 		{all - r.answers - r.forced - r.others, "which showed nothing"}, {r.forced, "whose variant was forced"},
 		{r.others, "in which experiment " + r.experiment + " had no part"}, {r.bare, "whose items have no features"},
@@ -91,18 +98,25 @@ func (r *replay) tell() (*replayed, error) {
 	case shown.Left == 0:
 		return shown, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: "no answer has the features of its items", WayOut: "define features: 10000 in the experiment, and export what is shown from then on"}
 	}
-	if shown.Viewers = r.shown[0].N; shown.Viewers == 0 {
+	if shown.Viewers = r.measures[0].more.N; r.acted == 0 {
+		shown.Viewers = 0
 		return shown, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "action", Detail: fmt.Sprintf("nobody did %s with what they were shown", r.action), WayOut: "export with --outcomes, and name an action that is there"}
 	}
-	sequence, err := stats.NewSequence(r.alpha, shown.Viewers)
-	if err != nil {
-		return shown, err
+	shown.Alpha, shown.Places, shown.Bias = r.alpha, r.places, biasOf(r.propensities != nil)
+	for _, m := range r.measures {
+		shown.Measures = append(shown.Measures, measured{m.name, m.shown.Mean, m.new.Mean, betweenOf(m.more.Mean, m.more.Once(r.alpha))})
 	}
-	for i, name := range []string{fmt.Sprintf("NDCG@%d", r.k), "MRR"} {
-		shown.Measures = append(shown.Measures, measured{name, r.shown[i].Mean, r.again[i].Mean, betweenOf(r.more[i].Mean, sequence.Mean(r.more[i]))})
-	}
+	var err error
 	shown.Estimate, err = r.estimate()
 	return shown, err
+}
+
+// biasOf says what places do to the measures.
+func biasOf(corrected bool) string {
+	if corrected {
+		return "corrected by --positions: a click counts one over the propensity of its place"
+	}
+	return "not corrected: viewers do more with what stands higher, which favours the order that was shown over any other; --positions corrects it"
 }
 
 // estimate is nil without an experiment.
@@ -112,10 +126,13 @@ func (r *replay) estimate() (*estimation, error) {
 	}
 	var was stats.Mean
 	for _, l := range r.logged {
-		was.Add(l.Reward)
+		was.Add(l.reward)
 	}
-	logged, without := r.chances()
-	e := &estimation{Experiment: r.experiment, Viewers: r.first, Alike: r.alike, Match: min(r.match, r.longest), Without: display.List(without)}
+	logged, on := r.chances()
+	e := &estimation{Experiment: r.experiment, Viewers: len(r.logged), Alike: r.alike, Match: min(r.match, r.longest), Without: display.List(on.without), Unclear: display.List(on.unclear), Alone: display.List(on.alone), Unknown: on.told()}
+	if e.Unknown != "" {
+		return e, nil
+	}
 	o, err := stats.CounterfactualReward(logged, 0, r.alpha)
 	if refused := (*stats.Error)(nil); errors.As(err, &refused) {
 		e.Unknown = err.Error()
@@ -124,15 +141,30 @@ func (r *replay) estimate() (*estimation, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Shown, e.IPS, e.Normalised = display.Known(was.Mean), betweenOf(o.IPS, o.IPSInterval), betweenOf(o.SelfNormalised, o.SelfNormalisedInterval)
-	e.MeanWeight, e.Effective = display.Known(o.MeanWeight), display.Known(o.Effective)
+	e.Shown, e.MeanWeight, e.Effective = display.Known(was.Mean), display.Known(o.MeanWeight), display.Known(o.Effective)
+	if !o.Believable() {
+		e.Unbelieved = unbelieved(o)
+		return e, nil
+	}
+	e.IPS, e.Normalised = betweenOf(o.IPS, o.IPSInterval), betweenOf(o.SelfNormalised, o.SelfNormalisedInterval)
 	return e, nil
 }
 
-func (shown *replayed) write(w io.Writer) error {
-	if shown.Weights != "" {
-		display.Printf(w, "model %s is replayed with weights %.12s\n", shown.Model, shown.Weights)
+// unbelieved says why an estimate is none.
+func unbelieved(o stats.OffPolicy) string {
+	why := "some of what the new ranking would show no variant shows, or pages that do are not in the file"
+	if o.MeanWeight > 1 {
+		why = "variants show the same pages without its being known, or pages of some are not in the file"
 	}
+	return fmt.Sprintf("mean weight %.3g (%.3g to %.3g), should be 1; %s", o.MeanWeight, o.MeanWeightInterval.Low, o.MeanWeightInterval.High, why)
+}
+
+func (shown *replayed) write(w io.Writer) error {
+	display.Printf(w, "model %s %s, %s", shown.Model, shown.Version, shown.From)
+	if shown.Weights != "" {
+		display.Printf(w, ", with weights %.12s", shown.Weights)
+	}
+	fmt.Fprintln(w)
 	display.Printf(w, "%d answers are in %s", shown.Answers, shown.File)
 	for _, out := range shown.LeftOut {
 		display.Printf(w, "; %d are left out, %s", out.Answers, out.Why)
@@ -144,7 +176,11 @@ func (shown *replayed) write(w io.Writer) error {
 	if len(shown.Measures) == 0 {
 		return nil
 	}
-	display.Printf(w, "of %d viewers who did %s:\n\n", shown.Viewers, shown.Action)
+	who := "who did " + shown.Action
+	if shown.Places != "" {
+		who = "by propensities of places in " + shown.Places
+	}
+	display.Printf(w, "of %d viewers %s:\n\n", shown.Viewers, who)
 	t := display.NewTable(w)
 	t.Printf("\tSHOWN\tNEW\tDIFFERENCE\n")
 	for _, m := range shown.Measures {
@@ -154,8 +190,12 @@ func (shown *replayed) write(w io.Writer) error {
 		}
 		t.Printf("%s\t%.3g\t%.3g\t%s\n", m.Measure, m.Shown, m.New, says)
 	}
-	if err := t.Flush(); err != nil || shown.Estimate == nil {
+	if err := t.Flush(); err != nil {
 		return err
+	}
+	display.Printf(w, "intervals are of %.4g %%, for one look at a complete file\nposition bias is %s\n", 100*(1-shown.Alpha), shown.Bias)
+	if shown.Estimate == nil {
+		return nil
 	}
 	shown.Estimate.write(w, shown.Action)
 	return nil
@@ -173,7 +213,14 @@ func (e *estimation) write(w io.Writer, action string) {
 		display.Printf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(e.Without, ", "))
 	}
 	if e.Unknown != "" {
-		display.Printf(w, "that says nothing of the others: %s\n", e.Unknown)
+		display.Printf(w, "no estimate: %s\n", e.Unknown)
+		return
+	}
+	if len(e.Alone) > 0 {
+		display.Printf(w, "only pages of %s count, which the model itself ranked, for it is not known how others begin pages: %s\n", strings.Join(e.Alone, ", "), strings.Join(e.Unclear, "; "))
+	}
+	if e.Unbelieved != "" {
+		display.Printf(w, "items of a page with %s: %.3g as shown\n  not believable: %s\n", action, number(e.Shown), e.Unbelieved)
 		return
 	}
 	line := func(name string, x between) {

@@ -44,11 +44,16 @@ func (l *LogFlags) Bound(ctx context.Context) (context.Context, context.CancelFu
 
 // WithSchemas reads the schemas topic to its end for use.
 func (l *LogFlags) WithSchemas(ctx context.Context, use func(*schemalog.Log, *registry.Snapshot) error) error {
+	return WithSchemas(ctx, l.At(ctx), l.Topics(), use)
+}
+
+// WithSchemas reads the schemas topic of a Kafka to its end for use.
+func WithSchemas(ctx context.Context, at kafka.Brokers, topics kafka.Topics, use func(*schemalog.Log, *registry.Snapshot) error) error {
 	registry, err := registry.New(nil, nil)
 	if err != nil {
 		return err
 	}
-	log, err := schemalog.Open(schemalog.Config{Brokers: l.At(ctx), Topic: l.Topics().Schemas, Registry: registry})
+	log, err := schemalog.Open(schemalog.Config{Brokers: at, Topic: topics.Schemas, Registry: registry})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -157,7 +158,7 @@ func lacking(all []nodeAnswer) (l lack) {
 			wayOut = "; start that node, or look at its log: nothing is known against the version"
 		}
 		if l.first == "" || refused && !l.refused {
-			l.first, l.refused, l.wayOut = fmt.Sprintf("%s: %s", a.Node, a), refused, wayOut
+			l.first, l.refused, l.wayOut = fmt.Sprintf("%s: %s", a.Node, line.Of(a.String())), refused, wayOut
 		}
 	}
 	return l

@@ -140,6 +140,9 @@ const (
 	stateRefused  = "refused"
 )
 
+// same reports whether another node says the same.
+func (a nodeAnswer) same(other nodeAnswer) bool { return a.String() == other.String() }
+
 func (a nodeAnswer) String() string {
 	if a.Unkept != "" {
 		return a.State + ", but not kept on its disk, so that a restart while etcd is away loses it: " + a.Unkept

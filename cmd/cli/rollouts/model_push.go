@@ -258,7 +258,6 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
 	}
 	refused, unheard := 0, 0
-	t := display.NewTable(r.out)
 	for _, a := range all {
 		switch a.State {
 		case stateAdmitted:
@@ -267,10 +266,21 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 		default:
 			refused++
 		}
-		node := string(a.Node)
+	}
+	t := display.NewTable(r.out)
+	for i, a := range all {
+		if a.Why != "" && slices.ContainsFunc(all[:i], a.same) {
+			continue // it stands beside the first who said it
+		}
+		nodes := string(a.Node)
+		for _, other := range all[i+1:] {
+			if a.Why != "" && a.same(other) {
+				nodes += ", " + string(other.Node)
+			}
+		}
 		for says := range strings.SplitSeq(a.String(), "\n") {
-			t.Printf("%s\t%s\n", node, says)
-			node = ""
+			t.Printf("%s\t%s\n", nodes, says)
+			nodes = ""
 		}
 	}
 	if err := t.Flush(); err != nil || refused+unheard == 0 {

@@ -41,13 +41,35 @@ func Snapshot(avsc []string) (*registry.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+	return admitted(append(shippedBeside(files), files...))
+}
+
+// Beside returns the schemas that a cluster knows and has not retired, those of avsc
+// files as if they came next, and of those that ship the ones whose name nobody else
+// has.
+func Beside(known *schemas.Snapshot, avsc []string) (*schemas.Snapshot, error) {
+	files, err := readSchemas(avsc)
+	if err != nil {
+		return nil, err
+	}
 	var all []*schemas.Schema
-	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
-		if !slices.ContainsFunc(files, func(f *schemas.Schema) bool { return f.Name() == s.Name() }) {
+	for _, s := range known.All() {
+		if !known.Retired(s.Fingerprint()) {
 			all = append(all, s)
 		}
 	}
-	return admitted(append(all, files...))
+	all = append(all, files...)
+	return admitted(append(all, shippedBeside(all)...))
+}
+
+// shippedBeside are the schemas that ship under names that no other has.
+func shippedBeside(others []*schemas.Schema) (all []*schemas.Schema) {
+	for _, s := range []*schemas.Schema{schemas.Activity(), schemas.Note(), schemas.Features()} {
+		if !slices.ContainsFunc(others, func(f *schemas.Schema) bool { return f.Name() == s.Name() }) {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 func readSchemas(avsc []string) (all []*schemas.Schema, err error) {

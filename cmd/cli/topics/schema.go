@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas/registry"
@@ -21,9 +22,9 @@ import (
 
 // Schema lists and checks schemas, and gives one up.
 func Schema() *cobra.Command {
-	c := &cobra.Command{Use: "schema", Short: "List and check the schemas of the log, and give up one that will never come"}
+	c := &cobra.Command{Use: "schema", Short: "List, check and define the schemas of the log, and give up one that will never come"}
 	l := reach.LogFlagsOf(c.PersistentFlags())
-	c.AddCommand(schemaList(l), rollouts.SchemaCheck(l), schemaRetire(l), schemaRefuse(l))
+	c.AddCommand(schemaList(l), rollouts.SchemaCheck(l), schemaDefine(l), schemaRetire(l), schemaRefuse(l))
 	return c
 }
 
@@ -106,6 +107,47 @@ func (all *schemasShown) write(w io.Writer) error {
 		display.Printf(w, "NOTE: %s\n", n)
 	}
 	return nil
+}
+
+func schemaDefine(l *reach.LogFlags) *cobra.Command {
+	var loss bool
+	c := &cobra.Command{
+		Use:   "define FILE.avsc",
+		Short: "Make a schema known to the cluster before there is a record of it",
+		Long: `Writes a schema into the topic of schemas, for good, as "load" does with the first
+record of it: so that a model, a feed or an experiment that reads its fields can be
+brought in first. It is held against what is known and what serves as by "load":
+what it changes is printed, and it is refused if it does not go with earlier ones of
+its name, or if records of it would lack a field that a feed or a model which serves
+reads. One that is known already changes nothing.`,
+		Args: cobra.ExactArgs(1),
+	}
+	cm := clusters.FlagsOf(c.Flags())
+	c.Flags().BoolVar(&loss, "accept-loss", false, "define it even if it takes a field from what serves")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		s, err := schemafiles.Read(args[0])
+		if err != nil {
+			return err
+		}
+		ctx, cancel := l.Bound(c.Context())
+		defer cancel()
+		w := c.OutOrStdout()
+		return l.WithSchemas(ctx, func(log *schemalog.Log, known *schemas.Snapshot) error {
+			state := "defined"
+			if log.Has(s.Fingerprint()) {
+				state = "known already"
+			}
+			if err := rollouts.Review(cm, w, loss, "--accept-loss")(ctx, known, s); err != nil {
+				return err
+			}
+			if err := log.Publish(ctx, s); err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "schema %s %s is %s\n", s.Name(), s.Fingerprint(), state)
+			return nil
+		})
+	}
+	return c
 }
 
 func schemaRetire(l *reach.LogFlags) *cobra.Command {

@@ -1,0 +1,159 @@
+package models
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/modelpack"
+	"github.com/millrace/millrace/relevance/weights"
+)
+
+// shelf is the models and weights at hand, by the checksums that exposures name.
+type shelf struct {
+	models  map[ranking]*relevance.Model
+	weights map[string]map[string]float64
+	chooses map[string]string // variants, and what they set that has them choose among other records
+	fault   error             // of the cluster, which may have more
+}
+
+func newShelf() *shelf {
+	s := &shelf{models: map[ranking]*relevance.Model{}, weights: map[string]map[string]float64{}, chooses: map[string]string{}}
+	for _, name := range relevance.Builtin().Names() {
+		if m, err := relevance.Builtin().Get(name); err == nil {
+			s.models[ranking{name: name, version: m.Version()}] = m
+		}
+	}
+	return s
+}
+
+// model is what a row names.
+func (s *shelf) model(k ranking) (*relevance.Model, error) {
+	pack, weighed, has := strings.Cut(k.checksum, "+")
+	m := s.models[ranking{k.name, k.version, pack}]
+	if m == nil {
+		return nil, errors.Join(fmt.Errorf("%s is not at hand", k), s.fault)
+	}
+	if !has {
+		return m, nil
+	}
+	set := s.weights[weighed]
+	if set == nil {
+		return nil, errors.Join(fmt.Errorf("the weights of %s are not at hand: %.12s", k.name, weighed), s.fault)
+	}
+	return m.Weighted(set)
+}
+
+// weigh puts down weights.
+func (s *shelf) weigh(set map[string]float64) {
+	if len(set) > 0 {
+		s.weights[weights.Sum(weights.Form(set))] = set
+	}
+}
+
+// pack puts down the model of a pack.
+func (s *shelf) pack(p *modelpack.Pack, m *relevance.Model) error {
+	sum, err := p.Sum()
+	s.models[ranking{m.Name(), m.Version(), sum}] = m
+	return err
+}
+
+// define takes from a document what variants of an experiment set.
+func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
+	for i := range doc.Experiments {
+		if doc.Experiments[i].Name != of {
+			continue
+		}
+		has = true
+		for _, v := range doc.Experiments[i].Variants {
+			s.weigh(v.Set.Weights)
+			for _, p := range []experiment.Parameter{experiment.OfFilter, experiment.OfWindow, experiment.OfTypes} {
+				if !v.Set.Leaves(p) {
+					s.chooses[v.Name] = string(p)
+				}
+			}
+		}
+	}
+	return has
+}
+
+// defined takes what a file of a document says.
+func (s *shelf) defined(file, of string) error {
+	text, err := document.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	doc, err := experiment.Parse(file, text)
+	if err == nil && !s.define(&doc, of) {
+		err = fmt.Errorf("%s has no experiment %s", file, of)
+	}
+	return err
+}
+
+// fetch takes from a cluster what it has of models that ranked, and every version of
+// the experiment that it keeps.
+func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want []ranking, validate func(*modelpack.Pack) (*relevance.Model, error)) error {
+	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+	if err != nil {
+		return err
+	}
+	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	if err != nil {
+		return err
+	}
+	for _, versions := range documents.All() {
+		for _, v := range versions {
+			body, err := documents.Body(ctx, v)
+			if err != nil {
+				return err
+			}
+			doc, _ := experiment.Parse(v.Name, body) // as far as it can be read
+			s.define(&doc, of)
+		}
+	}
+	for _, k := range want {
+		sum, _, _ := strings.Cut(k.checksum, "+")
+		k.checksum = sum
+		v := cluster.Version{Name: k.name, Version: k.version, Sum: sum}
+		if s.models[k] != nil || !models.Has(v) {
+			continue
+		}
+		m, err := modelOf(ctx, models, v, validate)
+		if err != nil {
+			return err
+		}
+		s.models[k] = m
+	}
+	return nil
+}
+
+// modelOf is a version that a cluster has.
+func modelOf(ctx context.Context, models *cluster.Artefacts, v cluster.Version, validate func(*modelpack.Pack) (*relevance.Model, error)) (*relevance.Model, error) {
+	body, err := models.Body(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	pack, err := modelpack.Read(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	return validate(pack)
+}
+
+// wanted are the rankings of all arms.
+func (r *replay) wanted() (all []ranking) {
+	for _, a := range r.arms() {
+		all = append(all, slices.Collect(maps.Keys(a.rankings))...)
+	}
+	return all
+}

@@ -1,0 +1,160 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/schemafiles"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/modelpack"
+	"github.com/millrace/millrace/schemas"
+)
+
+// source is where models come from: files, and a cluster with its log.
+type source struct {
+	cm    *clusters.Flags
+	kafka *reach.KafkaFlags
+	avsc  *[]string
+	named bool // the cluster, by a flag or a context
+
+	logged *schemas.Snapshot // of the log, once it was read
+}
+
+// opened is a model, and where it was.
+type opened struct {
+	model *relevance.Model
+	sum   string // of its pack
+	named bool   // rows of exposures can name it: it is built in, or of a pack
+	from  string
+}
+
+// open finds a model: a built-in one, one in files, or the version that serves in the
+// cluster.
+func (s *source) open(ctx context.Context, name string) (*opened, error) {
+	builtin := slices.Contains(relevance.Builtin().Names(), name)
+	if isName(name) && !builtin {
+		return s.served(ctx, name)
+	}
+	o := &opened{from: "of " + name}
+	if isThere(name) && plainName(name) {
+		o.from = "of " + name + " in this directory, whatever serves under that name"
+	}
+	var pack *modelpack.Pack
+	err := s.knowing(ctx, false, func(known *schemas.Snapshot) (err error) {
+		o.model, pack, err = modelAmong(name, known)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case pack != nil:
+		o.named = true
+		o.sum, err = pack.Sum()
+	case isName(name):
+		o.named, o.from = true, "built in"
+	}
+	return o, err
+}
+
+// served is the version of a model that serves.
+func (s *source) served(ctx context.Context, name string) (*opened, error) {
+	var o *opened
+	return o, s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
+		models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+		if err != nil {
+			return err
+		}
+		v, serves := models.Served(name)
+		if !serves {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
+		}
+		m, err := modelOf(ctx, models, v, s.validate(ctx))
+		o = &opened{m, v.Sum, true, "which serves in cluster " + s.cm.Name()}
+		return err
+	})
+}
+
+// fetch takes from the cluster what variants rank by.
+func (s *source) fetch(ctx context.Context, have *shelf, experiment string, want []ranking) error {
+	return s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
+		return have.fetch(ctx, cl, experiment, want, s.validate(ctx))
+	})
+}
+
+func (s *source) inCluster(ctx context.Context, use func(context.Context, *cluster.Client) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cl, err := s.cm.OpenReadOnly(ctx)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	return use(ctx, cl)
+}
+
+// validate reads the model of a pack that the cluster has.
+func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance.Model, error) {
+	return func(p *modelpack.Pack) (m *relevance.Model, err error) {
+		avsc, err := schemafiles.Snapshot(*s.avsc)
+		if err != nil {
+			return nil, err
+		}
+		if known := relevance.SchemasOf(avsc); p.KnownTo(known) {
+			return modelpack.Validate(p, known)
+		}
+		return m, s.knowing(ctx, true, func(known *schemas.Snapshot) (err error) {
+			m, err = modelpack.Validate(p, relevance.SchemasOf(known))
+			return err
+		})
+	}
+}
+
+// logWait is how long a model waits for the log of a cluster to say its schemas.
+const logWait = 30 * time.Second
+
+// knowing reads a model by the schemas of files, and if it cannot by those of the
+// cluster's log, too: of the one that is named, or for a model of the cluster the one
+// that is there by default.
+func (s *source) knowing(ctx context.Context, cluster bool, read func(*schemas.Snapshot) error) error {
+	known, err := schemafiles.Snapshot(*s.avsc)
+	if err != nil {
+		return err
+	}
+	unread := read(known)
+	at := s.kafka.Brokers
+	if cluster && len(at) == 0 {
+		at = []string{reach.DefaultBroker}
+	}
+	if unread == nil || len(at) == 0 {
+		return unread
+	}
+	if err := s.readLog(ctx, at); err != nil {
+		return fmt.Errorf("%w; the schemas of the cluster cannot be read: %w", unread, err)
+	}
+	if known, err = schemafiles.Beside(s.logged, *s.avsc); err != nil {
+		return errors.Join(unread, err)
+	}
+	return read(known)
+}
+
+// readLog reads the topic of schemas, once.
+func (s *source) readLog(ctx context.Context, brokers []string) error {
+	if s.logged != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, logWait)
+	defer cancel()
+	return reach.WithSchemas(ctx, reach.Kafka(ctx, brokers), s.kafka.Topics(), func(_ *schemalog.Log, known *schemas.Snapshot) error {
+		s.logged = known
+		return nil
+	})
+}

@@ -372,6 +372,13 @@ func tellRestored(w io.Writer, r *cluster.Restored) {
 			fmt.Fprintf(w, "%s is in etcd again, and was removed after the backup: remove it again if it is not needed\n", what)
 		}
 	}
+	for _, l := range r.Lost {
+		instead := l.Now + " serves in its place"
+		if l.Now == "no version" {
+			instead = "nothing serves in its place"
+		}
+		fmt.Fprintf(w, "%s is lost: its bytes are in none of the directories, nor in etcd; %s: look at it, and push or define it again\n", l.Version, instead)
+	}
 	for _, v := range r.Lacks {
 		fmt.Fprintf(w, "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
 	}
@@ -394,13 +401,15 @@ lost its disk, is left out and told.
 It waits up to 12 s, until every process that runs has looked at etcd and has said there
 what it keeps. Directories that all lack something of that are refused, and the answer
 says what is lacking, and the host and directory where it is; so are those from before
-the last restoration. Where those are gone for good, --override goes on without them.
+the last restoration, and those that lack the bytes of a version that serves, which etcd
+lacks, too. Where those are gone for good, --override goes on without them: in place of a
+version without bytes serves what did before, and that is told.
 
 It tells how old each directory is, and of each document that it writes the directory
 that it is from. What somebody has written into etcd since it lost state stays,
 and is told, and so is what was removed after etcd's backup and is in it again. A version
 that was put since and never served, as by a command that was refused halfway, gives way to
-what serves by the directories. Ramps of experiments are held from then on, until somebody lets
+what serves by the directories. Where etcd lacks nothing but bytes, these are brought. Ramps of experiments are held from then on, until somebody lets
 them go on with "millrace experiment resume": a veto may be among what was lost.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -438,6 +447,6 @@ them go on with "millrace experiment resume": a veto may be among what was lost.
 		},
 	}
 	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of all brokers, coordinators and index nodes that you can reach")
-	act.OverrideFlag(c, "to restore from directories that lack what processes keep")
+	act.OverrideFlag(c, "to restore from directories that lack what processes keep, or the bytes of what serves")
 	return c
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/secure"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
 
 // openAs opens a cluster on a secured etcd as a command does.
-func openAs(t *testing.T, s *etcdtest.Secured, a cluster.Access, dir string) (*cluster.Client, error) {
+func openAs(t *testing.T, s *etcdtest.Secured, a dial.Access, dir string) (*cluster.Client, error) {
 	t.Helper()
 	c, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{s.Addr}, Access: a, Name: "test", Dir: dir, Wait: time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err == nil {
@@ -34,23 +35,23 @@ func TestSecuredEtcd(t *testing.T) {
 	a, other := authority.New(t), authority.New(t)
 	s := etcdtest.Start(t, a)
 	stranger := other.Issue("me")
-	good := cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
-	with := func(change func(*cluster.Access)) cluster.Access { x := good; change(&x); return x }
+	good := dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
+	with := func(change func(*dial.Access)) dial.Access { x := good; change(&x); return x }
 	if _, err := openAs(t, s, good, ""); err != nil {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]struct {
-		as   cluster.Access
+		as   dial.Access
 		want string
 	}{
-		"another password":                {with(func(x *cluster.Access) { x.PasswordFile = s.PasswordFile("other") }), "connect.etcd.username"},
-		"another user":                    {with(func(x *cluster.Access) { x.Username = "nobody" }), "connect.etcd.username"},
-		"no user":                         {with(func(x *cluster.Access) { x.Login = secure.Login{} }), "connect.etcd.username"},
-		"a user without rights":           {with(func(x *cluster.Access) { x.Username, x.PasswordFile = "nothing", s.PasswordFile("pw") }), "connect.etcd.username"},
-		"no certificate":                  {with(func(x *cluster.Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.etcd.tls"},
-		"another authority's certificate": {with(func(x *cluster.Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.etcd.tls"},
-		"another authority's etcd":        {with(func(x *cluster.Access) { x.TLS.CA = other.CA }), "connect.etcd.tls"},
-		"another name":                    {with(func(x *cluster.Access) { x.TLS.ServerName = "etcd.example" }), "connect.etcd.tls"},
+		"another password":                {with(func(x *dial.Access) { x.PasswordFile = s.PasswordFile("other") }), "connect.etcd.username"},
+		"another user":                    {with(func(x *dial.Access) { x.Username = "nobody" }), "connect.etcd.username"},
+		"no user":                         {with(func(x *dial.Access) { x.Login = secure.Login{} }), "connect.etcd.username"},
+		"a user without rights":           {with(func(x *dial.Access) { x.Username, x.PasswordFile = "nothing", s.PasswordFile("pw") }), "connect.etcd.username"},
+		"no certificate":                  {with(func(x *dial.Access) { x.TLS = secure.TLS{CA: a.CA} }), "connect.etcd.tls"},
+		"another authority's certificate": {with(func(x *dial.Access) { x.TLS.Cert, x.TLS.Key = stranger.Cert, stranger.Key }), "connect.etcd.tls"},
+		"another authority's etcd":        {with(func(x *dial.Access) { x.TLS.CA = other.CA }), "connect.etcd.tls"},
+		"another name":                    {with(func(x *dial.Access) { x.TLS.ServerName = "etcd.example" }), "connect.etcd.tls"},
 	} {
 		_, err := openAs(t, s, c.as, "")
 		e, ok := errors.AsType[*millrace.Error](err)
@@ -69,7 +70,7 @@ func TestSecuredEtcd(t *testing.T) {
 func TestThePasswordOfEtcdRotates(t *testing.T) {
 	s := etcdtest.Start(t, authority.New(t))
 	file := s.PasswordFile("old")
-	c, err := openAs(t, s, cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: file}}, "")
+	c, err := openAs(t, s, dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: file}}, "")
 	check(t, err)
 	c.SetRelist(200 * time.Millisecond)
 	docs, err := c.Documents(t.Context(), "feeds")
@@ -85,7 +86,7 @@ func TestThePasswordOfEtcdRotates(t *testing.T) {
 func TestAUserStartsWithoutEtcd(t *testing.T) {
 	s := etcdtest.Start(t, authority.New(t))
 	dir := t.TempDir()
-	as := cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
+	as := dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}
 	c, err := openAs(t, s, as, dir)
 	check(t, err)
 	w := watch(t, c)

@@ -1,17 +1,18 @@
 package cluster
 
 import (
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"testing"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // The table in DESIGN.md, line by line.
 func TestAgeOfADocument(t *testing.T) {
-	first := keyspace.Name{1, "aaaaaaaa11111111"}
-	second := keyspace.Name{2, "aaaaaaaa22222222"} // of its restoration
-	third := keyspace.Name{3, "aaaaaaaa33333333"}
-	anew := keyspace.Name{2, "bbbbbbbb22222222"}
-	other := keyspace.Name{1, "bbbbbbbb11111111"}
+	first := keyspace.Name{Generation: 1, ID: "aaaaaaaa11111111"}
+	second := keyspace.Name{Generation: 2, ID: "aaaaaaaa22222222"} // of its restoration
+	third := keyspace.Name{Generation: 3, ID: "aaaaaaaa33333333"}
+	anew := keyspace.Name{Generation: 2, ID: "bbbbbbbb22222222"}
+	other := keyspace.Name{Generation: 1, ID: "bbbbbbbb11111111"}
 	back := func(of keyspace.Name, at int64) *keyspace.Setback {
 		return &keyspace.Setback{At: at, Generation: of.Generation}
 	}

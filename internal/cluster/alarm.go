@@ -5,9 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // alarm is something that is watched, and may be at fault.
@@ -65,7 +66,7 @@ func (c *Client) Describe(out chan<- *prometheus.Desc) {
 	out <- faultSeconds
 	out <- unwrittenSeconds
 	out <- datadir.FromDiskSeconds
-	for _, m := range c.metrics.all() {
+	for _, m := range c.metrics.All() {
 		m.Describe(out)
 	}
 }
@@ -73,7 +74,7 @@ func (c *Client) Describe(out chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector]: the alarm of each watcher, and what
 // is asked of etcd.
 func (c *Client) Collect(out chan<- prometheus.Metric) {
-	for _, m := range c.metrics.all() {
+	for _, m := range c.metrics.All() {
 		m.Collect(out)
 	}
 	longest := map[string]float64{} // what is watched twice is told once

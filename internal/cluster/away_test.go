@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 )
 
 // However long etcd has been away, it is dialled every few seconds, so that its
@@ -20,7 +21,7 @@ import (
 func TestAReturnOfEtcdIsNoticedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int32
-		cfg, err := cluster.EtcdConfig(cluster.Config{Endpoints: []string{"etcd.invalid:2379"}, Access: cluster.Access{Insecure: true}, Name: "test"})
+		cfg, err := cluster.EtcdConfig(cluster.Config{Endpoints: []string{"etcd.invalid:2379"}, Access: dial.Access{Insecure: true}, Name: "test"})
 		check(t, err)
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			dials.Add(1)

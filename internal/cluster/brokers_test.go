@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/secure"
 	"github.com/millrace/millrace/internal/secure/authority"
@@ -270,7 +271,7 @@ func TestBrokersOfASecuredEtcd(t *testing.T) {
 	t.Parallel()
 	a := authority.New(t)
 	s := etcdtest.Start(t, a)
-	c, err := openAs(t, s, cluster.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}, "")
+	c, err := openAs(t, s, dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}, "")
 	check(t, err)
 	leave := c.Announce(cluster.Broker{Name: "one"}, "")
 	awaitBrokers(t, c, "one")

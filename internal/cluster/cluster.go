@@ -51,6 +51,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/internal/partition"
@@ -65,9 +66,9 @@ var (
 
 // Config says which cluster to join.
 type Config struct {
-	Endpoints []string // of etcd, host:port each
-	Access    Access   // how they are reached
-	Name      string   // of the cluster
+	Endpoints []string    // of etcd, host:port each
+	Access    dial.Access // how they are reached
+	Name      string      // of the cluster
 	// Dir keeps what was last good across restarts, so that a process can
 	// start while etcd is away. Empty: it is not kept.
 	Dir string
@@ -109,14 +110,14 @@ func (c Config) etcd() (clientv3.Config, error) {
 	if c.Dial != nil {
 		e.DialOptions = append(e.DialOptions, grpc.WithContextDialer(c.Dial))
 	}
-	return e, c.Access.apply(&e, c.Log)
+	return e, c.Access.Apply(&e, c.Log)
 }
 
 // Client is a connection to the cluster's etcd. As a [prometheus.Collector] it
 // tells what is served from the last good state, and for how long.
 type Client struct {
 	etcd     *clientv3.Client
-	metrics  *etcdMetrics
+	metrics  *dial.Metrics
 	name     string
 	prefix   string
 	dir      string
@@ -184,8 +185,8 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := newEtcdMetrics()
-	how.DialOptions = append(metrics.options(), how.DialOptions...)
+	metrics := dial.NewMetrics()
+	how.DialOptions = append(metrics.Options(), how.DialOptions...)
 	etcd, err := clientv3.New(how)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
@@ -264,7 +265,7 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			c.log.Warn("etcd is away; starting with the last good map", "err", err)
 			return nil
 		}
-		if refused := Refused(err); refused != nil {
+		if refused := dial.Refused(err); refused != nil {
 			if err = refused; c.wait > 0 {
 				return err
 			}
@@ -368,7 +369,7 @@ func wait(ctx context.Context, d time.Duration) error {
 // away tells of a failed call of etcd.
 func away(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
-		return fmt.Errorf("%w: %w", ErrFull, err)
+		return fmt.Errorf("%w: %w", dial.ErrFull, err)
 	}
 	return awayError{err}
 }

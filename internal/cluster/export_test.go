@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster/datadir"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
 )
 
 // EtcdConfig is how a client calls etcd.

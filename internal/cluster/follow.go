@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // A watch is only the doorbell: whatever it rings for, the state is read
@@ -51,7 +52,7 @@ func (c *Client) list(ctx context.Context, sub string) (*keyspace.Snapshot, erro
 		s.Keyspace = keyspace.Parse(string(kv.Value))
 	}
 	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
-		s.Values[string(kv.Key[len(c.prefix)+len(sub):])] = keyspace.Value{kv.Value, kv.ModRevision}
+		s.Values[string(kv.Key[len(c.prefix)+len(sub):])] = keyspace.Value{Data: kv.Value, Version: kv.ModRevision}
 	}
 	s.Setback = keyspace.ParseSetback(resp.Responses[3].GetResponseRange().Kvs)
 	return s, nil

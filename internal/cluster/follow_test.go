@@ -3,9 +3,10 @@ package cluster
 import (
 	"context"
 	"errors"
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // TestWaitingForATurnEnds: who waits to read a prefix while another is read
@@ -18,5 +19,16 @@ func TestWaitingForATurnEnds(t *testing.T) {
 	_, err := c.read(ctx, "docs/feeds/", time.Second, nil, func(*keyspace.Snapshot, error) { t.Error("something was read") })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestDoubted(t *testing.T) {
+	for err, want := range map[error]bool{
+		nil: false, keyspace.ErrPartitions: false, ErrEpoch: false,
+		ErrAway: true, keyspace.ErrNothing: true, keyspace.ErrGone: true, keyspace.ErrForeign: true, keyspace.ErrBack: true, keyspace.ErrAnew: true,
+	} {
+		if Doubted(err) != want {
+			t.Errorf("%v: all is in doubt: %v", err, !want)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 )
 
 // An etcd without space is read on, and who would write is told what to do. That
@@ -31,13 +32,13 @@ func TestAFullEtcd(t *testing.T) {
 	if w := watch(t, late); w.Current().Epoch() != 1 || w.Fault() != nil {
 		t.Errorf("epoch %d, %v", w.Current().Epoch(), w.Fault())
 	}
-	if err := late.Full(t.Context()); !errors.Is(err, cluster.ErrFull) {
+	if err := late.Full(t.Context()); !errors.Is(err, dial.ErrFull) {
 		t.Errorf("full: %v", err)
 	}
 	models, err := late.Artefacts(t.Context(), "models")
 	check(t, err)
 	_, _, err = models.Publish(t.Context(), "m", "1", []byte("body"), "")
-	if refused := cluster.Refused(err); refused == nil || refused.Reason != millrace.ReasonUnavailable || !strings.Contains(refused.WayOut, "alarm disarm") {
+	if refused := dial.Refused(err); refused == nil || refused.Reason != millrace.ReasonUnavailable || !strings.Contains(refused.WayOut, "alarm disarm") {
 		t.Errorf("a write gives %v, %v", err, refused)
 	}
 	go func() { _, _ = late.Lead(t.Context(), cluster.Leader{Name: "c"}) }()

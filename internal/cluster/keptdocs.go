@@ -2,10 +2,11 @@ package cluster
 
 import (
 	"encoding/json"
-	"github.com/millrace/millrace/internal/cluster/datadir"
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"os"
 	"path/filepath"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 func (c *Client) docsFile(kind string) string { return filepath.Join(c.dir, "docs-"+kind+".json") }

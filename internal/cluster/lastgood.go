@@ -2,11 +2,12 @@ package cluster
 
 import (
 	"context"
+	"sync"
+	"time"
+
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
-	"sync"
-	"time"
 )
 
 // saveEvery is the least time from one saving of the map to the next. While

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // ErrNotLeader refuses what a leader writes whose time is over: another may

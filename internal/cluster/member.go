@@ -236,7 +236,7 @@ func (m *Membership) register(ctx context.Context) error {
 		return away(err)
 	}
 	m.own[lease.ID] = true
-	body, err := json.Marshal(topology.Registration{m.node, m.c.memory()})
+	body, err := json.Marshal(topology.Registration{Node: m.node, Memory: m.c.memory()})
 	if err != nil {
 		return err
 	}

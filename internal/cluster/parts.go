@@ -113,7 +113,7 @@ func (d *Documents) join(ctx context.Context, s *keyspace.Snapshot) error {
 		}
 		before, had := old[name]
 		if parted && had && before.Version == v.Version && len(before.Body) == p.bytes && checksum([]byte(before.Body)) == p.sum {
-			s.Values[name] = keyspace.Value{[]byte(before.Body), v.Version}
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: v.Version}
 			bytes += p.bytes - len(v.Data)
 			continue
 		}
@@ -128,9 +128,9 @@ func (d *Documents) join(ctx context.Context, s *keyspace.Snapshot) error {
 		body, err := d.joined(ctx, s, name, bytes)
 		switch {
 		case err == nil:
-			s.Values[name] = keyspace.Value{body, v.Version}
+			s.Values[name] = keyspace.Value{Data: body, Version: v.Version}
 		case before.Name != "":
-			s.Values[name] = keyspace.Value{[]byte(before.Body), before.Version}
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: before.Version}
 		default:
 			delete(s.Values, name)
 		}

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"os"
 
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // remembered is the newest of each kind that any process keeps of what etcd has

@@ -7,9 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Secret returns 32 random bytes that the processes of a cluster share under

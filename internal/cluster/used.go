@@ -2,12 +2,13 @@ package cluster
 
 import (
 	"encoding/json"
-	"github.com/millrace/millrace/internal/cluster/datadir"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/millrace/millrace/internal/cluster/datadir"
 )
 
 // used is the versions that a process goes by, by name. They may be older than

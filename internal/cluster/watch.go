@@ -3,11 +3,12 @@ package cluster
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
+
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
-	"log/slog"
-	"sync"
 )
 
 // mapPrefix is where what makes a [topology.Map] is.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
@@ -72,8 +72,8 @@ func (l Look) Faults() []string {
 // WayOut is what to do about faults of the whole cluster; "" if there are none.
 func (l Look) WayOut() string {
 	switch {
-	case errors.Is(l.Fault, cluster.ErrFull):
-		return cluster.FullWayOut
+	case errors.Is(l.Fault, dial.ErrFull):
+		return dial.FullWayOut
 	case l.Health.Lost:
 		return RestoreWayOut
 	case errors.Is(l.Fault, keyspace.ErrNothing):

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/hint"
 	"github.com/millrace/millrace/internal/kafka"
@@ -75,7 +76,7 @@ func Told(err error) error {
 	case strings.Contains(text, "kafka: "):
 		refused = kafka.Refused(err)
 	case strings.Contains(text, "cluster: "):
-		refused = cluster.Refused(err)
+		refused = dial.Refused(err)
 	}
 	if refused == nil || refused.WayOut == "" {
 		return err

@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/internal/partition"
@@ -535,8 +536,8 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 		return "", err
 	}
 	d.etcdDoubted = l.Health.Lost || cluster.Doubted(l.Fault)
-	if d.etcdFull = errors.Is(l.Fault, cluster.ErrFull); d.etcdFull {
-		return "", finding(cluster.FullWayOut, "%v", l.Fault)
+	if d.etcdFull = errors.Is(l.Fault, dial.ErrFull); d.etcdFull {
+		return "", finding(dial.FullWayOut, "%v", l.Fault)
 	}
 	if l.Fault != nil {
 		return "", d.advise(ctx, l, l.Fault.Error())

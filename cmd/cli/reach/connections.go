@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/confluent"
 	"github.com/millrace/millrace/internal/secure"
@@ -20,7 +20,7 @@ import (
 // Connections is how a role or a command reaches what is not Millrace's.
 type Connections struct {
 	Kafka          kafka.Access     `yaml:"kafka,omitempty"`
-	Etcd           cluster.Access   `yaml:"etcd,omitempty"`
+	Etcd           dial.Access      `yaml:"etcd,omitempty"`
 	SchemaRegistry confluent.Access `yaml:"schema_registry,omitempty"`
 }
 

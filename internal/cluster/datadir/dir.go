@@ -21,7 +21,7 @@ import (
 type identity struct {
 	Cluster  string          `json:"cluster"`
 	Node     millrace.NodeID `json:"node,omitempty"`  // none: a broker
-	Instance string          `json:"instance"`        // see [cluster.Node.Instance]
+	Instance string          `json:"instance"`        // see Instance of topology.Node
 	Start    int64           `json:"start,omitempty"` // of the last process that registered from here
 }
 
@@ -75,7 +75,7 @@ const (
 )
 
 // CheckDir makes a data directory that of a node of a cluster, or of a broker
-// if the id is empty, and returns its instance, for [cluster.Node.Dir]. One that
+// if the id is empty, and returns its instance, for Dir of topology.Node. One that
 // is another's is refused: its offsets and last good state are of another
 // cluster or of other partitions.
 func CheckDir(dir, name string, id millrace.NodeID) (instance Instance, err error) {

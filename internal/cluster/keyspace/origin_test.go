@@ -27,8 +27,8 @@ func TestJudge(t *testing.T) {
 		if err := o.Judge(&c.s); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if Doubted(c.want) != (c.want != nil && c.want != ErrPartitions) {
-			t.Errorf("%s: all is in doubt: %v", name, Doubted(c.want))
+		if PastLost(c.want) != (c.want != nil && c.want != ErrPartitions && c.want != ErrNothing) {
+			t.Errorf("%s: the past is lost: %v", name, PastLost(c.want))
 		}
 		if want := (Origin{c.s.Cluster, c.s.Revision, c.s.Keyspace, 0}); c.want == nil && o != want {
 			t.Errorf("%s: moved to %+v", name, o)

@@ -16,7 +16,7 @@ func healthOf(t *testing.T, a Assignment, keys map[string][]byte) Health {
 	t.Helper()
 	keys["assignment"] = document(t, a)
 	s := at(keys)
-	s.Keyspace = keyspace.Name{2, "b"}
+	s.Keyspace = keyspace.Name{Generation: 2, ID: "b"}
 	m, err := NewMap(Assignment{}, nil, nil).Next(s)
 	if err != nil {
 		t.Fatal(err)

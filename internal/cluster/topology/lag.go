@@ -20,6 +20,7 @@ type lagDoc struct {
 	Records int64   `json:"records"`
 }
 
+// Encode returns a lag as etcd holds it.
 func (l *Lag) Encode() []byte {
 	b, err := json.Marshal(lagDoc{l.Behind.Encode(), l.Seconds, l.Records})
 	if err != nil {

@@ -79,6 +79,7 @@ func joinFaults(faults []error) error {
 	return errors.Join(faults...)
 }
 
+// addNode takes over the registration of a node that is alive.
 func (m *Map) addNode(id millrace.NodeID, body []byte, now keyspace.Name) error {
 	r, err := DecodeRegistration(id, body)
 	if err != nil {

@@ -1,4 +1,4 @@
-package cluster
+package dial
 
 import (
 	"context"
@@ -9,31 +9,34 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// etcdMetrics are what a client asks of etcd. Methods and codes are etcd's and
+// Metrics are what a client asks of etcd. Methods and codes are etcd's and
 // gRPC's, and few.
-type etcdMetrics struct {
+type Metrics struct {
 	calls   *prometheus.CounterVec   // by method and code
 	seconds *prometheus.HistogramVec // by method
 	streams *prometheus.CounterVec   // by method and code
 }
 
-func newEtcdMetrics() *etcdMetrics {
-	return &etcdMetrics{
+// NewMetrics returns them at 0.
+func NewMetrics() *Metrics {
+	return &Metrics{
 		calls:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_etcd_calls_total", Help: "Calls of etcd by method and gRPC's code; OK are those that were answered."}, []string{"method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "millrace_etcd_call_seconds", Help: "Time of calls of etcd until they were answered or failed.", Buckets: prometheus.ExponentialBucketsRange(0.0005, 10, 12)}, []string{"method"}),
 		streams: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_etcd_streams_total", Help: "Streams of etcd (of watches, and of leases that are kept) by method and gRPC's code when they were opened."}, []string{"method", "code"}),
 	}
 }
 
-func (m *etcdMetrics) all() []prometheus.Collector {
+// All are the metrics.
+func (m *Metrics) All() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.seconds, m.streams}
 }
 
-func (m *etcdMetrics) options() []grpc.DialOption {
+// Options count whatever is called by them.
+func (m *Metrics) Options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
 }
 
-func (m *etcdMetrics) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (m *Metrics) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	began := time.Now()
 	err := call(ctx, method, req, reply, cc, opts...)
 	m.calls.WithLabelValues(method, status.Code(err).String()).Inc()
@@ -41,7 +44,7 @@ func (m *etcdMetrics) unary(ctx context.Context, method string, req, reply any, 
 	return err
 }
 
-func (m *etcdMetrics) stream(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (m *Metrics) stream(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, d, cc, method, opts...)
 	m.streams.WithLabelValues(method, status.Code(err).String()).Inc()
 	return s, err

@@ -1,4 +1,6 @@
-package cluster
+// Package dial is how an etcd is called: by which TLS, as whom, counted by what was
+// asked. It knows nothing of what is asked.
+package dial
 
 import (
 	"context"
@@ -29,8 +31,8 @@ type Access struct {
 // accessField is the key of a configuration that has an Access.
 const accessField = "connect.etcd"
 
-// apply completes how etcd is called, and reports every fault at once.
-func (a Access) apply(c *clientv3.Config, log *slog.Logger) error {
+// Apply completes how etcd is called, and reports every fault at once.
+func (a Access) Apply(c *clientv3.Config, log *slog.Logger) error {
 	return errors.Join(a.encrypt(c, log), a.identify(c, log))
 }
 
@@ -153,3 +155,10 @@ func Refused(err error) *millrace.Error {
 	}
 	return nil
 }
+
+// ErrFull is that etcd raises its alarm NOSPACE: it answers, and takes no write, so
+// that nobody leads either.
+var ErrFull = errors.New("cluster: etcd is out of space (its alarm NOSPACE), and takes no write")
+
+// FullWayOut is what to do about [ErrFull].
+const FullWayOut = "free its space with etcdctl: compact, defrag, then alarm disarm; if it is full again soon, raise its quota-backend-bytes"

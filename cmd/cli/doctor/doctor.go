@@ -43,14 +43,15 @@ type doctor struct {
 	brokers     []string // of Kafka
 	topicPrefix string
 	grpc        string
-	ports       []string // of admin
+	ports       []string      // of admin
+	patience    time.Duration // with roles that may only just hear of a restoration
 
 	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned bool // as the checks found
 }
 
 // Command checks a cluster from end to end.
 func Command() *cobra.Command {
-	var d doctor
+	d := doctor{patience: cluster.LookTime}
 	c := display.Looking(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check a cluster from end to end, and say how to mend what is wrong",
@@ -99,7 +100,7 @@ func (d *doctor) checks() []check {
 		{"feeds are whole", d.feedsWhole, "", believed},
 		{"experiments are whole", d.experimentsWhole, "", believed},
 		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
-		{"brokers hear of changes", d.brokersHear, "", believed},
+		{"brokers hear of changes", d.brokersHear, "mend the way from there to etcd, or what its log says that it cannot take over (experiment list, feed list, model list), or stop the broker", believed},
 		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
 	}
 	if len(d.ports) > 0 {
@@ -194,6 +195,27 @@ func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error)
 // rolesHear tells of roles that go by what they last heard of etcd, and warns of those
 // that could not keep on disk what they go by.
 func (d *doctor) rolesHear(ctx context.Context) (string, error) {
+	for began := time.Now(); ; {
+		faults, warned := d.heardBy(ctx)
+		switch {
+		case faults != "" && time.Since(began) < d.patience: // as after a restoration
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-time.After(time.Second):
+			}
+		case faults != "":
+			return "", errors.New(strings.TrimSpace(faults + "\n" + warned))
+		case warned != "":
+			return "", warning{warned}
+		default:
+			return strings.Join(d.ports, ", "), nil
+		}
+	}
+}
+
+// heardBy asks the roles, all at once.
+func (d *doctor) heardBy(ctx context.Context) (faulty, warned string) {
 	faults, warnings := make([]string, len(d.ports)), make([]string, len(d.ports))
 	var asked sync.WaitGroup
 	for i, addr := range d.ports {
@@ -210,14 +232,7 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 	said := func(all []string) string {
 		return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "\n")
 	}
-	faulty, warned := said(faults), said(warnings)
-	switch {
-	case faulty != "":
-		return "", errors.New(strings.TrimSpace(faulty + "\n" + warned))
-	case warned != "":
-		return "", warning{warned}
-	}
-	return strings.Join(d.ports, ", "), nil
+	return said(faults), said(warnings)
 }
 
 func unknown(addr string, err error) string {
@@ -680,13 +695,15 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	return says, nil
 }
 
-// brokersHear warns of brokers that do not go by what etcd has.
+// brokersHear tells of brokers that do not go by what etcd has, and warns of those that
+// are silent, and may have ended.
 func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 	all, err := d.Brokers(ctx)
 	if err != nil {
 		return "", err
 	}
 	var names, lines []string
+	faulty := len(clusters.BrokerFaults(all)) > 0
 	for _, b := range all {
 		if names = append(names, b.Name); !b.Well() {
 			line := b.Name + ": " + b.State() + "; if it still answers, it goes on with what was before"
@@ -697,6 +714,8 @@ func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 		}
 	}
 	switch {
+	case faulty:
+		return "", errors.New(strings.Join(lines, "\n"))
 	case len(lines) > 0:
 		return "", warning{strings.Join(lines, "\n")}
 	case len(names) == 0:

@@ -150,5 +150,5 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 	look("ok", "one, two")
 	cut()
 	s.NewsAt("model: recency\n")
-	look("warn", "BEHIND in feeds, by ")
+	look("fail", "BEHIND in feeds, by ")
 }

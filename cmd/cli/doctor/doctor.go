@@ -80,7 +80,8 @@ type check struct {
 	// rests reports whether what the check rests on was found well, or nothing
 	// that it says is of its own; nil: on nothing. Advice on what only follows
 	// from something else leads astray.
-	rests func() bool
+	rests    func() bool
+	patience time.Duration // beyond the time of a check
 }
 
 func (d *doctor) checks() []check {
@@ -89,23 +90,23 @@ func (d *doctor) checks() []check {
 	believed := func() bool { return !d.etcdAway && !d.etcdDoubted }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
 	checks := []check{
-		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
-		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
-		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
-		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }},
-		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
-		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp},
-		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
-		{"models do not fail", d.modelsGood, "", believed},
-		{"feeds are whole", d.feedsWhole, "", believed},
-		{"experiments are whole", d.experimentsWhole, "", believed},
-		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
-		{"brokers hear of changes", d.brokersHear, "mend the way from there to etcd, or what its log says that it cannot take over (experiment list, feed list, model list), or stop the broker", believed},
-		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
+		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil, 0},
+		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp, 0},
+		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }, 0},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }, 0},
+		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil, 0},
+		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp, 0},
+		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned, 0},
+		{"models do not fail", d.modelsGood, "", believed, 0},
+		{"feeds are whole", d.feedsWhole, "", believed, 0},
+		{"experiments are whole", d.experimentsWhole, "", believed, 0},
+		{"a coordinator leads", d.coordinatorLeads, "", etcdUp, 0},
+		{"brokers hear of changes", d.brokersHear, "mend the way from there to etcd, or what its log says that it cannot take over (experiment list, feed list, model list), or stop the broker", believed, d.patience},
+		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil, 0},
 	}
 	if len(d.ports) > 0 {
-		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil},
-			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed})
+		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil, 0},
+			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed, d.patience})
 	}
 	return checks
 }
@@ -329,7 +330,7 @@ func (d *doctor) look(ctx context.Context, c check) checkShown {
 	if c.rests != nil && !c.rests() {
 		return checkShown{c.name, "unknown", "cannot be told before what is wrong above is mended", ""}
 	}
-	limited, cancel := context.WithTimeout(ctx, checkTimeout)
+	limited, cancel := context.WithTimeout(ctx, checkTimeout+c.patience)
 	note, err := c.do(limited)
 	cancel()
 	if err == nil {

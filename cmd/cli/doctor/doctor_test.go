@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
@@ -83,7 +84,7 @@ func TestDoctorNamesThePortOfJSON(t *testing.T) {
 	json := httptest.NewServer(http.NotFoundHandler())
 	defer json.Close()
 	d := &doctor{grpc: json.Listener.Addr().String()}
-	got := d.look(t.Context(), check{"a broker answers", d.brokerAnswers, "start a broker", nil})
+	got := d.look(t.Context(), check{"a broker answers", d.brokerAnswers, "start a broker", nil, 0})
 	if got.Result != "fail" || !strings.HasPrefix(got.Detail, d.grpc+" answers in HTTP/1.1") || !strings.HasPrefix(got.WayOut, "name the broker's port for gRPC (grpc in its configuration") {
 		t.Errorf("%+v", got)
 	}
@@ -115,8 +116,8 @@ func TestDoctorTellsWhoDoesNotHearEtcd(t *testing.T) {
 		"old":  {[]string{old}, "fail", []string{"that is what its disk had as it started", "(2h0m0s ago)"}},
 		"full": {[]string{full, well}, "warn", []string{full + ": cannot write to its data directory", "(1m30s ago)"}},
 	} {
-		d := &doctor{ports: c.ports}
-		got := d.look(t.Context(), check{"roles hear etcd", d.rolesHear, "mend the way", nil})
+		d := &doctor{ports: c.ports, patience: time.Millisecond}
+		got := d.look(t.Context(), check{"roles hear etcd", d.rolesHear, "mend the way", nil, 0})
 		if got.Result != c.result {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -140,7 +141,7 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 	look := func(result, says string) {
 		t.Helper()
 		clitest.WaitFor(t.Context(), t, "doctor to say "+says, func() bool {
-			got := d.look(t.Context(), check{"brokers hear of changes", d.brokersHear, "", nil})
+			got := d.look(t.Context(), check{"brokers hear of changes", d.brokersHear, "", nil, cluster.LookTime})
 			return got.Result == result && strings.Contains(got.Detail, says) && !strings.Contains(got.Detail, "one:")
 		})
 	}

@@ -558,6 +558,9 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	if l.Fault != nil {
 		return "", d.advise(ctx, l, l.Fault.Error())
 	}
+	if mute := l.MuteEtcd(); mute != "" {
+		return "", warning{mute}
+	}
 	return "cluster " + d.Name(), nil
 }
 

@@ -22,7 +22,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	for want, g := range map[string]progress.Progress{
 		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
 		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(61 * time.Second), ThroughMillis: ago(62 * time.Second)},
 		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
 		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
 		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
@@ -31,6 +31,9 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		if strings.Contains(got, "forget") && strings.Contains(got, "26s") {
+			t.Errorf("what may just be back is to be forgotten: %q", got)
 		}
 		own := ""
 		if e := (*millrace.Error)(nil); errors.As(behind(groupFaults(g, now)), &e) {
@@ -152,4 +155,22 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 	cut()
 	s.NewsAt("model: recency\n")
 	look("fail", "BEHIND in feeds, by ")
+}
+
+// Of several addresses of etcd one that does not answer is warned of, by name.
+func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	d := &doctor{Flags: clusters.Flags{Etcd: append([]string{"127.0.0.1:1"}, s.Etcd...), Cluster: s.Name}}
+	l, err := d.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Warnings(); len(got) == 0 || !strings.Contains(got[0], "does not answer at 127.0.0.1:1, ") {
+		t.Errorf("%q", got)
+	}
+	d.Etcd = s.Etcd
+	if l, err = d.Look(t.Context()); err != nil || l.MuteEtcd() != "" {
+		t.Errorf("%q, %v", l.MuteEtcd(), err)
+	}
 }

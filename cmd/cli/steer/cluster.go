@@ -114,7 +114,7 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	} else {
 		t.Printf("\nall is well\n")
 	}
-	if warnings := h.Warnings(); len(warnings) > 0 {
+	if warnings := l.Warnings(); len(warnings) > 0 {
 		t.Printf("\nto be looked after:\n")
 		for _, x := range warnings {
 			t.Printf("  %s\n", x)
@@ -164,7 +164,7 @@ type shownReport struct {
 
 func shownOf(l clusters.Look, brokers []clusters.Broker) shown {
 	h, faults := l.Health, faultsOf(l, brokers)
-	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, Brokers: brokers, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
+	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, Brokers: brokers, WayOut: l.WayOut(), Warnings: l.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: display.Numbers(n.Hosts), BacksUp: n.Keeps, Ready: display.Numbers(n.Ready), Behind: display.Numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {

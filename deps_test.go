@@ -111,7 +111,7 @@ var homes = []home{
 	{Path: "github.com/twmb/avro", Tests: []string{"schemas"}, Why: "an oracle for the other Avro library"},
 	{Path: "cel.dev", In: []string{"internal/expr"}, Why: "CEL has one home"},
 	{Path: "github.com/google/cel-go", Why: "its path moved to cel.dev/cel-go"},
-	{Path: "go.etcd.io/etcd", In: []string{"internal/cluster"}, Tests: []string{"coordinator", "internal/simulation"}, Why: "etcd has one home; one in memory speaks its protocol, and one of tests loses keys"},
+	{Path: "go.etcd.io/etcd", In: []string{"internal/cluster"}, Tests: []string{"coordinator", "internal/experiments", "internal/simulation"}, Why: "etcd has one home; one in memory speaks its protocol, and those of tests lose keys"},
 	{Path: "go.etcd.io/etcd/server/v3", In: []string{"internal/cluster", "internal/minicluster"}, Why: "the demo's etcd, and that of tests"},
 	{Path: "go.etcd.io/etcd/api/v3/etcdserverpb", In: []string{"internal/cluster", "internal/minicluster"}, Tests: []string{"internal/simulation"}, Why: "an etcd of tests raises the alarm that it is full"},
 	{Path: "go.uber.org/zap", In: []string{"internal/cluster", "internal/minicluster"}, Why: "etcd logs with it; everything else uses slog"},

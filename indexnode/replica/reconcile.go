@@ -495,7 +495,7 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if since == UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}
-	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not all in the log: see to the partitioners", since.Round(time.Second))}
+	return Why{InputStalled, fmt.Sprintf("what came in since %s ago is not known to be all in the log: see whether Kafka answers, and then to the partitioners", since.Round(time.Second))}
 }
 
 // rememberWhole keeps that a replica has reached the end of its log, so that

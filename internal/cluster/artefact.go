@@ -98,6 +98,9 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	a.loadUsed()
 	c.alarms.add(ctx, kind, a.state.FaultSince)
 	docs.each(ctx, a.follow)
+	if c.dir != "" {
+		c.run(func() { a.keepServing(ctx) })
+	}
 	return a, nil
 }
 

@@ -155,9 +155,7 @@ func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte,
 }
 
 // file is where the bytes of a version are kept across restarts.
-func (a *Artefacts) file(sum string) string {
-	return filepath.Join(a.c.dir, "bodies-"+a.kind, sum)
-}
+func (a *Artefacts) file(sum string) string { return bodyFile(a.c.dir, a.kind, sum) }
 
 // kept returns the bytes of a version that are on disk and whole.
 func (a *Artefacts) kept(e edition) ([]byte, error) {
@@ -275,48 +273,4 @@ func (a *Artefacts) forget(old, now map[string]*ledger) {
 			}
 		}
 	}
-}
-
-// restoreBodies writes the bodies that a ledger names and that etcd lacks, out
-// of directories that keep them. A document that is no ledger has none. Versions of
-// which nobody has the bytes are told; the ledger, as it is to be restored, has no
-// longer those that do not serve.
-func (c *Client) restoreBodies(ctx context.Context, kind string, doc Document, dirs []string) (restored string, lacks []string, err error) {
-	l, err := parseLedger(doc.Body)
-	if err != nil {
-		return doc.Body, nil, nil
-	}
-	a, restored := &Artefacts{c: c, kind: kind}, doc.Body
-	for _, e := range slices.Clone(l.Versions) {
-		v := Version{doc.Name, e.Version, e.Sum}
-		there, err := a.restoreBody(ctx, v, e, dirs)
-		if err != nil {
-			return "", nil, err
-		}
-		if there {
-			continue
-		}
-		if lacks = append(lacks, kind+" "+v.String()); e.Sum == l.Serving {
-			continue
-		}
-		l.drop(e, "a restoration: its bytes are gone")
-		if restored, err = l.encode(); err != nil {
-			return "", nil, err
-		}
-	}
-	return restored, lacks, nil
-}
-
-// restoreBody reports whether etcd has the bytes of a version, or has them again.
-func (a *Artefacts) restoreBody(ctx context.Context, v Version, e edition, dirs []string) (bool, error) {
-	got, err := a.c.etcd.Get(ctx, a.partKey(v.Name, e.Sum, partCount(e.Bytes)-1), clientv3.WithCountOnly())
-	if err != nil || got.Count > 0 {
-		return err == nil, err
-	}
-	for _, dir := range dirs {
-		if body, err := readBody(filepath.Join(dir, "bodies-"+a.kind, e.Sum), e); err == nil {
-			return true, a.upload(ctx, v, body)
-		}
-	}
-	return false, nil
 }

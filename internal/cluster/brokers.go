@@ -241,6 +241,8 @@ type Hearer struct {
 type Behind struct {
 	Written
 	Heard bool // it knows of it, and could not take it over, or has not yet
+	// Ahead is of a broker that goes by what etcd has lost.
+	Ahead bool
 }
 
 const (
@@ -251,13 +253,17 @@ const (
 // Heard returns the brokers that are registered, by name, once all of them go by
 // changes, or after 3 s. A broker of a version that registers nowhere is none of them.
 func (c *Client) Heard(ctx context.Context, of []Written) ([]Hearer, error) {
-	for end := time.Now().Add(hearWithin); ; {
-		brokers, _, err := c.brokers(ctx, nil)
+	return c.hear(ctx, of, func([]Hearer) time.Duration { return hearWithin })
+}
+
+func (c *Client) hear(ctx context.Context, of []Written, within func([]Hearer) time.Duration) ([]Hearer, error) {
+	for began := time.Now(); ; {
+		now, err := c.brokers(ctx, nil)
 		if err != nil {
 			return nil, err
 		}
-		all, behind := hearers(brokers, of)
-		if !behind || time.Now().After(end) {
+		all, behind := hearers(now.all, of, now.lost)
+		if !behind || time.Since(began) > within(all) {
 			return all, nil
 		}
 		if err := wait(ctx, hearAgain); err != nil {
@@ -266,22 +272,34 @@ func (c *Client) Heard(ctx context.Context, of []Written) ([]Hearer, error) {
 	}
 }
 
-// Brokers is [Client.Heard] of all that etcd has of what brokers go by.
+// Brokers is [Client.Heard] of all that etcd has of what brokers go by. One that speaks
+// and has not heard has [LookTime], in which all read etcd anew, as after a restoration:
+// who is behind then has been so for that long.
 func (c *Client) Brokers(ctx context.Context) ([]Hearer, error) {
-	brokers, _, err := c.brokers(ctx, nil)
+	now, err := c.brokers(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	_, newest, err := c.brokers(ctx, kindsOf(brokers))
-	if err != nil {
+	if now, err = c.brokers(ctx, kindsOf(now.all)); err != nil {
 		return nil, err
 	}
-	return c.Heard(ctx, newest)
+	return c.hear(ctx, now.newest, func(all []Hearer) time.Duration {
+		if slices.ContainsFunc(all, func(h Hearer) bool { return h.mayHear() }) {
+			return LookTime
+		}
+		return hearWithin
+	})
+}
+
+// mayHear reports whether a broker speaks and has not heard of all.
+func (h *Hearer) mayHear() bool {
+	return h.Silent(time.Now()) == 0 && slices.ContainsFunc(h.Behind, func(x Behind) bool { return !x.Heard && !x.Ahead })
 }
 
 // hearers says of each broker which changes it does not go by, and whether there is
-// such a broker. What no broker says anything of is nothing that brokers go by.
-func hearers(brokers []Broker, of []Written) (all []Hearer, behind bool) {
+// such a broker. What no broker says anything of is nothing that brokers go by. In an
+// etcd that has lost state, who goes by nothing of it is ahead.
+func hearers(brokers []Broker, of []Written, lost bool) (all []Hearer, behind bool) {
 	kinds := kindsOf(brokers)
 	for _, b := range brokers {
 		h := Hearer{Broker: b}
@@ -289,7 +307,7 @@ func hearers(brokers []Broker, of []Written) (all []Hearer, behind bool) {
 			by := b.GoesBy[w.Kind]
 			not := slices.Contains(by.Not, w.Name) || slices.Contains(by.Not, AnyName) || w.Name == "" && len(by.Not) > 0
 			if heard := by.Revision >= w.Revision; slices.Contains(kinds, w.Kind) && (!heard || not) {
-				h.Behind = append(h.Behind, Behind{w, heard})
+				h.Behind = append(h.Behind, Behind{w, heard, lost && !heard && by.Revision == 0})
 			}
 		}
 		behind = behind || len(h.Behind) > 0
@@ -309,18 +327,25 @@ func kindsOf(brokers []Broker) []string {
 	return slices.Sorted(maps.Keys(kinds))
 }
 
+// spoken is what etcd has of brokers at a moment.
+type spoken struct {
+	all    []Broker
+	newest []Written // the newest change of each kind that was asked for
+	lost   bool      // some process keeps what etcd has lost
+}
+
 // brokers reads what brokers say of themselves, and the newest change of each of some
 // kinds.
-func (c *Client) brokers(ctx context.Context, kinds []string) (all []Broker, newest []Written, err error) {
+func (c *Client) brokers(ctx context.Context, kinds []string) (now spoken, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.askTime())
 	defer cancel()
-	ops := []clientv3.Op{clientv3.OpGet(c.prefix+brokersPrefix, clientv3.WithPrefix())}
+	ops := []clientv3.Op{clientv3.OpGet(c.prefix+brokersPrefix, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey(), clientv3.WithCountOnly()), clientv3.OpGet(c.rememberedKey(), clientv3.WithCountOnly())}
 	for _, kind := range kinds {
 		ops = append(ops, clientv3.OpGet(c.prefix+prefixOf(kind), append(clientv3.WithLastRev(), clientv3.WithKeysOnly())...))
 	}
 	got, err := c.etcd.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, nil, c.unanswered(err)
+		return now, c.unanswered(err)
 	}
 	for _, kv := range got.Responses[0].GetResponseRange().Kvs {
 		var b Broker
@@ -329,15 +354,16 @@ func (c *Client) brokers(ctx context.Context, kinds []string) (all []Broker, new
 			continue
 		}
 		b.Name, b.Addr, b.Admin, b.Version = line.Of(b.Name), line.Of(b.Addr), line.Of(b.Admin), line.Of(b.Version)
-		all = append(all, b)
+		now.all = append(now.all, b)
 	}
-	slices.SortStableFunc(all, func(a, b Broker) int { return strings.Compare(a.Name, b.Name) })
+	now.lost = got.Responses[1].GetResponseRange().Count+got.Responses[2].GetResponseRange().Count > 0
+	slices.SortStableFunc(now.all, func(a, b Broker) int { return strings.Compare(a.Name, b.Name) })
 	for i, kind := range kinds {
-		for _, kv := range got.Responses[1+i].GetResponseRange().Kvs {
-			newest = append(newest, Written{Kind: kind, Revision: kv.ModRevision})
+		for _, kv := range got.Responses[3+i].GetResponseRange().Kvs {
+			now.newest = append(now.newest, Written{Kind: kind, Revision: kv.ModRevision})
 		}
 	}
-	return all, newest, nil
+	return now, nil
 }
 
 // prefixOf is where what is of a kind stands.

@@ -252,9 +252,15 @@ func TestHearers(t *testing.T) {
 		"one says, one not":  {cluster.Broker{Name: "old"}, cluster.Written{Kind: "models", Name: "m", Revision: 4}, "old models/m:false"},
 		"nothing since lost": {by(0), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:false"},
 	} {
-		all, behind := cluster.Hearers([]cluster.Broker{c.broker, by(9)}, []cluster.Written{c.of})
+		all, behind := cluster.Hearers([]cluster.Broker{c.broker, by(9)}, []cluster.Written{c.of}, false)
 		if got := said(all[:1]); got != c.want || behind != strings.Contains(c.want, ":") {
 			t.Errorf("%s: %q, %v; want %q", what, got, behind, c.want)
+		}
+	}
+	of := []cluster.Written{{Kind: "models", Revision: 4}}
+	for revision, ahead := range map[int64]bool{0: true, 3: false} { // of an etcd that has lost state
+		if all, _ := cluster.Hearers([]cluster.Broker{by(revision)}, of, true); len(all[0].Behind) != 1 || all[0].Behind[0].Ahead != ahead {
+			t.Errorf("by revision %d of what is lost: %+v", revision, all[0].Behind)
 		}
 	}
 	var names []string

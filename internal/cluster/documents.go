@@ -88,7 +88,7 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 			c.tellFromDisk(kind, from, d.Fault())
 			if whole != nil {
 				c.tellSetback(ctx, kind, whole, d.origin)
-				c.tellRemembered(ctx, kind, newestLacked(d.Current(), whole), d.origin, d.Fault())
+				c.tellRemembered(ctx, kind, newestLacked(d.Current(), whole), c.keptBodies(kind, d.Current(), whole), d.origin, d.Fault())
 				whole.Bytes = sizeOf(d.Current())
 			}
 			if err == nil || onDisk {

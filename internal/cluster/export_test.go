@@ -62,7 +62,9 @@ func (c *Client) Unwritten() (files int, seconds float64) {
 }
 
 // Hearers says which changes brokers do not go by.
-func Hearers(brokers []Broker, of []Written) ([]Hearer, bool) { return hearers(brokers, of) }
+func Hearers(brokers []Broker, of []Written, lost bool) ([]Hearer, bool) {
+	return hearers(brokers, of, lost)
+}
 
 // NotGoneBy are names as an [Applied] has them.
 func NotGoneBy(names []string) []string { return notGoneBy(names) }

@@ -2,9 +2,15 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"github.com/millrace/millrace/internal/cluster/dial"
+	"slices"
 	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/millrace/millrace/internal/cluster/dial"
 )
 
 // Full is an [dial.ErrFull] if an etcd of the cluster says so, and nil if none can be
@@ -24,4 +30,24 @@ func (c *Client) Full(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Mute returns those of the addresses of etcd that do not answer. Others do, or no client
+// would be there: but one less has to go until none does.
+func (c *Client) Mute(ctx context.Context) []string {
+	endpoints := c.etcd.Endpoints()
+	mute := make([]string, len(endpoints))
+	var asked sync.WaitGroup
+	for i, endpoint := range endpoints {
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			_, err := c.etcd.Status(ctx, endpoint)
+			if _, answers := errors.AsType[rpctypes.EtcdError](err); err != nil && !answers {
+				mute[i] = endpoint
+			}
+		})
+	}
+	asked.Wait()
+	return slices.DeleteFunc(mute, func(s string) bool { return s == "" })
 }

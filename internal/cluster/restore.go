@@ -48,10 +48,15 @@ type Restored struct {
 	// Again are documents that are in etcd as of its backup, and that the
 	// directories know no longer: they were removed after the backup.
 	Again []string
-	// Lacks are versions of which the bytes are nowhere. Those that do not serve are
-	// dropped; one that serves is there again once it is published again.
+	// Lacks are versions that did not serve, and of which the bytes are nowhere: they
+	// are dropped.
 	Lacks []string
+	// Lost are versions that served, and of which the bytes are nowhere.
+	Lost []Lost
 }
+
+// Lost is a version that served and is gone, and what serves in its place.
+type Lost struct{ Version, Now string }
 
 // Brought is a document that was restored.
 type Brought struct {
@@ -74,7 +79,7 @@ type KeptDir struct {
 var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of, and no process that runs has said that it keeps more; nothing is restored")
 
 // ErrOlderDirs refuses a restoration from directories that are all older than what
-// processes keep: that would be lost.
+// processes keep, or that lack the bytes of what serves: that would be lost.
 var ErrOlderDirs = errors.New("cluster: these directories are older than what processes remember")
 
 // Restore brings the state of a cluster back into an etcd that lost it, or that
@@ -84,13 +89,13 @@ var ErrOlderDirs = errors.New("cluster: these directories are older than what pr
 // take this for its sequel, and none takes it for anything else.
 //
 // It gives [ErrOlderDirs] where processes keep what is newer than all that the
-// directories have.
+// directories have, and where the bytes of what serves are neither in these nor in etcd.
 func (c *Client) Restore(ctx context.Context, dirs ...string) (Restored, error) {
 	return c.restore(ctx, false, dirs)
 }
 
 // RestoreOlder is Restore also from directories that are older than what processes
-// keep, which give that up.
+// keep, which give that up. In place of a version without bytes serves what did before.
 func (c *Client) RestoreOlder(ctx context.Context, dirs ...string) (Restored, error) {
 	return c.restore(ctx, true, dirs)
 }
@@ -112,13 +117,20 @@ func (c *Client) restore(ctx context.Context, older bool, dirs []string) (r Rest
 	if err := kept.refuseOlder(of, have, p.epoch()); err != nil && !older {
 		return r, err
 	}
+	plans := kept.plans(have, &r)
+	if err := c.findBodies(ctx, plans, dirs); err != nil {
+		return r, err
+	}
+	if err := lackedBodies(plans, of); err != nil && !older {
+		return r, err
+	}
 	switch holds, err := c.holds(ctx, kept, have); {
 	case err != nil:
 		return r, err
-	case holds:
+	case holds && !slices.ContainsFunc(plans, (*restoring).lacksBytes):
 		return r, ErrNothingLost
 	}
-	if err = c.restoreDocuments(ctx, kept, have, dirs, &r); err != nil {
+	if err = c.restoreDocuments(ctx, plans, &r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	for name, secret := range kept.secrets {
@@ -278,67 +290,111 @@ func ageOf(s *keyspace.Snapshot, now keyspace.Value, doc Document, from keyspace
 	return ofBackup
 }
 
-// restoreDocuments writes the documents that etcd lacks, and those that it has
-// in an older form, of its backup.
-func (c *Client) restoreDocuments(ctx context.Context, kept kept, all *keyspace.Snapshot, dirs []string, r *Restored) error {
-	for kind, known := range kept.docs {
-		d, have := &Documents{c: c, kind: kind}, ofKind(all, kind)
+// restoring is what a restoration makes of one document.
+type restoring struct {
+	kind   string
+	doc    Document // as it is to be
+	dir    string   // that it comes from
+	now    keyspace.Value
+	there  bool // etcd has something of it
+	put    bool // it is to be as in the directory, and is not
+	undone []string
+
+	ledger  *ledger        // that it is to be; nil: it has no versions
+	comes   []foundBody    // of versions whose bytes etcd lacks
+	nowhere []edition      // of those, which no directory has either
+	parts   map[string]int // that etcd has, by sum
+}
+
+// plans says what is to be done with each document of the directories and of etcd.
+func (k *kept) plans(all *keyspace.Snapshot, r *Restored) (plans []*restoring) {
+	for kind, known := range k.docs {
+		have := ofKind(all, kind)
 		docs := newest(known, have)
 		for _, doc := range docs.documents {
 			now, there := have.Values[doc.Name]
-			if there && holdsBody(now.Data, doc.Body) {
-				continue
-			}
-			id := kind + " " + doc.Name
-			kept, has := ledgers(doc.Body, string(now.Data))
-			var undone []string
-			if there {
-				switch ageOf(have, now, doc, docs.origin) {
-				case since:
-					if kept != nil && has != nil && has.precedes(kept) {
-						undone = kept.lacks(id, has) // a change that was refused halfway
-						break
-					}
-					r.Stays = append(r.Stays, id)
-					r.serves(id, kept, has)
-					continue
-				case unsure:
-					r.Unsure = append(r.Unsure, id)
-					r.serves(id, kept, has)
-					continue
-				}
-			}
-			body, lacks, err := c.restoreBodies(ctx, kind, doc, dirs)
-			if err != nil {
-				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
-			}
-			put, err := d.put(ctx, doc.Name, []byte(body), clientv3.Compare(clientv3.ModRevision(d.key(doc.Name)), "=", now.Version))
-			switch {
-			case err != nil:
-				return fmt.Errorf("%s %s: %w", kind, doc.Name, err)
-			case put:
-				b := Brought{Document: id, Dir: docs.dir, Revision: doc.Version}
-				if kept != nil {
-					b.Serves = kept.serves()
-				}
-				r.Documents = append(r.Documents, b)
-				r.Undone = append(r.Undone, undone...)
-				r.Lacks = append(r.Lacks, lacks...)
-			default: // somebody has written it in the meantime
-				r.Stays = append(r.Stays, id)
-			}
+			p := &restoring{kind: kind, doc: doc, dir: docs.dir, now: now, there: there}
+			p.judge(have, docs.origin, r)
+			plans = append(plans, p)
 		}
 		for name, now := range have.Values {
-			_, known := docs.documents[name]
+			if _, known := docs.documents[name]; known || keyspace.ValidID(name) != nil {
+				continue
+			}
+			plans = append(plans, &restoring{kind: kind, doc: Document{Name: name, Body: string(now.Data)}, now: now, there: true})
 			removed := Document{Version: docs.origin.Revision + 1} // by then
-			if !known && keyspace.ValidID(name) == nil && ageOf(have, now, removed, docs.origin) == ofBackup {
+			if ageOf(have, now, removed, docs.origin) == ofBackup {
 				r.Again = append(r.Again, kind+" "+name)
 			}
 		}
 	}
-	slices.SortFunc(r.Documents, func(a, b Brought) int { return cmp.Compare(a.Document, b.Document) })
+	slices.SortFunc(plans, func(a, b *restoring) int { return cmp.Compare(a.id(), b.id()) })
+	return plans
+}
+
+func (p *restoring) id() string { return p.kind + " " + p.doc.Name }
+
+// judge says whether a document is to be as it was kept. Where not, it is as etcd has it.
+func (p *restoring) judge(have *keyspace.Snapshot, from keyspace.Origin, r *Restored) {
+	if p.there && holdsBody(p.now.Data, p.doc.Body) {
+		return
+	}
+	if p.put = true; !p.there {
+		return
+	}
+	kept, has := ledgers(p.doc.Body, string(p.now.Data))
+	stays := &r.Stays
+	switch ageOf(have, p.now, p.doc, from) {
+	case ofBackup:
+		return
+	case since:
+		if kept != nil && has != nil && has.precedes(kept) {
+			p.undone = kept.lacks(p.id(), has) // a change that was refused halfway
+			return
+		}
+	case unsure:
+		stays = &r.Unsure
+	}
+	p.put, p.doc.Body = false, string(p.now.Data)
+	*stays = append(*stays, p.id())
+	r.serves(p.id(), kept, has)
+}
+
+// restoreDocuments writes the documents that etcd lacks, and those that it has
+// in an older form, of its backup; and the bytes that it lacks.
+func (c *Client) restoreDocuments(ctx context.Context, plans []*restoring, r *Restored) error {
+	for _, p := range plans {
+		if err := c.restoreDocument(ctx, p, r); err != nil {
+			return fmt.Errorf("%s: %w", p.id(), err)
+		}
+	}
 	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks, r.Undone} {
 		slices.Sort(list)
+	}
+	return nil
+}
+
+func (c *Client) restoreDocument(ctx context.Context, p *restoring, r *Restored) error {
+	if err := c.bring(ctx, p); err != nil {
+		return err
+	}
+	if !p.mend(r) && !p.put {
+		return nil
+	}
+	d := &Documents{c: c, kind: p.kind}
+	put, err := d.put(ctx, p.doc.Name, []byte(p.doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(p.doc.Name)), "=", p.now.Version))
+	switch {
+	case err != nil:
+		return err
+	case !put: // somebody has written it in the meantime
+		r.Stays = append(r.Stays, p.id())
+	case p.put:
+		b := Brought{Document: p.id(), Dir: p.dir, Revision: p.doc.Version}
+		if p.ledger != nil {
+			b.Serves = p.ledger.serves()
+		}
+		r.Documents = append(r.Documents, b)
+		r.Undone = append(r.Undone, p.undone...)
 	}
 	return nil
 }
@@ -537,20 +593,21 @@ func (k *kept) lacked(r remembered, have *keyspace.Snapshot, epoch int64) (all [
 	return all
 }
 
+const nameAllDirs = "name the data directories of all brokers, coordinators and index nodes that you can reach"
+
 // refuseOlder refuses directories that are older than what processes keep.
 func (k *kept) refuseOlder(r remembered, have *keyspace.Snapshot, epoch int64) error {
-	const wayOut = "name the data directories of all brokers, coordinators and index nodes that you can reach"
 	if b := have.Setback; b != nil && b.Generation > k.keyspace.Generation {
-		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)
 	}
 	if k.keyspace.Before(r.Keyspace) {
-		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "a process remembers restoration %d of etcd, and these directories know of %d", r.Keyspace.Generation-1, k.keyspace.Generation-1)
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "a process remembers restoration %d of etcd, and these directories know of %d", r.Keyspace.Generation-1, k.keyspace.Generation-1)
 	}
 	if k.keyspace != r.Keyspace {
 		return nil
 	}
 	if all := k.lacked(r, have, epoch); len(all) > 0 {
-		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", wayOut, "processes remember what is newer than all that is in these directories: %s", strings.Join(all, "; "))
+		return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "processes remember what is newer than all that is in these directories: %s", strings.Join(all, "; "))
 	}
 	return nil
 }

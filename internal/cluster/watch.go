@@ -47,7 +47,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 			c.tellFromDisk("map", from, w.Fault())
 			if err == nil {
 				c.tellSetback(ctx, "map", s, w.origin)
-				c.tellRemembered(ctx, mapKind, keep{Revision: w.Current().Epoch()}, w.origin, w.Fault())
+				c.tellRemembered(ctx, mapKind, keep{Revision: w.Current().Epoch()}, nil, w.origin, w.Fault())
 			}
 			if m := w.Current(); m != old || w.origin.Moved(from) {
 				kept.save(ctx, m, w.origin)

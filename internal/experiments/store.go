@@ -100,6 +100,7 @@ type State struct {
 	docs     map[string]good                // that are in the set
 	left     map[string]experiment.Document // that are left out, as far as they could be read
 	whole    map[string]good                // of those, what is good but for what it contradicts
+	earlier  map[string]earlier             // of documents whose bytes are not there, what they were before
 	events   map[string][]cluster.Event     // of all documents, dropped ones too
 	revision int64
 }
@@ -112,34 +113,42 @@ type Changed struct {
 }
 
 // Read reads all documents. One that somebody takes away meanwhile has all of them
-// looked at anew.
-func (s *Store) Read(ctx context.Context) (st *State, err error) {
+// looked at anew; one whose bytes are not there holds up none of the others.
+func (s *Store) Read(ctx context.Context) (*State, error) {
+	unread := map[cluster.Version]error{}
 	for range maxTries {
 		if err := s.Documents.Settle(ctx); err != nil {
 			return nil, err
 		}
-		var of cluster.Version
-		st, of, err = s.read(ctx)
-		if err == nil || errors.Is(err, cluster.ErrAway) {
+		st, of, err := s.read(ctx, unread)
+		if err == nil || of == (cluster.Version{}) || errors.Is(err, cluster.ErrAway) {
 			return st, err
+		}
+		if ctx.Err() != nil {
+			return nil, err
 		}
 		if err := s.Documents.Settle(ctx); err != nil {
 			return nil, err
 		}
-		if v, serves := s.Documents.Served(of.Name); of.Name == "" || serves && v == of {
-			return nil, err // it is there, and cannot be read
+		if v, serves := s.Documents.Served(of.Name); serves && v == of {
+			unread[of] = err // it is there, and cannot be read
 		}
 	}
 	return nil, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
 }
 
-// read is Read of what is known here. The version is the one that an error is of,
-// if it is of one.
-func (s *Store) read(ctx context.Context) (*State, cluster.Version, error) {
-	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, events: s.Documents.Histories()}
+// read is Read of what is known here, but for versions that cannot be read. The version
+// is the one that an error is of, if it is of one.
+func (s *Store) read(ctx context.Context, unread map[cluster.Version]error) (*State, cluster.Version, error) {
+	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, earlier: map[string]earlier{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
 	s.forget(st.Versions)
 	for name, v := range st.Versions {
+		if fault := unread[v]; fault != nil {
+			st.Faults[name], st.left[name] = fault, experiment.Document{}
+			st.earlier[name] = s.wholeBefore(ctx, name)
+			continue
+		}
 		d, err := s.document(ctx, v)
 		if errors.Is(err, cluster.ErrAway) {
 			return nil, v, err // the document is not to blame
@@ -167,6 +176,62 @@ func (s *Store) read(ctx context.Context) (*State, cluster.Version, error) {
 		}
 	}
 	return st, cluster.Version{}, nil
+}
+
+// earlier is a version of a document that served before the present one.
+type earlier struct {
+	good
+	text []byte
+}
+
+// wholeBefore returns the last version before the present one that can be read; the zero
+// value if there is none.
+func (s *Store) wholeBefore(ctx context.Context, name string) earlier {
+	for _, v := range s.Documents.Before(name) {
+		body, err := s.Documents.Body(ctx, v)
+		if err != nil {
+			continue
+		}
+		if d, err := experiment.Parse(name, body); err == nil {
+			return earlier{good{v, d}, body}
+		}
+	}
+	return earlier{}
+}
+
+// halted returns the document of an experiment whose bytes are not there, as it was
+// before, but for the experiment, which is as to says, and for the others that ran, which
+// pause: nobody knows whether they still should. It is for what ends the experiment.
+func (st *State) halted(name string, to func(experiment.Experiment) (experiment.State, int, error)) (document string, text []byte, err error) {
+	for _, document := range slices.Sorted(maps.Keys(st.earlier)) {
+		was := st.earlier[document]
+		at := slices.IndexFunc(was.doc.Experiments, func(x experiment.Experiment) bool { return x.Name == name })
+		if at < 0 {
+			continue
+		}
+		state, share, err := to(was.doc.Experiments[at])
+		if err != nil || state != experiment.Paused && state != experiment.Stopped {
+			return "", nil, err
+		}
+		text, doc := was.text, was.doc
+		for _, x := range was.doc.Experiments {
+			next := x
+			if x.State == experiment.Running {
+				next.State = experiment.Paused
+			}
+			if x.Name == name {
+				next.State, next.Share = state, share
+			}
+			if text, err = experiment.Rewrite(doc, text, x.Name, next.State, next.Share); err != nil {
+				return "", nil, err
+			}
+			if doc, err = experiment.Parse(document, text); err != nil {
+				return "", nil, err
+			}
+		}
+		return document, text, nil
+	}
+	return "", nil, nil
 }
 
 // settle takes out of documents what contradicts others, and makes the set of what
@@ -276,7 +341,7 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 			e.Detail, e.WayOut = fmt.Sprintf("experiment %s stands in document %s, which is left out: %v", name, document, st.Faults[document]), ""
 		}
 		if stands || len(st.left[document].Experiments) == 0 {
-			e.WayOut = strings.TrimPrefix(e.WayOut+"; "+WayBack(document), "; ")
+			e.WayOut = strings.TrimPrefix(e.WayOut+"; "+st.WayBack(document), "; ")
 		}
 	}
 	return experiment.Defined{}, e
@@ -388,7 +453,10 @@ func (s *Store) Same(ctx context.Context, a, b cluster.Version, name string) (bo
 }
 
 // WayBack says how to get a document back that is left out.
-func WayBack(document string) string {
+func (st *State) WayBack(document string) string {
+	if _, bare := st.earlier[document]; bare {
+		return fmt.Sprintf("millrace cluster restore brings its bytes from a data directory that has them; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", document, document)
+	}
 	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)
 }
 
@@ -463,11 +531,15 @@ func (s *Store) Define(ctx context.Context, name string, src []byte) (c Changed,
 
 // Steer gives an experiment another state and share, which to says by what it
 // has now; it is asked again after others have changed something. An error of
-// to changes nothing.
+// to changes nothing. What stands in a document whose bytes are not there can be
+// paused and stopped as it was before.
 func (s *Store) Steer(ctx context.Context, name string, to func(now experiment.Experiment) (experiment.State, int, error)) (Changed, error) {
 	return s.change(ctx, func(st *State) (string, []byte, compiler, error) {
 		d, err := st.Find(name)
 		if err != nil {
+			if document, text, not := st.halted(name, to); document != "" || not != nil {
+				return document, text, experiment.Serve, not
+			}
 			return "", nil, nil, err
 		}
 		state, share, err := to(d.Experiment)

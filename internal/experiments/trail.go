@@ -388,7 +388,18 @@ func (t *Trails) change(ctx context.Context, lead *cluster.Lead, name string, by
 	})
 }
 
-func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxInputBytes)], "") }
+// short bounds a text: it ends behind a word, with an ellipsis.
+func short(s string) string {
+	if len(s) <= maxInputBytes {
+		return strings.ToValidUTF8(s, "")
+	}
+	const more = " ..."
+	cut := s[:maxInputBytes-len(more)]
+	if at := strings.LastIndexByte(cut, ' '); at > 0 && s[len(cut)] != ' ' {
+		cut = cut[:at]
+	}
+	return strings.ToValidUTF8(cut, "") + more
+}
 
 func shortInputs(all []string) []string {
 	out := make([]string, 0, min(len(all), maxInputs))

@@ -104,6 +104,9 @@ func (c *Flags) reach(ctx context.Context, cfg cluster.Config) (*cluster.Client,
 	cfg.Access = reach.Of(ctx).Connections.Etcd
 	cfg.Log = slog.New(quiet{slog.Default().Handler()})
 	cl, err := cluster.Open(ctx, cfg)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, fmt.Errorf("etcd at %v did not answer in time", c.Etcd)
+	}
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("stopped while waiting for etcd at %v; nothing was done", c.Etcd)
 	}

@@ -154,8 +154,9 @@ type Broker struct {
 
 // behind is what a broker does not go by.
 type behind struct {
-	Of        string `json:"of"`        // feeds, models, experiments, ..
-	Revisions int64  `json:"revisions"` // of etcd; 0: it has heard of it, and could not take all over
+	Of        string `json:"of"`              // feeds, models, experiments, ..
+	Revisions int64  `json:"revisions"`       // of etcd; 0: it has heard of it, and could not take all over
+	Ahead     bool   `json:"ahead,omitempty"` // of etcd, which has lost what it goes by
 }
 
 // Brokers returns the brokers that are registered. Those of a version that registers
@@ -171,7 +172,11 @@ func (c *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 	for _, b := range all {
 		x := Broker{Name: b.Name, Addr: b.Addr, Admin: b.Admin, Version: b.Version, Told: b.Told, Silent: b.Silent(time.Now()).Round(time.Second).Seconds()}
 		for _, w := range b.Behind {
-			x.Behind = append(x.Behind, behind{wordsOf(w.Written), max(0, w.Revision-b.GoesBy[w.Kind].Revision)})
+			if w.Ahead {
+				x.Behind = append(x.Behind, behind{Of: wordsOf(w.Written), Ahead: true})
+				continue
+			}
+			x.Behind = append(x.Behind, behind{Of: wordsOf(w.Written), Revisions: max(0, w.Revision-b.GoesBy[w.Kind].Revision)})
 		}
 		shown = append(shown, x)
 	}
@@ -180,12 +185,16 @@ func (c *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 
 // State says whether a broker goes by all that etcd has.
 func (b *Broker) State() string {
-	var lost, not []string
+	var lost, not, ahead []string
 	most := int64(0)
 	for _, x := range b.Behind {
-		if most = max(most, x.Revisions); x.Revisions > 0 {
+		most = max(most, x.Revisions)
+		switch {
+		case x.Ahead:
+			ahead = append(ahead, x.Of)
+		case x.Revisions > 0:
 			lost = append(lost, x.Of)
-		} else {
+		default:
 			not = append(not, x.Of)
 		}
 	}
@@ -199,6 +208,9 @@ func (b *Broker) State() string {
 	if len(not) > 0 {
 		says = append(says, fmt.Sprintf("could NOT TAKE OVER all %s", strings.Join(not, ", ")))
 	}
+	if len(ahead) > 0 {
+		says = append(says, fmt.Sprintf("ahead of etcd, which has lost state, in %s", strings.Join(ahead, ", ")))
+	}
 	if len(says) == 0 {
 		return "goes by all there is"
 	}
@@ -207,3 +219,20 @@ func (b *Broker) State() string {
 
 // Well reports whether a broker goes by all that etcd has, and says so.
 func (b *Broker) Well() bool { return b.Silent == 0 && len(b.Behind) == 0 }
+
+// Faulty reports whether a broker does not go by what etcd has, though it could have heard
+// of it for long: see [cluster.Client.Brokers]. What it is ahead in is etcd's fault, and
+// one that is only silent may have ended.
+func (b *Broker) Faulty() bool {
+	return slices.ContainsFunc(b.Behind, func(x behind) bool { return !x.Ahead })
+}
+
+// BrokerFaults says which brokers are at fault.
+func BrokerFaults(all []Broker) (faults []string) {
+	for _, b := range all {
+		if b.Faulty() {
+			faults = append(faults, fmt.Sprintf("broker %s: %s", b.Name, b.State()))
+		}
+	}
+	return faults
+}

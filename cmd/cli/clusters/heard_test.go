@@ -61,12 +61,18 @@ func TestStateOfABroker(t *testing.T) {
 	for want, b := range map[string]Broker{
 		"goes by all there is":                                                    {},
 		"SILENT for 3m12s":                                                        {Silent: 192},
-		"BEHIND in feeds, models, by 9 revisions of etcd":                         {Behind: []behind{{"feeds", 2}, {"models", 9}}},
-		"SILENT for 1m0s; BEHIND in models, by 9 revisions of etcd":               {Silent: 60, Behind: []behind{{"models", 9}}},
-		"BEHIND in models, by 9 revisions of etcd; could NOT TAKE OVER all feeds": {Behind: []behind{{"feeds", 0}, {"models", 9}}},
+		"BEHIND in feeds, models, by 9 revisions of etcd":                         {Behind: []behind{{Of: "feeds", Revisions: 2}, {Of: "models", Revisions: 9}}},
+		"SILENT for 1m0s; BEHIND in models, by 9 revisions of etcd":               {Silent: 60, Behind: []behind{{Of: "models", Revisions: 9}}},
+		"BEHIND in models, by 9 revisions of etcd; could NOT TAKE OVER all feeds": {Behind: []behind{{Of: "feeds"}, {Of: "models", Revisions: 9}}},
+		"ahead of etcd, which has lost state, in feeds":                           {Behind: []behind{{Of: "feeds", Ahead: true}}},
+		"could NOT TAKE OVER all feeds":                                           {Behind: []behind{{Of: "feeds"}}},
 	} {
 		if got := b.State(); got != want || b.Well() != (want == "goes by all there is") {
 			t.Errorf("%q, want %q", got, want)
+		}
+		faulty := strings.Contains(want, "BEHIND") || strings.Contains(want, "NOT TAKE")
+		if b.Faulty() != faulty || (BrokerFaults([]Broker{b}) != nil) != faulty {
+			t.Errorf("%q is a fault: %v", want, b.Faulty())
 		}
 	}
 }

@@ -3,6 +3,7 @@ package clusters
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 type Look struct {
 	Map    *topology.Map
 	Health topology.Health
-	Fault  error // why the map may not be what etcd should hold
+	Fault  error    // why the map may not be what etcd should hold
+	Mute   []string // addresses of etcd that do not answer
 }
 
 // Look looks at a cluster once, and writes nothing to it.
@@ -33,8 +35,27 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	if err != nil {
 		return Look{}, err
 	}
+	full := make(chan error, 1)
+	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
+	mute := cl.Mute(ctx)
 	m := w.Current()
-	return Look{m, m.Health(seen), errors.Join(w.Fault(), cl.Full(ctx))}, nil
+	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute}, nil
+}
+
+// MuteEtcd says which addresses of etcd do not answer; "" if all do.
+func (l Look) MuteEtcd() string {
+	if len(l.Mute) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("etcd does not answer at %s, and does elsewhere: start that member, or correct the address", strings.Join(l.Mute, ", "))
+}
+
+// Warnings is everything that is not wrong yet.
+func (l Look) Warnings() []string {
+	if mute := l.MuteEtcd(); mute != "" {
+		return append([]string{mute}, l.Health.Warnings()...)
+	}
+	return l.Health.Warnings()
 }
 
 // Read reports whether nodes have hosted partitions, and so have read the log.

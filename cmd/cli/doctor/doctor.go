@@ -43,15 +43,16 @@ type doctor struct {
 	brokers     []string // of Kafka
 	topicPrefix string
 	grpc        string
-	ports       []string // of admin
-	exposed     []string // secrets of its own
+	ports       []string      // of admin
+	exposed     []string      // secrets of its own
+	patience    time.Duration // with roles that may only just hear of a restoration
 
 	kafkaAway, logMissing, logGone, etcdAway, etcdFull, etcdDoubted, unassigned bool // as the checks found
 }
 
 // Command checks a cluster from end to end.
 func Command() *cobra.Command {
-	var d doctor
+	d := doctor{patience: cluster.LookTime}
 	c := display.Looking(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check a cluster from end to end, and say how to mend what is wrong",
@@ -80,7 +81,8 @@ type check struct {
 	// rests reports whether what the check rests on was found well, or nothing
 	// that it says is of its own; nil: on nothing. Advice on what only follows
 	// from something else leads astray.
-	rests func() bool
+	rests    func() bool
+	patience time.Duration // beyond the time of a check
 }
 
 func (d *doctor) checks() []check {
@@ -89,26 +91,26 @@ func (d *doctor) checks() []check {
 	believed := func() bool { return !d.etcdAway && !d.etcdDoubted }
 	assigned := func() bool { return !d.etcdAway && !d.unassigned }
 	checks := []check{
-		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil},
-		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp},
-		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }},
-		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }},
-		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil},
-		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp},
-		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned},
-		{"models do not fail", d.modelsGood, "", believed},
-		{"feeds are whole", d.feedsWhole, "", believed},
-		{"experiments are whole", d.experimentsWhole, "", believed},
-		{"a coordinator leads", d.coordinatorLeads, "", etcdUp},
-		{"brokers hear of changes", d.brokersHear, "", believed},
-		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil},
+		{"Kafka answers", d.kafkaAnswers, "start Kafka, or name it with --brokers", nil, 0},
+		{"its topics fit", d.topicsFit, "start any role once: it creates them; a topic with another partition count must be deleted or another --topic-prefix used", kafkaUp, 0},
+		{"the log is whole", d.logWhole, "look at Kafka's log", func() bool { return !d.kafkaAway && !d.logMissing }, 0},
+		{"partitioners keep up", d.partitionersKeepUp, "look at the partitioner's log and its /readyz", func() bool { return !d.kafkaAway && !d.logGone }, 0},
+		{"etcd answers", d.etcdAnswers, "start etcd, or name it with --etcd and --cluster", nil, 0},
+		{"partitions are assigned", d.assigned, clusters.AssignWayOut, etcdUp, 0},
+		{"index nodes are ready", d.nodesReady, "start the nodes that are gone; of the others look at the log and /readyz", assigned, 0},
+		{"models do not fail", d.modelsGood, "", believed, 0},
+		{"feeds are whole", d.feedsWhole, "", believed, 0},
+		{"experiments are whole", d.experimentsWhole, "", believed, 0},
+		{"a coordinator leads", d.coordinatorLeads, "", etcdUp, 0},
+		{"brokers hear of changes", d.brokersHear, "mend the way from there to etcd, or what its log says that it cannot take over (experiment list, feed list, model list), or stop the broker", believed, d.patience},
+		{"a broker answers", d.brokerAnswers, "start a broker, or name it with --grpc; of one that runs, look at its log and /readyz", nil, 0},
 	}
 	if len(d.exposed) > 0 {
-		checks = append(checks, check{"secrets are private", d.secretsPrivate, "", nil})
+		checks = append(checks, check{"secrets are private", d.secretsPrivate, "", nil, 0})
 	}
 	if len(d.ports) > 0 {
-		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil},
-			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed})
+		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil, 0},
+			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed, d.patience})
 	}
 	return checks
 }
@@ -198,6 +200,27 @@ func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error)
 // rolesHear tells of roles that go by what they last heard of etcd, and warns of those
 // that could not keep on disk what they go by.
 func (d *doctor) rolesHear(ctx context.Context) (string, error) {
+	for began := time.Now(); ; {
+		faults, warned := d.heardBy(ctx)
+		switch {
+		case faults != "" && time.Since(began) < d.patience: // as after a restoration
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-time.After(time.Second):
+			}
+		case faults != "":
+			return "", errors.New(strings.TrimSpace(faults + "\n" + warned))
+		case warned != "":
+			return "", warning{warned}
+		default:
+			return strings.Join(d.ports, ", "), nil
+		}
+	}
+}
+
+// heardBy asks the roles, all at once.
+func (d *doctor) heardBy(ctx context.Context) (faulty, warned string) {
 	faults, warnings := make([]string, len(d.ports)), make([]string, len(d.ports))
 	var asked sync.WaitGroup
 	for i, addr := range d.ports {
@@ -214,14 +237,7 @@ func (d *doctor) rolesHear(ctx context.Context) (string, error) {
 	said := func(all []string) string {
 		return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "\n")
 	}
-	faulty, warned := said(faults), said(warnings)
-	switch {
-	case faulty != "":
-		return "", errors.New(strings.TrimSpace(faulty + "\n" + warned))
-	case warned != "":
-		return "", warning{warned}
-	}
-	return strings.Join(d.ports, ", "), nil
+	return said(faults), said(warnings)
 }
 
 func unknown(addr string, err error) string {
@@ -318,7 +334,7 @@ func (d *doctor) look(ctx context.Context, c check) checkShown {
 	if c.rests != nil && !c.rests() {
 		return checkShown{c.name, "unknown", "cannot be told before what is wrong above is mended", ""}
 	}
-	limited, cancel := context.WithTimeout(ctx, checkTimeout)
+	limited, cancel := context.WithTimeout(ctx, checkTimeout+c.patience)
 	note, err := c.do(limited)
 	cancel()
 	if err == nil {
@@ -552,6 +568,9 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	if l.Fault != nil {
 		return "", d.advise(ctx, l, l.Fault.Error())
 	}
+	if mute := l.MuteEtcd(); mute != "" {
+		return "", warning{mute}
+	}
 	return "cluster " + d.Name(), nil
 }
 
@@ -690,13 +709,15 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 	return says, nil
 }
 
-// brokersHear warns of brokers that do not go by what etcd has.
+// brokersHear tells of brokers that do not go by what etcd has, and warns of those that
+// are silent, and may have ended.
 func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 	all, err := d.Brokers(ctx)
 	if err != nil {
 		return "", err
 	}
 	var names, lines []string
+	faulty := len(clusters.BrokerFaults(all)) > 0
 	for _, b := range all {
 		if names = append(names, b.Name); !b.Well() {
 			line := b.Name + ": " + b.State() + "; if it still answers, it goes on with what was before"
@@ -707,6 +728,8 @@ func (d *doctor) brokersHear(ctx context.Context) (string, error) {
 		}
 	}
 	switch {
+	case faulty:
+		return "", errors.New(strings.Join(lines, "\n"))
 	case len(lines) > 0:
 		return "", warning{strings.Join(lines, "\n")}
 	case len(names) == 0:

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
@@ -21,7 +22,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 	for want, g := range map[string]progress.Progress{
 		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
 		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
-		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
+		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(61 * time.Second), ThroughMillis: ago(62 * time.Second)},
 		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
 		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
 		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
@@ -30,6 +31,9 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		if strings.Contains(got, "forget") && strings.Contains(got, "26s") {
+			t.Errorf("what may just be back is to be forgotten: %q", got)
 		}
 		own := ""
 		if e := (*millrace.Error)(nil); errors.As(behind(groupFaults(g, now)), &e) {
@@ -83,7 +87,7 @@ func TestDoctorNamesThePortOfJSON(t *testing.T) {
 	json := httptest.NewServer(http.NotFoundHandler())
 	defer json.Close()
 	d := &doctor{grpc: json.Listener.Addr().String()}
-	got := d.look(t.Context(), check{"a broker answers", d.brokerAnswers, "start a broker", nil})
+	got := d.look(t.Context(), check{"a broker answers", d.brokerAnswers, "start a broker", nil, 0})
 	if got.Result != "fail" || !strings.HasPrefix(got.Detail, d.grpc+" answers in HTTP/1.1") || !strings.HasPrefix(got.WayOut, "name the broker's port for gRPC (grpc in its configuration") {
 		t.Errorf("%+v", got)
 	}
@@ -115,8 +119,8 @@ func TestDoctorTellsWhoDoesNotHearEtcd(t *testing.T) {
 		"old":  {[]string{old}, "fail", []string{"that is what its disk had as it started", "(2h0m0s ago)"}},
 		"full": {[]string{full, well}, "warn", []string{full + ": cannot write to its data directory", "(1m30s ago)"}},
 	} {
-		d := &doctor{ports: c.ports}
-		got := d.look(t.Context(), check{"roles hear etcd", d.rolesHear, "mend the way", nil})
+		d := &doctor{ports: c.ports, patience: time.Millisecond}
+		got := d.look(t.Context(), check{"roles hear etcd", d.rolesHear, "mend the way", nil, 0})
 		if got.Result != c.result {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -140,7 +144,7 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 	look := func(result, says string) {
 		t.Helper()
 		clitest.WaitFor(t.Context(), t, "doctor to say "+says, func() bool {
-			got := d.look(t.Context(), check{"brokers hear of changes", d.brokersHear, "", nil})
+			got := d.look(t.Context(), check{"brokers hear of changes", d.brokersHear, "", nil, cluster.LookTime})
 			return got.Result == result && strings.Contains(got.Detail, says) && !strings.Contains(got.Detail, "one:")
 		})
 	}
@@ -150,5 +154,23 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 	look("ok", "one, two")
 	cut()
 	s.NewsAt("model: recency\n")
-	look("warn", "BEHIND in feeds, by ")
+	look("fail", "BEHIND in feeds, by ")
+}
+
+// Of several addresses of etcd one that does not answer is warned of, by name.
+func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	d := &doctor{Flags: clusters.Flags{Etcd: append([]string{"127.0.0.1:1"}, s.Etcd...), Cluster: s.Name}}
+	l, err := d.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Warnings(); len(got) == 0 || !strings.Contains(got[0], "does not answer at 127.0.0.1:1, ") {
+		t.Errorf("%q", got)
+	}
+	d.Etcd = s.Etcd
+	if l, err = d.Look(t.Context()); err != nil || l.MuteEtcd() != "" {
+		t.Errorf("%q, %v", l.MuteEtcd(), err)
+	}
 }

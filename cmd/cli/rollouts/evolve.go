@@ -159,10 +159,13 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 		}
 		for _, v := range a.Serving() {
 			body, err := a.Body(ctx, v)
-			if err != nil {
+			if errors.Is(err, cluster.ErrAway) {
 				return nil, err
 			}
-			one, err := kind.read(v, body, known)
+			var one reader
+			if err == nil {
+				one, err = kind.read(v, body, known)
+			}
 			if err != nil {
 				slog.Warn("what this reads is not known", "kind", kind.kind, "version", v.String(), "err", err)
 				continue

@@ -85,7 +85,7 @@ func leftOuts(st *experiments.State) []leftOut {
 	all := []leftOut{}
 	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
 		if _, is := st.LeftOut(name); is {
-			all = append(all, leftOut{name, st.Faults[name].Error(), experiments.WayBack(name)})
+			all = append(all, leftOut{name, st.Faults[name].Error(), st.WayBack(name)})
 		}
 	}
 	return all

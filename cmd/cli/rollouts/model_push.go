@@ -128,12 +128,25 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 			return r.models.Serve(ctx, v, &before, r.who)
 		})
 		if err != nil {
-			return fmt.Errorf("%s is published and does not serve: %w", v, err)
+			now, _ := r.models.Served(v.Name)
+			return unserved(v, now, r.models.Has(v), err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
 		return tellFaults(ctx, r.out, r.feeds.cluster, nil)
 	}
 	return nil
+}
+
+// unserved says what became of a version that was published, and that this push could not
+// let serve: others may have changed it meanwhile.
+func unserved(v, now cluster.Version, there bool, err error) error {
+	switch {
+	case now == v:
+		return fmt.Errorf("%s serves: somebody else let it serve at the same time; look at its history", v)
+	case !there && errors.Is(err, cluster.ErrNoVersion):
+		return fmt.Errorf("%s was published, and somebody dropped it at the same time: push it again if it is needed", v)
+	}
+	return fmt.Errorf("%s is published and does not serve: %w", v, err)
 }
 
 // publish stores a pack. The same pack is the same version, whatever wrote its

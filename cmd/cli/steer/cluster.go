@@ -46,7 +46,9 @@ func clusterShow(cm *clusters.Flags) *cobra.Command {
 		Short: "Nodes, what they host, what is ready, and what is wrong; fails unless all is well",
 		Long: `Shows the index nodes, what they host and what of it is ready, which brokers are
 registered and whether they go by all that etcd has, and what is wrong. It fails
-unless all is well; a broker that is silent or behind is told, and is no fault.
+unless all is well; a broker that is only silent may have ended, is told, and is no
+fault. One that has not heard of something is given 12 s, in which all processes read etcd
+anew, and one that has heard of it and does not go by it 3 s, before that is a fault.
 
 A broker that stops takes its registration back. One that ends otherwise, or has
 lost etcd, is named as silent for ten minutes at most. Brokers of a version
@@ -62,7 +64,7 @@ before this register nowhere.`,
 				return err
 			}
 			err = output.Write(c.OutOrStdout(), shownOf(l, brokers), func(w io.Writer) error { return writeLook(w, l, brokers) })
-			if n := len(l.Faults()); err == nil && n > 0 {
+			if n := len(faultsOf(l, brokers)); err == nil && n > 0 {
 				err = fmt.Errorf("cluster %s is not well: %s", cm.Name(), display.Faults(n))
 			}
 			return err
@@ -70,6 +72,10 @@ before this register nowhere.`,
 	}
 	display.Flag(c, &output)
 	return c
+}
+
+func faultsOf(l clusters.Look, brokers []clusters.Broker) []string {
+	return append(l.Faults(), clusters.BrokerFaults(brokers)...)
 }
 
 func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
@@ -97,7 +103,7 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	for _, b := range brokers {
 		t.Printf("%s\t%s\t%s\t%s\t%s\n", b.Name, b.Addr, cmp.Or(b.Admin, "-"), b.Version, b.State())
 	}
-	if faults := l.Faults(); len(faults) > 0 {
+	if faults := faultsOf(l, brokers); len(faults) > 0 {
 		t.Printf("\nnot well:\n")
 		for _, f := range faults {
 			t.Printf("  %s\n", f)
@@ -108,7 +114,7 @@ func writeLook(w io.Writer, l clusters.Look, brokers []clusters.Broker) error {
 	} else {
 		t.Printf("\nall is well\n")
 	}
-	if warnings := h.Warnings(); len(warnings) > 0 {
+	if warnings := l.Warnings(); len(warnings) > 0 {
 		t.Printf("\nto be looked after:\n")
 		for _, x := range warnings {
 			t.Printf("  %s\n", x)
@@ -157,8 +163,8 @@ type shownReport struct {
 }
 
 func shownOf(l clusters.Look, brokers []clusters.Broker) shown {
-	h, faults := l.Health, l.Faults()
-	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, Brokers: brokers, WayOut: l.WayOut(), Warnings: h.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
+	h, faults := l.Health, faultsOf(l, brokers)
+	out := shown{OK: len(faults) == 0, Faults: display.List(faults), Nodes: []shownNode{}, Brokers: brokers, WayOut: l.WayOut(), Warnings: l.Warnings(), Epoch: h.Epoch, Replicas: h.Replicas, Unserved: display.Numbers(h.Unserved), Below: display.Numbers(h.Below), Assignment: l.Map.Assignment()}
 	for _, n := range h.Nodes {
 		node := shownNode{ID: n.ID, Addr: n.Addr, Zone: n.Zone, State: n.State, Hosts: display.Numbers(n.Hosts), BacksUp: n.Keeps, Ready: display.Numbers(n.Ready), Behind: display.Numbers(n.Lag.Behind), LagSeconds: n.Lag.Seconds}
 		if !n.Seen.IsZero() {
@@ -372,6 +378,13 @@ func tellRestored(w io.Writer, r *cluster.Restored) {
 			fmt.Fprintf(w, "%s is in etcd again, and was removed after the backup: remove it again if it is not needed\n", what)
 		}
 	}
+	for _, l := range r.Lost {
+		instead := l.Now + " serves in its place"
+		if l.Now == "no version" {
+			instead = "nothing serves in its place"
+		}
+		fmt.Fprintf(w, "%s is lost: its bytes are in none of the directories, nor in etcd; %s: look at it, and push or define it again\n", l.Version, instead)
+	}
 	for _, v := range r.Lacks {
 		fmt.Fprintf(w, "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
 	}
@@ -394,16 +407,19 @@ lost its disk, is left out and told.
 It waits up to 12 s, until every process that runs has looked at etcd and has said there
 what it keeps. Directories that all lack something of that are refused, and the answer
 says what is lacking, and the host and directory where it is; so are those from before
-the last restoration. Where those are gone for good, --override goes on without them.
+the last restoration, and those that lack the bytes of a version that serves, which etcd
+lacks, too. Where those are gone for good, --override goes on without them: in place of a
+version without bytes serves what did before, and that is told.
 
 It tells how old each directory is, and of each document that it writes the directory
 that it is from. What somebody has written into etcd since it lost state stays,
 and is told, and so is what was removed after etcd's backup and is in it again. A version
 that was put since and never served, as by a command that was refused halfway, gives way to
-what serves by the directories. Ramps of experiments are held from then on, until somebody lets
-them go on with "millrace experiment resume": a veto may be among what was lost. The last
-lines say which brokers go by what is in etcd then; one that has not looked again yet, which
-it does within seconds, is named as NOT HEARD.`,
+what serves by the directories. Where etcd lacks nothing but bytes, these are brought.
+Ramps of experiments are held from then on, until somebody lets them go on with
+"millrace experiment resume": a veto may be among what was lost. The last lines say
+which brokers go by what is in etcd then; one that has not looked again yet, which it
+does within seconds, is named as NOT HEARD.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cm.Open(c.Context())
@@ -440,6 +456,6 @@ it does within seconds, is named as NOT HEARD.`,
 		},
 	}
 	c.Flags().StringSliceVar(&data, "data", nil, "data directories (data) of all brokers, coordinators and index nodes that you can reach")
-	act.OverrideFlag(c, "to restore from directories that lack what processes keep")
+	act.OverrideFlag(c, "to restore from directories that lack what processes keep, or the bytes of what serves")
 	return c
 }

@@ -22,6 +22,8 @@ func TestWhatIsNotRestoredIsTold(t *testing.T) {
 		Stays:  []string{"condemned rate", "decisions 0-restored", "experiments ranker"},
 		Unsure: []string{"decisions ranker"},
 		Again:  []string{"feeds old", "decisions 0-restored"},
+		Lost:   []cluster.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 9", Now: "version 8"}},
+		Lacks:  []string{"feeds home 5"},
 	})
 	const want = `b1: last written 2001-09-09T01:46:40Z
 feeds home is restored from b1, as of revision 31: version 7 serves
@@ -30,6 +32,9 @@ what is condemned of model rate stays as etcd has it, which somebody has written
 experiments ranker stays as etcd has it, which somebody has written since: what was kept of it is not restored (version 2 serves, and by the directories version 3); look at it, and push or define again what it lacks
 what was decided about experiment ranker, and who holds it, stays as etcd has it, and it cannot be told which is newer: what was kept of it is not restored; look at it, and let its ramp go on with millrace experiment resume if nobody is against it
 feeds old is in etcd again, and was removed after the backup: remove it again if it is not needed
+experiments late 1 is lost: its bytes are in none of the directories, nor in etcd; nothing serves in its place: look at it, and push or define it again
+experiments ranker 9 is lost: its bytes are in none of the directories, nor in etcd; version 8 serves in its place: look at it, and push or define it again
+feeds home 5: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed
 `
 	if out.String() != want {
 		t.Errorf("%s", out.String())

@@ -424,6 +424,9 @@ heartbeat. One of which a partitioner still runs comes back with the next.`,
 // how far it may be behind.
 const HeartbeatLimit = 10 * time.Second
 
+// forgetAfter is how long a group must be silent before it is said how to forget it.
+const forgetAfter = time.Minute
+
 // Silence says that a group of partitioners has not been heard, and what that
 // does; "" if it has.
 func Silence(g progress.Progress, now time.Time) string {
@@ -431,5 +434,9 @@ func Silence(g progress.Progress, now time.Time) string {
 	if silent <= HeartbeatLimit {
 		return ""
 	}
-	return fmt.Sprintf("group %s has not been heard for %s: its partitioners are dead, frozen or cut off from Kafka, and all answers count as behind until one is heard; if it was retired, or its name was a slip, then by: millrace topics forget --group %q --apply", g.Group, silent.Round(time.Second), g.Group)
+	says := fmt.Sprintf("group %s has not been heard for %s", g.Group, silent.Round(time.Second))
+	if silent < forgetAfter {
+		return says + ": its partitioners have ended or are cut off from Kafka, or Kafka is only just back; all answers count as behind until one is heard"
+	}
+	return says + fmt.Sprintf(": its partitioners are dead, frozen or cut off from Kafka, and all answers count as behind until one is heard; if it was retired, or its name was a slip, then by: millrace topics forget --group %q --apply", g.Group)
 }

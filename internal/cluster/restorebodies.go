@@ -1,0 +1,233 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/line"
+)
+
+// A restoration brings the bytes of versions back before the ledgers that name them,
+// and none that serves without its bytes. A process that follows ledgers keeps the
+// bytes of all that serve, so that any directory is enough for those it knows of.
+
+// foundBody is where the bytes of a version are.
+type foundBody struct {
+	edition
+	dir string
+}
+
+// findBodies looks for the bytes that etcd lacks of what it is to have.
+func (c *Client) findBodies(ctx context.Context, plans []*restoring, dirs []string) error {
+	for _, p := range plans {
+		l, err := parseLedger(p.doc.Body)
+		if err != nil {
+			continue // it has no versions
+		}
+		p.ledger = l
+		if p.parts, err = (&Artefacts{c: c, kind: p.kind}).partsThere(ctx, p.doc.Name); err != nil {
+			return fmt.Errorf("cluster: restore: %s: %w", p.id(), err)
+		}
+		for _, e := range l.Versions {
+			if p.inEtcd(e) {
+				continue
+			}
+			at := slices.IndexFunc(dirs, func(dir string) bool {
+				_, err := readBody(bodyFile(dir, p.kind, e.Sum), e)
+				return err == nil
+			})
+			if at < 0 {
+				p.nowhere = append(p.nowhere, e)
+				continue
+			}
+			p.comes = append(p.comes, foundBody{e, dirs[at]})
+		}
+	}
+	return nil
+}
+
+// partsThere returns how many parts of each version of a name etcd has, by sum.
+func (a *Artefacts) partsThere(ctx context.Context, name string) (map[string]int, error) {
+	prefix := a.bodiesPrefix(name)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := a.c.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, away(err)
+	}
+	parts := map[string]int{}
+	for _, kv := range got.Kvs {
+		sum, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+		parts[sum]++
+	}
+	return parts, nil
+}
+
+func (p *restoring) inEtcd(e edition) bool { return p.parts[e.Sum] >= partCount(e.Bytes) }
+
+// serving returns the version that is to serve, if its bytes are nowhere.
+func (p *restoring) serving() (e edition, gone bool) {
+	at := slices.IndexFunc(p.nowhere, func(e edition) bool { return e.Sum == p.ledger.Serving })
+	if at < 0 {
+		return e, false
+	}
+	return p.nowhere[at], true
+}
+
+// lacksBytes reports whether etcd lacks bytes that a directory has, or that serve.
+func (p *restoring) lacksBytes() bool {
+	_, gone := p.serving()
+	return gone || len(p.comes) > 0
+}
+
+// lackedBodies refuses to let something serve without its bytes, and says who keeps them.
+func lackedBodies(plans []*restoring, of remembered) error {
+	var all []string
+	for _, p := range plans {
+		e, gone := p.serving()
+		if !gone {
+			continue
+		}
+		where := "no process that runs has said that it keeps them"
+		if by := of.Bodies[e.Sum]; by != "" {
+			where = "they are kept in " + line.Of(by)
+		}
+		all = append(all, fmt.Sprintf("%s %s (%s)", p.kind, Version{p.doc.Name, e.Version, e.Sum}, where))
+	}
+	if all == nil {
+		return nil
+	}
+	return refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "the bytes of versions that serve are in none of these directories, nor in etcd: %s", strings.Join(all, "; "))
+}
+
+// bring writes the bytes that etcd lacks of a document's versions.
+func (c *Client) bring(ctx context.Context, p *restoring) error {
+	a := &Artefacts{c: c, kind: p.kind}
+	for _, found := range p.comes {
+		body, err := readBody(bodyFile(found.dir, p.kind, found.Sum), found.edition)
+		if err != nil {
+			return err
+		}
+		if err := a.upload(ctx, Version{p.doc.Name, found.Version, found.Sum}, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mend takes the versions out of a ledger whose bytes are nowhere, lets what served
+// before serve in place of one of them, and tells. Where nothing did, etcd keeps what
+// it has, if that is whole. It reports whether the document has changed.
+func (p *restoring) mend(r *Restored) bool {
+	lost, gone := p.serving()
+	for _, e := range p.nowhere {
+		p.ledger.drop(e, "a restoration: its bytes are gone")
+		if !gone || e != lost {
+			r.Lacks = append(r.Lacks, p.kind+" "+Version{p.doc.Name, e.Version, e.Sum}.String())
+		}
+	}
+	if gone && len(p.ledger.Before) > 0 {
+		p.ledger.rollback(fmt.Sprintf("a restoration: the bytes of version %s are gone", lost.Version))
+	}
+	stays := gone && p.ledger.Serving == "" && p.put && p.keepEtcds()
+	if gone {
+		r.Lost = append(r.Lost, Lost{p.id() + " " + lost.Version, p.ledger.serves()})
+	}
+	if stays || p.nowhere == nil {
+		return false
+	}
+	body, err := p.ledger.encode()
+	if err != nil {
+		return false // it has become smaller
+	}
+	p.doc.Body = body
+	return true
+}
+
+// keepEtcds leaves a document as etcd has it, if etcd has a version that serves, and
+// its bytes.
+func (p *restoring) keepEtcds() bool {
+	has, err := parseLedger(string(p.now.Data))
+	if err != nil {
+		return false
+	}
+	if e, serves := has.find(has.Serving); !serves || !p.inEtcd(e) {
+		return false
+	}
+	p.ledger, p.put = has, false
+	return true
+}
+
+func bodyFile(dir, kind, sum string) string { return filepath.Join(dir, "bodies-"+kind, sum) }
+
+// keptBodies are the sums of the versions that serve by documents which a snapshot does
+// not have just so, and whose bytes are on disk here.
+func (c *Client) keptBodies(kind string, docs map[string]Document, s *keyspace.Snapshot) (sums []string) {
+	for name, d := range docs {
+		if s.Values[name].Version == d.Version {
+			continue
+		}
+		l, err := parseLedger(d.Body)
+		if err != nil {
+			continue
+		}
+		if e, serves := l.find(l.Serving); serves && onDisk(bodyFile(c.dir, kind, e.Sum), e) {
+			sums = append(sums, e.Sum)
+		}
+	}
+	return sums
+}
+
+// onDisk reports whether a file may be the bytes of a version: it does not read them.
+func onDisk(file string, e edition) bool {
+	info, err := os.Stat(file)
+	return err == nil && info.Size() == int64(e.Bytes)
+}
+
+// keepAgain is how soon bytes are read again that could not be.
+const keepAgain = 5 * time.Second
+
+// keepServing keeps on disk the bytes of all that serves, also of what this process
+// has no use for: a restoration may have no other directory.
+func (a *Artefacts) keepServing(ctx context.Context) {
+	for {
+		changed, again := a.Changed(), (<-chan time.Time)(nil)
+		if !a.keepAll(ctx) {
+			again = time.After(keepAgain)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.c.ctx.Done():
+			return
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// keepAll reports whether all bytes are there, or are written once there is space.
+func (a *Artefacts) keepAll(ctx context.Context) (all bool) {
+	ledgers, _ := a.state.Get()
+	all = true
+	for name, l := range ledgers {
+		e, serves := l.find(l.Serving)
+		v := Version{name, e.Version, e.Sum}
+		if !serves || onDisk(a.file(e.Sum), e) || a.Unkept(v) != nil {
+			continue
+		}
+		if _, err := a.Body(ctx, v); err != nil {
+			all = false
+		}
+	}
+	return all
+}

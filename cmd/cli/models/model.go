@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // Command checks, seals and shows models in files; rollouts are the commands of what a
@@ -77,7 +78,7 @@ func openModel(name string, avsc []string) (*relevance.Model, *modelpack.Pack, e
 }
 
 // modelAmong is openModel, by schemas that are known.
-func modelAmong(name string, snapshot *schemas.Snapshot) (*relevance.Model, *modelpack.Pack, error) {
+func modelAmong(name string, snapshot *registry.Snapshot) (*relevance.Model, *modelpack.Pack, error) {
 	known := relevance.SchemasOf(snapshot)
 	info, err := os.Stat(name)
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // source is where models come from: files, and a cluster with its log.
@@ -26,7 +26,7 @@ type source struct {
 	avsc  *[]string
 	named bool // the cluster, by a flag or a context
 
-	logged *schemas.Snapshot // of the log, once it was read
+	logged *registry.Snapshot // of the log, once it was read
 }
 
 // opened is a model, and where it was.
@@ -49,7 +49,7 @@ func (s *source) open(ctx context.Context, name string) (*opened, error) {
 		o.from = "of " + name + " in this directory, whatever serves under that name"
 	}
 	var pack *modelpack.Pack
-	err := s.knowing(ctx, false, func(known *schemas.Snapshot) (err error) {
+	err := s.knowing(ctx, false, func(known *registry.Snapshot) (err error) {
 		o.model, pack, err = modelAmong(name, known)
 		return err
 	})
@@ -111,7 +111,7 @@ func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance
 		if known := relevance.SchemasOf(avsc); p.KnownTo(known) {
 			return modelpack.Validate(p, known)
 		}
-		return m, s.knowing(ctx, true, func(known *schemas.Snapshot) (err error) {
+		return m, s.knowing(ctx, true, func(known *registry.Snapshot) (err error) {
 			m, err = modelpack.Validate(p, relevance.SchemasOf(known))
 			return err
 		})
@@ -124,7 +124,7 @@ const logWait = 30 * time.Second
 // knowing reads a model by the schemas of files, and if it cannot by those of the
 // cluster's log, too: of the one that is named, or for a model of the cluster the one
 // that is there by default.
-func (s *source) knowing(ctx context.Context, cluster bool, read func(*schemas.Snapshot) error) error {
+func (s *source) knowing(ctx context.Context, cluster bool, read func(*registry.Snapshot) error) error {
 	known, err := schemafiles.Snapshot(*s.avsc)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (s *source) readLog(ctx context.Context, brokers []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, logWait)
 	defer cancel()
-	return reach.WithSchemas(ctx, reach.Kafka(ctx, brokers), s.kafka.Topics(), func(_ *schemalog.Log, known *schemas.Snapshot) error {
+	return reach.WithSchemas(ctx, reach.Kafka(ctx, brokers), s.kafka.Topics(), func(_ *schemalog.Log, known *registry.Snapshot) error {
 		s.logged = known
 		return nil
 	})

@@ -47,7 +47,7 @@ func Snapshot(avsc []string) (*registry.Snapshot, error) {
 // Beside returns the schemas that a cluster knows and has not retired, those of avsc
 // files as if they came next, and of those that ship the ones whose name nobody else
 // has.
-func Beside(known *schemas.Snapshot, avsc []string) (*schemas.Snapshot, error) {
+func Beside(known *registry.Snapshot, avsc []string) (*registry.Snapshot, error) {
 	files, err := readSchemas(avsc)
 	if err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ reads. One that is known already changes nothing.`,
 		ctx, cancel := l.Bound(c.Context())
 		defer cancel()
 		w := c.OutOrStdout()
-		return l.WithSchemas(ctx, func(log *schemalog.Log, known *schemas.Snapshot) error {
+		return l.WithSchemas(ctx, func(log *schemalog.Log, known *registry.Snapshot) error {
 			state := "defined"
 			if log.Has(s.Fingerprint()) {
 				state = "known already"

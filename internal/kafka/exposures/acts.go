@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/outcome"
-	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/schemas/registry"
 )
 
 // ActsConfig says where outcomes and answers are.
@@ -196,7 +196,7 @@ func index(again bool) int {
 }
 
 // decode reads an outcome.
-func (a *Acts) decode(known *schemas.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
+func (a *Acts) decode(known *registry.Snapshot, in kafka.Entry) (outcome.Outcome, error) {
 	if in.Closed != nil {
 		return outcome.Outcome{}, in.Closed
 	}

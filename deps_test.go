@@ -336,6 +336,7 @@ const maxFiles = 15
 // to be added.
 var crowded = map[string]string{
 	"internal/cluster": "it is being split; take it off then",
+	"cmd/cli/rollouts": "the commands of models, feeds and experiments share what one keeps of the others; a part is to be found that does not",
 }
 
 func TestPackagesHaveFewFiles(t *testing.T) {

@@ -40,3 +40,9 @@ func Decide(ctx context.Context, name string, store *experiments.Store, trails *
 	g := &guard{store: store, trails: trails, name: name, log: slog.New(slog.DiscardHandler)}
 	return g.do(ctx, decision{of: &watched{Defined: experiment.Defined{Experiment: judged}}, Verdict: v})
 }
+
+// Fails notes, as the coordinator of a lead does, that what it decided cannot be done.
+func Fails(ctx context.Context, lead *cluster.Lead, name string, trails *experiments.Trails, of experiment.Experiment, v compare.Verdict, why error) error {
+	g := &guard{lead: lead, trails: trails, name: name, log: slog.New(slog.DiscardHandler), sight: sight{whole: time.Now()}}
+	return g.fails(ctx, decision{of: &watched{Defined: experiment.Defined{Experiment: of}}, Verdict: v}, why)
+}

@@ -661,9 +661,44 @@ func TestGuardsPause(t *testing.T) {
 	tr.becomes(experiment.Paused, 1000)
 }
 
-// What is decided and cannot be done, since etcd has lost the text of the definition, is
-// told where one looks for it, as long as that is so.
+// What is decided and cannot be done is told where one looks for it; not so where
+// nobody is to do it any more, or etcd is away.
 func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {
+	tr := newTrial(t, rampedDocument)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lead, err := tr.cluster.Lead(t.Context(), cluster.Leader{Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := func(v compare.Verdict, why error) string {
+		t.Helper()
+		if err := coordinator.Fails(t.Context(), lead, "one", trails, tr.now(), v, why); err != nil {
+			t.Fatal(err)
+		}
+		for range 25 { // until it is heard of
+			if trail, err := trails.Of("e"); err == nil && trail.Looked != nil {
+				return trail.Unwatched(nil, trail.Looked.When, trail.Looked.When)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return ""
+	}
+	pause := compare.Verdict{Pause: true, Why: "refused of b"}
+	for _, why := range []error{cluster.ErrNotLeader, cluster.ErrLost, fmt.Errorf("a call: %w", cluster.ErrAway)} {
+		if says := fails(pause, why); says != "" {
+			t.Errorf("%v: %s", why, says)
+		}
+	}
+	if says := fails(pause, errors.New("no room")); !strings.HasPrefix(says, "it is to be paused (refused of b), and cannot: no room") {
+		t.Error(says)
+	}
+}
+
+// A pause needs no text of etcd: a coordinator knows what it watches.
+func TestAPauseOfWhatEtcdHasLost(t *testing.T) {
 	t.Parallel()
 	etcd, err := minicluster.StartEtcd(t.Context(), t.TempDir(), "127.0.0.1:0")
 	if err != nil {
@@ -676,9 +711,9 @@ func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = raw.Close() })
-	c, _ := tr.coordinate("one")
+	tr.coordinate("one")
 	time.Sleep(500 * time.Millisecond)
-	lost, err := raw.Delete(t.Context(), "/millrace/test/bodies/experiments/d/", clientv3.WithPrefix(), clientv3.WithPrevKV())
+	lost, err := raw.Delete(t.Context(), "/millrace/test/bodies/experiments/d/", clientv3.WithPrefix())
 	if err != nil || lost.Deleted == 0 {
 		t.Fatalf("no text was there: %v", err)
 	}
@@ -687,31 +722,16 @@ func TestADecisionThatCannotBeDoneIsTold(t *testing.T) {
 			r.Refusal, r.Items = "UNAVAILABLE", nil
 		}
 	})
-	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		trail, err := trails.Of("e")
-		if err == nil && strings.HasPrefix(trail.Unwatched(nil, began, time.Now()), "it is to be paused (refused of b: any number times as many") && gaugeOf(c, "coordinator_fault") == 1 {
-			break
-		}
-		if time.Since(began) > time.Minute {
-			t.Fatalf("it is not told: %+v, fault %v, %v", trail.Looked, gaugeOf(c, "coordinator_fault"), err)
-		}
-	}
-	if _, why := c.Leads(); why == nil || !strings.Contains(why.Error(), "experiment e: ") {
-		t.Errorf("%v", why)
-	}
-	for _, kv := range lost.PrevKvs {
-		if _, err := raw.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+		st, err := tr.store.Read(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	tr.becomes(experiment.Paused, 100)
-	for began := time.Now(); gaugeOf(c, "coordinator_fault") != 0; time.Sleep(20 * time.Millisecond) {
+		if d, err := st.Find("e"); err == nil && d.Experiment.State == experiment.Paused {
+			return
+		}
 		if time.Since(began) > time.Minute {
-			t.Fatal("it is told for ever")
+			t.Fatal("it is not paused")
 		}
 	}
 }

@@ -141,12 +141,13 @@ func (r *replay) rank(have *shelf) {
 type loggedPage struct {
 	reward float64
 	of     *arm
+	items  int
 	alike  []*arm // of the arms of its definition those that begin it as it was shown, if the replayed model does
 }
 
 // log notes a viewer's first page, of which the replayed model makes an order.
 func (r *replay) log(of *arm, page []export.Item, order []int, acted float64) error {
-	l := loggedPage{reward: acted, of: of}
+	l := loggedPage{reward: acted, of: of, items: len(page)}
 	alike := begins(order, r.match)
 	if alike {
 		r.alike++
@@ -182,13 +183,19 @@ func (r *replay) log(of *arm, page []export.Item, order []int, acted float64) er
 type grounds struct {
 	without []string // variants of which all pages are left out
 	unclear []string // variants of which it is not known how they begin pages, and why
-	alone   []string // then: the variants that the replayed model itself ranked, whose pages count alone
+	alone   []string // the variants that the replayed model itself ranked, whose pages count alone
+	short   int      // without such a variant: first pages that are too short to tell by
 }
 
-// chances are those of the pages that count: of each, that one of the variants which
-// begin it so is dealt. A variant of which all pages are left out is dealt to nobody
-// among the rest. Where it is not known how some variant begins pages, only pages of
-// one count that ranks by the replayed model itself: it begins them all alike.
+// tellingPage is how many times --match a page has at least by which it is told how
+// another ranking would have begun it. It has what one ranking chose: the fewer items,
+// the less can another begin it otherwise, also one that would have chosen others.
+const tellingPage = 10
+
+// chances are those of the pages that count. Where a variant ranks by the replayed model
+// itself its pages count alone: what it shows is what the model would. Without one, a
+// page is as likely as all variants together that begin it so, as far as its items tell.
+// A variant of which all pages are left out is dealt to nobody among the rest.
 func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	rest, itself := map[string]float64{}, map[*arm]bool{} // by checksum; which counts alone
 	for _, a := range r.arms() {
@@ -200,20 +207,19 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 		if why := a.unclear(); why != "" {
 			on.unclear = append(on.unclear, fmt.Sprintf("variant %s: %s", a.variant, why))
 		}
-		itself[a] = a.by != nil && a.ranking() == r.self && r.self.name != "" && a.true()
-	}
-	on.without, on.unclear = slices.Compact(on.without), slices.Compact(on.unclear)
-	for _, a := range r.arms() {
-		if itself[a] && len(on.unclear) > 0 {
+		if itself[a] = a.by != nil && a.ranking() == r.self && r.self.name != "" && a.true(); itself[a] {
 			on.alone = append(on.alone, a.variant)
 		}
 	}
-	on.alone = slices.Compact(on.alone)
+	on.without, on.unclear, on.alone = slices.Compact(on.without), slices.Compact(on.unclear), slices.Compact(on.alone)
 	for _, l := range r.logged {
 		page := stats.Logged{Reward: l.reward, Old: l.of.chance}
+		if len(on.alone) == 0 && l.items < tellingPage*r.match {
+			on.short++
+		}
 		switch {
-		case len(l.alike) == 0 || len(on.unclear) > 0 && !itself[l.of]:
-		case len(on.unclear) > 0:
+		case len(l.alike) == 0 || len(on.alone) > 0 && !itself[l.of]:
+		case len(on.alone) > 0:
 			page.New = 1
 		default:
 			page.New, page.Old = 1, 0
@@ -231,8 +237,13 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 
 // told is why there is no estimate, if there is nothing that it can stand on.
 func (g *grounds) told() string {
-	if len(g.unclear) == 0 || len(g.alone) > 0 {
+	switch {
+	case len(g.alone) > 0:
 		return ""
+	case len(g.unclear) > 0:
+		return "how likely a page was depends on all variants that would have begun it so, which is not known of " + strings.Join(g.unclear, "; ")
+	case g.short > 0:
+		return fmt.Sprintf("no variant ranks by this model, and %d pages have fewer than %d items for each of --match: what another ranking would have begun them with they cannot tell; an experiment with it can", g.short, tellingPage)
 	}
-	return "how likely a page was depends on all variants that would have begun it so, which is not known of " + strings.Join(g.unclear, "; ")
+	return ""
 }

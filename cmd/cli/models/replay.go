@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
@@ -106,12 +107,15 @@ stand two estimates of how many items of a page viewers would act on: by inverse
 propensity, and self-normalised. They look at pages of --experiment alone that
 the new ranking begins with the same --match items, and divide each by how likely
 it was: the sum of probability_inside of all variants that would have begun it so.
+Where a variant ranks by this very model only its pages count: they show what it
+earns. Of another model pages tell as far as their items do, which another variant
+chose: so they must have ten items for each of --match, and the estimates lean
+towards what was shown where the new ranking would have chosen others.
 That takes the models of the variants: built-in ones, the one that is replayed,
 the packs of --beside and, where --etcd, --cluster or a context names a cluster,
 the versions that it keeps. Weights and filters that variants set are those of the
 experiment's document: --definition, or the cluster's. Where it is not known how
-some variant begins pages, only pages of a variant count that the replayed model
-itself ranked; without one, there is no estimate. A variant of which all pages are
+some variant begins pages, there is no estimate. A variant of which all pages are
 left out counts as if it had not been there.
 
 The mean weight of pages is 1 where chances are right and some variant shows what
@@ -448,6 +452,13 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 	file, err := parquet.OpenFile(f, info.Size())
 	if err != nil {
 		return nil, err
+	}
+	for _, group := range file.Metadata().RowGroups {
+		for i := range group.Columns { // the library takes memory for whatever size such a page seems to have
+			if codec := group.Columns[i].MetaData.Codec; codec == format.Lz4 || codec == format.Lz4Raw {
+				return nil, fmt.Errorf("%w: a column is compressed by %s, as no export is", errDamaged, codec)
+			}
+		}
 	}
 	rows := parquet.NewGenericReader[export.Item](file)
 	one := make([]export.Item, 1)

@@ -20,11 +20,11 @@ import (
 
 // lin is a sealed pack that ranks by fresh; a variant that sets byLikes of it ranks by
 // likes.
-func lin(t *testing.T) (dir, sum string) {
+func lin(t *testing.T, version string) (dir, sum string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, text := range map[string]string{
-		modelpack.SpecFile:   "name: lin\nversion: \"1\"\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes, fresh: record.comments}\nscorer: linear\nparameters: {weights: {likes: 0, fresh: 1}}\n",
+		modelpack.SpecFile:   "name: lin\nversion: \"" + version + "\"\nschemas: [millrace.Activity]\nfeatures: {likes: record.likes, fresh: record.comments}\nscorer: linear\nparameters: {weights: {likes: 0, fresh: 1}}\n",
 		modelpack.GoldenFile: `{"features":{"likes":1,"fresh":2},"score":2,"record":{"likes":1,"comments":2}}`,
 		modelpack.CardFile:   "Lin.\n",
 	} {
@@ -77,8 +77,8 @@ func told(t *testing.T, args ...string) (shown replayed) {
 }
 
 // dealtPages writes first pages of viewers, of whom two thirds have the variant a. Of
-// three items each they may click on the first: by chances of which those of control
-// come to 0.6.
+// ten items each, which are all that there are, they may click on the first: by chances
+// of which those of control come to 0.5475.
 func dealtPages(t *testing.T, file, sum string, seed uint64) {
 	t.Helper()
 	f, err := os.Create(file)
@@ -90,8 +90,8 @@ func dealtPages(t *testing.T, file, sum string, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	name, version := "lin", "1"
 	for i := range 500 {
-		items := make([][2]float64, 3) // likes, fresh
-		for k, x := range rnd.Perm(3) {
+		items := make([][2]float64, 10) // likes, fresh
+		for k, x := range rnd.Perm(10) {
 			items[k] = [2]float64{float64(k + 1), float64(x + 1)}
 		}
 		e := export.Variant{Experiment: "tune", Variant: "control", Checksum: "c", ProbabilityInside: 0.3333}
@@ -106,7 +106,7 @@ func dealtPages(t *testing.T, file, sum string, seed uint64) {
 				Answer: fmt.Sprint("a", i), Viewer: fmt.Sprint("v", i), Place: &place, ID: &id, Model: &name, ModelVersion: &version, ModelChecksum: &checksum, Experiments: []export.Variant{e},
 				Features: []export.Feature{{Name: "likes", Number: &items[k][0]}, {Name: "fresh", Number: &items[k][1]}},
 			}
-			if k == 0 && rnd.Float64() < 0.1*items[k][1]+0.15*items[k][0] {
+			if k == 0 && rnd.Float64() < 0.03*items[k][1]+0.045*items[k][0] {
 				row.Outcomes = []export.Outcome{{Action: "click", Count: 1}}
 			}
 			if err := w.Write([]export.Item{row}); err != nil {
@@ -119,20 +119,21 @@ func dealtPages(t *testing.T, file, sum string, seed uint64) {
 	}
 }
 
-// Two variants begin a third of the pages alike. The replayed model is control: with
-// the weights of the other at hand, pages are as likely as both together; without them,
-// those of control count alone. Either way intervals cover what control earns.
+// Two variants begin a tenth of the pages alike. What ranks as control does, and is
+// another model, is worth what both show that begins so; control itself, what it showed
+// alone. Either way intervals cover what control earns.
 func TestEstimatesOfVariantsThatAgree(t *testing.T) {
-	dir, sum := lin(t)
+	dir, sum := lin(t, "1")
+	another, _ := lin(t, "2")
 	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
 	write(t, definition, tune)
-	const runs, truth = 20, 0.6
+	const runs, truth = 20, 0.5475
 	covers := map[string]int{}
 	for seed := range uint64(runs) {
 		dealtPages(t, file, sum, seed)
-		for how, args := range map[string][]string{"sum": {"--definition", definition}, "alone": nil} {
-			e := told(t, append(args, dir, "--exposures", file, "--experiment", "tune")...).Estimate
-			if e.Unknown != "" || (len(e.Alone) == 1) != (how == "alone") || (len(e.Unclear) == 1) != (how == "alone") {
+		for how, args := range map[string][]string{"sum": {another, "--beside", dir, "--definition", definition}, "alone": {dir, "--definition", definition}} {
+			e := told(t, append(args, "--exposures", file, "--experiment", "tune")...).Estimate
+			if e.Unknown != "" || (len(e.Alone) == 1) != (how == "alone") || len(e.Unclear) != 0 {
 				t.Fatalf("%s: %+v", how, e)
 			}
 			if e.Unbelieved != "" {
@@ -157,7 +158,7 @@ func TestEstimatesOfVariantsThatAgree(t *testing.T) {
 // A ranking of which variants show a part alone gets no estimate, with the reason; nor
 // does one where it is not known what a variant shows.
 func TestEstimatesThatAreNotBelievable(t *testing.T) {
-	dir, sum := lin(t)
+	dir, sum := lin(t, "1")
 	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
 	dealtPages(t, file, sum, 1)
 	write(t, definition, tune)
@@ -173,6 +174,23 @@ func TestEstimatesThatAreNotBelievable(t *testing.T) {
 	write(t, definition, strings.Replace(tune, "set: {weights", "set: {window: 24h, weights", 1))
 	e = told(t, append(args, "--definition", definition)...).Estimate
 	if !strings.Contains(e.Unknown, "variant a: it sets window, and so chooses among other records") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// What a page of few items does not have, another ranking may have chosen: they say
+// nothing of one that no variant ranks by.
+func TestShortPagesTellNothing(t *testing.T) {
+	dir, sum := lin(t, "1")
+	another, _ := lin(t, "2")
+	file, definition := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "tune.yaml")
+	dealtPages(t, file, sum, 1)
+	write(t, definition, tune)
+	args := []string{"--exposures", file, "--experiment", "tune", "--match", "2", "--definition", definition}
+	if e := told(t, append(args, another, "--beside", dir)...).Estimate; e.Unknown != "no variant ranks by this model, and 500 pages have fewer than 10 items for each of --match: what another ranking would have begun them with they cannot tell; an experiment with it can" {
+		t.Errorf("%+v", e)
+	}
+	if e := told(t, append(args, dir)...).Estimate; e.Unknown != "" || len(e.Alone) != 1 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -198,7 +216,7 @@ func TestArmsThatRankOtherwise(t *testing.T) {
 // clicks find the better order no better than it is by far; by propensities of places
 // the interval has what it is worth.
 func TestReplayByPositions(t *testing.T) {
-	dir, sum := lin(t)
+	dir, sum := lin(t, "1")
 	file, places := filepath.Join(t.TempDir(), "shown.ndjson"), filepath.Join(t.TempDir(), "places.csv")
 	f, err := os.Create(file)
 	if err != nil {
@@ -264,7 +282,7 @@ func TestReplayByPositions(t *testing.T) {
 
 // A directory goes before a model of that name that serves, and it is said.
 func TestReplaySaysWhatWasTaken(t *testing.T) {
-	dir, sum := lin(t)
+	dir, sum := lin(t, "1")
 	file := filepath.Join(t.TempDir(), "shown.ndjson")
 	dealtPages(t, file, sum, 1)
 	t.Chdir(t.TempDir())

@@ -66,7 +66,7 @@ type estimation struct {
 	Match      int      `json:"match"` // how many items: --match, or as many as the longest page has
 	Without    []string `json:"variants_left_out"`
 	Unclear    []string `json:"variants_unclear"`  // how they begin pages, and why
-	Alone      []string `json:"variants_alone"`    // then: whose pages count
+	Alone      []string `json:"variants_alone"`    // that rank by the model itself: only their pages count
 	Unknown    string   `json:"unknown,omitempty"` // why nothing of what follows is
 	Shown      *float64 `json:"shown"`             // items of a page with the action
 	IPS        between  `json:"inverse_propensity"`
@@ -217,7 +217,7 @@ func (e *estimation) write(w io.Writer, action string) {
 		return
 	}
 	if len(e.Alone) > 0 {
-		display.Printf(w, "only pages of %s count, which the model itself ranked, for it is not known how others begin pages: %s\n", strings.Join(e.Alone, ", "), strings.Join(e.Unclear, "; "))
+		display.Printf(w, "only pages of %s count, which the model itself ranked\n", strings.Join(e.Alone, ", "))
 	}
 	if e.Unbelieved != "" {
 		display.Printf(w, "items of a page with %s: %.3g as shown\n  not believable: %s\n", action, number(e.Shown), e.Unbelieved)

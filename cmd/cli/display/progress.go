@@ -47,6 +47,17 @@ func (t *Teller) Close() {
 	<-t.done
 }
 
+// said is how far a step had come. How fast it is changes all the time.
+type said struct {
+	step        string
+	done, total int64
+}
+
+func (t *Teller) now() said {
+	s := t.Now()
+	return said{*t.step.Load(), s.Done, s.Total}
+}
+
 // line is what is told at one moment.
 func (t *Teller) line() string {
 	line := *t.step.Load()
@@ -68,21 +79,21 @@ func (t *Teller) run(ctx context.Context, w io.Writer, terminal bool) {
 		}
 		defer fmt.Fprint(w, "\r\x1b[K")
 	}
-	told := ""
+	var told said
 	tick := time.NewTicker(min(every, tellFirst))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			if line := t.line(); told != "" && line != told && !terminal {
-				fmt.Fprintf(w, format, line)
+			if told != (said{}) && t.now() != told && !terminal {
+				fmt.Fprintf(w, format, t.line())
 			}
 			return
 		case <-tick.C:
 			tick.Reset(every)
 			if line := t.line(); line != "" {
+				told = t.now()
 				fmt.Fprintf(w, format, line)
-				told = line
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package rollouts
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -203,14 +204,14 @@ func (t *trial) wanting(ctx context.Context, st *experiments.State, document str
 				if at > 0 {
 					then = "drafts nothing where callers send another type"
 				}
-				wants, err := r.viewerValues(ctx, model)
-				if err != nil {
-					return nil, err
-				}
+				wants, fault := r.viewerValues(ctx, model)
 				for _, feed := range e.Feeds {
 					has, err := r.viewerValues(ctx, defined[feed].Model)
-					if err != nil {
+					if err = cmp.Or(fault, err); ctx.Err() != nil {
 						return nil, err
+					} else if err != nil { // the document is defined: no reason to fail
+						lines = append(lines, fmt.Sprintf("experiment %s, %s: what variant %s reads of viewers on feed %s is not known: %v", e.Name, e.State, v.Name, feed, err))
+						continue
 					}
 					if news := unlike(wants, has); len(news) > 0 {
 						lines = append(lines, fmt.Sprintf("experiment %s, %s: variant %s ranks feed %s by %s, which reads %s, as %s does not: it %s", e.Name, e.State, v.Name, feed, model, strings.Join(news, ", "), defined[feed].Model, then))

@@ -26,7 +26,7 @@ const (
 )
 
 // StartTeller begins to tell after a second. Close it in the end: a pipe whose last
-// line is no longer true gets one more.
+// line is no longer true gets one more, unless it told of bytes, which a result follows.
 func StartTeller(ctx context.Context, w io.Writer) *Teller {
 	ctx, stop := context.WithCancel(ctx)
 	t := &Teller{Progress: backup.NewProgress(0), stop: stop, done: make(chan struct{})}
@@ -47,7 +47,7 @@ func (t *Teller) Close() {
 	<-t.done
 }
 
-// said is how far a step had come. How fast it is changes all the time.
+// said is how far a step had come.
 type said struct {
 	step        string
 	done, total int64
@@ -85,7 +85,7 @@ func (t *Teller) run(ctx context.Context, w io.Writer, terminal bool) {
 	for {
 		select {
 		case <-ctx.Done():
-			if told != (said{}) && t.now() != told && !terminal {
+			if now := t.now(); told.step != "" && now.step != told.step && now.done+now.total == 0 && !terminal {
 				fmt.Fprintf(w, format, t.line())
 			}
 			return

@@ -61,13 +61,6 @@ func (s *shelf) weigh(set map[string]float64) {
 	}
 }
 
-// pack puts down the model of a pack.
-func (s *shelf) pack(p *modelpack.Pack, m *relevance.Model) error {
-	sum, err := p.Sum()
-	s.models[ranking{m.Name(), m.Version(), sum}] = m
-	return err
-}
-
 // define takes from a document what variants of an experiment set.
 func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 	for i := range doc.Experiments {

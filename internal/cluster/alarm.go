@@ -44,6 +44,14 @@ func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, 
 	return remove
 }
 
+// alarm is add of what the client watches.
+func (c *Client) alarm(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
+	return c.alarms.add(ctx, what, fault)
+}
+
+// beginFromDisk notes that something is served as a file has it, until etcd is heard.
+func (c *Client) beginFromDisk(what, file string) { c.fromDisk.Begin(what, file) }
+
 func (a *alarms) now() (all []*alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
+
+// leaseSeconds is how long a silent node, or who holds a claim, counts as alive.
+const leaseSeconds = 10
 
 // acting is who does what alone.
 type acting struct {
@@ -54,7 +58,7 @@ func busy(by []byte) error {
 	var other acting
 	_ = json.Unmarshal(by, &other) // whoever it is
 	return &millrace.Error{
-		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", shortened(other.Who), other.Since.Format(time.RFC3339), shortened(other.Act)),
+		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", audit.Shortened(other.Who), other.Since.Format(time.RFC3339), audit.Shortened(other.Act)),
 		WayOut: fmt.Sprintf("try again when that is over, which millrace cluster history tells, or %d s after it has ended without a word", leaseSeconds),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -27,28 +26,6 @@ type Version struct {
 // String returns the version as people read it: likes 2.
 func (v Version) String() string { return v.Name + " " + v.Version }
 
-// Change is what an [Event] did.
-type Change string
-
-// The changes of an artefact.
-const (
-	Published  Change = "put"
-	Served     Change = "serve"
-	RolledBack Change = "rollback"
-	Dropped    Change = "drop"
-	Failed     Change = "condemn" // see [Condemned.Condemn]; Who is the node, and why
-	Released   Change = "release" // it was condemned, or nodes died of it; see [Condemned.Release]
-)
-
-// Event is a change of an artefact.
-type Event struct {
-	What    Change    `json:"what"`
-	Version string    `json:"version"`
-	Sum     string    `json:"sum"`
-	Who     string    `json:"who"`
-	When    time.Time `json:"when"`
-}
-
 // The refusals of changes; each comes in a [millrace.Error] that says more.
 var (
 	ErrOtherBytes = errors.New("cluster: the version has other bytes")
@@ -60,16 +37,6 @@ var (
 	ErrInUse      = errors.New("cluster: the version is in use")
 	ErrMoved      = errors.New("cluster: another version serves than was expected")
 )
-
-// refusal is a typed refusal that a caller can act on.
-type refusal struct{ says, is error }
-
-func (r refusal) Error() string   { return r.says.Error() }
-func (r refusal) Unwrap() []error { return []error{r.says, r.is} }
-
-func refuse(is error, reason millrace.Reason, field, wayOut, format string, args ...any) error {
-	return refusal{&millrace.Error{Reason: reason, Field: field, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}, is}
-}
 
 // Artefacts is the watched artefacts of one kind, such as models. Versions are
 // immutable; a pointer of each name says which of them serves, and moves
@@ -94,15 +61,18 @@ func (c *Client) Artefacts(ctx context.Context, kind string) (*Artefacts, error)
 	if err != nil {
 		return nil, err
 	}
-	a := &Artefacts{c: c, kind: kind, docs: docs, state: keyspace.NewLatest(map[string]*ledger{}), log: docs.log}
+	a := &Artefacts{c: c, kind: kind, docs: docs, state: keyspace.NewLatest(map[string]*ledger{}), log: c.log.With("documents", kind)}
 	a.loadUsed()
-	c.alarms.add(ctx, kind, a.state.FaultSince)
+	c.alarm(ctx, kind, a.state.FaultSince)
 	docs.each(ctx, a.follow)
 	if c.dir != "" {
 		c.run(func() { a.keepServing(ctx) })
 	}
 	return a, nil
 }
+
+// artefactsOf are the artefacts of a kind, not watched: to write their bytes.
+func artefactsOf(c *Client, kind string) *Artefacts { return &Artefacts{c: c, kind: kind} }
 
 // follow takes over the ledgers that have changed. One that is malformed stays
 // as it was.
@@ -274,7 +244,7 @@ func (a *Artefacts) Publish(ctx context.Context, name, version string, body []by
 			return v, false, refuse(err, millrace.ReasonInvalid, "version", "choose another", "%v", err)
 		}
 	}
-	if len(body) == 0 || len(body) > maxPartedBytes {
+	if len(body) == 0 || len(body) > keyspace.MaxPartedBytes {
 		return v, false, tooLarge(name, len(body))
 	}
 	sum, wrote := checksum(body), false
@@ -496,14 +466,6 @@ func (a *Artefacts) unknown(name, version string) error {
 // one is what an artefact of the kind is called.
 func (a *Artefacts) one() string { return strings.TrimSuffix(a.kind, "s") }
 
-// named names a version that may be none.
-func named(version string) string {
-	if version == "" {
-		return "no version"
-	}
-	return "version " + version
-}
-
 // edit is what was done to a ledger.
 type edit struct {
 	made  bool
@@ -516,9 +478,6 @@ type edit struct {
 }
 
 var unchanged edit
-
-// maxChanges is how often a change is tried while others change the same.
-const maxChanges = 20
 
 // change replaces a name's ledger by what the function makes of it. It returns once
 // this watcher has the change too.
@@ -668,7 +627,7 @@ func (a *Artefacts) commit(ctx context.Context, name string, l *ledger, did edit
 		a.c.noteWritten(a.kind, name, put.Header.Revision)
 	}
 	if withs {
-		a.c.noteWritten(did.with.Documents.kind, did.with.Name, put.Header.Revision)
+		a.c.noteWritten(did.with.Documents.name(), did.with.Name, put.Header.Revision)
 	}
 	a.sweep(ctx, name, l, put.Header.Revision)
 	return put.Header.Revision, nil

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,6 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
+
+// ErrEpoch refuses an assignment: read the present one again and start over.
+var ErrEpoch = errors.New("cluster: the assignment has moved")
 
 // present is what etcd has of an assignment when another is to follow.
 type present struct {

@@ -33,7 +33,7 @@ func (a *Artefacts) partKey(name, sum string, i int) string {
 func tooLarge(name string, bytes int) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonTooLarge,
-		Detail: fmt.Sprintf("%s is %d bytes, not between 1 and %d", name, bytes, maxPartedBytes),
+		Detail: fmt.Sprintf("%s is %d bytes, not between 1 and %d", name, bytes, keyspace.MaxPartedBytes),
 		WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
 	}
 }
@@ -165,21 +165,6 @@ func (a *Artefacts) kept(e edition) ([]byte, error) {
 	return readBody(a.file(e.Sum), e)
 }
 
-func readBody(file string, e edition) ([]byte, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() != int64(e.Bytes) {
-		return nil, fmt.Errorf("%s has %d bytes, not %d", file, info.Size(), e.Bytes)
-	}
-	body, err := os.ReadFile(file)
-	if err == nil && checksum(body) != e.Sum {
-		err = fmt.Errorf("%s has another checksum", file)
-	}
-	return body, err
-}
-
 // unkept is why bytes are not on disk, by their sums.
 type unkept struct {
 	sync.Mutex
@@ -273,4 +258,21 @@ func (a *Artefacts) forget(old, now map[string]*ledger) {
 			}
 		}
 	}
+}
+
+// partsThere returns how many parts of each version of a name etcd has, by sum.
+func (a *Artefacts) partsThere(ctx context.Context, name string) (map[string]int, error) {
+	prefix := a.bodiesPrefix(name)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := a.c.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, away(err)
+	}
+	parts := map[string]int{}
+	for _, kv := range got.Kvs {
+		sum, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+		parts[sum]++
+	}
+	return parts, nil
 }

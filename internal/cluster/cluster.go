@@ -57,12 +57,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// The refusals of this package.
-var (
-	ErrEpoch = errors.New("cluster: the assignment has moved") // read it again and start over
-	// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
-	ErrAway = errors.New("cluster: no etcd answered")
-)
+// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
+var ErrAway = errors.New("cluster: no etcd answered")
 
 // Config says which cluster to join.
 type Config struct {
@@ -161,6 +157,9 @@ func (c *Client) firstCall() time.Duration {
 	}
 	return callTimeout
 }
+
+// isSilent reports whether etcd did not answer when it was last asked.
+func (c *Client) isSilent() bool { return c.silent.Load() }
 
 // noteSilence notes whether a call was answered: who starts waits its whole time for
 // a silent etcd once, and not for each thing that it asks. A watch does not tell.
@@ -382,5 +381,11 @@ func (e awayError) Error() string { return "cluster: etcd is away: " + e.err.Err
 func (e awayError) Unwrap() error { return e.err }
 
 func (e awayError) Is(target error) bool { return target == ErrAway }
+
+// Where rooms meet: documents and secrets are read by who looks at all of them.
+const (
+	docsPrefix    = "docs/"
+	secretsPrefix = "secrets/"
+)
 
 func (c *Client) keyspaceKey() string { return c.prefix + "keyspace" }

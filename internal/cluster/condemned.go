@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
@@ -52,7 +53,7 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 		return nil, err
 	}
 	d := &Condemned{docs: docs, state: keyspace.NewLatest(condemned{})}
-	c.alarms.add(ctx, CondemnedKind, d.state.FaultSince)
+	c.alarm(ctx, CondemnedKind, d.state.FaultSince)
 	docs.each(ctx, d.follow)
 	return d, nil
 }
@@ -61,9 +62,9 @@ func (c *Client) Condemned(ctx context.Context) (*Condemned, error) {
 // before stays.
 func (d *Condemned) follow() {
 	old := d.Current()
-	docs, fault := d.docs.state.Get()
+	docs, revision, fault := d.docs.asOf()
 	next := map[Version]Condemnation{}
-	for name, doc := range docs.by {
+	for name, doc := range docs {
 		all, err := parseCondemned(doc.Body)
 		if err != nil {
 			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
@@ -77,7 +78,7 @@ func (d *Condemned) follow() {
 			next[Version{name, x.Version, x.Sum}] = x
 		}
 	}
-	d.state.Set(condemned{next, docs.revision}, fault)
+	d.state.Set(condemned{next, revision}, fault)
 }
 
 func parseCondemned(body string) (all []Condemnation, err error) {
@@ -101,13 +102,13 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); return v.versions }
 
 func (d *Condemned) goesBy() (string, Applied) {
-	read := d.docs.read.Load() // before they are looked at, which so are not older
-	docs, _ := d.docs.state.Get()
+	read := d.docs.readAt() // before they are looked at, which so are not older
+	_, revision, _ := d.docs.asOf()
 	now, fault := d.state.Get()
 	switch {
 	case keyspace.PastLost(fault):
 		return CondemnedKind, Applied{}
-	case now.revision == docs.revision:
+	case now.revision == revision:
 		return CondemnedKind, Applied{Revision: read}
 	}
 	return CondemnedKind, Applied{Revision: now.revision}
@@ -139,7 +140,7 @@ func (d *Condemned) Condemn(ctx context.Context, models *Artefacts, v Version, w
 		if err != nil {
 			return body, err
 		}
-		all = append(all, Condemnation{v.Version, v.Sum, why, shortened(who), time.Now().UTC().Truncate(time.Millisecond)})
+		all = append(all, Condemnation{v.Version, v.Sum, why, audit.Shortened(who), time.Now().UTC().Truncate(time.Millisecond)})
 		next, err := json.Marshal(all[max(0, len(all)-maxCondemned):])
 		return string(next), err
 	}

@@ -43,9 +43,6 @@ type documents struct {
 	revision int64               // of etcd, when they were first found to be so
 }
 
-// docsPrefix is where all documents are.
-const docsPrefix = "docs/"
-
 var errSilent = errors.New("it has not answered since this process started")
 
 // Documents watches the documents of a kind, such as "feeds". It returns once
@@ -56,22 +53,22 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 		return nil, fmt.Errorf("cluster: documents: %w", err)
 	}
 	d := &Documents{c: c, kind: kind, state: keyspace.NewLatest(documents{}), log: c.log.With("documents", kind)}
-	c.alarms.add(ctx, kind, d.state.FaultSince)
+	c.alarm(ctx, kind, d.state.FaultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := c.loadDocs(kind)
 	if err == nil {
 		d.state.Set(documents{kept.documents, kept.origin.Revision}, nil)
 		d.origin = kept.origin
 		d.generation.Store(d.origin.Keyspace.Generation)
-		c.fromDisk.Begin(kind, c.docsFile(kind))
+		c.beginFromDisk(kind, c.docsFile(kind))
 	}
 	onDisk := err == nil
-	if onDisk && c.silent.Load() { // to wait for it again is to wait behind all who read something else
+	if onDisk && c.isSilent() { // to wait for it again is to wait behind all who read something else
 		d.state.Set(documents{kept.documents, kept.origin.Revision}, away(errSilent))
 		known.Do(func() { close(first) })
 	}
 	c.run(func() {
-		c.follow(ctx, d.prefix(), func(s *keyspace.Snapshot, err error) {
+		c.follow(ctx, prefixOfDocs(d.kind), func(s *keyspace.Snapshot, err error) {
 			whole := s
 			if err == nil {
 				if err = d.join(ctx, s); err == nil {
@@ -102,13 +99,29 @@ func (c *Client) Documents(ctx context.Context, kind string) (*Documents, error)
 	return d, nil
 }
 
-func (d *Documents) prefix() string { return docsPrefix + d.kind + "/" }
+// docsOf are the documents of a kind, not watched: to write and compare them.
+func docsOf(c *Client, kind string) *Documents { return &Documents{c: c, kind: kind} }
 
-func (d *Documents) key(name string) string { return d.c.prefix + d.prefix() + name }
+// prefixOfDocs is where the documents of a kind are, behind the cluster's prefix.
+func prefixOfDocs(kind string) string { return docsPrefix + kind + "/" }
+
+func (d *Documents) key(name string) string { return d.c.prefix + prefixOfDocs(d.kind) + name }
 
 // Current returns the last good documents, by name. The caller must not
 // change them.
 func (d *Documents) Current() map[string]Document { v, _ := d.state.Get(); return v.by }
+
+// name is of the kind.
+func (d *Documents) name() string { return d.kind }
+
+// asOf is Current, the revision of etcd when it was first found to be so, and Fault.
+func (d *Documents) asOf() (docs map[string]Document, revision int64, fault error) {
+	v, fault := d.state.Get()
+	return v.by, v.revision, fault
+}
+
+// readAt is the revision of etcd when the documents were last found to be as they are.
+func (d *Documents) readAt() int64 { return d.read.Load() }
 
 // Generation counts the restorations of etcd that these documents have been through,
 // from 1; 0 if that is not known. It rises before [Client.Lost] says that all is well.

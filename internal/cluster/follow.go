@@ -20,6 +20,10 @@ const (
 	restAfter   = 50 * time.Millisecond // a thousand rings a second are twenty reads
 )
 
+// LookTime is how long it takes until every process that runs has looked at what etcd
+// has, once that is back, and has said whether it keeps more.
+const LookTime = relistEvery * 6 / 5
+
 // Doubted reports whether an error is of all that etcd holds, so that nothing
 // follows from what one document says: etcd is away, holds nothing, or has lost its
 // past.

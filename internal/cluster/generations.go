@@ -136,10 +136,7 @@ func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
 	return all
 }
 
-const (
-	secretsPrefix = "secrets/"
-	alone         = ".alone"
-)
+const alone = ".alone"
 
 // SecretsOf reads the generations of a secret once, the newest first; none
 // before there is a first.

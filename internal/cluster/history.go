@@ -27,7 +27,7 @@ var maxHistory = 1000
 // noted returns what writes acts down; nothing where nobody acts ([Config.Who]).
 func (c *Client) noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	for i, e := range all {
-		if e.Who = shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
+		if e.Who = audit.Shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
 			continue
 		}
 		e.Time = time.Now().UTC()

@@ -38,7 +38,7 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
 	waits := keyspace.NewLatest(false) // its fault: why nobody can lead, as far as this process knows
-	defer c.alarms.add(ctx, "leader", waits.FaultSince)()
+	defer c.alarm(ctx, "leader", waits.FaultSince)()
 	var told string
 	for {
 		l, other, err := c.tryLead(ctx, who)

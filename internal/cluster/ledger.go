@@ -13,6 +13,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -24,8 +26,29 @@ const (
 	maxServed      = 32        // versions that a rollback can go back through
 	maxLedgerBytes = 128 << 10
 	maxVersionLen  = 100 // bytes of a version's name
-	maxWhoBytes    = 400 // with the reason of what a node or a coordinator did
 )
+
+// Change is what an [Event] did.
+type Change string
+
+// The changes of an artefact.
+const (
+	Published  Change = "put"
+	Served     Change = "serve"
+	RolledBack Change = "rollback"
+	Dropped    Change = "drop"
+	Failed     Change = "condemn" // see [Condemned.Condemn]; Who is the node, and why
+	Released   Change = "release" // it was condemned, or nodes died of it; see [Condemned.Release]
+)
+
+// Event is a change of an artefact.
+type Event struct {
+	What    Change    `json:"what"`
+	Version string    `json:"version"`
+	Sum     string    `json:"sum"`
+	Who     string    `json:"who"`
+	When    time.Time `json:"when"`
+}
 
 // ledger is all that is known of one artefact but the bytes of its versions: a
 // document. Every change replaces it whole, and only if nobody else has
@@ -69,7 +92,7 @@ func parseLedger(body string) (*ledger, error) {
 		if err := checkVersion(e.Version); err != nil {
 			return nil, err
 		}
-		if !isSum(e.Sum) || e.Bytes < 1 || e.Bytes > maxPartedBytes || seen[e.Sum] || seen["v "+e.Version] {
+		if !isSum(e.Sum) || e.Bytes < 1 || e.Bytes > keyspace.MaxPartedBytes || seen[e.Sum] || seen["v "+e.Version] {
 			return nil, fmt.Errorf("version %q is malformed or there twice", e.Version)
 		}
 		seen[e.Sum], seen["v "+e.Version] = true, true
@@ -157,13 +180,8 @@ func (e Event) same(o Event) bool {
 
 // note adds an event to the history.
 func (l *ledger) note(what Change, e edition, who string) {
-	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
+	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: audit.Shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
 	l.History = l.History[max(0, len(l.History)-maxEvents):]
-}
-
-// shortened bounds what an event says of who made it.
-func shortened(who string) string {
-	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
 }
 
 // care is how much a version is still needed when room is made.
@@ -250,6 +268,14 @@ func (l *ledger) lacks(of string, o *ledger) (all []string) {
 func (l *ledger) serves() string {
 	e, _ := l.find(l.Serving)
 	return named(e.Version)
+}
+
+// named names a version that may be none.
+func named(version string) string {
+	if version == "" {
+		return "no version"
+	}
+	return "version " + version
 }
 
 // rollback points at what served before, which there is.

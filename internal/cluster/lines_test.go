@@ -43,7 +43,7 @@ func FuzzParseParts(f *testing.F) {
 	f.Add("name: home")
 	f.Fuzz(func(t *testing.T, doc string) {
 		p, ok := parseParts(doc)
-		if ok && (p.count < 1 || p.bytes > p.count*keyspace.MaxDocumentBytes || p.count > maxPartedBytes/keyspace.MaxDocumentBytes) {
+		if ok && (p.count < 1 || p.bytes > p.count*keyspace.MaxDocumentBytes || p.count > keyspace.MaxPartedBytes/keyspace.MaxDocumentBytes) {
 			t.Fatalf("%q: %+v", doc, p)
 		}
 	})

@@ -19,10 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-const (
-	leaseSeconds = 10 // how long a silent node counts as alive
-	leftSeconds  = 60 // how long a node that left is remembered as such
-)
+// leftSeconds is how long a node that left is remembered as such.
+const leftSeconds = 60
 
 // errNameLost ends a registration that another process has taken, or that
 // somebody removed.
@@ -100,7 +98,7 @@ func (c *Client) Join(ctx context.Context, n topology.Node) (*Membership, error)
 	var none topology.Set
 	m.mu.said = map[string]string{"ready": string(none.Encode())}
 	m.state.Set(false, fmt.Errorf("cluster: node %s is being registered", n.ID))
-	m.unwatched = c.alarms.add(run, "node "+string(n.ID), m.state.FaultSince)
+	m.unwatched = c.alarm(run, "node "+string(n.ID), m.state.FaultSince)
 	c.run(func() { m.run(run) })
 	return m, nil
 }

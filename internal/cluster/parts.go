@@ -22,10 +22,7 @@ import (
 // transaction writes that line, if all parts are there, and removes the parts
 // of before: a reader finds the old document or the new one.
 
-const (
-	maxPartedBytes = 32 << 20
-	partsMagic     = "millrace parts 1"
-)
+const partsMagic = "millrace parts 1"
 
 // parts is what a document's line says of its parts.
 type parts struct {
@@ -54,7 +51,7 @@ func parseParts(doc string) (p parts, ok bool) {
 		return p, false
 	}
 	_, err := fmt.Sscanf(doc, partsMagic+" %d %d %s", &p.count, &p.bytes, &p.sum)
-	return p, err == nil && p.bytes > 0 && p.bytes <= maxPartedBytes && p.count == partCount(p.bytes)
+	return p, err == nil && p.bytes > 0 && p.bytes <= keyspace.MaxPartedBytes && p.count == partCount(p.bytes)
 }
 
 // partsPrefix is where all parts of a document are, of every checksum.
@@ -68,10 +65,10 @@ func (d *Documents) partKey(name string, p parts, i int) string {
 
 // putParts writes a large document, otherwise as put.
 func (d *Documents) putParts(ctx context.Context, name string, body []byte, conditions []clientv3.Cmp) (bool, error) {
-	if len(body) > maxPartedBytes {
+	if len(body) > keyspace.MaxPartedBytes {
 		return false, &millrace.Error{
 			Reason: millrace.ReasonTooLarge,
-			Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), maxPartedBytes),
+			Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), keyspace.MaxPartedBytes),
 			WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
 		}
 	}

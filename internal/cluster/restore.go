@@ -154,10 +154,6 @@ func (c *Client) restore(ctx context.Context, older bool, dirs []string) (r Rest
 	return r, nil
 }
 
-// LookTime is how long it takes until every process that runs has looked at what etcd
-// has, once that is back, and has said whether it keeps more.
-const LookTime = relistEvery * 6 / 5
-
 // looked reads what etcd has of what the directories and processes know of, once
 // all processes have looked.
 func (c *Client) looked(ctx context.Context, kept kept) (have *keyspace.Snapshot, of remembered, err error) {
@@ -189,7 +185,7 @@ func (c *Client) looked(ctx context.Context, kept kept) (have *keyspace.Snapshot
 func (c *Client) had(ctx context.Context, kinds []string) (*keyspace.Snapshot, error) {
 	prefixes := []string{secretsPrefix}
 	for _, kind := range kinds {
-		prefixes = append(prefixes, (&Documents{c: c, kind: kind}).prefix())
+		prefixes = append(prefixes, prefixOfDocs(kind))
 	}
 	var have *keyspace.Snapshot
 	values := map[string]keyspace.Value{}
@@ -218,7 +214,7 @@ func (c *Client) holds(ctx context.Context, k kept, have *keyspace.Snapshot) (bo
 		return false, nil
 	}
 	for kind, all := range k.docs {
-		d, now := &Documents{c: c, kind: kind}, ofKind(have, kind)
+		d, now := docsOf(c, kind), ofKind(have, kind)
 		for _, docs := range all {
 			if docs.origin.Keyspace != have.Keyspace {
 				continue
@@ -238,7 +234,7 @@ func (c *Client) holds(ctx context.Context, k kept, have *keyspace.Snapshot) (bo
 func ofKind(s *keyspace.Snapshot, kind string) *keyspace.Snapshot {
 	one := *s
 	one.Values = map[string]keyspace.Value{}
-	prefix := (&Documents{kind: kind}).prefix()
+	prefix := prefixOfDocs(kind)
 	for key, v := range s.Values {
 		if name, ok := strings.CutPrefix(key, prefix); ok {
 			one.Values[name] = v
@@ -381,7 +377,7 @@ func (c *Client) restoreDocument(ctx context.Context, p *restoring, r *Restored)
 	if !p.mend(r) && !p.put {
 		return nil
 	}
-	d := &Documents{c: c, kind: p.kind}
+	d := docsOf(c, p.kind)
 	put, err := d.put(ctx, p.doc.Name, []byte(p.doc.Body), clientv3.Compare(clientv3.ModRevision(d.key(p.doc.Name)), "=", p.now.Version))
 	switch {
 	case err != nil:

@@ -3,16 +3,11 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/line"
 )
 
@@ -34,7 +29,7 @@ func (c *Client) findBodies(ctx context.Context, plans []*restoring, dirs []stri
 			continue // it has no versions
 		}
 		p.ledger = l
-		if p.parts, err = (&Artefacts{c: c, kind: p.kind}).partsThere(ctx, p.doc.Name); err != nil {
+		if p.parts, err = artefactsOf(c, p.kind).partsThere(ctx, p.doc.Name); err != nil {
 			return fmt.Errorf("cluster: restore: %s: %w", p.id(), err)
 		}
 		for _, e := range l.Versions {
@@ -53,23 +48,6 @@ func (c *Client) findBodies(ctx context.Context, plans []*restoring, dirs []stri
 		}
 	}
 	return nil
-}
-
-// partsThere returns how many parts of each version of a name etcd has, by sum.
-func (a *Artefacts) partsThere(ctx context.Context, name string) (map[string]int, error) {
-	prefix := a.bodiesPrefix(name)
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	got, err := a.c.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, away(err)
-	}
-	parts := map[string]int{}
-	for _, kv := range got.Kvs {
-		sum, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
-		parts[sum]++
-	}
-	return parts, nil
 }
 
 func (p *restoring) inEtcd(e edition) bool { return p.parts[e.Sum] >= partCount(e.Bytes) }
@@ -111,7 +89,7 @@ func lackedBodies(plans []*restoring, of remembered) error {
 
 // bring writes the bytes that etcd lacks of a document's versions.
 func (c *Client) bring(ctx context.Context, p *restoring) error {
-	a := &Artefacts{c: c, kind: p.kind}
+	a := artefactsOf(c, p.kind)
 	for _, found := range p.comes {
 		body, err := readBody(bodyFile(found.dir, p.kind, found.Sum), found.edition)
 		if err != nil {
@@ -167,67 +145,4 @@ func (p *restoring) keepEtcds() bool {
 	return true
 }
 
-func bodyFile(dir, kind, sum string) string { return filepath.Join(dir, "bodies-"+kind, sum) }
-
-// keptBodies are the sums of the versions that serve by documents which a snapshot does
-// not have just so, and whose bytes are on disk here.
-func (c *Client) keptBodies(kind string, docs map[string]Document, s *keyspace.Snapshot) (sums []string) {
-	for name, d := range docs {
-		if s.Values[name].Version == d.Version {
-			continue
-		}
-		l, err := parseLedger(d.Body)
-		if err != nil {
-			continue
-		}
-		if e, serves := l.find(l.Serving); serves && onDisk(bodyFile(c.dir, kind, e.Sum), e) {
-			sums = append(sums, e.Sum)
-		}
-	}
-	return sums
-}
-
-// onDisk reports whether a file may be the bytes of a version: it does not read them.
-func onDisk(file string, e edition) bool {
-	info, err := os.Stat(file)
-	return err == nil && info.Size() == int64(e.Bytes)
-}
-
-// keepAgain is how soon bytes are read again that could not be.
 const keepAgain = 5 * time.Second
-
-// keepServing keeps on disk the bytes of all that serves, also of what this process
-// has no use for: a restoration may have no other directory.
-func (a *Artefacts) keepServing(ctx context.Context) {
-	for {
-		changed, again := a.Changed(), (<-chan time.Time)(nil)
-		if !a.keepAll(ctx) {
-			again = time.After(keepAgain)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.c.ctx.Done():
-			return
-		case <-changed:
-		case <-again:
-		}
-	}
-}
-
-// keepAll reports whether all bytes are there, or are written once there is space.
-func (a *Artefacts) keepAll(ctx context.Context) (all bool) {
-	ledgers, _ := a.state.Get()
-	all = true
-	for name, l := range ledgers {
-		e, serves := l.find(l.Serving)
-		v := Version{name, e.Version, e.Sum}
-		if !serves || onDisk(a.file(e.Sum), e) || a.Unkept(v) != nil {
-			continue
-		}
-		if _, err := a.Body(ctx, v); err != nil {
-			all = false
-		}
-	}
-	return all
-}

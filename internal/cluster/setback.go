@@ -18,6 +18,9 @@ import (
 // they had, and would not take it over.
 var ErrLost = errors.New("cluster: etcd has lost state")
 
+// maxChanges is how often a change is tried while others change the same.
+const maxChanges = 20
+
 func (c *Client) setbackKey() string { return c.prefix + "setback" }
 
 // tellSetback notes in etcd that it went back, as a watcher of what has found.

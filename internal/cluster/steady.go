@@ -51,7 +51,7 @@ func (s *steadily) unchangedBut(a *Artefacts, name string) (all []clientv3.Cmp) 
 		all = append(all, clientv3.Compare(clientv3.ModRevision(from), "<", s.revision+1).WithRange(to))
 	}
 	for _, kind := range s.kinds {
-		prefix := a.c.prefix + (&Documents{kind: kind}).prefix()
+		prefix := a.c.prefix + prefixOfDocs(kind)
 		if end := clientv3.GetPrefixRangeEnd(prefix); kind != a.kind {
 			within(prefix, end)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
 // used is the versions that a process goes by, by name. They may be older than
@@ -89,7 +90,7 @@ func (a *Artefacts) LastUsed() map[Version][]byte {
 	defer a.used.Unlock()
 	all := map[Version][]byte{}
 	for _, v := range a.used.versions {
-		if body, err := datadir.Read(a.file(v.Sum), maxPartedBytes); err == nil && checksum(body) == v.Sum {
+		if body, err := datadir.Read(a.file(v.Sum), keyspace.MaxPartedBytes); err == nil && checksum(body) == v.Sum {
 			all[v] = body
 		}
 	}

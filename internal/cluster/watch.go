@@ -26,12 +26,12 @@ type Watcher struct {
 // works until ctx or the client ends.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: keyspace.NewLatest(topology.NewMap(topology.Assignment{}, nil, nil)), log: c.log}
-	c.alarms.add(ctx, "map", w.state.FaultSince)
+	c.alarm(ctx, "map", w.state.FaultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	if old, from, err := topology.LoadMap(c.dir); err == nil {
 		w.state.Set(old, nil)
 		w.origin = from
-		c.fromDisk.Begin("map", datadir.MapFile(c.dir))
+		c.beginFromDisk("map", datadir.MapFile(c.dir))
 		c.remember(from, old.Epoch())
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)

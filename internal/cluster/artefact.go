@@ -466,6 +466,14 @@ func (a *Artefacts) unknown(name, version string) error {
 // one is what an artefact of the kind is called.
 func (a *Artefacts) one() string { return strings.TrimSuffix(a.kind, "s") }
 
+// With is a change of a document that is made with one of an artefact: both in
+// one transaction, or neither.
+type With struct {
+	Documents *Documents
+	Name      string
+	By        func(body string) (string, error) // as of [Documents.Change]
+}
+
 // edit is what was done to a ledger.
 type edit struct {
 	made  bool

@@ -230,48 +230,6 @@ func TestBrokersRegisterAgain(t *testing.T) {
 	awaitBrokers(t, etcd.open(""), "one")
 }
 
-// What a broker has not taken over is listed as far as there is room, and then means
-// all of the kind; what no broker follows is not waited for.
-func TestHearers(t *testing.T) {
-	by := func(revision int64, not ...string) cluster.Broker {
-		return cluster.Broker{Name: "b", GoesBy: map[string]cluster.Applied{"models": {Revision: revision, Not: not}}}
-	}
-	for what, c := range map[string]struct {
-		broker cluster.Broker
-		of     cluster.Written
-		want   string
-	}{
-		"later":              {by(5), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"the same":           {by(4), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"before":             {by(3), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:false"},
-		"another not":        {by(5, "n"), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"not this":           {by(5, "m"), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:true"},
-		"not any":            {by(5, "n", cluster.AnyName), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:true"},
-		"all of a kind":      {by(5, "n"), cluster.Written{Kind: "models", Revision: 4}, "b models/:true"},
-		"what none says":     {by(5), cluster.Written{Kind: "trails", Name: "m", Revision: 9}, "b"},
-		"one says, one not":  {cluster.Broker{Name: "old"}, cluster.Written{Kind: "models", Name: "m", Revision: 4}, "old models/m:false"},
-		"nothing since lost": {by(0), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:false"},
-	} {
-		all, behind := cluster.Hearers([]cluster.Broker{c.broker, by(9)}, []cluster.Written{c.of}, false)
-		if got := said(all[:1]); got != c.want || behind != strings.Contains(c.want, ":") {
-			t.Errorf("%s: %q, %v; want %q", what, got, behind, c.want)
-		}
-	}
-	of := []cluster.Written{{Kind: "models", Revision: 4}}
-	for revision, ahead := range map[int64]bool{0: true, 3: false} { // of an etcd that has lost state
-		if all, _ := cluster.Hearers([]cluster.Broker{by(revision)}, of, true); len(all[0].Behind) != 1 || all[0].Behind[0].Ahead != ahead {
-			t.Errorf("by revision %d of what is lost: %+v", revision, all[0].Behind)
-		}
-	}
-	var names []string
-	for i := range 60 {
-		names = append(names, fmt.Sprintf("n%02d", i))
-	}
-	if got := cluster.NotGoneBy(names); len(got) != 51 || got[49] != "n49" || got[50] != cluster.AnyName {
-		t.Errorf("%q", got)
-	}
-}
-
 // A user who may read and write what is a cluster's may do so of its brokers.
 func TestBrokersOfASecuredEtcd(t *testing.T) {
 	t.Parallel()

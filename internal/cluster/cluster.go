@@ -203,6 +203,27 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 // Name returns the cluster's name.
 func (c *Client) Name() string { return c.name }
 
+// Etcd is how rooms of this package call etcd; nobody else does.
+func (c *Client) Etcd() *clientv3.Client { return c.etcd }
+
+// Prefix is where all keys of the cluster are.
+func (c *Client) Prefix() string { return c.prefix }
+
+// Dir is where what was last good is kept; empty: it is not.
+func (c *Client) Dir() string { return c.dir }
+
+// Log is the client's, which names the cluster.
+func (c *Client) Log() *slog.Logger { return c.log }
+
+// Context ends with Close.
+func (c *Client) Context() context.Context { return c.ctx }
+
+// Wait is [Config.Wait].
+func (c *Client) Wait() time.Duration { return c.wait }
+
+// Relist is how often what is watched is read at the latest.
+func (c *Client) Relist() time.Duration { return c.relist }
+
 // Close ends every watcher and membership of the client.
 func (c *Client) Close() error {
 	c.stop()

@@ -114,6 +114,9 @@ func (d *Documents) Current() map[string]Document { v, _ := d.state.Get(); retur
 // name is of the kind.
 func (d *Documents) name() string { return d.kind }
 
+// Client is what the documents are watched by.
+func (d *Documents) Client() *Client { return d.c }
+
 // asOf is Current, the revision of etcd when it was first found to be so, and Fault.
 func (d *Documents) asOf() (docs map[string]Document, revision int64, fault error) {
 	v, fault := d.state.Get()
@@ -303,14 +306,6 @@ func (d *Documents) prepare(ctx context.Context, name string, by func(body strin
 		op = clientv3.OpPut(d.key(name), next)
 	}
 	return same, &op, nil
-}
-
-// With is a change of a document that is made with one of an artefact: both in
-// one transaction, or neither.
-type With struct {
-	Documents *Documents
-	Name      string
-	By        func(body string) (string, error) // as of [Documents.Change]
 }
 
 // each calls follow now, and whenever the documents have changed, until ctx or

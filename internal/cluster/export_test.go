@@ -60,11 +60,3 @@ func SetMaxHistory(t *testing.T, acts int) {
 func (c *Client) Unwritten() (files int, seconds float64) {
 	return len(c.unwritten.Left()), datadir.SecondsSince(c.unwritten.Since())
 }
-
-// Hearers says which changes brokers do not go by.
-func Hearers(brokers []Broker, of []Written, lost bool) ([]Hearer, bool) {
-	return hearers(brokers, of, lost)
-}
-
-// NotGoneBy are names as an [Applied] has them.
-func NotGoneBy(names []string) []string { return notGoneBy(names) }

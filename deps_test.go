@@ -82,6 +82,11 @@ var bans = []ban{
 	{From: "...", To: "internal/sample", Except: []string{"cmd", "internal/minicluster"}, Tests: true, Why: "the sample is for the demo and for tests"},
 
 	{From: "...", To: "internal/secure/authority", Except: []string{"internal/cluster/etcdtest"}, Tests: true, Why: "certificates of tests"},
+	{From: "internal/cluster/documents", To: "internal/cluster/artefacts", Why: "documents are kept without knowing what they mean"},
+	{From: "internal/cluster/secrets", To: "internal/cluster/documents", Why: "secrets are no documents"},
+	{From: "internal/cluster/brokers", To: "internal/cluster/documents", Why: "what a broker goes by is told to the room of brokers, which reads none of it"},
+	{From: "internal/cluster/steering", To: "internal/cluster/members", Why: "who hosts what is compared with the map alone"},
+	{From: "...", To: "internal/cluster/restoration", Except: []string{"cmd/cli/steer"}, Tests: true, Why: "only people restore a cluster"},
 	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
 	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 
@@ -151,6 +156,7 @@ var only = []struct {
 	{In: "coordinator/plan", Imports: []string{module, module + "/internal/partition", "cmp", "fmt", "maps", "math", "slices"}, Why: "a plan is a pure function: no I/O, no clock, no goroutine, nothing of ours but the vocabulary"},
 	{In: "internal/cluster/keyspace", Imports: []string{module + "/internal/partition", "cmp", "crypto/rand", "encoding/json", "errors", "fmt", "go.etcd.io/etcd/api/v3/mvccpb", "regexp", "strconv", "sync", "time"}, Why: "how etcd's state is judged is known without who reads it"},
 	{In: "internal/cluster/dial", Imports: []string{module, module + "/internal/grpctune", module + "/internal/secure", "context", "errors", "github.com/prometheus/client_golang/prometheus", "go.etcd.io/etcd/api/v3/etcdserverpb", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes", "go.etcd.io/etcd/client/v3", "google.golang.org/grpc", "google.golang.org/grpc/metadata", "google.golang.org/grpc/status", "log/slog", "strings", "sync", "time"}, Why: "how etcd is called is known without what is asked"},
+	{In: "internal/cluster/ledger", Imports: []string{module + "/internal/audit", module + "/internal/cluster/keyspace", module + "/internal/line", "bytes", "encoding/json", "errors", "fmt", "regexp", "slices", "strconv", "strings", "time", "unicode", "unicode/utf8"}, Why: "what is known of an artefact is a value: no etcd, no disk"},
 	{In: "internal/cluster/datadir", Imports: []string{module, "context", "crypto/rand", "encoding/json", "errors", "fmt", "github.com/prometheus/client_golang/prometheus", "io", "io/fs", "log/slog", "maps", "os", "path/filepath", "sync", "syscall", "time"}, Why: "what is kept on disk is known without etcd"},
 	{In: "internal/cluster/topology", Imports: []string{module, module + "/internal/cluster/datadir", module + "/internal/cluster/keyspace", module + "/internal/partition", "bytes", "cmp", "encoding/binary", "encoding/json", "errors", "fmt", "hash/fnv", "iter", "maps", "math", "math/bits", "os", "slices", "strconv", "strings", "time", "unicode/utf8"}, Why: "who hosts what is values: no etcd, no goroutine"},
 	{In: "broker/limits", Imports: []string{module, module + "/api/millrace/feed/v1", "errors", "fmt", "google.golang.org/protobuf/types/known/structpb", "math", "regexp", "strings", "unicode/utf8"}, Why: "what a request may hold is known before anything else of it"},
@@ -335,7 +341,6 @@ const maxFiles = 15
 // crowded are the packages that have more files, and why they still may. None is
 // to be added.
 var crowded = map[string]string{
-	"internal/cluster": "it is being split; take it off then",
 	"cmd/cli/rollouts": "the commands of models, feeds and experiments share what one keeps of the others; a part is to be found that does not",
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -90,7 +91,7 @@ func TestBasisOfAnExperiment(t *testing.T) {
 	e := &set.Experiments()[0].Experiment
 	lean, err := rollouts.LeansOf(t.Context(), s.Client)
 	s.Check(err)
-	store, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	store, err := artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	last := func(kind string) time.Time {
 		t.Helper()

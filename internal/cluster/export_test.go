@@ -14,7 +14,7 @@ func EtcdConfig(c Config) (clientv3.Config, error) { return c.etcd() }
 
 // Patient reports whether who begins to watch gives etcd the time of a whole
 // call before it goes on by what it has.
-func (c *Client) Patient() bool { return c.firstCall() == callTimeout }
+func (c *Client) Patient() bool { return c.FirstCall() == CallTimeout }
 
 // Read has others wait who read something else than the map, until done.
 func (c *Client) Read() (done func()) {

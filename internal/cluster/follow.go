@@ -36,17 +36,17 @@ func Doubted(err error) bool {
 // may be fit, and some thousands as they are. Only tests change it.
 var maxAnswerBytes = 16 << 20
 
-// list reads the state under a prefix of the cluster's.
-func (c *Client) list(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+// List reads the state under a prefix of the cluster's.
+func (c *Client) List(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey())).Commit()
-	c.noteSilence(err)
+	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.PartitionsKey()), clientv3.OpGet(c.KeyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.SetbackKey())).Commit()
+	c.NoteSilence(err)
 	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
 	if err != nil {
-		return nil, away(err)
+		return nil, Away(err)
 	}
 	s := &keyspace.Snapshot{Cluster: resp.Header.ClusterId, Revision: resp.Header.Revision, Values: map[string]keyspace.Value{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
@@ -62,22 +62,22 @@ func (c *Client) list(ctx context.Context, sub string) (*keyspace.Snapshot, erro
 	return s, nil
 }
 
-// follow reads the state under a prefix now and whenever it may have changed,
+// Follow reads the state under a prefix now and whenever it may have changed,
 // until ctx or the client ends. Exactly one of s and err is given to apply.
-func (c *Client) follow(ctx context.Context, sub string, apply func(s *keyspace.Snapshot, err error)) {
+func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.Snapshot, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
 	h := &holding{of: &c.held, what: c.prefix + sub}
 	defer h.set(0)
-	for within := c.firstCall(); ctx.Err() == nil; within = callTimeout {
+	for within := c.FirstCall(); ctx.Err() == nil; within = CallTimeout {
 		revision, err := c.read(ctx, sub, within, h, apply)
 		if err != nil {
-			_ = wait(ctx, retryAfter)
+			_ = Pause(ctx, RetryAfter)
 			continue
 		}
 		c.awaitRing(ctx, sub, revision+1)
-		_ = wait(ctx, restAfter)
+		_ = Pause(ctx, restAfter)
 	}
 }
 
@@ -85,7 +85,7 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *keyspace.
 // revision. What is not the map is read in turns, so that many prefixes take no
 // more memory than one while they are read, and only as far as it may be held.
 func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *holding, apply func(s *keyspace.Snapshot, err error)) (revision int64, err error) {
-	if sub != mapPrefix {
+	if sub != MapPrefix {
 		select {
 		case c.reading <- struct{}{}:
 			defer func() { <-c.reading }()
@@ -95,14 +95,14 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *
 	}
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s, err := c.list(call, sub)
+	s, err := c.List(call, sub)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	case err == nil:
 		revision = s.Revision
 	}
-	if err != nil || sub == mapPrefix {
+	if err != nil || sub == MapPrefix {
 		apply(s, err)
 		return revision, err
 	}

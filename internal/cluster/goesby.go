@@ -7,8 +7,8 @@ import (
 
 // The kinds of what brokers go by that is no document.
 const (
-	SecretsKind = "secrets" // [Generations]
-	TraceKind   = "trace"   // [Traced]
+	SecretsKind = "secrets" // [secrets.Generations]
+	TraceKind   = "trace"   // [brokers.Traced]
 )
 
 // Applied is what a process goes by of one kind: it has taken over what was there at
@@ -28,8 +28,8 @@ const AnyName = "*"
 // maxNot is how many names an [Applied] lists.
 const maxNot = 50
 
-// notGoneBy are names as an [Applied] has them.
-func notGoneBy(names []string) []string {
+// NotGoneBy are names as an [Applied] has them.
+func NotGoneBy(names []string) []string {
 	slices.Sort(names)
 	if len(names) > maxNot {
 		names = append(names[:maxNot], AnyName)
@@ -39,7 +39,7 @@ func notGoneBy(names []string) []string {
 
 // Written is a change of what brokers go by, or what stands as it was to be changed.
 type Written struct {
-	Kind     string // see [Broker.GoesBy]
+	Kind     string // see [brokers.Broker.GoesBy]
 	Name     string // of what has changed; empty: all of the kind is meant
 	Revision int64  // that wrote it
 }
@@ -50,7 +50,8 @@ type written struct {
 	at map[Written]int64 // without the revision, which is this
 }
 
-func (c *Client) noteWritten(kind, name string, revision int64) {
+// NoteWritten notes for [Client.Written] which revision wrote something.
+func (c *Client) NoteWritten(kind, name string, revision int64) {
 	c.written.Lock()
 	defer c.written.Unlock()
 	if c.written.at == nil {

@@ -4,8 +4,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// memory returns what the client's watcher remembers now.
-func (c *Client) memory() keyspace.Memory {
+// Memory returns what the client's watcher remembers now.
+func (c *Client) Memory() keyspace.Memory {
 	if m := c.remembers.Load(); m != nil {
 		return *m
 	}

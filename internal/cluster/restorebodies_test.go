@@ -9,14 +9,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/restoration"
 )
 
 // tests are the experiments of a cluster whose etcd goes back, as its processes follow them.
-func (p *past) tests() (all []*cluster.Artefacts) {
+func (p *past) tests() (all []*artefacts.Kind) {
 	p.t.Helper()
 	for _, c := range p.runs {
-		a, err := c.Artefacts(p.t.Context(), "experiments")
+		a, err := artefacts.Watch(p.t.Context(), c, "experiments")
 		check(p.t, err)
 		all = append(all, a)
 	}
@@ -24,7 +25,7 @@ func (p *past) tests() (all []*cluster.Artefacts) {
 }
 
 // serve lets a version serve, and waits until all who run keep its bytes.
-func (p *past) serve(a *cluster.Artefacts, name, body string) cluster.Version {
+func (p *past) serve(a *artefacts.Kind, name, body string) artefacts.Version {
 	p.t.Helper()
 	v, _, err := a.Publish(p.t.Context(), name, "", []byte(body), "ann")
 	check(p.t, err)
@@ -38,12 +39,12 @@ func (p *past) serve(a *cluster.Artefacts, name, body string) cluster.Version {
 	return v
 }
 
-func bytesIn(dir string, v cluster.Version) string {
+func bytesIn(dir string, v artefacts.Version) string {
 	return filepath.Join(dir, "bodies-experiments", v.Sum)
 }
 
 // without copies a directory but for the bytes of some versions.
-func without(t *testing.T, dir string, gone ...cluster.Version) string {
+func without(t *testing.T, dir string, gone ...artefacts.Version) string {
 	t.Helper()
 	kept := filepath.Join(t.TempDir(), "kept")
 	check(t, os.CopyFS(kept, os.DirFS(dir)))
@@ -75,18 +76,18 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 		}
 		await(t, "the loss is noticed", a[1].Changed, func() bool { return p.runs[1].Lost() != nil })
 		p.told("experiments")
-		err := second(p.etcd.open("").Restore(ctx, poor))
-		refused(t, err, cluster.ErrOlderDirs, "nor in etcd: experiments late 1 (they are kept in ")
+		err := second(restoration.Restore(ctx, p.etcd.open(""), poor))
+		refused(t, err, restoration.ErrOlderDirs, "nor in etcd: experiments late 1 (they are kept in ")
 		if !strings.Contains(err.Error(), "experiments ranker 2 (they are kept in ") || !strings.Contains(err.Error(), ":"+p.dirs[1]+")") {
 			t.Errorf("it does not say where: %v", err)
 		}
-		whole, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		whole, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 		check(t, err)
 		if v := whole.Serving()["ranker"]; v == two {
 			t.Error("a restoration that was refused has put its pointer")
 		}
-		r, err := p.etcd.open("").RestoreOlder(ctx, poor)
-		want := []cluster.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 2", Now: "version 1"}}
+		r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
+		want := []restoration.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 2", Now: "version 1"}}
 		if check(t, err); !slices.Equal(r.Lost, want) || r.Lacks != nil {
 			t.Errorf("restored %+v", r)
 		}
@@ -110,24 +111,24 @@ func TestARestorationBringsBytesAlone(t *testing.T) {
 	poor := without(t, p.dirs[0], v)
 	refused := func(err error, says string) {
 		t.Helper()
-		refused(t, err, cluster.ErrOlderDirs, says)
+		refused(t, err, restoration.ErrOlderDirs, says)
 	}
 	p.etcd.raw(func(e *clientv3.Client) error {
 		_, err := e.Delete(ctx, "/millrace/test/bodies/experiments/ranker/"+v.Sum, clientv3.WithPrefix())
 		return err
 	})
-	refused(second(p.etcd.open("").Restore(ctx, poor)), "experiments ranker 1 (no process that runs has said that it keeps them)")
-	r, err := p.etcd.open("").Restore(ctx, poor, p.dirs[1])
+	refused(second(restoration.Restore(ctx, p.etcd.open(""), poor)), "experiments ranker 1 (no process that runs has said that it keeps them)")
+	r, err := restoration.Restore(ctx, p.etcd.open(""), poor, p.dirs[1])
 	if check(t, err); r.Lost != nil || r.Documents != nil {
 		t.Errorf("restored %+v", r)
 	}
-	fresh, err := p.etcd.open("").Artefacts(ctx, "experiments")
+	fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 	check(t, err)
 	if body, err := fresh.Body(ctx, v); string(body) != "one" {
 		t.Errorf("%q, %v", body, err)
 	}
 	p.kept(r.Epoch)
-	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); err != cluster.ErrNothingLost {
+	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("again: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -27,7 +28,7 @@ func bared(t *testing.T) (s *experiments.Store, bare func(document string)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cl.Close() })
-	documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(t.Context(), cl, experiments.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -88,7 +90,7 @@ func tellAltered(w io.Writer, altered string) {
 
 // tenure is a definition of a feed from when it came to serve.
 type tenure struct {
-	event   cluster.Event
+	event   ledger.Event
 	feed    *feeds.Feed // nil: it is not known, or there was none
 	version int64       // as exposures have it; 0: it is built in
 }
@@ -105,7 +107,7 @@ func (s *feedStore) tenures(ctx context.Context, name string) (all []tenure, err
 		return []tenure{built}, nil
 	}
 	events, err := s.versions.History(ctx, name)
-	if errors.Is(err, cluster.ErrNoVersion) {
+	if errors.Is(err, artefacts.ErrNoVersion) {
 		return nil, nil // it is gone
 	}
 	if err == nil {
@@ -114,23 +116,23 @@ func (s *feedStore) tenures(ctx context.Context, name string) (all []tenure, err
 	if err != nil {
 		return nil, err
 	}
-	if built.feed != nil && events[0].What == cluster.Published { // else what came before is forgotten
+	if built.feed != nil && events[0].What == ledger.Published { // else what came before is forgotten
 		all = append(all, built)
 	}
 	sum := "" // of what serves
 	for _, e := range events {
 		switch {
-		case e.What == cluster.Dropped && e.Sum == sum:
+		case e.What == ledger.Dropped && e.Sum == sum:
 			gone := built
 			gone.event, sum = e, ""
 			all = append(all, gone)
-		case e.What == cluster.Served || e.What == cluster.RolledBack:
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
 			sum = e.Sum
 			t := tenure{event: e}
 			if t.version, err = strconv.ParseInt(e.Version, 10, 64); err != nil {
 				continue
 			}
-			if v := (cluster.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.versions.Has(v) {
+			if v := (artefacts.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.versions.Has(v) {
 				d := s.read(ctx, v)
 				if errors.Is(d.fault, cluster.ErrAway) {
 					return nil, d.fault
@@ -240,16 +242,16 @@ func (r *rollout) ranking(ctx context.Context, e *experiment.Experiment) (models
 
 // lastBecame returns when another version than before last came to rank, by a model's
 // history: zero if none has but the first.
-func lastBecame(events []cluster.Event) (last time.Time) {
+func lastBecame(events []ledger.Event) (last time.Time) {
 	serves := ""
 	for _, e := range events {
 		switch {
-		case e.What == cluster.Served || e.What == cluster.RolledBack:
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
 			if serves != "" && e.Sum != serves {
 				last = e.When
 			}
 			serves = e.Sum
-		case (e.What == cluster.Failed || e.What == cluster.Released) && e.Sum == serves:
+		case (e.What == ledger.Failed || e.What == ledger.Released) && e.Sum == serves:
 			last = e.When
 		}
 	}
@@ -258,7 +260,7 @@ func lastBecame(events []cluster.Event) (last time.Time) {
 
 // becameOthers are the changes of feeds and models since a time by which experiments
 // show or rank by something else than before, for the history of their document.
-func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []cluster.Event, err error) {
+func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
 	models := map[string]bool{}
 	feeds := map[string][]*experiment.Experiment{} // that are on it
 	for i := range of {
@@ -273,9 +275,9 @@ func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, 
 			feeds[name] = append(feeds[name], &of[i])
 		}
 	}
-	add := func(of string, e cluster.Event, more string) {
+	add := func(of string, e ledger.Event, more string) {
 		if e.When.After(since) {
-			e.What, e.Who = cluster.Change(fmt.Sprintf("%s: %s", of, e.What)), e.Who+more
+			e.What, e.Who = ledger.Change(fmt.Sprintf("%s: %s", of, e.What)), e.Who+more
 			all = append(all, e)
 		}
 	}
@@ -288,7 +290,7 @@ func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, 
 			return nil, err
 		}
 		for _, e := range events {
-			if slices.Contains([]cluster.Change{cluster.Served, cluster.RolledBack, cluster.Failed, cluster.Released}, e.What) {
+			if slices.Contains([]ledger.Change{ledger.Served, ledger.RolledBack, ledger.Failed, ledger.Released}, e.What) {
 				add("model "+name, e, "")
 			}
 		}

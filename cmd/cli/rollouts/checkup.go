@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/relevance"
 )
@@ -57,7 +58,7 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 // FeedFaults returns how many feeds there are, which of them brokers cannot take over,
 // and which of those that the cluster defines name types that no record has.
 func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string, err error) {
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
 		return 0, nil, err
 	}

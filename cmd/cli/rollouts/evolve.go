@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
@@ -151,9 +152,9 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 	all = builtInReaders()
 	for _, kind := range []struct {
 		kind string
-		read func(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error)
+		read func(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error)
 	}{{feeds.Kind, feedReader}, {indexnode.ModelsKind, modelReader}} {
-		a, err := cl.Artefacts(ctx, kind.kind)
+		a, err := artefacts.Watch(ctx, cl, kind.kind)
 		if err != nil {
 			return nil, err
 		}
@@ -202,7 +203,7 @@ const builtIn = "built-in model "
 
 func anySchema(string, string) bool { return true }
 
-func feedReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
+func feedReader(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	f, err := feeds.Parse(body)
 	r := reader{name: "feed " + v.Name, of: anySchema}
 	if err != nil || f.Filter == "" {
@@ -215,7 +216,7 @@ func feedReader(v cluster.Version, body []byte, known *registry.Snapshot) (reade
 	return r, err
 }
 
-func modelReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
+func modelReader(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return reader{}, err
@@ -259,13 +260,13 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 	if err != nil {
 		return nil, err
 	}
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
 		return nil, err
 	}
 	feeds := &feedStore{cm, cl, versions}
 	r := &rollout{feeds: feeds}
-	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+	if r.models, err = artefacts.Watch(ctx, cl, indexnode.ModelsKind); err != nil {
 		return nil, err
 	}
 	all, err := feeds.definitions(ctx)

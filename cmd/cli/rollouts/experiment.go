@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -203,11 +204,11 @@ func experimentLook(c *cobra.Command, run func(context.Context, *trial, *display
 }
 
 func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out io.Writer) (*trial, error) {
-	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
 		return nil, err
 	}
-	feeds, err := cl.Artefacts(ctx, feeds.Kind)
+	feeds, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out 
 // meanwhile.
 func (t *trial) steadily(ctx context.Context, change func(ctx context.Context) error) error {
 	defer t.TakeBack()
-	return t.cluster.Steady(ctx, leaning, func(ctx context.Context) error {
+	return artefacts.Steady(ctx, t.cluster, leaning, func(ctx context.Context) error {
 		err := t.feeds.versions.Settle(ctx)
 		if err == nil {
 			t.Known, err = newReferred(ctx, t.feeds)

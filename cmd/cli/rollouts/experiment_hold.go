@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -75,7 +75,7 @@ func (t *trial) find(ctx context.Context, name string) (experiment.Defined, erro
 
 // said is what people, or a restoration of etcd, said to the ramps of experiments, and
 // that evidence of them is gone, as the history of their document tells it. A trail that cannot be read tells nothing.
-func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
+func (t *trial) said(of []experiment.Experiment) (all []ledger.Event) {
 	for i := range of {
 		trail, err := t.trails.Of(of[i].Name)
 		if err != nil {
@@ -89,7 +89,7 @@ func (t *trial) said(of []experiment.Experiment) (all []cluster.Event) {
 			if d.Why != "" {
 				who += ": " + d.Why
 			}
-			all = append(all, cluster.Event{What: cluster.Change(d.What), Version: "-", Who: who, When: d.When})
+			all = append(all, ledger.Event{What: ledger.Change(d.What), Version: "-", Who: who, When: d.When})
 		}
 	}
 	return all

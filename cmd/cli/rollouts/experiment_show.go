@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -59,7 +59,7 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 		return x, err
 	}
 	if paused {
-		x.Paused = &eventsShown([]cluster.Event{by})[0]
+		x.Paused = &eventsShown([]ledger.Event{by})[0]
 	}
 	x.Unapplied, err = t.unapplied(ctx, e)
 	return x, err
@@ -67,7 +67,7 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 
 // pausedBy returns who paused an experiment, and why, if it is paused and its history
 // tells it.
-func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by cluster.Event, ok bool, err error) {
+func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	if of.Experiment.State != experiment.Paused {
 		return by, false, nil
 	}
@@ -217,6 +217,6 @@ func (t *trial) history(ctx context.Context, output *display.Form, name string) 
 		return err
 	}
 	events = append(append(events, t.said(of)...), others...)
-	slices.SortStableFunc(events, func(a, b cluster.Event) int { return a.When.Compare(b.When) })
+	slices.SortStableFunc(events, func(a, b ledger.Event) int { return a.When.Compare(b.When) })
 	return output.Write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
 }

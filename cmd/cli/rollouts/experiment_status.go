@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/reach"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -84,7 +84,7 @@ NOT ALL says that an open transaction in the topic hides answers from it.`,
 func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
 	events, err := t.Documents.History(ctx, of.Document)
 	for _, e := range events {
-		if e.What == cluster.Served || e.What == cluster.RolledBack {
+		if e.What == ledger.Served || e.What == ledger.RolledBack {
 			at = e.When
 		}
 	}

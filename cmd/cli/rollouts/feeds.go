@@ -22,6 +22,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -38,7 +40,7 @@ func Feeds() []*cobra.Command {
 	acts := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, string, command.Meant) error) *cobra.Command {
 		var a command.Act
 		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
-			versions, err := cl.Artefacts(ctx, feeds.Kind)
+			versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 			if err != nil {
 				return err
 			}
@@ -50,7 +52,7 @@ func Feeds() []*cobra.Command {
 	}
 	with := func(c *cobra.Command, run func(context.Context, io.Writer, *feedStore, []string) error) *cobra.Command {
 		clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
-			versions, err := cl.Artefacts(ctx, feeds.Kind)
+			versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 			if err != nil {
 				return err
 			}
@@ -113,12 +115,12 @@ shown after. A type that no record has yet is noted.
 type feedStore struct {
 	cm       *clusters.Flags
 	cluster  *cluster.Client
-	versions *cluster.Artefacts
+	versions *artefacts.Kind
 }
 
 // models are the names of those that serve.
 func (s *feedStore) models(ctx context.Context) ([]string, error) {
-	pushed, err := s.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	pushed, err := artefacts.Watch(ctx, s.cluster, indexnode.ModelsKind)
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +271,7 @@ func (s *feedStore) definitions(ctx context.Context) (map[string]definition, err
 }
 
 // read reads a version as far as it can be read.
-func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) {
+func (s *feedStore) read(ctx context.Context, v artefacts.Version) (d definition) {
 	d.version = v.Version
 	if d.text, d.fault = s.versions.Body(ctx, v); d.fault == nil {
 		d.Feed, d.fault = feeds.Parse(d.text)
@@ -279,7 +281,7 @@ func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) 
 
 // meaning is a version by what it means, a field a line; its text, if it cannot be
 // read.
-func (s *feedStore) meaning(ctx context.Context, v cluster.Version) string {
+func (s *feedStore) meaning(ctx context.Context, v artefacts.Version) string {
 	d := s.read(ctx, v)
 	if d.fault == nil {
 		if text, err := document.Encode(d.Feed); err == nil {
@@ -480,7 +482,7 @@ func feedHistory(ctx context.Context, s *feedStore, args []string) (any, func(io
 }
 
 // writeEvents prints the changes of a document.
-func writeEvents(w io.Writer, events []cluster.Event) error {
+func writeEvents(w io.Writer, events []ledger.Event) error {
 	t := display.NewTable(w)
 	t.Printf("WHEN\tWHAT\tVERSION\tWHO\n")
 	for _, e := range events {
@@ -510,7 +512,7 @@ func rollbackFeed(ctx context.Context, w io.Writer, s *feedStore, name string, s
 
 // showRollback shows what a rollback of a feed would change, and for which
 // experiments. It refuses one to what could not be defined now.
-func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v cluster.Version, err error) {
+func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, serve bool) (v artefacts.Version, err error) {
 	if v, err = s.versions.RollsBackTo(ctx, name); err != nil {
 		return v, err
 	}
@@ -538,7 +540,7 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 }
 
 // keepsVersion is keeps and alters of a version of a feed that would serve.
-func (s *feedStore) keepsVersion(ctx context.Context, v cluster.Version, serve bool) (altered string, err error) {
+func (s *feedStore) keepsVersion(ctx context.Context, v artefacts.Version, serve bool) (altered string, err error) {
 	d := s.read(ctx, v)
 	if d.fault != nil {
 		return "", d.fault
@@ -559,9 +561,9 @@ func (s *feedStore) showExperiments(ctx context.Context, w io.Writer, feed strin
 }
 
 // goBack rolls back to a version that somebody was shown.
-func goBack(ctx context.Context, versions *cluster.Artefacts, v cluster.Version) error {
+func goBack(ctx context.Context, versions *artefacts.Kind, v artefacts.Version) error {
 	if to, err := versions.RollsBackTo(ctx, v.Name); err != nil || to != v {
-		return cmp.Or(err, fmt.Errorf("%w: it would be back at %s by now", cluster.ErrMoved, to))
+		return cmp.Or(err, fmt.Errorf("%w: it would be back at %s by now", artefacts.ErrMoved, to))
 	}
 	_, err := versions.Rollback(ctx, v.Name, clusters.Who())
 	return err
@@ -594,13 +596,13 @@ func dropFeed(ctx context.Context, w io.Writer, s *feedStore, name string, serve
 	if ok, err := meant(); !ok {
 		return err
 	}
-	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
+	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v artefacts.Version) bool { return v == serving }), serving)
 	err = s.keeping(ctx, func(ctx context.Context) error {
 		_, err := keeps(ctx)
 		return err
 	}, func(ctx context.Context) error {
 		for _, v := range versions {
-			if err := s.versions.Drop(ctx, v, nil, clusters.Who()); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+			if err := s.versions.Drop(ctx, v, nil, clusters.Who()); err != nil && !errors.Is(err, artefacts.ErrNoVersion) {
 				return err
 			}
 		}

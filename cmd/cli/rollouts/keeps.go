@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/filter"
@@ -27,7 +28,7 @@ type change struct {
 
 	feed   string
 	to     *feeds.Feed        // nil: it would be gone
-	model  cluster.Version    // would serve
+	model  artefacts.Version  // would serve
 	filter func(string) error // nil: what is known of filters stays
 }
 
@@ -77,7 +78,7 @@ var leaning = []string{feeds.Kind, indexnode.ModelsKind, experiments.Kind}
 // keeping has a feed or a model change, or not where that would give an experiment a
 // fault; and no experiment, feed or model changes meanwhile.
 func (s *feedStore) keeping(ctx context.Context, keeps, change func(context.Context) error) error {
-	return s.cluster.Steady(ctx, leaning, func(ctx context.Context) error {
+	return artefacts.Steady(ctx, s.cluster, leaning, func(ctx context.Context) error {
 		if err := s.versions.Settle(ctx); err != nil {
 			return err
 		}
@@ -131,7 +132,7 @@ func (s *feedStore) keepsWithout(ctx context.Context, feed string) error {
 // experimentSet is the experiments of a cluster, but for documents that cannot be
 // read or contradict others.
 func experimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, error) {
-	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func experimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, er
 
 // servedWeighs says which weights are no parameters of the version of a model
 // that serves. Of a model that is not there, others tell.
-func servedWeighs(ctx context.Context, models *cluster.Artefacts, model string, set map[string]float64) error {
+func servedWeighs(ctx context.Context, models *artefacts.Kind, model string, set map[string]float64) error {
 	if v, pushed := models.Served(model); pushed && relevance.CheckName(model) == nil {
 		return weighs(ctx, models, v, set)
 	}
@@ -158,7 +159,7 @@ func servedWeighs(ctx context.Context, models *cluster.Artefacts, model string, 
 
 // weighs says which weights are no parameters of a version, by its pack: it asks
 // no index node.
-func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, set map[string]float64) error {
+func weighs(ctx context.Context, models *artefacts.Kind, v artefacts.Version, set map[string]float64) error {
 	pack, err := packOf(ctx, models, v)
 	if err != nil {
 		return err
@@ -167,7 +168,7 @@ func weighs(ctx context.Context, models *cluster.Artefacts, v cluster.Version, s
 }
 
 // packOf reads the pack of a version.
-func packOf(ctx context.Context, models *cluster.Artefacts, v cluster.Version) (*modelpack.Pack, error) {
+func packOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version) (*modelpack.Pack, error) {
 	body, err := models.Body(ctx, v)
 	if err != nil {
 		return nil, err

@@ -9,13 +9,14 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // condemnation says why a version is condemned, and what ranks in its place.
 type condemnation struct {
-	of        cluster.Version
+	of        artefacts.Version
 	When      time.Time `json:"when"`
 	Who       string    `json:"who"` // the node that met it
 	Why       string    `json:"why"`
@@ -24,7 +25,7 @@ type condemnation struct {
 	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why that is not known
 }
 
-func (r *rollout) condemnation(ctx context.Context, v cluster.Version, x cluster.Condemnation) *condemnation {
+func (r *rollout) condemnation(ctx context.Context, v artefacts.Version, x artefacts.Condemnation) *condemnation {
 	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
 	if serves, _ := r.models.Served(v.Name); serves != v {
 		return c
@@ -55,17 +56,17 @@ func (c *condemnation) String() string {
 
 // inPlaceOf returns the version that ranks in the place of a condemned one; false
 // if that is recency.
-func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
+func (r *rollout) inPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
 	for _, before := range r.models.Before(v.Name) {
 		if r.failed.Why(before) == "" {
 			return before, true
 		}
 	}
-	return cluster.Version{}, false
+	return artefacts.Version{}, false
 }
 
 // absolve lets a version be asked for again, if it is condemned.
-func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
+func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
 	why, died := r.failed.Why(v), r.diedOf(v)
 	if why == "" && len(died) == 0 {
 		return nil
@@ -83,9 +84,9 @@ func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
 }
 
 // diedOf returns the nodes that refuse a version since they died of it.
-func (r *rollout) diedOf(v cluster.Version) (nodes []millrace.NodeID) {
+func (r *rollout) diedOf(v artefacts.Version) (nodes []millrace.NodeID) {
 	for id, all := range r.heard.Current() {
-		if slices.ContainsFunc(all, func(a cluster.Admission) bool { return a.Of(v) && a.Deadly }) {
+		if slices.ContainsFunc(all, func(a members.Admission) bool { return a.Of(v) && a.Deadly }) {
 			nodes = append(nodes, id)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -53,7 +54,7 @@ such were refused, stands behind two: millrace model drop NAME -- -1.`,
 
 // dropUnreadable removes what cannot be read under a name, and reports whether that is
 // so.
-func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant command.Meant) (bool, error) {
+func dropUnreadable(ctx context.Context, w io.Writer, of *artefacts.Kind, what, name string, meant command.Meant) (bool, error) {
 	why, err := of.Unreadable(ctx, name)
 	if why == nil || err != nil {
 		return false, err
@@ -112,7 +113,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 			return err
 		}
 	}
-	uses := func(_ cluster.Version, serves bool) []string {
+	uses := func(_ artefacts.Version, serves bool) []string {
 		if serves {
 			return named
 		}
@@ -143,7 +144,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 }
 
 // ranksNowhere refuses a version that ranks in the place of one that is condemned.
-func (r *rollout) ranksNowhere(v cluster.Version) error {
+func (r *rollout) ranksNowhere(v artefacts.Version) error {
 	serves, _ := r.models.Served(v.Name)
 	if in, ok := r.inPlaceOf(v); !ok || in != v || r.failed.Why(serves) == "" {
 		return nil
@@ -156,7 +157,7 @@ func (r *rollout) ranksNowhere(v cluster.Version) error {
 
 // ranksNoPages refuses a version that a page token may name: those of who asked for
 // a first page while it ranked.
-func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
+func (r *rollout) ranksNoPages(ctx context.Context, v artefacts.Version) error {
 	events, err := r.models.History(ctx, v.Name)
 	if err != nil {
 		return err
@@ -171,25 +172,25 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 }
 
 // pagesUntil returns until when a page token may name a version.
-func pagesUntil(events []cluster.Event, v cluster.Version) time.Time {
+func pagesUntil(events []ledger.Event, v artefacts.Version) time.Time {
 	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
 }
 
 // lastRanked returns when a version ranked last by a model's history: it served, or
 // had served before another that was condemned. The zero time: never.
-func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last time.Time) {
+func lastRanked(events []ledger.Event, v artefacts.Version, now time.Time) (last time.Time) {
 	ranks, served, serves := false, false, "" // the sum of what serves
 	for _, e := range events {                // oldest first
 		was := ranks
 		switch {
-		case e.What == cluster.Served || e.What == cluster.RolledBack:
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
 			serves, ranks = e.Sum, e.Sum == v.Sum
 			served = served || ranks
-		case e.What == cluster.Dropped && e.Sum == v.Sum:
+		case e.What == ledger.Dropped && e.Sum == v.Sum:
 			ranks, served = false, false
-		case e.What == cluster.Failed && e.Sum == serves:
+		case e.What == ledger.Failed && e.Sum == serves:
 			ranks = served && e.Sum != v.Sum
-		case e.What == cluster.Released && e.Sum == serves:
+		case e.What == ledger.Released && e.Sum == serves:
 			ranks = e.Sum == v.Sum
 		}
 		if was && !ranks {

@@ -10,7 +10,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -109,14 +110,14 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 
 // eventShown is a change of a document or of a model, as JSON.
 type eventShown struct {
-	When     time.Time      `json:"when"`
-	What     cluster.Change `json:"what"`
-	Version  string         `json:"version,omitempty"`
-	Checksum string         `json:"checksum,omitempty"`
-	Who      string         `json:"who"`
+	When     time.Time     `json:"when"`
+	What     ledger.Change `json:"what"`
+	Version  string        `json:"version,omitempty"`
+	Checksum string        `json:"checksum,omitempty"`
+	Who      string        `json:"who"`
 }
 
-func eventsShown(events []cluster.Event) []eventShown {
+func eventsShown(events []ledger.Event) []eventShown {
 	all := []eventShown{}
 	for _, e := range events {
 		all = append(all, eventShown{e.When.UTC(), e.What, strings.TrimPrefix(e.Version, "-"), e.Sum, e.Who})
@@ -155,7 +156,7 @@ func (a nodeAnswer) String() string {
 
 // answers is what the assigned nodes made of a version, in the order of their
 // ids.
-func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
+func (r *rollout) answers(v artefacts.Version) (all []nodeAnswer) {
 	heard := r.heard.Current()
 	assignment := r.maps.Current().Assignment()
 	nodes := assignment.Nodes()

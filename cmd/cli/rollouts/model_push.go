@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -139,11 +140,11 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 
 // unserved says what became of a version that was published, and that this push could not
 // let serve: others may have changed it meanwhile.
-func unserved(v, now cluster.Version, there bool, err error) error {
+func unserved(v, now artefacts.Version, there bool, err error) error {
 	switch {
 	case now == v:
 		return fmt.Errorf("%s serves: somebody else let it serve at the same time; look at its history", v)
-	case !there && errors.Is(err, cluster.ErrNoVersion):
+	case !there && errors.Is(err, artefacts.ErrNoVersion):
 		return fmt.Errorf("%s was published, and somebody dropped it at the same time: push it again if it is needed", v)
 	}
 	return fmt.Errorf("%s is published and does not serve: %w", v, err)
@@ -151,15 +152,15 @@ func unserved(v, now cluster.Version, there bool, err error) error {
 
 // publish stores a pack. The same pack is the same version, whatever wrote its
 // archive.
-func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Version, error) {
+func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, error) {
 	tar, err := pack.Tar()
 	if err != nil {
-		return cluster.Version{}, err
+		return artefacts.Version{}, err
 	}
 	name, version := pack.Manifest.Name, pack.Manifest.Version
 	before := r.models.All()[name]
 	v, fresh, err := r.models.Publish(ctx, name, version, tar, r.who)
-	if errors.Is(err, cluster.ErrOtherBytes) {
+	if errors.Is(err, artefacts.ErrOtherBytes) {
 		if same, ok := r.samePack(ctx, pack); ok {
 			v, err = same, nil
 		}
@@ -181,20 +182,20 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Ve
 }
 
 // pagesOf says what the loss of a version does to pages, if it does anything.
-func (r *rollout) pagesOf(ctx context.Context, v cluster.Version) string {
+func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
 	events, err := r.models.History(ctx, v.Name)
 	if err != nil {
 		return ""
 	}
 	for gone, e := range slices.Backward(events) {
-		if e.What == cluster.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
+		if e.What == ledger.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
 			return ": all that are kept ranked within a day; who began a feed by it and asks for more is told to begin anew"
 		}
 	}
 	return ""
 }
 
-func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (cluster.Version, bool) {
+func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, bool) {
 	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
 	if err != nil {
 		return v, false
@@ -205,7 +206,7 @@ func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (cluster.V
 
 // hold says why a version that nodes have admitted should not simply replace the
 // one that serves; "" if it may.
-func (r *rollout) hold(serving, next cluster.Version) string {
+func (r *rollout) hold(serving, next artefacts.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
 	}
@@ -224,7 +225,7 @@ func (r *rollout) hold(serving, next cluster.Version) string {
 
 // cost returns what a record costs by a version, in operations, as nodes reckon
 // it, which all come to the same; 0 if none has told.
-func (r *rollout) cost(v cluster.Version) int {
+func (r *rollout) cost(v artefacts.Version) int {
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
 			if a.Of(v) && a.Cost > 0 {
@@ -238,7 +239,7 @@ func (r *rollout) cost(v cluster.Version) int {
 // await waits until every assigned node has answered, and prints the answers.
 // The error says who has not admitted the version. A node that refuses may
 // still change its mind, as when a schema is on its way; it has half the time.
-func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Duration) error {
+func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.Duration) error {
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
 	for {
@@ -266,7 +267,7 @@ func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Dur
 }
 
 // tell prints answers.
-func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
+func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	if len(all) == 0 {
 		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
 	}
@@ -328,7 +329,7 @@ type lacked struct {
 }
 
 // lacksOf joins what nodes found: what one of them found, is there.
-func (r *rollout) lacksOf(v cluster.Version) map[string]*lacked {
+func (r *rollout) lacksOf(v artefacts.Version) map[string]*lacked {
 	types := map[string]*lacked{}
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
@@ -353,7 +354,7 @@ func (r *rollout) lacksOf(v cluster.Version) map[string]*lacked {
 // tellLacks tells which fields that a version reads no live record has anything
 // in, by content type and by the feeds that show it and name the model. It
 // refuses nothing: records that have them may be on their way.
-func (r *rollout) tellLacks(ctx context.Context, v cluster.Version) error {
+func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 	types := r.lacksOf(v)
 	if len(types) == 0 {
 		return nil

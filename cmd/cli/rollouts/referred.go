@@ -6,7 +6,7 @@ import (
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // referred is what documents may refer to, as the cluster has it now.
@@ -14,9 +14,9 @@ type referred struct {
 	ctx      context.Context
 	feeds    *feedStore
 	models   []string
-	versions *cluster.Artefacts // of models
-	asked    map[string]error   // filters that index nodes were asked about
-	private  map[string]bool    // feeds that were looked at
+	versions *artefacts.Kind  // of models
+	asked    map[string]error // filters that index nodes were asked about
+	private  map[string]bool  // feeds that were looked at
 }
 
 func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
@@ -24,7 +24,7 @@ func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 	if err != nil {
 		return nil, err
 	}
-	versions, err := feeds.cluster.Artefacts(ctx, indexnode.ModelsKind)
+	versions, err := artefacts.Watch(ctx, feeds.cluster, indexnode.ModelsKind)
 	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
 }
 

@@ -21,16 +21,19 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // rollout is what the commands see that change which models there are.
 type rollout struct {
 	out    io.Writer
-	models *cluster.Artefacts
+	models *artefacts.Kind
 	maps   *cluster.Watcher
-	heard  *cluster.Admitted
-	failed *cluster.Condemned
+	heard  *members.Admitted
+	failed *artefacts.Condemned
 	feeds  *feedStore
 	who    string
 	// overrideWay is [command.Act.OverrideWay], of commands that have one.
@@ -40,17 +43,17 @@ type rollout struct {
 // The ways out of refusals.
 var (
 	modelWays = []command.Way{
-		{Of: cluster.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
-		{Of: cluster.ErrNoVersion, WayOut: "millrace model list names what there is"},
-		{Of: cluster.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
+		{Of: artefacts.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
+		{Of: artefacts.ErrNoVersion, WayOut: "millrace model list names what there is"},
+		{Of: artefacts.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
 	}
 	feedWays = []command.Way{
-		{Of: cluster.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
-		{Of: cluster.ErrNoVersion, WayOut: "millrace feed list names what there is"},
-		{Of: cluster.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
+		{Of: artefacts.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
+		{Of: artefacts.ErrNoVersion, WayOut: "millrace feed list names what there is"},
+		{Of: artefacts.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
 	}
 	experimentWays = []command.Way{
-		{Of: cluster.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
+		{Of: artefacts.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
 	}
 )
 
@@ -58,22 +61,22 @@ var (
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
 	r := &rollout{out: out, who: clusters.Who()}
 	var err error
-	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+	if r.models, err = artefacts.Watch(ctx, cl, indexnode.ModelsKind); err != nil {
 		return nil, err
 	}
 	if r.maps, err = cl.Watch(ctx); err != nil {
 		return nil, err
 	}
-	if r.heard, err = cl.Admitted(ctx); err != nil {
+	if r.heard, err = members.WatchAdmitted(ctx, cl); err != nil {
 		return nil, err
 	}
-	if r.failed, err = cl.Condemned(ctx); err != nil {
+	if r.failed, err = artefacts.WatchCondemned(ctx, cl); err != nil {
 		return nil, err
 	}
-	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil }, func(v cluster.Version, history []cluster.Event) bool {
+	r.models.Spare(func(v artefacts.Version) bool { return r.ranksNowhere(v) != nil }, func(v artefacts.Version, history []ledger.Event) bool {
 		return time.Now().Before(pagesUntil(history, v))
 	})
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
 }
@@ -162,7 +165,7 @@ weights, it is refused without --serve, unless what serves is condemned.`,
 	return c
 }
 
-func (r *rollout) pack(ctx context.Context, v cluster.Version) (*modelpack.Pack, error) {
+func (r *rollout) pack(ctx context.Context, v artefacts.Version) (*modelpack.Pack, error) {
 	body, err := r.models.Body(ctx, v)
 	if err != nil {
 		return nil, err
@@ -171,10 +174,10 @@ func (r *rollout) pack(ctx context.Context, v cluster.Version) (*modelpack.Pack,
 }
 
 // version finds a version of a model.
-func (r *rollout) version(name, version string) (cluster.Version, error) {
+func (r *rollout) version(name, version string) (artefacts.Version, error) {
 	all := r.models.All()[name]
 	if len(all) == 0 {
-		return cluster.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
+		return artefacts.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
 	}
 	var known []string
 	for _, v := range all {
@@ -183,13 +186,13 @@ func (r *rollout) version(name, version string) (cluster.Version, error) {
 		}
 		known = append(known, v.Version)
 	}
-	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
+	return artefacts.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
 }
 
 func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant command.Meant) error {
 	before, _ := r.models.Served(name)
 	v, err := r.models.RollsBackTo(ctx, name)
-	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
+	if errors.Is(err, artefacts.ErrNoVersion) && before.Version != "" {
 		others := ""
 		for _, v := range r.models.All()[name] {
 			if v != before {
@@ -199,9 +202,9 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 		return fmt.Errorf("no version of model %s that is still there served before %s%s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, others, name, err)
 	}
 	switch {
-	case errors.Is(err, cluster.ErrNothingBefore) && len(r.models.All()[name]) == 0:
+	case errors.Is(err, artefacts.ErrNothingBefore) && len(r.models.All()[name]) == 0:
 		return fmt.Errorf("no model %q has been pushed, so that there is nothing to go back to; see millrace model list", name)
-	case errors.Is(err, cluster.ErrNothingBefore):
+	case errors.Is(err, artefacts.ErrNothingBefore):
 		return fmt.Errorf("no version of model %s serves, and none that is still there served before: millrace model push --serve PACK lets one serve; see millrace model list", name)
 	case err != nil:
 		return err
@@ -232,7 +235,7 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 
 // mayGoBack says what a version that would serve again changes of running experiments.
 // It refuses that, unless it is meant, and what would give one a fault.
-func (r *rollout) mayGoBack(ctx context.Context, from, to cluster.Version, meant bool) (string, error) {
+func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, meant bool) (string, error) {
 	if err := r.feeds.keeps(ctx, change{model: to}); err != nil {
 		return "", err
 	}
@@ -245,7 +248,7 @@ func (r *rollout) mayGoBack(ctx context.Context, from, to cluster.Version, meant
 
 // tellUnfit tells what speaks against a version, and refuses nothing by it: it is
 // condemned, or nodes do not have it.
-func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
+func (r *rollout) tellUnfit(ctx context.Context, v artefacts.Version) {
 	if x, is := r.failed.Current()[v]; is {
 		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))
 	}

@@ -24,7 +24,10 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/models"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -159,7 +162,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	s := newRolling(t, "n1", "n2", "n3")
 	s.Answer("n1", clitest.Admits)
 	s.Answer("n3", clitest.Admits)
-	s.Answer("n2", func(v cluster.Version) string {
+	s.Answer("n2", func(v artefacts.Version) string {
 		if v.Version == "2" {
 			return "no schema team.Talk"
 		}
@@ -193,8 +196,8 @@ func TestPushOfADearVersion(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
 	s.Answer("n1", clitest.Admits) // as older nodes, which do not tell
-	s.AnswerAs("n2", func(v cluster.Version) cluster.Admission {
-		return cluster.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
+	s.AnswerAs("n2", func(v artefacts.Version) members.Admission {
+		return members.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
 	})
 	for _, c := range []struct {
 		version, serves, says string
@@ -342,7 +345,7 @@ func TestPushOfVersions(t *testing.T) {
 	}{
 		{"2", "2", push{}, "likes 2 serves", "2", nil},
 		{"2", "2", push{}, "already, with the same content", "2", nil},
-		{"2", "3", push{}, "", "2", cluster.ErrOtherBytes},
+		{"2", "3", push{}, "", "2", artefacts.ErrOtherBytes},
 		{"1", "1", push{}, "", "2", errHeld},
 		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
 		{"10", "10", push{only: true}, "does not serve", "1", nil},
@@ -358,7 +361,7 @@ func TestPushOfVersions(t *testing.T) {
 		s.Check(s.rollout.rollback(t.Context(), "likes", false, isMeant))
 		s.serves(want)
 	}
-	if err := s.rollback(t.Context(), "likes", false, isMeant); !errors.Is(err, cluster.ErrNoVersion) {
+	if err := s.rollback(t.Context(), "likes", false, isMeant); !errors.Is(err, artefacts.ErrNoVersion) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
@@ -383,18 +386,18 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.Check(err)
 	}
-	store, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	store, err := artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	likely, err := feeds.Define(t.Context(), store, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.Check(err)
 	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
 		<-changed
 	}
-	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, artefacts.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the version that serves: %v", err)
 	}
 	s.Check(s.drop(t.Context(), "likes", "1", true, isMeant))
-	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, artefacts.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
 	s.Check(store.Drop(t.Context(), likely.Version, nil, "somebody"))
@@ -428,17 +431,17 @@ func TestLastRanked(t *testing.T) {
 		{"serve 1, drop 1, put 1", map[string]int{"1": 1}},
 		{"serve 1, serve 2, drop 1, put 1, condemn 2", map[string]int{"1": 1, "2": 4}},
 	} {
-		var events []cluster.Event
+		var events []ledger.Event
 		for i, event := range strings.Split(c.history, ", ") {
 			what, version, _ := strings.Cut(event, " ")
-			events = append(events, cluster.Event{What: cluster.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
+			events = append(events, ledger.Event{What: ledger.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
 		}
 		for _, version := range []string{"1", "2", "3"} {
 			want := time.Time{}
 			if minute, ok := c.want[version]; ok {
 				want = at(minute)
 			}
-			if got := lastRanked(events, cluster.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
+			if got := lastRanked(events, artefacts.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
 				t.Errorf("%s: version %s ranked last at %v, want %v", c.history, version, got, want)
 			}
 		}
@@ -468,7 +471,7 @@ func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
 		s.Check(err)
 		until := time.Now() // it serves
 		if version == "1" {
-			i := slices.IndexFunc(events, func(e cluster.Event) bool { return e.What == cluster.Served && e.Version == "2" })
+			i := slices.IndexFunc(events, func(e ledger.Event) bool { return e.What == ledger.Served && e.Version == "2" })
 			until = events[i].When
 		}
 		err = drop(version)
@@ -501,7 +504,7 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 		t.Errorf("released for nothing: %v", err)
 	}
 	stop() // or an answer of before would come after this one
-	s.Members["n1"].SetModels([]cluster.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
+	s.Members["n1"].SetModels([]members.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
 	for len(s.diedOf(v)) == 0 {
 		changed := s.heard.Changed()
 		if len(s.diedOf(v)) == 0 {
@@ -514,7 +517,7 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 		t.Errorf("released\n%s", out)
 	}
 	events, err := s.models.History(t.Context(), "likes")
-	if s.Check(err); events[len(events)-1].What != cluster.Released || events[len(events)-1].Sum != v.Sum {
+	if s.Check(err); events[len(events)-1].What != ledger.Released || events[len(events)-1].Sum != v.Sum {
 		t.Errorf("the node is told %+v", events)
 	}
 }
@@ -624,12 +627,12 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 func TestPushTellsWhatRecordsLack(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
-	lacks := map[millrace.NodeID][]cluster.Lack{
+	lacks := map[millrace.NodeID][]members.Lack{
 		"n1": {{Type: "post", Records: 10, Fields: []string{"likes", "shares"}}, {Type: "like", Records: 3}},
 		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
 	}
 	for id := range s.Members {
-		s.AnswerAs(id, func(cluster.Version) cluster.Admission { return cluster.Admission{Lacks: lacks[id]} })
+		s.AnswerAs(id, func(artefacts.Version) members.Admission { return members.Admission{Lacks: lacks[id]} })
 	}
 	s.NewsAt("model: likes\ntypes: [post]\n")
 	s.Check(s.feeds.versions.Settle(t.Context())) // whose watcher is another
@@ -676,7 +679,7 @@ func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 		t.Error("home 1 is still there")
 	}
 
-	raw, err := s.Client.Documents(t.Context(), "models")
+	raw, err := documents.Watch(t.Context(), s.Client, "models")
 	s.Check(err)
 	s.Check(raw.Put(t.Context(), "garb", []byte("garbage")))
 	if out, err := s.run("model", "drop", "garb"); err != nil || !strings.Contains(out, "cannot be read") {
@@ -708,7 +711,7 @@ func TestRollbackToNothing(t *testing.T) {
 func TestAnUnkeptPackIsTold(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1")
-	s.AnswerAs("n1", func(cluster.Version) cluster.Admission { return cluster.Admission{Unkept: "no space left on device"} })
+	s.AnswerAs("n1", func(artefacts.Version) members.Admission { return members.Admission{Unkept: "no space left on device"} })
 	const want = "admitted, but not kept on its disk, so that a restart while etcd is away loses it: no space left on device"
 	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, want) || !strings.Contains(out, "likes 1 serves") {
 		t.Errorf("%v:\n%s", err, out)

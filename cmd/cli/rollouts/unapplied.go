@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -39,7 +40,7 @@ func (r *rollout) unapplied(ctx context.Context, e *experiment.Experiment) (stri
 			if r.failed.Why(serves) == "" {
 				continue
 			}
-			ranks, in, ok := "recency", cluster.Version{}, false
+			ranks, in, ok := "recency", artefacts.Version{}, false
 			if in, ok = r.inPlaceOf(serves); ok {
 				ranks = in.String()
 			}
@@ -283,7 +284,7 @@ func unappliedLine(e *experiment.Experiment, why string) string {
 // changes says of a version that would serve in the place of another which variants
 // of running experiments it would be from then on: those that lean on versions, as long
 // as what serves is not condemned. "" for none.
-func (r *rollout) changes(ctx context.Context, serving, next cluster.Version) (string, error) {
+func (r *rollout) changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
 	if serving.Version == "" || serving == next || r.failed.Why(serving) != "" {
 		return "", nil
 	}

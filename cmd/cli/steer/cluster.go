@@ -18,6 +18,9 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/partition"
@@ -268,12 +271,12 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 	if err != nil {
 		return a, err
 	}
-	now, ok, err := cl.Assigned(ctx)
+	now, ok, err := steering.Assigned(ctx, cl)
 	if err != nil {
 		return a, err
 	}
 	if ok && as.from == "" && !as.replace {
-		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
+		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", steering.ErrEpoch, now.Epoch)
 	}
 	limited, cancel := context.WithTimeout(ctx, as.wait)
 	defer cancel()
@@ -283,7 +286,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 		}
 		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
 		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
-		err = cl.Assign(ctx, a)
+		err = steering.Assign(ctx, cl, a)
 		if !errors.Is(err, topology.ErrUnknownOwner) {
 			return a, err
 		}
@@ -326,7 +329,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 func document(doc string) (what, mend string) {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch {
-	case kind == cluster.CondemnedKind:
+	case kind == artefacts.CondemnedKind:
 		return "what is condemned of model " + name, "nodes condemn again what they meet"
 	case kind != experiments.TrailsKind:
 		return doc, "push or define again what it lacks"
@@ -337,7 +340,7 @@ func document(doc string) (what, mend string) {
 }
 
 // tellRestored tells what was restored and from where, and what was not, and why.
-func tellRestored(w io.Writer, r *cluster.Restored) {
+func tellRestored(w io.Writer, r *restoration.Restored) {
 	for _, dir := range r.Dirs {
 		fmt.Fprintf(w, "%s: last written %s\n", dir.Dir, dir.Written.UTC().Format(time.RFC3339))
 	}
@@ -438,13 +441,13 @@ does within seconds, is named as NOT HEARD.`,
 			if err != nil {
 				return err
 			}
-			restore := cl.Restore
+			restore := restoration.Restore
 			if over {
-				restore = cl.RestoreOlder
+				restore = restoration.RestoreOlder
 			}
-			r, err := restore(c.Context(), dirs...)
+			r, err := restore(c.Context(), cl, dirs...)
 			var refused *millrace.Error
-			if errors.Is(err, cluster.ErrOlderDirs) && errors.As(err, &refused) {
+			if errors.Is(err, restoration.ErrOlderDirs) && errors.As(err, &refused) {
 				refused.WayOut += "; if what they keep is gone for good, " + act.OverrideWay()
 			}
 			if err != nil {

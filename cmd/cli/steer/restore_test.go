@@ -5,24 +5,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/restoration"
 )
 
 // What is not restored is told in words, and nothing of what only roles know.
 func TestWhatIsNotRestoredIsTold(t *testing.T) {
 	var out strings.Builder
-	tellRestored(&out, &cluster.Restored{
-		Dirs: []cluster.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
-		Documents: []cluster.Brought{
+	tellRestored(&out, &restoration.Restored{
+		Dirs: []restoration.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Documents: []restoration.Brought{
 			{Document: "decisions 0-restored", Dir: "c1", Revision: 3},
 			{Document: "feeds home", Dir: "b1", Revision: 31, Serves: "version 7"},
 		},
 		Undone: []string{"feeds home 8"},
-		Serves: map[string]cluster.Pointers{"experiments ranker": {Now: "version 2", Kept: "version 3"}},
+		Serves: map[string]restoration.Pointers{"experiments ranker": {Now: "version 2", Kept: "version 3"}},
 		Stays:  []string{"condemned rate", "decisions 0-restored", "experiments ranker"},
 		Unsure: []string{"decisions ranker"},
 		Again:  []string{"feeds old", "decisions 0-restored"},
-		Lost:   []cluster.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 9", Now: "version 8"}},
+		Lost:   []restoration.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 9", Now: "version 8"}},
 		Lacks:  []string{"feeds home 5"},
 	})
 	const want = `b1: last written 2001-09-09T01:46:40Z

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -27,15 +28,15 @@ type condemnation struct {
 
 func (r *rollout) condemnation(ctx context.Context, v artefacts.Version, x artefacts.Condemnation) *condemnation {
 	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
-	if serves, _ := r.models.Served(v.Name); serves != v {
+	if serves, _ := r.Models.Served(v.Name); serves != v {
 		return c
 	}
 	c.InPlace = "recency"
-	if before, ok := r.inPlaceOf(v); ok {
+	if before, ok := r.InPlaceOf(v); ok {
 		c.InPlace = before.String()
 	}
 	var err error
-	c.Undrafted, err = experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	c.Undrafted, err = leans.ExperimentsUsing(ctx, r.Feeds.Cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
 	c.Unknown = display.FaultText(err)
 	return c
 }
@@ -54,24 +55,13 @@ func (c *condemnation) String() string {
 	return line
 }
 
-// inPlaceOf returns the version that ranks in the place of a condemned one; false
-// if that is recency.
-func (r *rollout) inPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
-	for _, before := range r.models.Before(v.Name) {
-		if r.failed.Why(before) == "" {
-			return before, true
-		}
-	}
-	return artefacts.Version{}, false
-}
-
 // absolve lets a version be asked for again, if it is condemned.
 func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
-	why, died := r.failed.Why(v), r.diedOf(v)
+	why, died := r.Failed.Why(v), r.diedOf(v)
 	if why == "" && len(died) == 0 {
 		return nil
 	}
-	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
+	if err := r.Failed.Release(ctx, r.Models, v, r.who); err != nil {
 		return err
 	}
 	if why != "" {
@@ -99,7 +89,7 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if r.failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
+	if r.Failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned, and no index node died of it", v), WayOut: "see millrace model list"}
 	}
 	return r.absolve(ctx, v)

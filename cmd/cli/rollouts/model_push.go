@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/ledger"
@@ -86,7 +87,7 @@ type push struct {
 var errHeld = errors.New("is published and does not serve")
 
 func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error {
-	before, _ := r.models.Served(pack.Manifest.Name)
+	before, _ := r.Models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
 		return err
@@ -106,7 +107,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	if err := r.showUses(ctx, v.Name); err != nil {
 		return err
 	}
-	changes, err := r.changes(ctx, before, v)
+	changes, err := r.Changes(ctx, before, v)
 	if err != nil {
 		return err
 	}
@@ -117,7 +118,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	case before == v:
 		fmt.Fprintf(r.out, "%s serves already\n", v)
 	case hold != "" && !p.serve:
-		if err := r.feeds.keeps(ctx, change{model: v}); err != nil { // with --serve, too
+		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil { // with --serve, too
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
@@ -125,15 +126,15 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
 		}
-		err := r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
-			return r.models.Serve(ctx, v, &before, r.who)
+		err := r.Feeds.Keeping(ctx, func(ctx context.Context) error { return r.Feeds.Keeps(ctx, leans.Change{Model: v}) }, func(ctx context.Context) error {
+			return r.Models.Serve(ctx, v, &before, r.who)
 		})
 		if err != nil {
-			now, _ := r.models.Served(v.Name)
-			return unserved(v, now, r.models.Has(v), err)
+			now, _ := r.Models.Served(v.Name)
+			return unserved(v, now, r.Models.Has(v), err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
-		return tellFaults(ctx, r.out, r.feeds.cluster, nil)
+		return leans.TellFaults(ctx, r.out, r.Feeds.Cluster, nil)
 	}
 	return nil
 }
@@ -158,8 +159,8 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.
 		return artefacts.Version{}, err
 	}
 	name, version := pack.Manifest.Name, pack.Manifest.Version
-	before := r.models.All()[name]
-	v, fresh, err := r.models.Publish(ctx, name, version, tar, r.who)
+	before := r.Models.All()[name]
+	v, fresh, err := r.Models.Publish(ctx, name, version, tar, r.who)
 	if errors.Is(err, artefacts.ErrOtherBytes) {
 		if same, ok := r.samePack(ctx, pack); ok {
 			v, err = same, nil
@@ -171,7 +172,7 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.
 	if fresh {
 		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, len(tar), v.Sum)
 		for _, old := range before {
-			if !slices.Contains(r.models.All()[name], old) {
+			if !slices.Contains(r.Models.All()[name], old) {
 				fmt.Fprintf(r.out, "%s is dropped to make room%s\n", old, r.pagesOf(ctx, old))
 			}
 		}
@@ -183,7 +184,7 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.
 
 // pagesOf says what the loss of a version does to pages, if it does anything.
 func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
-	events, err := r.models.History(ctx, v.Name)
+	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
 		return ""
 	}
@@ -243,8 +244,8 @@ func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.D
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
 	for {
-		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.models.Changed()
-		if !r.models.Has(v) {
+		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.Models.Changed()
+		if !r.Models.Has(v) {
 			return fmt.Errorf("%s was dropped while this waited for the index nodes, and does not serve: millrace model history %s says by whom; to publish it again, run the same push again", v, v.Name)
 		}
 		all := r.answers(v)
@@ -301,7 +302,7 @@ func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 		return err
 	}
 	lack := fmt.Sprintf("of %d index nodes %d refused it and %d were not heard; the nodes go on trying", len(all), refused, unheard)
-	if now, _ := r.models.Served(v.Name); now == v {
+	if now, _ := r.Models.Served(v.Name); now == v {
 		return fmt.Errorf("%s serves already: %s%s", v, lack, r.awayOf(all))
 	}
 	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all), len(all), r.awayOf(all))
@@ -359,7 +360,7 @@ func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 	if len(types) == 0 {
 		return nil
 	}
-	feeds, err := r.feeds.definitions(ctx)
+	feeds, err := r.Feeds.Definitions(ctx)
 	if err != nil {
 		return err
 	}
@@ -376,10 +377,10 @@ func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 
 // feedsRanking returns the feeds that have a model rank records of a type, for
 // viewers or as a shadow.
-func feedsRanking(all map[string]definition, model, t string) (names []string) {
+func feedsRanking(all map[string]leans.Definition, model, t string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
-		ranks := f.fault == nil && (f.Model == model || slices.Contains(f.Shadow, model))
+		ranks := f.Fault == nil && (f.Model == model || slices.Contains(f.Shadow, model))
 		if ranks && (len(f.Types) == 0 || slices.Contains(f.Types, millrace.ContentType(t))) {
 			names = append(names, name)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/models"
+	"github.com/millrace/millrace/cmd/cli/trials"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/ledger"
@@ -54,7 +55,7 @@ func (s *rolling) run(args ...string) (string, error) {
 	model := &cobra.Command{Use: "model"}
 	model.AddCommand(Models(new([]string))...)
 	c := &cobra.Command{Use: "millrace"}
-	c.AddCommand(model, Experiments())
+	c.AddCommand(model, trials.Command())
 	command.Prepare(c)
 	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
 	c.SetOut(&out)
@@ -109,7 +110,7 @@ func TestRoomIsMadeOfWhatRanksNoPages(t *testing.T) {
 		v, err := s.publish(s.Context(), s.likes(strconv.Itoa(version), "2"))
 		s.Check(err)
 		if serve {
-			s.Check(s.models.Serve(s.Context(), v, nil, "ann"))
+			s.Check(s.Serving.Models.Serve(s.Context(), v, nil, "ann"))
 		}
 		return s.out.String()
 	}
@@ -150,7 +151,7 @@ func (s *rolling) pushedOnceHeard(version, weight string, nodes ...millrace.Node
 
 func (s *rolling) serves(version string) {
 	s.Helper()
-	if v, _ := s.models.Served("likes"); v.Version != version {
+	if v, _ := s.Serving.Models.Served("likes"); v.Version != version {
 		s.Errorf("version %q serves, want %q", v.Version, version)
 	}
 }
@@ -298,7 +299,7 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 	pack, err := packToPush(dir, nil)
 	s.Check(err)
 	s.Check(s.push(t.Context(), pack, push{timeout: time.Minute}))
-	v, _ := s.models.Served("claps")
+	v, _ := s.Serving.Models.Served("claps")
 	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
 		t.Errorf("serves %+v; seal said %s", v, told.String())
 	}
@@ -323,8 +324,8 @@ func TestPushOfABuiltInName(t *testing.T) {
 		s.Check(os.WriteFile(filepath.Join(dir, modelpack.ManifestFile), manifest, 0o644))
 		_, err = s.run("model", "push", dir)
 		e, ok := errors.AsType[*millrace.Error](err)
-		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.models.Names()) > 0 {
-			t.Errorf("%s: %v; there are %v", name, err, s.models.Names())
+		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.Serving.Models.Names()) > 0 {
+			t.Errorf("%s: %v; there are %v", name, err, s.Serving.Models.Names())
 		}
 	}
 }
@@ -390,7 +391,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 	s.Check(err)
 	likely, err := feeds.Define(t.Context(), store, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.Check(err)
-	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
+	for changed := s.Serving.Feeds.Versions.Changed(); len(s.Serving.Feeds.Versions.Serving()) == 0; changed = s.Serving.Feeds.Versions.Changed() {
 		<-changed
 	}
 	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, artefacts.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
@@ -401,7 +402,7 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		t.Errorf("the last version: %v", err)
 	}
 	s.Check(store.Drop(t.Context(), likely.Version, nil, "somebody"))
-	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
+	for changed := s.Serving.Feeds.Versions.Changed(); len(s.Serving.Feeds.Versions.Serving()) > 0; changed = s.Serving.Feeds.Versions.Changed() {
 		<-changed
 	}
 	s.Check(s.drop(t.Context(), "likes", "2", true, isMeant))
@@ -467,7 +468,7 @@ func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
 	}
 	refused := func(version string) {
 		t.Helper()
-		events, err := s.models.History(t.Context(), "likes")
+		events, err := s.Serving.Models.History(t.Context(), "likes")
 		s.Check(err)
 		until := time.Now() // it serves
 		if version == "1" {
@@ -499,7 +500,7 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 	if out, err := s.pushed("1", "1", push{}); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	v, _ := s.models.Served("likes")
+	v, _ := s.Serving.Models.Served("likes")
 	if err := s.release(t.Context(), "likes", "1"); err == nil || !strings.Contains(err.Error(), "no index node died of it") {
 		t.Errorf("released for nothing: %v", err)
 	}
@@ -516,7 +517,7 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 	if out := s.out.String(); out != "n1 tries again to admit likes 1, once: it died of that before\n" {
 		t.Errorf("released\n%s", out)
 	}
-	events, err := s.models.History(t.Context(), "likes")
+	events, err := s.Serving.Models.History(t.Context(), "likes")
 	if s.Check(err); events[len(events)-1].What != ledger.Released || events[len(events)-1].Sum != v.Sum {
 		t.Errorf("the node is told %+v", events)
 	}
@@ -536,10 +537,10 @@ func TestCondemnedVersions(t *testing.T) {
 			t.Fatalf("%v:\n%s", err, out)
 		}
 	}
-	bad, _ := s.models.Served("likes")
+	bad, _ := s.Serving.Models.Served("likes")
 	condemn := func() {
 		t.Helper()
-		s.Check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1", time.Now()))
+		s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, bad, "it panicked on n1: a broken table", "n1", time.Now()))
 	}
 	listed := func() string {
 		t.Helper()
@@ -576,11 +577,11 @@ func TestCondemnedVersions(t *testing.T) {
 		t.Errorf("released twice: %v", err)
 	}
 	condemn()
-	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.failed.Why(bad) != "" {
+	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.Serving.Failed.Why(bad) != "" {
 		t.Errorf("pushed again: %v\n%s", err, out)
 	}
 	condemn()
-	good := s.models.Before("likes")[0]
+	good := s.Serving.Models.Before("likes")[0]
 	err = s.drop(t.Context(), "likes", "1", true, func() (bool, error) {
 		t.Error("the version that ranks in its place would be dropped")
 		return false, nil
@@ -588,7 +589,7 @@ func TestCondemnedVersions(t *testing.T) {
 	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
 		t.Errorf("the version that ranks in its place: %v", err)
 	}
-	s.Check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2", time.Now()))
+	s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, good, "it is as bad", "n2", time.Now()))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
 	}
@@ -603,18 +604,18 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.Check(err)
 	}
-	for _, v := range s.models.All()["likes"] {
+	for _, v := range s.Serving.Models.All()["likes"] {
 		if v.Version != "1" {
-			s.Check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1", time.Now()))
+			s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, v, "it panicked", "n1", time.Now()))
 		}
 	}
 	for i := range 31 { // 32 are kept
 		version := strconv.Itoa(4 + i)
-		_, _, err := s.models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
+		_, _, err := s.Serving.Models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
 		s.Check(err)
 	}
 	var there []string
-	for _, v := range s.models.All()["likes"][:4] {
+	for _, v := range s.Serving.Models.All()["likes"][:4] {
 		there = append(there, v.Version)
 	}
 	if !slices.Equal(there, []string{"1", "2", "3", "6"}) {
@@ -635,7 +636,7 @@ func TestPushTellsWhatRecordsLack(t *testing.T) {
 		s.AnswerAs(id, func(artefacts.Version) members.Admission { return members.Admission{Lacks: lacks[id]} })
 	}
 	s.NewsAt("model: likes\ntypes: [post]\n")
-	s.Check(s.feeds.versions.Settle(t.Context())) // whose watcher is another
+	s.Check(s.Serving.Feeds.Versions.Settle(t.Context())) // whose watcher is another
 	out, err := s.pushed("1", "1", push{})
 	if err != nil || !strings.Contains(out, "note: no post (feed news) of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
 		t.Errorf("%v:\n%s", err, out)
@@ -648,9 +649,9 @@ func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
 	s := newRolling(t, "n1")
 	go func() {
 		for {
-			changed := s.models.Changed()
+			changed := s.Serving.Models.Changed()
 			if v, err := s.version("likes", "1"); err == nil {
-				_ = s.models.Drop(context.WithoutCancel(t.Context()), v, nil, "bob")
+				_ = s.Serving.Models.Drop(context.WithoutCancel(t.Context()), v, nil, "bob")
 				return
 			}
 			<-changed
@@ -667,15 +668,15 @@ func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
 func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1")
-	v, _, err := s.models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
+	v, _, err := s.Serving.Models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
 	s.Check(err)
-	s.Check(s.models.Serve(t.Context(), v, nil, "mallory"))
+	s.Check(s.Serving.Models.Serve(t.Context(), v, nil, "mallory"))
 	s.Check(s.list(t.Context(), new(display.Form)))
 	if out := s.out.String(); !strings.Contains(out, "never asked for") || !strings.Contains(out, "millrace model drop home 1 --apply removes it") {
 		t.Errorf("list says\n%s", out)
 	}
 	s.Check(s.rollout.drop(t.Context(), "home", "1", false, isMeant))
-	if s.models.Has(v) {
+	if s.Serving.Models.Has(v) {
 		t.Error("home 1 is still there")
 	}
 
@@ -700,7 +701,7 @@ func TestRollbackToNothing(t *testing.T) {
 	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), `no model "rm" has been pushed`) {
 		t.Error(err)
 	}
-	_, _, err := s.models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
+	_, _, err := s.Serving.Models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
 	s.Check(err)
 	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), "no version of model rm serves, and none that is still there served before") {
 		t.Error(err)
@@ -817,9 +818,9 @@ func TestAVariantThatChangesNothingIsTold(t *testing.T) {
 	s := newRolling(t, "n1")
 	s.Answer("n1", clitest.Admits)
 	for name, definition := range map[string]string{"jobs": "name: jobs\nmodel: recency\ncap_per_entity: 3\n", "shops": "name: shops\nmodel: recency\ncap_per_entity: 2\nlimit: 20\n"} {
-		v, _, err := s.feeds.versions.Publish(t.Context(), name, "", []byte(definition), "test")
+		v, _, err := s.Serving.Feeds.Versions.Publish(t.Context(), name, "", []byte(definition), "test")
 		s.Check(err)
-		s.Check(s.feeds.versions.Serve(t.Context(), v, nil, "test"))
+		s.Check(s.Serving.Feeds.Versions.Serve(t.Context(), v, nil, "test"))
 	}
 	file := filepath.Join(t.TempDir(), "d.yaml")
 	for set, told := range map[string]bool{

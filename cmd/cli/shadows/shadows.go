@@ -1,4 +1,6 @@
-package rollouts
+// Package shadows tells how the rankings of shadow models differ from what viewers
+// were served.
+package shadows
 
 import (
 	"bytes"
@@ -20,16 +22,17 @@ import (
 	"github.com/millrace/millrace/relevance/shadow"
 )
 
-// shadowsQuery is what `feed shadows` is asked.
-type shadowsQuery struct {
+// query is what `feed shadows` is asked.
+type query struct {
 	brokers      []string
 	topic, since string
 	file, model  string
 	output       display.Form
 }
 
-func feedShadows() *cobra.Command {
-	var q shadowsQuery
+// Command is feed shadows.
+func Command() *cobra.Command {
+	var q query
 	c := &cobra.Command{
 		Use: "shadows FEED", Short: "How the rankings of a feed's shadow models differ from what viewers were served", Args: cobra.ExactArgs(1),
 		Long: `Reads the topic of exposures and compares, in the sampled answers (shadow_share
@@ -66,7 +69,7 @@ are of the items as they would be shown.`,
 	return c
 }
 
-func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) error {
+func (q *query) run(ctx context.Context, w, told io.Writer, feed string) error {
 	var from millrace.Time
 	then := "" // of which time answers are
 	if q.since != "" {
@@ -94,7 +97,7 @@ func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) 
 	if answers == 0 {
 		return command.UnknownAmong("feed", feed, q.topic+" has no answer", then, feeds)
 	}
-	reports := shadowsOf(&tally)
+	reports := Of(&tally)
 	if q.model != "" {
 		kept := reports[:0]
 		for _, r := range reports {
@@ -128,8 +131,8 @@ func (q *shadowsQuery) run(ctx context.Context, w, told io.Writer, feed string) 
 	return err
 }
 
-// shadowsOf is the reports of a tally, as JSON has them.
-func shadowsOf(t *shadow.Tally) []shadow.Report {
+// Of is the reports of a tally, as JSON has them.
+func Of(t *shadow.Tally) []shadow.Report {
 	reports := t.Reports()
 	for i := range reports {
 		r := &reports[i]
@@ -153,8 +156,8 @@ func writeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
 	return nil
 }
 
-// summarizeShadows writes a row for each report, and which command has all of it.
-func summarizeShadows(w io.Writer, reports []shadow.Report, beyond int64) error {
+// Summarize writes a row for each report, and which command has all of it.
+func Summarize(w io.Writer, reports []shadow.Report, beyond int64) error {
 	t := display.NewTable(w)
 	t.Printf("SHADOW\tOF\tFEED\tANSWERS\tFAILED\tOVERLAP AT 10\tAT LIMIT\tRBO\tTAU-B\tOTHER AUTHORS\tNS A CANDIDATE\n")
 	var feeds []string

@@ -1,4 +1,4 @@
-package rollouts
+package leans
 
 import (
 	"bytes"
@@ -21,53 +21,58 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// change is what documents of experiments would refer to after a change of one
+// Change is what documents of experiments would refer to after a change of one
 // feed, of one model, or of the schemas.
-type change struct {
+type Change struct {
 	*referred // as it is now
 
-	feed   string
-	to     *feeds.Feed        // nil: it would be gone
-	model  artefacts.Version  // would serve
+	Feed   string
+	To     *feeds.Feed        // nil: it would be gone
+	Model  artefacts.Version  // would serve
 	filter func(string) error // nil: what is known of filters stays
 }
 
-func (c *change) HasFeed(name string) bool {
-	if name == c.feed {
-		return c.to != nil
+// HasFeed implements [experiment.Known].
+func (c *Change) HasFeed(name string) bool {
+	if name == c.Feed {
+		return c.To != nil
 	}
 	return c.referred.HasFeed(name)
 }
 
-func (c *change) IsPrivate(name string) bool {
-	if name == c.feed {
-		return c.to != nil && c.to.Private
+// IsPrivate implements [experiment.Known].
+func (c *Change) IsPrivate(name string) bool {
+	if name == c.Feed {
+		return c.To != nil && c.To.Private
 	}
 	return c.referred.IsPrivate(name)
 }
 
-func (c *change) HasModel(name string) bool { return name == c.model.Name || c.referred.HasModel(name) }
+// HasModel implements [experiment.Known].
+func (c *Change) HasModel(name string) bool { return name == c.Model.Name || c.referred.HasModel(name) }
 
-func (c *change) CheckFilter(src string) error {
+// CheckFilter implements [experiment.Known].
+func (c *Change) CheckFilter(src string) error {
 	if c.filter == nil {
 		return nil
 	}
 	return c.filter(src)
 }
 
-func (c *change) CheckWeights(feed, model string, set map[string]float64) error {
+// CheckWeights implements [experiment.Known].
+func (c *Change) CheckWeights(feed, model string, set map[string]float64) error {
 	switch {
 	case model != "":
-	case feed == c.feed:
-		model = c.to.Model // which is there, or nobody asks
+	case feed == c.Feed:
+		model = c.To.Model // which is there, or nobody asks
 	default:
 		var err error
 		if model, err = c.modelOf(feed); err != nil {
 			return err
 		}
 	}
-	if model == c.model.Name {
-		return weighs(c.ctx, c.versions, c.model, set)
+	if model == c.Model.Name {
+		return weighs(c.ctx, c.versions, c.Model, set)
 	}
 	return servedWeighs(c.ctx, c.versions, model, set)
 }
@@ -75,11 +80,11 @@ func (c *change) CheckWeights(feed, model string, set map[string]float64) error 
 // leaning are the kinds of artefacts that experiments lean on, and experiments.
 var leaning = []string{feeds.Kind, indexnode.ModelsKind, experiments.Kind}
 
-// keeping has a feed or a model change, or not where that would give an experiment a
+// Keeping has a feed or a model change, or not where that would give an experiment a
 // fault; and no experiment, feed or model changes meanwhile.
-func (s *feedStore) keeping(ctx context.Context, keeps, change func(context.Context) error) error {
-	return artefacts.Steady(ctx, s.cluster, leaning, func(ctx context.Context) error {
-		if err := s.versions.Settle(ctx); err != nil {
+func (s *Feeds) Keeping(ctx context.Context, keeps, change func(context.Context) error) error {
+	return artefacts.Steady(ctx, s.Cluster, leaning, func(ctx context.Context) error {
+		if err := s.Versions.Settle(ctx); err != nil {
 			return err
 		}
 		if err := keeps(ctx); err != nil {
@@ -89,10 +94,10 @@ func (s *feedStore) keeping(ctx context.Context, keeps, change func(context.Cont
 	})
 }
 
-// keeps refuses a change that would give an experiment a fault: its viewers would
+// Keeps refuses a change that would give an experiment a fault: its viewers would
 // be refused, or get no variant any more.
-func (s *feedStore) keeps(ctx context.Context, c change) error {
-	set, err := experimentSet(ctx, s.cluster)
+func (s *Feeds) Keeps(ctx context.Context, c Change) error {
+	set, err := ExperimentSet(ctx, s.Cluster)
 	if err != nil {
 		return err
 	}
@@ -102,9 +107,9 @@ func (s *feedStore) keeps(ctx context.Context, c change) error {
 	return set.Keeps(c.referred, &c)
 }
 
-// keepsFilters is keeps of a change of the schemas, by which filters are judged.
-func (s *feedStore) keepsFilters(ctx context.Context, known, after *registry.Snapshot) error {
-	set, err := experimentSet(ctx, s.cluster)
+// KeepsFilters is keeps of a change of the schemas, by which filters are judged.
+func (s *Feeds) KeepsFilters(ctx context.Context, known, after *registry.Snapshot) error {
+	set, err := ExperimentSet(ctx, s.Cluster)
 	if err != nil {
 		return err
 	}
@@ -112,26 +117,26 @@ func (s *feedStore) keepsFilters(ctx context.Context, known, after *registry.Sna
 	if err != nil {
 		return err
 	}
-	by := func(known *registry.Snapshot) *change {
-		return &change{referred: now, filter: func(src string) error { return filterFits(src, known) }}
+	by := func(known *registry.Snapshot) *Change {
+		return &Change{referred: now, filter: func(src string) error { return FilterFits(src, known) }}
 	}
 	return set.Keeps(by(known), by(after))
 }
 
-// keepsWithout is keeps of a feed whose definition goes: the built-in one of its
+// KeepsWithout is keeps of a feed whose definition goes: the built-in one of its
 // name, if there is one, serves again.
-func (s *feedStore) keepsWithout(ctx context.Context, feed string) error {
+func (s *Feeds) KeepsWithout(ctx context.Context, feed string) error {
 	built := feeds.BuiltIn()
-	c := change{feed: feed}
+	c := Change{Feed: feed}
 	if i := slices.IndexFunc(built, func(f feeds.Feed) bool { return f.Name == feed }); i >= 0 {
-		c.to = &built[i]
+		c.To = &built[i]
 	}
-	return s.keeps(ctx, c)
+	return s.Keeps(ctx, c)
 }
 
-// experimentSet is the experiments of a cluster, but for documents that cannot be
+// ExperimentSet is the experiments of a cluster, but for documents that cannot be
 // read or contradict others.
-func experimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, error) {
+func ExperimentSet(ctx context.Context, cl *cluster.Client) (*experiment.Set, error) {
 	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
 		return nil, err
@@ -176,8 +181,8 @@ func packOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version) (*
 	return modelpack.Read(bytes.NewReader(body))
 }
 
-// filterFits returns what index nodes have against a filter that know schemas.
-func filterFits(src string, known *registry.Snapshot) error {
+// FilterFits returns what index nodes have against a filter that know schemas.
+func FilterFits(src string, known *registry.Snapshot) error {
 	_, err := filter.Compile(src, filter.EnvOf(known))
 	if err == nil {
 		return nil

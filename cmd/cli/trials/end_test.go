@@ -1,4 +1,4 @@
-package rollouts
+package trials
 
 import (
 	"errors"
@@ -8,25 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
-	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
-
-// A document that cannot be read may be dropped; one in an etcd that is away or has
-// lost its past may be good.
-func TestNothingIsDroppedInDoubt(t *testing.T) {
-	bad := errors.New("experiments x: not JSON")
-	if lines, err := unread(bad, "drop it"); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "removed by drop it") {
-		t.Errorf("%q, %v", lines, err)
-	}
-	for _, doubt := range []error{keyspace.ErrNothing, fmt.Errorf("of models: %w", cluster.ErrAway), errors.Join(bad, cluster.ErrAway)} {
-		if lines, err := unread(doubt, "drop it"); !errors.Is(err, doubt) || len(lines) > 0 {
-			t.Errorf("%v: %q, %v", doubt, lines, err)
-		}
-	}
-	if lines, err := unread(nil, "drop it"); len(lines) > 0 || err != nil {
-		t.Errorf("%q, %v", lines, err)
-	}
-}
 
 // Who cannot end an experiment is told what is left, whatever is wrong with etcd, and of
 // other refusals nothing of it.

@@ -1,17 +1,17 @@
-package rollouts
+package trials
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/slot"
@@ -20,21 +20,21 @@ import (
 
 // experimentShown is an experiment as list and show tell of it.
 type experimentShown struct {
-	Name       string           `json:"name"`
-	State      experiment.State `json:"state"`
-	Share      float64          `json:"share_percent"` // of its slots
-	Layer      string           `json:"layer"`
-	Feeds      []string         `json:"feeds"`
-	Variants   []armShown       `json:"variants"`
-	Document   string           `json:"document"`
-	Version    string           `json:"version"`
-	Checksum   string           `json:"checksum"`
-	Assigning  int              `json:"slots_assigning"` // of all slots
-	Slots      int              `json:"slots"`
-	Fault      string           `json:"fault,omitempty"`     // so that brokers give nobody a variant
-	Unapplied  string           `json:"unapplied,omitempty"` // why answers count for no variant
-	Paused     *eventShown      `json:"paused,omitempty"`    // by whom, and why
-	Definition any              `json:"definition,omitempty"`
+	Name       string            `json:"name"`
+	State      experiment.State  `json:"state"`
+	Share      float64           `json:"share_percent"` // of its slots
+	Layer      string            `json:"layer"`
+	Feeds      []string          `json:"feeds"`
+	Variants   []armShown        `json:"variants"`
+	Document   string            `json:"document"`
+	Version    string            `json:"version"`
+	Checksum   string            `json:"checksum"`
+	Assigning  int               `json:"slots_assigning"` // of all slots
+	Slots      int               `json:"slots"`
+	Fault      string            `json:"fault,omitempty"`     // so that brokers give nobody a variant
+	Unapplied  string            `json:"unapplied,omitempty"` // why answers count for no variant
+	Paused     *leans.EventShown `json:"paused,omitempty"`    // by whom, and why
+	Definition any               `json:"definition,omitempty"`
 }
 
 type armShown struct {
@@ -59,9 +59,9 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 		return x, err
 	}
 	if paused {
-		x.Paused = &eventsShown([]ledger.Event{by})[0]
+		x.Paused = &leans.EventsShown([]ledger.Event{by})[0]
 	}
-	x.Unapplied, err = t.unapplied(ctx, e)
+	x.Unapplied, err = t.Unapplied(ctx, e)
 	return x, err
 }
 
@@ -72,23 +72,6 @@ func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger
 		return by, false, nil
 	}
 	return t.PausedBy(ctx, of)
-}
-
-// leftOut is a document that brokers take nothing of.
-type leftOut struct {
-	Document string `json:"document"`
-	Fault    string `json:"fault"`
-	WayOut   string `json:"way_out"`
-}
-
-func leftOuts(st *experiments.State) []leftOut {
-	all := []leftOut{}
-	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
-		if _, is := st.LeftOut(name); is {
-			all = append(all, leftOut{name, st.Faults[name].Error(), st.WayBack(name)})
-		}
-	}
-	return all
 }
 
 func (t *trial) list(ctx context.Context, output *display.Form) error {
@@ -102,9 +85,9 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 	}
 	shown := struct {
 		Experiments []experimentShown `json:"experiments"`
-		LeftOut     []leftOut         `json:"left_out"`
+		LeftOut     []leans.LeftOut   `json:"left_out"`
 		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
-	}{[]experimentShown{}, leftOuts(st), display.List(unwatched)}
+	}{[]experimentShown{}, leans.LeftOuts(st), display.List(unwatched)}
 	for _, d := range st.Set.Experiments() {
 		x, err := t.shown(ctx, st, &d)
 		if err != nil {
@@ -112,7 +95,7 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 		}
 		shown.Experiments = append(shown.Experiments, x)
 	}
-	lines, err := t.notes(ctx, st)
+	lines, err := t.Notes(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -141,24 +124,6 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 	})
 }
 
-// faultLines says of each document with a fault what brokers make of it, and the way
-// out.
-func faultLines(st *experiments.State) (lines []string) {
-	for _, l := range leftOuts(st) {
-		lines = append(lines, fmt.Sprintf("document %s is left out: %s; %s", l.Document, l.Fault, l.WayOut))
-	}
-	for _, d := range st.Set.Experiments() {
-		if d.Unfit != "" {
-			lines = append(lines, unfitLine(&d))
-		}
-	}
-	return lines
-}
-
-func unfitLine(d *experiment.Defined) string {
-	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
-}
-
 func (t *trial) show(ctx context.Context, output *display.Form, name string) error {
 	st, err := t.Read(ctx)
 	if err != nil {
@@ -176,10 +141,10 @@ func (t *trial) show(ctx context.Context, output *display.Form, name string) err
 	return output.Write(t.out, shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
 		if d.Unfit != "" {
-			fmt.Fprintf(w, "# %s\n", unfitLine(&d))
+			fmt.Fprintf(w, "# %s\n", leans.UnfitLine(&d))
 		}
 		if shown.Unapplied != "" {
-			fmt.Fprintf(w, "# %s\n", unappliedLine(&d.Experiment, shown.Unapplied))
+			fmt.Fprintf(w, "# %s\n", leans.UnappliedLine(&d.Experiment, shown.Unapplied))
 		}
 		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		_, err := w.Write(st.Texts[d.Document])
@@ -208,15 +173,15 @@ func (t *trial) history(ctx context.Context, output *display.Form, name string) 
 		return err
 	}
 	of := st.Of(name)
-	r, err := t.rollout(ctx)
+	r, err := t.Serving(ctx)
 	if err != nil {
 		return err
 	}
-	others, err := r.becameOthers(ctx, of, events[0].When)
+	others, err := r.BecameOthers(ctx, of, events[0].When)
 	if err != nil {
 		return err
 	}
 	events = append(append(events, t.said(of)...), others...)
 	slices.SortStableFunc(events, func(a, b ledger.Event) int { return a.When.Compare(b.When) })
-	return output.Write(t.out, eventsShown(events), func(w io.Writer) error { return writeEvents(w, events) })
+	return output.Write(t.out, leans.EventsShown(events), func(w io.Writer) error { return leans.WriteEvents(w, events) })
 }

@@ -1,4 +1,4 @@
-package rollouts
+package trials
 
 import (
 	"context"
@@ -15,7 +15,9 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/shadows"
 	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
@@ -136,14 +138,14 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if w := t.out; !output.JSON() {
 		display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
 		if of.Unfit != "" {
-			fmt.Fprintln(w, unfitLine(&of))
+			fmt.Fprintln(w, leans.UnfitLine(&of))
 		}
 		if shown.Unapplied != "" {
-			fmt.Fprintln(w, unappliedLine(&of.Experiment, shown.Unapplied))
+			fmt.Fprintln(w, leans.UnappliedLine(&of.Experiment, shown.Unapplied))
 		}
 		printWatch(w, &of.Experiment, &watch, time.Now())
 	}
-	tally, shadows := compare.New(of), shadow.Tally{}
+	tally, compared := compare.New(of), shadow.Tally{}
 	placed, err := t.placed(ctx, &of)
 	if err != nil {
 		return err
@@ -156,7 +158,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 			outdated.Add(r)
 		}
 		if slices.Contains(of.Experiment.Feeds, r.Feed) {
-			shadows.Add(r)
+			compared.Add(r)
 		}
 	})
 	if unread != nil { // what was read is not all
@@ -182,7 +184,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if err != nil {
 		return err
 	}
-	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadowsOf(&shadows), others, strange.N, display.FaultText(unread)
+	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadows.Of(&compared), others, strange.N, display.FaultText(unread)
 	shown.Outdated = outdated.Says(own)
 	if q.since != "" {
 		shown.Since = from.String()
@@ -190,11 +192,11 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 	if hidden != nil {
 		shown.Hidden = hidden.Error()
 	}
-	rolled, err := t.rollout(ctx)
+	rolled, err := t.Serving(ctx)
 	if err != nil {
 		return err
 	}
-	basis, err := rolled.basis(ctx, &of.Experiment)
+	basis, err := rolled.Basis(ctx, &of.Experiment)
 	if err != nil {
 		return err
 	}
@@ -229,7 +231,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		printDecisions(w, trail)
 		if len(shown.Shadows) > 0 {
 			fmt.Fprintln(w)
-			if err := summarizeShadows(w, shown.Shadows, shadows.Beyond()); err != nil {
+			if err := shadows.Summarize(w, shown.Shadows, compared.Beyond()); err != nil {
 				return err
 			}
 		}

@@ -1,4 +1,4 @@
-package rollouts
+package leans
 
 import (
 	"context"
@@ -12,24 +12,24 @@ import (
 // referred is what documents may refer to, as the cluster has it now.
 type referred struct {
 	ctx      context.Context
-	feeds    *feedStore
+	feeds    *Feeds
 	models   []string
 	versions *artefacts.Kind  // of models
 	asked    map[string]error // filters that index nodes were asked about
 	private  map[string]bool  // feeds that were looked at
 }
 
-func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
-	models, err := feeds.models(ctx)
+func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
+	models, err := feeds.Models(ctx)
 	if err != nil {
 		return nil, err
 	}
-	versions, err := artefacts.Watch(ctx, feeds.cluster, indexnode.ModelsKind)
+	versions, err := artefacts.Watch(ctx, feeds.Cluster, indexnode.ModelsKind)
 	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
 }
 
 func (k *referred) HasFeed(name string) bool {
-	_, defined := k.feeds.versions.Serving()[name]
+	_, defined := k.feeds.Versions.Serving()[name]
 	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
@@ -37,9 +37,9 @@ func (k *referred) HasFeed(name string) bool {
 // private.
 func (k *referred) IsPrivate(name string) bool {
 	private, asked := k.private[name]
-	if v, defined := k.feeds.versions.Serving()[name]; defined && !asked {
-		d := k.feeds.read(k.ctx, v)
-		private = d.fault != nil || d.Private
+	if v, defined := k.feeds.Versions.Serving()[name]; defined && !asked {
+		d := k.feeds.Read(k.ctx, v)
+		private = d.Fault != nil || d.Private
 		k.private[name] = private
 	}
 	return private
@@ -53,7 +53,7 @@ func (k *referred) CheckFilter(src string) error {
 	if asked {
 		return err
 	}
-	checks, done, err := k.feeds.checks(k.ctx)
+	checks, done, err := k.feeds.Checks(k.ctx)
 	defer done()
 	if err == nil {
 		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
@@ -74,9 +74,9 @@ func (k *referred) CheckWeights(feed, model string, set map[string]float64) erro
 }
 
 func (k *referred) modelOf(feed string) (string, error) {
-	d, err := k.feeds.find(k.ctx, []string{feed})
+	d, err := k.feeds.Find(k.ctx, []string{feed})
 	if err == nil {
-		err = d.fault
+		err = d.Fault
 	}
 	return d.Model, err
 }

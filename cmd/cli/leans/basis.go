@@ -1,4 +1,4 @@
-package rollouts
+package leans
 
 import (
 	"cmp"
@@ -48,15 +48,15 @@ func alteration(e *experiment.Experiment, from, to *feeds.Feed) string {
 	return strings.Join(all, ", ")
 }
 
-// alters says of a definition of a feed that would serve what it changes of running
+// Alters says of a definition of a feed that would serve what it changes of running
 // experiments. It refuses that, unless it is meant.
-func (s *feedStore) alters(ctx context.Context, feed string, to *feeds.Feed, meant bool) (says string, err error) {
-	now, err := s.definitions(ctx)
+func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant bool) (says string, err error) {
+	now, err := s.Definitions(ctx)
 	from, there := now[feed]
 	if err != nil || !there {
 		return "", err
 	}
-	set, err := experimentSet(ctx, s.cluster)
+	set, err := ExperimentSet(ctx, s.Cluster)
 	if err != nil {
 		return "", err
 	}
@@ -81,8 +81,8 @@ func (s *feedStore) alters(ctx context.Context, feed string, to *feeds.Feed, mea
 	}
 }
 
-// tellAltered tells what a change of a feed changes of experiments, if it does.
-func tellAltered(w io.Writer, altered string) {
+// TellAltered tells what a change of a feed changes of experiments, if it does.
+func TellAltered(w io.Writer, altered string) {
 	if altered != "" {
 		fmt.Fprintf(w, "note: %s; its evidence begins anew then\n", altered)
 	}
@@ -98,20 +98,20 @@ type tenure struct {
 // tenures are the definitions of a feed that served, as far as its history tells,
 // oldest first. One that cannot be read as a definition never served: brokers keep the
 // one before.
-func (s *feedStore) tenures(ctx context.Context, name string) (all []tenure, err error) {
+func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err error) {
 	built := tenure{}
 	if i := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name }); i >= 0 {
 		built.feed = &feeds.BuiltIn()[i]
 	}
-	if len(s.versions.All()[name]) == 0 && built.feed != nil {
+	if len(s.Versions.All()[name]) == 0 && built.feed != nil {
 		return []tenure{built}, nil
 	}
-	events, err := s.versions.History(ctx, name)
+	events, err := s.Versions.History(ctx, name)
 	if errors.Is(err, artefacts.ErrNoVersion) {
 		return nil, nil // it is gone
 	}
 	if err == nil {
-		err = s.versions.Settle(ctx) // what the history tells is there
+		err = s.Versions.Settle(ctx) // what the history tells is there
 	}
 	if err != nil {
 		return nil, err
@@ -132,12 +132,12 @@ func (s *feedStore) tenures(ctx context.Context, name string) (all []tenure, err
 			if t.version, err = strconv.ParseInt(e.Version, 10, 64); err != nil {
 				continue
 			}
-			if v := (artefacts.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.versions.Has(v) {
-				d := s.read(ctx, v)
-				if errors.Is(d.fault, cluster.ErrAway) {
-					return nil, d.fault
+			if v := (artefacts.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.Versions.Has(v) {
+				d := s.Read(ctx, v)
+				if errors.Is(d.Fault, cluster.ErrAway) {
+					return nil, d.Fault
 				}
-				if d.fault != nil {
+				if d.Fault != nil {
 					continue
 				}
 				t.feed = &d.Feed
@@ -166,9 +166,9 @@ func (t *tenure) says(feed, changed string) string {
 	return fmt.Sprintf("feed %s came to %s, which changed %s", feed, now, changed)
 }
 
-// basis says which answers of an experiment are by its feeds and models as they are
+// Basis says which answers of an experiment are by its feeds and models as they are
 // now, and since when that is so.
-func (r *rollout) basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
+func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
 	b.Feeds, b.Models = map[string][]int64{}, map[string]string{}
 	since := func(when time.Time, why string) {
 		if when.After(b.Since) {
@@ -176,7 +176,7 @@ func (r *rollout) basis(ctx context.Context, e *experiment.Experiment) (b compar
 		}
 	}
 	for _, feed := range e.Feeds {
-		all, err := r.feeds.tenures(ctx, feed)
+		all, err := r.Feeds.tenures(ctx, feed)
 		if err != nil {
 			return b, err
 		}
@@ -198,17 +198,17 @@ func (r *rollout) basis(ctx context.Context, e *experiment.Experiment) (b compar
 		return b, err
 	}
 	for _, name := range models {
-		serves, pushed := r.models.Served(name)
+		serves, pushed := r.Models.Served(name)
 		if !pushed {
 			continue // every binary has it
 		}
-		events, err := r.models.History(ctx, name)
+		events, err := r.Models.History(ctx, name)
 		if err != nil {
 			return b, err
 		}
 		ranks := serves
-		if r.failed.Why(serves) != "" {
-			ranks, _ = r.inPlaceOf(serves) // none: by recency, which has no versions
+		if r.Failed.Why(serves) != "" {
+			ranks, _ = r.InPlaceOf(serves) // none: by recency, which has no versions
 		}
 		b.Models[name] = ranks.Version
 		if t := lastBecame(events); !t.IsZero() {
@@ -220,7 +220,7 @@ func (r *rollout) basis(ctx context.Context, e *experiment.Experiment) (b compar
 
 // compared returns the models that an experiment ranks by, if it leans on which
 // versions these are.
-func (r *rollout) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+func (r *Serving) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	if !e.LeansOnVersions() {
 		return nil, nil
 	}
@@ -228,7 +228,7 @@ func (r *rollout) compared(ctx context.Context, e *experiment.Experiment) (model
 }
 
 // ranking returns the models by which pages of an experiment are ranked.
-func (r *rollout) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+func (r *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
 	for i := range e.Variants {
 		ranked, err := r.rankings(ctx, e, &e.Variants[i])
 		if err != nil {
@@ -258,9 +258,9 @@ func lastBecame(events []ledger.Event) (last time.Time) {
 	return last
 }
 
-// becameOthers are the changes of feeds and models since a time by which experiments
+// BecameOthers are the changes of feeds and models since a time by which experiments
 // show or rank by something else than before, for the history of their document.
-func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
+func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
 	models := map[string]bool{}
 	feeds := map[string][]*experiment.Experiment{} // that are on it
 	for i := range of {
@@ -282,10 +282,10 @@ func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(models)) {
-		if len(r.models.All()[name]) == 0 {
+		if len(r.Models.All()[name]) == 0 {
 			continue // every binary has it
 		}
-		events, err := r.models.History(ctx, name)
+		events, err := r.Models.History(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -296,7 +296,7 @@ func (r *rollout) becameOthers(ctx context.Context, of []experiment.Experiment, 
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(feeds)) {
-		tenures, err := r.feeds.tenures(ctx, name)
+		tenures, err := r.Feeds.tenures(ctx, name)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package rollouts
+package trials
 
 import (
 	"cmp"
@@ -65,7 +65,7 @@ func (t *trial) explain(ctx context.Context, output *display.Form, whom asked) e
 			e.Slot = &x.Slot
 		}
 		if d, err := st.Find(x.Experiment); err == nil && x.Variant != "" {
-			if e.Unapplied, err = t.unapplied(ctx, &d.Experiment); err != nil {
+			if e.Unapplied, err = t.Unapplied(ctx, &d.Experiment); err != nil {
 				return err
 			}
 		}

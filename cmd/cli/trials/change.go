@@ -1,4 +1,4 @@
-package rollouts
+package trials
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/slot"
@@ -24,7 +24,7 @@ import (
 
 func (t *trial) define(ctx context.Context, file, name string) error {
 	name, c, err := ofFile(ctx, file, name, func(ctx context.Context, name string, src []byte) (c experiments.Changed, err error) {
-		err = t.steadily(ctx, func(ctx context.Context) (err error) {
+		err = t.Steadily(ctx, func(ctx context.Context) (err error) {
 			c, err = t.Define(ctx, name, src)
 			return err
 		})
@@ -39,14 +39,14 @@ func (t *trial) define(ctx context.Context, file, name string) error {
 	if err != nil {
 		return err
 	}
-	wanting, err := t.wanting(ctx, st, name)
+	wanting, err := t.Wanting(ctx, st, name)
 	if err != nil {
 		return err
 	}
-	for _, line := range append(t.alike(ctx, st, name), wanting...) {
+	for _, line := range append(t.Alike(ctx, st, name), wanting...) {
 		fmt.Fprintf(t.out, "note: %s\n", line)
 	}
-	return tellFaults(ctx, t.out, t.cluster, t.Store)
+	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
 }
 
 func (t *trial) diff(ctx context.Context, output *display.Form, file, name string) error {
@@ -78,29 +78,6 @@ func ofFile(ctx context.Context, file, name string, do func(context.Context, str
 		err = fmt.Errorf("%s: %w", file, err)
 	}
 	return name, c, err
-}
-
-// tellFaults tells of experiments with a fault, or that are not applied, once something
-// was changed: schemas and condemned versions are no part of the transaction, and may
-// have changed meanwhile. Read has the documents as they were read before; nil: they
-// were not.
-func tellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
-	t, err := openTrial(ctx, nil, cl, w)
-	if err != nil {
-		return err
-	}
-	if read != nil {
-		t.GoesOn(read)
-	}
-	st, err := t.Read(ctx)
-	if err != nil {
-		return err
-	}
-	lines, err := t.notes(ctx, st)
-	for _, line := range lines {
-		fmt.Fprintf(w, "note: %s\n", line)
-	}
-	return err
 }
 
 func (t *trial) tell(c experiments.Changed) {
@@ -136,7 +113,7 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 		return to, at, nil
 	}
 	var c experiments.Changed
-	err := t.steadily(ctx, func(ctx context.Context) (err error) {
+	err := t.Steadily(ctx, func(ctx context.Context) (err error) {
 		c, err = t.Steer(ctx, name, to)
 		return err
 	})
@@ -144,7 +121,7 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 		return err
 	}
 	t.tell(c)
-	return tellFaults(ctx, t.out, t.cluster, t.Store)
+	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
 }
 
 // shownAbove is what show writes above a document, once or more often.
@@ -159,7 +136,7 @@ func experimentDrop() *cobra.Command {
 }
 
 func (t *trial) drop(ctx context.Context, name string, meant command.Meant) error {
-	if done, err := dropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
+	if done, err := leans.DropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
 		return err
 	}
 	before, err := t.MayDrop(ctx, name)

@@ -1,4 +1,5 @@
-package rollouts
+// Package trials is the commands that define, change and judge experiments.
+package trials
 
 import (
 	"context"
@@ -8,19 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/ask"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Experiments is the command of experiments.
-func Experiments() *cobra.Command {
+// Command is the command of experiments.
+func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "experiment",
 		Short: "Give viewers variants of a feed, and change how many",
@@ -153,22 +154,24 @@ then.`},
 
 // trial is what the commands see that change experiments.
 type trial struct {
-	*experiments.Store
-	cluster *cluster.Client
-	feeds   *feedStore
-	trails  *experiments.Trails
-	out     io.Writer
-	rolled  *rollout // nil: not read yet
+	*leans.Experiments
+	trails *experiments.Trails
+	out    io.Writer
+}
+
+// experimentWays are the ways out of refusals.
+var experimentWays = []command.Way{
+	{Of: artefacts.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
 }
 
 // experimentOn makes a command that runs on a cluster.
 func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) error) *cobra.Command {
-	clusters.On(c, func(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, args []string) error {
-		t, err := openTrial(ctx, cm, cl, c.OutOrStdout())
+	clusters.On(c, func(ctx context.Context, _ *clusters.Flags, cl *cluster.Client, args []string) error {
+		t, err := openTrial(ctx, cl, c.OutOrStdout())
 		if err != nil {
 			return err
 		}
-		clusters.TellFaults(c, t.Documents, t.feeds.versions)
+		clusters.TellFaults(c, t.Documents, t.Feeds.Versions)
 		return command.WithWay(run(ctx, t, args), experimentWays)
 	})
 	return c
@@ -203,50 +206,11 @@ func experimentLook(c *cobra.Command, run func(context.Context, *trial, *display
 	return experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return run(ctx, t, &output, args) })
 }
 
-func openTrial(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, out io.Writer) (*trial, error) {
-	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
-	if err != nil {
-		return nil, err
-	}
-	feeds, err := artefacts.Watch(ctx, cl, feeds.Kind)
-	if err != nil {
-		return nil, err
-	}
-	store := &feedStore{cm, cl, feeds}
-	known, err := newReferred(ctx, store)
+func openTrial(ctx context.Context, cl *cluster.Client, out io.Writer) (*trial, error) {
+	read, err := leans.OpenExperiments(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, cl)
-	return &trial{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, cluster: cl, feeds: store, trails: trails, out: out}, err
-}
-
-// steadily has an experiment change by what it leans on, which does not change
-// meanwhile.
-func (t *trial) steadily(ctx context.Context, change func(ctx context.Context) error) error {
-	defer t.TakeBack()
-	return artefacts.Steady(ctx, t.cluster, leaning, func(ctx context.Context) error {
-		err := t.feeds.versions.Settle(ctx)
-		if err == nil {
-			t.Known, err = newReferred(ctx, t.feeds)
-		}
-		if err != nil {
-			return err
-		}
-		return change(ctx)
-	})
-}
-
-// experimentsUsing returns the experiments that need something that is to be
-// dropped. Documents with a fault need nothing.
-func experimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
-	set, err := experimentSet(ctx, cl)
-	if err != nil {
-		return nil, err
-	}
-	var all []string
-	for _, name := range uses(set) {
-		all = append(all, "experiment "+name)
-	}
-	return all, nil
+	return &trial{Experiments: read, trails: trails, out: out}, err
 }

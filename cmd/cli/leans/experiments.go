@@ -91,10 +91,10 @@ func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (
 	return r.unapplied(ctx, e)
 }
 
-// Notes are [FaultLines], and a line for each experiment that is not applied, and for
+// Notes are [faultLines], and a line for each experiment that is not applied, and for
 // each variant whose types no record has.
 func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]string, error) {
-	lines := FaultLines(st)
+	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
 		why, err := t.Unapplied(ctx, &d.Experiment)
 		if err != nil {
@@ -233,9 +233,9 @@ func LeftOuts(st *experiments.State) []LeftOut {
 	return all
 }
 
-// FaultLines says of each document with a fault what brokers make of it, and the way
+// faultLines says of each document with a fault what brokers make of it, and the way
 // out.
-func FaultLines(st *experiments.State) (lines []string) {
+func faultLines(st *experiments.State) (lines []string) {
 	for _, l := range LeftOuts(st) {
 		lines = append(lines, fmt.Sprintf("document %s is left out: %s; %s", l.Document, l.Fault, l.WayOut))
 	}

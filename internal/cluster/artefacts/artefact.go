@@ -242,8 +242,9 @@ func (a *Kind) Spare(never func(Version) bool, last func(Version, []ledger.Event
 }
 
 // Publish stores a version, in place of the oldest if there are too many, and lets
-// nothing else serve. A version of "" is the next number. With the bytes that the version has already, fresh is false and
-// nothing changes; with others it gives [ErrOtherBytes].
+// nothing else serve. A version of "" is the next number. With the bytes that the
+// version has already, fresh is false and nothing changes; with others it gives
+// [ErrOtherBytes].
 func (a *Kind) Publish(ctx context.Context, name, version string, body []byte, who string) (v Version, fresh bool, err error) {
 	if version != "" {
 		if err := ledger.CheckNewVersion(version); err != nil {

@@ -34,8 +34,8 @@ type Broker struct {
 	Told   time.Time                  `json:"told"` // when it wrote this, by its own clock
 }
 
-// Applying tells what its process goes by: [artefacts.Kind], [artefacts.Condemned], [secrets.Generations] and
-// [Traced] do.
+// Applying tells what its process goes by: [artefacts.Kind], [artefacts.Condemned],
+// [secrets.Generations] and [Traced] do.
 type Applying interface {
 	GoesBy() (kind string, by cluster.Applied)
 }

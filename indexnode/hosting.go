@@ -342,7 +342,7 @@ func (h *hosting) announce(ctx context.Context) error {
 }
 
 // gatherFor is how long after a change of a replica it is told.
-const gatherFor = 100 * time.Millisecond
+const gatherFor = 200 * time.Millisecond
 
 // leavesReport tells of a node that is being stopped which partitions it still
 // answers for those who have not heard.

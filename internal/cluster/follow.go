@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -18,8 +19,9 @@ import (
 const (
 	relistEvery = 10 * time.Second      // a server that lost its past never rings
 	restAfter   = 50 * time.Millisecond // a thousand rings a second are twenty reads
-	// mapEvery is how often the map is read at most. While a plan is under way
-	// something of it changes ten times a second, and every process reads it.
+	// mapEvery is how often the map is read at most, about. While a plan is under
+	// way something of it changes ten times a second, and every process reads it:
+	// not all at one moment, in which no question would find a processor.
 	mapEvery = 250 * time.Millisecond
 )
 
@@ -79,7 +81,7 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *keyspace.
 		c.awaitRing(ctx, sub, revision+1)
 		rest := restAfter
 		if sub == mapPrefix {
-			rest = max(rest, mapEvery-time.Since(began))
+			rest = max(rest, mapEvery-time.Since(began)) + rand.N(restAfter)
 		}
 		_ = wait(ctx, rest)
 	}

@@ -124,7 +124,7 @@ type cutter struct {
 }
 
 func newCutter(cfg CutConfig) (*cutter, error) {
-	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log)
+	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kafka.Cancellable())
 	if err != nil {
 		return nil, err
 	}

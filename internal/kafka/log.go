@@ -134,16 +134,17 @@ func topicNow(ctx context.Context, cl *kgo.Client, topic string) (*TopicID, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range resp.Topics {
-		switch err := kerr.ErrorForCode(t.ErrorCode); {
-		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			return nil, nil
-		case err != nil:
-			return nil, err
-		}
-		return (*TopicID)(&t.TopicID), nil
+	if len(resp.Topics) != 1 {
+		return nil, kerr.UnknownServerError
 	}
-	return nil, kerr.UnknownTopicOrPartition
+	t := &resp.Topics[0]
+	switch err := kerr.ErrorForCode(t.ErrorCode); {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return (*TopicID)(&t.TopicID), nil
 }
 
 // metadata is [TopicsNow] with all partitions. kadm would answer from what the

@@ -526,6 +526,7 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 	if err := keyspace.ValidID(name); err != nil {
 		return refuse(err, millrace.ReasonInvalid, "name", "choose another name", "%v", err)
 	}
+	var needs Version // whose bytes must be there
 	for range maxChanges {
 		l, err := a.read(ctx, name)
 		if err != nil {
@@ -548,8 +549,13 @@ func (a *Artefacts) change(ctx context.Context, name string, by func(l *ledger) 
 			a.await(ctx, name, at)
 			return nil
 		}
+		e, _ := next.find(did.needs)
+		needs = Version{name, e.Version, e.Sum}
 	}
-	return fmt.Errorf("cluster: %s %s: its bytes are not in etcd, or others change it all the time; publish it again", a.one(), name)
+	if bare, err := a.Bare(ctx); err == nil && slices.Contains(bare, needs) {
+		return a.bare(needs)
+	}
+	return fmt.Errorf("cluster: %s %s: others change it all the time; publish it again", a.one(), name)
 }
 
 // read returns a name's ledger as etcd has it, an empty one if there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,13 +22,73 @@ import (
 // before the ledger that names them, and so a ledger never names what is not
 // there.
 
+// bodiesPrefix is before the kinds of all bytes.
+const bodiesPrefix = "bodies/"
+
 // bodiesPrefix is where all versions of a name are.
 func (a *Artefacts) bodiesPrefix(name string) string {
-	return a.c.prefix + "bodies/" + a.kind + "/" + name + "/"
+	return a.c.prefix + bodiesPrefix + a.kind + "/" + name + "/"
 }
 
 func (a *Artefacts) partKey(name, sum string, i int) string {
 	return fmt.Sprintf("%s%s/%03d", a.bodiesPrefix(name), sum, i)
+}
+
+// ErrNoBytes is of a version that is named in etcd, without its bytes.
+var ErrNoBytes = errors.New("cluster: etcd lacks the bytes of the version")
+
+// BytesWayOut is the way out of [ErrNoBytes], for all who tell of it.
+const BytesWayOut = "millrace cluster restore --data .. brings them from a data directory that has them"
+
+// bare refuses a version whose bytes are not there.
+func (a *Artefacts) bare(v Version) error {
+	return refuse(ErrNoBytes, millrace.ReasonUnavailable, "", BytesWayOut, "the bytes of %s %s are not in etcd", a.one(), v)
+}
+
+// partsThere is how many parts of versions etcd has, by name/sum.
+type partsThere map[string]int
+
+func (p partsThere) hold(name string, e edition) bool {
+	return p[name+"/"+e.Sum] >= partCount(e.Bytes)
+}
+
+// partsThere counts the parts under NAME/; of all names if that is empty.
+func (a *Artefacts) partsThere(ctx context.Context, under string) (partsThere, error) {
+	prefix := a.c.prefix + bodiesPrefix + a.kind + "/"
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	got, err := a.c.etcd.Get(ctx, prefix+under, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, away(err)
+	}
+	parts := partsThere{}
+	for _, kv := range got.Kvs {
+		of := strings.TrimPrefix(string(kv.Key), prefix)
+		parts[of[:max(0, strings.LastIndexByte(of, '/'))]]++
+	}
+	return parts, nil
+}
+
+// Bare returns the versions, in order, that are named in etcd without their bytes. What
+// came or went while it looked is none.
+func (a *Artefacts) Bare(ctx context.Context) (all []Version, err error) {
+	before, _ := a.state.Get()
+	parts, err := a.partsThere(ctx, "")
+	if err == nil {
+		err = a.Settle(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cluster: bytes of %s: %w", a.kind, err)
+	}
+	now, _ := a.state.Get()
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		for _, e := range now[name].Versions {
+			if names(before[name], e) && !parts.hold(name, e) {
+				all = append(all, Version{name, e.Version, e.Sum})
+			}
+		}
+	}
+	return all, nil
 }
 
 func tooLarge(name string, bytes int) error {
@@ -50,14 +111,10 @@ func (a *Artefacts) upload(ctx context.Context, v Version, body []byte) error {
 }
 
 // mend writes the parts of a version again if they are not all there, as after a
-// restoration from directories that lacked them.
+// restoration from directories that lacked them, or are others than they were.
 func (a *Artefacts) mend(ctx context.Context, v Version, body []byte) error {
-	got, err := a.c.etcd.Get(ctx, a.bodiesPrefix(v.Name)+v.Sum+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return fmt.Errorf("cluster: %s %s: %w", a.kind, v, a.c.unanswered(err))
-	}
-	if got.Count >= int64(partCount(len(body))) {
-		return nil
+	if _, err := a.download(ctx, v, edition{v.Version, v.Sum, len(body)}); err == nil || errors.Is(err, ErrAway) {
+		return err
 	}
 	return a.upload(ctx, v, body)
 }
@@ -123,7 +180,7 @@ func (a *Artefacts) Body(ctx context.Context, v Version) ([]byte, error) {
 		return body, nil
 	}
 	body, err := a.download(ctx, v, e)
-	if errors.Is(err, ErrAway) {
+	if errors.Is(err, ErrAway) || errors.Is(err, ErrNoBytes) {
 		return nil, err // it is not to blame
 	}
 	if err != nil {
@@ -144,7 +201,7 @@ func (a *Artefacts) download(ctx context.Context, v Version, e edition) ([]byte,
 			return nil, a.c.unanswered(err)
 		}
 		if len(got.Kvs) == 0 {
-			return nil, fmt.Errorf("part %d of %d is not there", i+1, partCount(e.Bytes))
+			return nil, a.bare(v)
 		}
 		body = append(body, got.Kvs[0].Value...)
 	}

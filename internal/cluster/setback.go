@@ -18,6 +18,9 @@ import (
 // they had, and would not take it over.
 var ErrLost = errors.New("cluster: etcd has lost state")
 
+// RestoreWayOut is the way out of [ErrLost], for all who tell of it.
+const RestoreWayOut = "millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach; do not assign anew, which moves every partition"
+
 func (c *Client) setbackKey() string { return c.prefix + "setback" }
 
 // tellSetback notes in etcd that it went back, as a watcher of what has found.
@@ -73,5 +76,5 @@ func (c *Client) Lost() error {
 }
 
 func lost(why string) error {
-	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what all brokers, coordinators and index nodes that you can reach kept of it", "etcd has lost state: %s", why)
+	return refuse(ErrLost, millrace.ReasonUnavailable, "etcd", RestoreWayOut, "etcd has lost state: %s", why)
 }

@@ -47,11 +47,37 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	if bad {
 		lines = append(lines, "push a version that is mended, roll back, or let it be asked for again with millrace model release")
 	}
+	bare, err := bareLines(ctx, r.models, "model")
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := unread(r.models.Fault(), "millrace model drop NAME --apply")
 	if len(nowhere) == 0 {
 		lines = append(lines, odd...)
 	}
 	return len(serving), nowhere, lines, err
+}
+
+// bareLines tells of versions that etcd names without their bytes. Of what commands read,
+// all but models, those that serve are told with what cannot be read.
+func bareLines(ctx context.Context, of *cluster.Artefacts, one string) (lines []string, err error) {
+	beside := "define it again if it is needed"
+	if one == "model" {
+		beside = "push the same pack again"
+	}
+	all, err := of.Bare(ctx)
+	serving := of.Serving()
+	for _, v := range all {
+		then := "nobody can go back to it"
+		if serving[v.Name] == v {
+			then = "it serves, and who starts without it on disk does not get it"
+		}
+		if one == "model" || serving[v.Name] != v {
+			lines = append(lines, fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, cluster.BytesWayOut, beside))
+		}
+	}
+	return lines, err
 }
 
 // FeedFaults returns how many feeds there are, which of them brokers cannot take over,
@@ -80,11 +106,16 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string,
 	for i, name := range names {
 		switch f := all[name]; {
 		case f.fault != nil:
-			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.fault, name))
+			lines = append(lines, f.fault.Error())
 		case strange[i] != "":
 			lines = append(lines, fmt.Sprintf("feed %s: %s", name, strange[i]))
 		}
 	}
+	bare, err := bareLines(ctx, versions, "feed")
+	if err != nil {
+		return 0, nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := unread(versions.Fault(), "millrace feed drop NAME --apply")
 	return len(all), append(lines, odd...), err
 }
@@ -108,6 +139,11 @@ func ExperimentFaults(ctx context.Context, cm *clusters.Flags, cl *cluster.Clien
 	if err != nil {
 		return "", nil, err
 	}
+	bare, err := bareLines(ctx, t.Documents, "document")
+	if err != nil {
+		return "", nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
 	says = fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes
 	for _, d := range st.Set.Experiments() {

@@ -74,18 +74,27 @@ func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by cluste
 	return t.PausedBy(ctx, of)
 }
 
-// leftOut is a document that brokers take nothing of.
+// leftOut is a document that brokers take nothing of, or nothing but what they keep.
 type leftOut struct {
 	Document string `json:"document"`
 	Fault    string `json:"fault"`
 	WayOut   string `json:"way_out"`
+	Bare     bool   `json:"bytes_missing,omitempty"` // brokers go on by those that they keep
+}
+
+func (l *leftOut) String() string {
+	is := "is left out"
+	if l.Bare {
+		is = "cannot be read, and brokers go on by the bytes that they keep"
+	}
+	return fmt.Sprintf("document %s %s: %s; %s", l.Document, is, l.Fault, l.WayOut)
 }
 
 func leftOuts(st *experiments.State) []leftOut {
 	all := []leftOut{}
 	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
 		if _, is := st.LeftOut(name); is {
-			all = append(all, leftOut{name, st.Faults[name].Error(), st.WayBack(name)})
+			all = append(all, leftOut{name, st.Faults[name].Error(), st.WayBack(name), st.Bare(name)})
 		}
 	}
 	return all
@@ -145,7 +154,7 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 // out.
 func faultLines(st *experiments.State) (lines []string) {
 	for _, l := range leftOuts(st) {
-		lines = append(lines, fmt.Sprintf("document %s is left out: %s; %s", l.Document, l.Fault, l.WayOut))
+		lines = append(lines, l.String())
 	}
 	for _, d := range st.Set.Experiments() {
 		if d.Unfit != "" {

@@ -274,7 +274,32 @@ func (s *feedStore) read(ctx context.Context, v cluster.Version) (d definition) 
 	if d.text, d.fault = s.versions.Body(ctx, v); d.fault == nil {
 		d.Feed, d.fault = feeds.Parse(d.text)
 	}
+	d.fault = s.unreadable(v, d.fault)
 	return d
+}
+
+// unreadable is why a version cannot be read, with the way out that all commands tell.
+func (s *feedStore) unreadable(v cluster.Version, why error) error {
+	if why == nil || errors.Is(why, cluster.ErrAway) {
+		return why
+	}
+	what, way := "version "+v.Version+" of feed "+v.Name, "define it again if it is needed"
+	if serving, _ := s.versions.Served(v.Name); serving == v {
+		what, way = "feed "+v.Name, fmt.Sprintf("put feed %s in place anew with millrace feed define, or go back with millrace feed rollback %s --apply", v.Name, v.Name)
+	}
+	detail := why.Error()
+	if errors.Is(why, cluster.ErrNoBytes) {
+		detail, way = detailOf(why), cluster.BytesWayOut+"; else "+way
+	}
+	return command.Refused(&millrace.Error{Reason: millrace.ReasonUnavailable, Detail: what + " cannot be read: " + detail, WayOut: way}, why)
+}
+
+// detailOf is what an error says without a way out.
+func detailOf(err error) string {
+	if e := (*millrace.Error)(nil); errors.As(err, &e) {
+		return e.Detail
+	}
+	return err.Error()
 }
 
 // meaning is a version by what it means, a field a line; its text, if it cannot be
@@ -412,6 +437,9 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	}
 	before := ""
 	if f, ok := all[next.Name]; ok {
+		if f.fault != nil {
+			return nil, nil, fmt.Errorf("what would change is not known: %w", f.fault)
+		}
 		text, err := document.Encode(f.Feed)
 		if err != nil {
 			return nil, nil, err

@@ -38,9 +38,9 @@ func (c *change) HasFeed(name string) bool {
 	return c.referred.HasFeed(name)
 }
 
-func (c *change) IsPrivate(name string) bool {
+func (c *change) IsPrivate(name string) (bool, error) {
 	if name == c.feed {
-		return c.to != nil && c.to.Private
+		return c.to != nil && c.to.Private, nil
 	}
 	return c.referred.IsPrivate(name)
 }

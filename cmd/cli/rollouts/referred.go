@@ -14,9 +14,9 @@ type referred struct {
 	ctx      context.Context
 	feeds    *feedStore
 	models   []string
-	versions *cluster.Artefacts // of models
-	asked    map[string]error   // filters that index nodes were asked about
-	private  map[string]bool    // feeds that were looked at
+	versions *cluster.Artefacts     // of models
+	asked    map[string]error       // filters that index nodes were asked about
+	read     map[string]*definition // feeds that were looked at
 }
 
 func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
@@ -25,7 +25,7 @@ func newReferred(ctx context.Context, feeds *feedStore) (*referred, error) {
 		return nil, err
 	}
 	versions, err := feeds.cluster.Artefacts(ctx, indexnode.ModelsKind)
-	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, read: map[string]*definition{}}, err
 }
 
 func (k *referred) HasFeed(name string) bool {
@@ -33,16 +33,17 @@ func (k *referred) HasFeed(name string) bool {
 	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
-// IsPrivate reads the feed's definition. One that cannot be read is taken for
-// private.
-func (k *referred) IsPrivate(name string) bool {
-	private, asked := k.private[name]
-	if v, defined := k.feeds.versions.Serving()[name]; defined && !asked {
-		d := k.feeds.read(k.ctx, v)
-		private = d.fault != nil || d.Private
-		k.private[name] = private
+// IsPrivate reads the feed's definition.
+func (k *referred) IsPrivate(name string) (bool, error) {
+	d := k.read[name]
+	if v, defined := k.feeds.versions.Serving()[name]; defined && d == nil {
+		of := k.feeds.read(k.ctx, v)
+		d, k.read[name] = &of, &of
 	}
-	return private
+	if d == nil { // it is built in, or not there
+		return false, nil
+	}
+	return d.Private, d.fault
 }
 
 func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }

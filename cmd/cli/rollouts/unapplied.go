@@ -139,8 +139,8 @@ func (t *trial) unapplied(ctx context.Context, e *experiment.Experiment) (string
 	return r.unapplied(ctx, e)
 }
 
-// notes are [faultLines], and a line for each experiment that is not applied, and for
-// each variant whose types no record has.
+// notes are [faultLines], and a line for each experiment that is not applied, for each
+// that is on a feed which cannot be read, and for each variant whose types no record has.
 func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, error) {
 	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
@@ -151,9 +151,25 @@ func (t *trial) notes(ctx context.Context, st *experiments.State) ([]string, err
 		if why != "" {
 			lines = append(lines, unappliedLine(&d.Experiment, why))
 		}
+		lines = append(lines, t.unknown(ctx, &d.Experiment)...)
 	}
 	strange, err := t.strange(ctx, st)
 	return append(lines, strange...), err
+}
+
+// unknown tells of the feeds of an experiment that cannot be read: brokers go on by what
+// they keep of them.
+func (t *trial) unknown(ctx context.Context, e *experiment.Experiment) (lines []string) {
+	for _, feed := range e.Feeds {
+		v, defined := t.feeds.versions.Served(feed)
+		if !defined || e.State == experiment.Stopped {
+			continue
+		}
+		if d := t.feeds.read(ctx, v); d.fault != nil {
+			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known, and brokers go on by what they keep: %v", e.Name, e.State, d.fault))
+		}
+	}
+	return lines
 }
 
 // alike tells of variants, of a document's experiments that have not stopped, that set
@@ -207,7 +223,7 @@ func (t *trial) wanting(ctx context.Context, st *experiments.State, document str
 				wants, fault := r.viewerValues(ctx, model)
 				for _, feed := range e.Feeds {
 					has, err := r.viewerValues(ctx, defined[feed].Model)
-					if err = cmp.Or(fault, err); ctx.Err() != nil {
+					if err = cmp.Or(fault, defined[feed].fault, err); ctx.Err() != nil {
 						return nil, err
 					} else if err != nil { // the document is defined: no reason to fail
 						lines = append(lines, fmt.Sprintf("experiment %s, %s: what variant %s reads of viewers on feed %s is not known: %v", e.Name, e.State, v.Name, feed, err))

@@ -45,7 +45,9 @@ func (k *referred) HasFeed(name string) bool {
 	return k.b.feeds.Defined(name)
 }
 
-func (k *referred) IsPrivate(name string) bool { return k.b.feeds.Current()[name].Private }
+func (k *referred) IsPrivate(name string) (bool, error) {
+	return k.b.feeds.Current()[name].Private, nil
+}
 
 func (k *referred) HasModel(name string) bool {
 	if k.b.models == nil || slices.Contains(relevance.Builtin().Names(), name) {

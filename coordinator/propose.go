@@ -163,7 +163,7 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
 	if lost := s.Map.Lost(); lost != "" {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: "bring it back, and do not assign anew: millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach"}
+		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
 	}
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}

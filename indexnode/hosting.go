@@ -329,13 +329,22 @@ func (h *hosting) announce(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-h.node.replicas.Moved():
 		case <-tick.C:
 		case <-leaving:
 			leaving = nil // once
+		case <-h.node.replicas.Moved():
+			select { // what comes together is told together: each word is read by every process
+			case <-ctx.Done():
+			case <-leaving:
+				leaving = nil
+			case <-time.After(gatherFor):
+			}
 		}
 	}
 }
+
+// gatherFor is how long after a change of a replica it is told.
+const gatherFor = 200 * time.Millisecond
 
 // leavesReport tells of a node that is being stopped which partitions it still
 // answers for those who have not heard.

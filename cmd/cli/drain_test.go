@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/minicluster"
 )
 
 // An index node that is told to stop says on its admin port that it is not
@@ -19,23 +17,10 @@ func TestTheSecondSignalEndsADrain(t *testing.T) {
 	clitest.StartsProcesses(t)
 	t.Parallel()
 	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
-	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.Close()
-	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer etcd.Close()
-	if err := kafka.EnsureTopics(ctx, kafka.At(k.Addr()), kafka.Prefixed("drain-"), nil); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")
+	kafkaAt, etcdAt := neighbours(t, ctx, "drain-")
 	admin := clitest.FreeAddr(t)
 	node := start(t, failed, "node-1", "indexnode", "--config", clitest.WriteConfig(t, "node-1",
-		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), k.Addr(), etcd.Addr(), clitest.FreeAddr(t), admin))
+		"id: node-1\ndata: %s\nbrokers: [%q]\ntopic_prefix: drain-\netcd: [%q]\nlisten: %q\nadmin: %q\ndrain: 1h\n", t.TempDir(), kafkaAt, etcdAt, clitest.FreeAddr(t), admin))
 	clitest.WaitFor(ctx, t, "the node to be ready", func() bool { return clitest.SaysReady(admin) == "ok\n" })
 	node.killed.Store(true)
 	node.signal(syscall.SIGTERM)

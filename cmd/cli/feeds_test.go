@@ -25,24 +25,7 @@ import (
 func TestFeedDefinitionCommands(t *testing.T) {
 	t.Parallel()
 	ctx := clitest.Bounded(t)
-	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), clitest.Lines(
-		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
-		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
-	)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
-		t.Fatal(err)
-	}
+	c := twoNotes(t, ctx, 2)
 	file := filepath.Join(t.TempDir(), "stars.yaml")
 	feed := func(args ...string) (string, error) {
 		var out bytes.Buffer
@@ -187,4 +170,29 @@ func metricTold(ctx context.Context, t *testing.T, admin, line string) {
 			return
 		}
 	}
+}
+
+// twoNotes starts a cluster in which member:1 has the notes a, of five stars, and b,
+// of one. It ends with the test.
+func twoNotes(t *testing.T, ctx context.Context, nodes int) *minicluster.Cluster {
+	t.Helper()
+	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), clitest.Lines(
+		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
+		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
+	)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

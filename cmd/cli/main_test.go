@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/minicluster"
 )
 
 // TestMain lets the test binary be the millrace binary: with MILLRACE_MAIN set
@@ -138,4 +140,25 @@ func output(args ...string) (string, error) {
 		err = late
 	}
 	return out.String(), err
+}
+
+// neighbours starts a Kafka with the topics of a prefix, and an etcd with one node
+// assigned, node-1, for processes that a test starts. They end with the test.
+func neighbours(t *testing.T, ctx context.Context, prefix string) (kafkaAt, etcdAt string) {
+	t.Helper()
+	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { etcd.Close() })
+	if err := kafka.EnsureTopics(ctx, kafka.At(k.Addr()), kafka.Prefixed(prefix), nil); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")
+	return k.Addr(), etcd.Addr()
 }

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/internal/kafka"
-	"github.com/millrace/millrace/internal/minicluster"
 )
 
 // Nothing that a node writes can be read by other users of the machine, whatever
@@ -22,20 +20,7 @@ import (
 func TestWhatANodeWritesIsPrivate(t *testing.T) {
 	clitest.StartsProcesses(t)
 	ctx, failed := context.WithCancelCause(clitest.Bounded(t))
-	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer k.Close()
-	etcd, err := minicluster.StartEtcd(ctx, t.TempDir(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer etcd.Close()
-	if err := kafka.EnsureTopics(ctx, kafka.At(k.Addr()), kafka.Prefixed("private-"), nil); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "cluster", "assign", "--etcd", etcd.Addr(), "--nodes", "node-1", "--replicas", "1", "--force")
+	kafkaAt, etcdAt := neighbours(t, ctx, "private-")
 	data, bucket, admin := t.TempDir(), t.TempDir(), clitest.FreeAddr(t)
 	before := filepath.Join(data, "differs") // as it was made before
 	if err := os.Mkdir(before, 0o700); err != nil {
@@ -45,7 +30,7 @@ func TestWhatANodeWritesIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	acts := filepath.Join(data, "audit.ndjson")
-	file := clitest.WriteConfig(t, "node-1", "id: node-1\ndata: %s\naudit: %s\nbackup: {to: %q, every: 1s}\nbrokers: [%q]\ntopic_prefix: private-\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, acts, "file://"+bucket, k.Addr(), etcd.Addr(), clitest.FreeAddr(t), admin)
+	file := clitest.WriteConfig(t, "node-1", "id: node-1\ndata: %s\naudit: %s\nbackup: {to: %q, every: 1s}\nbrokers: [%q]\ntopic_prefix: private-\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, acts, "file://"+bucket, kafkaAt, etcdAt, clitest.FreeAddr(t), admin)
 	was := syscall.Umask(0) // nothing is closed by how it is started
 	node := start(t, failed, "node-1", "indexnode", "--config", file)
 	syscall.Umask(was)

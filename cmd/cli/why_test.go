@@ -3,36 +3,16 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/internal/minicluster"
-	"github.com/millrace/millrace/schemas"
 )
 
 func TestWhyAndTraceCommands(t *testing.T) {
 	t.Parallel()
 	ctx := clitest.Bounded(t)
-	c, err := minicluster.Start(ctx, minicluster.Config{Dir: t.TempDir(), Nodes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if _, err := c.Produce(ctx, c.ContentTopic(), schemas.Note(), clitest.Lines(
-		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z","stars":5}`,
-		`{"id":"b","author":"member:1","kind":"post","at":"2026-01-02T00:00:00Z","stars":1}`,
-	)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)); err != nil {
-		t.Fatal(err)
-	}
+	c := twoNotes(t, ctx, 1)
 	for record, want := range map[string]string{
 		"a": "a in member:1/post: shown: it is in the answer, at place 1\n",
 		"b": "b in member:1/post: filtered: the filter drops it: record.stars > 2 is false, where record.stars = 1\n",

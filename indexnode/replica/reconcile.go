@@ -38,10 +38,13 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 		all.host(time.Now())
 		all.drop(ctx, time.Now())
 		attached := all.attach(ctx)
-		if now := time.Now(); attached || now.Sub(confirmed) >= every || all.firstProof() {
+		if now := time.Now(); now.Sub(confirmed) >= every || all.firstProof() {
 			all.judgeInput()
-			all.confirm(ctx)
+			all.lookBack(ctx)
+			all.confirm(ctx, all.read())
 			confirmed = now
+		} else if len(attached) > 0 { // the others have their time
+			all.confirm(ctx, attached)
 		}
 		all.judge(time.Now())
 		all.told.tell(all)
@@ -161,11 +164,12 @@ type logNow struct {
 }
 
 // attach begins to read the log of replicas that do not, as far as it is the
-// log that they were read from and has what comes next.
-func (all *Replicas) attach(ctx context.Context) (attached bool) {
+// log that they were read from and has what comes next. It returns those that
+// began.
+func (all *Replicas) attach(ctx context.Context) (attached []*Replica) {
 	unread := all.unread()
 	if len(unread) == 0 {
-		return false
+		return nil
 	}
 	now, err := all.look(ctx, unread)
 	if err != nil {
@@ -174,7 +178,7 @@ func (all *Replicas) attach(ctx context.Context) (attached bool) {
 				r.explain(Why{KafkaAway, err.Error()})
 			}
 		}
-		return false
+		return nil
 	}
 	at := make(map[kafka.TopicPartition]kafka.Position, 2*len(unread))
 	for _, r := range unread {
@@ -184,7 +188,7 @@ func (all *Replicas) attach(ctx context.Context) (attached bool) {
 		all.cfg.Consumer.Resume(slices.Collect(maps.Keys(at))...)
 		all.cfg.Consumer.Add(at)
 	}
-	return len(at) > 0
+	return slices.DeleteFunc(unread, func(r *Replica) bool { return r.reading.Load()%2 == 0 })
 }
 
 // look asks Kafka for the log's identity and where it begins and ends.
@@ -384,19 +388,25 @@ func (all *Replicas) firstProof() bool {
 	return known && through.UnixMilli() > 1
 }
 
-// confirm notes where the streams end, unless Kafka does not say.
-func (all *Replicas) confirm(ctx context.Context) {
-	var read []*Replica
-	var tps []kafka.TopicPartition
+// read returns the replicas that read the log.
+func (all *Replicas) read() (out []*Replica) {
 	for p := range all.replicas {
 		if r := &all.replicas[p]; r.reading.Load()%2 == 1 {
-			read, tps = append(read, r), append(tps, both(r.partition)...)
+			out = append(out, r)
 		}
 	}
-	if len(read) == 0 {
+	return out
+}
+
+// confirm notes where the streams of replicas end, unless Kafka does not say.
+func (all *Replicas) confirm(ctx context.Context, of []*Replica) {
+	if len(of) == 0 {
 		return
 	}
-	all.lookBack(ctx, read, tps)
+	var tps []kafka.TopicPartition
+	for _, r := range of {
+		tps = append(tps, both(r.partition)...)
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	asked, through := time.Now(), all.through.Load() // what was in the log then is before the ends
@@ -412,7 +422,7 @@ func (all *Replicas) confirm(ctx context.Context) {
 		return
 	}
 	all.told.kafkaAway(nil)
-	for _, r := range read {
+	for _, r := range of {
 		if o := r.origin(); o.Cluster != id.Cluster || o.Topics != id.Topics {
 			all.detach(r) // to be judged against the other log
 			continue
@@ -425,9 +435,14 @@ func (all *Replicas) confirm(ctx context.Context) {
 
 // lookBack notes where the log begins, now and then. What is before is in the
 // replicas alone.
-func (all *Replicas) lookBack(ctx context.Context, read []*Replica, tps []kafka.TopicPartition) {
-	if time.Since(all.begun) < all.cfg.Limit {
+func (all *Replicas) lookBack(ctx context.Context) {
+	read := all.read()
+	if len(read) == 0 || time.Since(all.begun) < all.cfg.Limit {
 		return
+	}
+	var tps []kafka.TopicPartition
+	for _, r := range read {
+		tps = append(tps, both(r.partition)...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -18,6 +19,10 @@ import (
 const (
 	relistEvery = 10 * time.Second      // a server that lost its past never rings
 	restAfter   = 50 * time.Millisecond // a thousand rings a second are twenty reads
+	// mapEvery is how often the map is read at most, about. While a plan is under
+	// way something of it changes ten times a second, and every process reads it:
+	// not all at one moment, in which no question would find a processor.
+	mapEvery = 250 * time.Millisecond
 )
 
 // LookTime is how long it takes until every process that runs has looked at what etcd
@@ -71,13 +76,18 @@ func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.
 	h := &holding{of: &c.held, what: c.prefix + sub}
 	defer h.set(0)
 	for within := c.FirstCall(); ctx.Err() == nil; within = CallTimeout {
+		began := time.Now()
 		revision, err := c.read(ctx, sub, within, h, apply)
 		if err != nil {
 			_ = Pause(ctx, RetryAfter)
 			continue
 		}
 		c.awaitRing(ctx, sub, revision+1)
-		_ = Pause(ctx, restAfter)
+		rest := restAfter
+		if sub == MapPrefix {
+			rest = max(rest, mapEvery-time.Since(began)) + rand.N(restAfter)
+		}
+		_ = Pause(ctx, rest)
 	}
 }
 

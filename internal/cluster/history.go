@@ -75,6 +75,21 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	return all, nil
 }
 
+// RestoredAct is what the history calls a restoration.
+const RestoredAct = "restore"
+
+// LastRestored returns when a person last restored what etcd had lost, as far as the
+// history tells; zero: it does not.
+func (c *Client) LastRestored(ctx context.Context) (when time.Time, err error) {
+	all, err := c.History(ctx)
+	for _, e := range all {
+		if e.Act == RestoredAct && e.Time.After(when) {
+			when = e.Time
+		}
+	}
+	return when, err
+}
+
 // TrimHistory removes the acts before those that are kept. What it cannot remove
 // the next act does.
 func (c *Client) TrimHistory(ctx context.Context) {

@@ -95,40 +95,156 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 			serving := a[1].Serving()
 			return a[1].Fault() == nil && len(serving) == 1 && serving["ranker"].Version == "1"
 		})
+		check(t, whole.Settle(ctx))
 		if body, err := whole.Body(ctx, a[1].Serving()["ranker"]); string(body) != "one" {
 			t.Errorf("%q, %v", body, err)
 		}
 	}
 }
 
+// bare takes the bytes of a version from etcd.
+func (p *past) bare(kind string, v artefacts.Version) {
+	p.t.Helper()
+	p.etcd.raw(func(e *clientv3.Client) error {
+		_, err := e.Delete(p.t.Context(), "/millrace/test/bodies/"+kind+"/"+v.Name+"/"+v.Sum, clientv3.WithPrefix())
+		return err
+	})
+}
+
+// generation is that of etcd's keyspace.
+func (p *past) generation() (text string) {
+	p.t.Helper()
+	p.etcd.raw(func(e *clientv3.Client) error {
+		got, err := e.Get(p.t.Context(), "/millrace/test/keyspace")
+		if err == nil && len(got.Kvs) > 0 {
+			text = string(got.Kvs[0].Value)
+		}
+		return err
+	})
+	return text
+}
+
 // A pointer without its bytes is not held: who restores from directories that have them
-// brings them, though etcd has lost nothing else.
+// brings them, though etcd has lost nothing else. Nobody has anything else to take over
+// then, so that it is the same keyspace, under the same assignment; and what a directory
+// knows that is gone since does not come back with them.
 func TestARestorationBringsBytesAlone(t *testing.T) {
 	t.Parallel()
 	ctx, p := t.Context(), newPast(t)
 	a := p.tests()
 	v := p.serve(a[0], "ranker", "one")
+	p.now["gone"] = p.write("gone")
+	p.heard()
+	stale := without(t, p.dirs[0])
 	poor := without(t, p.dirs[0], v)
-	refused := func(err error, says string) {
-		t.Helper()
-		refused(t, err, restoration.ErrOlderDirs, says)
-	}
-	p.etcd.raw(func(e *clientv3.Client) error {
-		_, err := e.Delete(ctx, "/millrace/test/bodies/experiments/ranker/"+v.Sum, clientv3.WithPrefix())
-		return err
-	})
-	refused(second(restoration.Restore(ctx, p.etcd.open(""), poor)), "experiments ranker 1 (no process that runs has said that it keeps them)")
-	r, err := restoration.Restore(ctx, p.etcd.open(""), poor, p.dirs[1])
-	if check(t, err); r.Lost != nil || r.Documents != nil {
-		t.Errorf("restored %+v", r)
-	}
+	check(t, p.docs[0].Delete(ctx, "gone"))
 	fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 	check(t, err)
+	if bare, err := fresh.Bare(ctx); bare != nil {
+		t.Errorf("bare: %v, %v", bare, err)
+	}
+	p.bare("experiments", v)
+	if bare, err := fresh.Bare(ctx); err != nil || !slices.Equal(bare, []artefacts.Version{v}) {
+		t.Errorf("bare: %v, %v", bare, err)
+	}
+	_, err = fresh.Body(ctx, v)
+	refused(t, err, artefacts.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd; millrace cluster restore --data ")
+	refused(t, second(restoration.Restore(ctx, p.etcd.open(""), poor)), restoration.ErrOlderDirs, "experiments ranker 1 (a directory that has them has a file bodies-experiments/"+v.Sum+")")
+	before := p.generation()
+	r, err := restoration.Restore(ctx, p.etcd.open(""), poor, stale)
+	if check(t, err); r.Lost != nil || r.Documents != nil || !r.Alone || r.Epoch != 1 || len(r.Bytes) != 1 || r.Bytes[0].Document != "experiments ranker" || !slices.Equal(r.Bytes[0].Versions, []string{"1"}) || r.Bytes[0].Dir != stale {
+		t.Errorf("restored %+v", r)
+	}
+	if now := p.generation(); now != before || before == "" {
+		t.Errorf("keyspace %q, and %q before", now, before)
+	}
 	if body, err := fresh.Body(ctx, v); string(body) != "one" {
 		t.Errorf("%q, %v", body, err)
 	}
-	p.kept(r.Epoch)
+	delete(p.now, "gone")
+	if docs := documentsOf(t, p.etcd.open("")).Current(); len(docs) > 0 {
+		t.Errorf("there are %v", docs)
+	}
+	p.heard()
 	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("again: %v", err)
+	}
+}
+
+// That nothing is lost is not said while etcd lacks bytes: neither of a kind that no
+// directory knows, nor of a version that does not serve. Nothing is dropped for that,
+// unless it is meant.
+func TestNothingIsLostIsNotSaidOfLostBytes(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), newPast(t)
+	a := p.tests()
+	one := p.serve(a[0], "ranker", "one")
+	two := p.serve(a[0], "ranker", "two")
+	packs, err := artefacts.Watch(ctx, p.etcd.open(""), "models") // which no directory follows
+	check(t, err)
+	pack, _, err := packs.Publish(ctx, "rate", "", []byte("pack"), "ann")
+	check(t, err)
+	check(t, packs.Serve(ctx, pack, nil, "ann"))
+	restored := func(dirs ...string) error {
+		t.Helper()
+		return second(restoration.Restore(ctx, p.etcd.open(""), dirs...))
+	}
+	if err := restored(p.dirs...); err != restoration.ErrNothingLost {
+		t.Errorf("of a whole etcd: %v", err)
+	}
+	p.bare("models", pack)
+	refused(t, restored(p.dirs...), restoration.ErrOlderDirs, "nor in etcd: models rate 1 (a directory that has them has a file bodies-models/"+pack.Sum+")")
+	_, _, err = packs.Publish(ctx, "rate", "1", []byte("pack"), "ann")
+	if check(t, err); restored(p.dirs...) != restoration.ErrNothingLost {
+		t.Error("what is put again is missed")
+	}
+	p.bare("experiments", one)
+	poor := without(t, p.dirs[0], one)
+	refused(t, restored(poor), restoration.ErrOlderDirs, "It lacks the bytes of versions that do not serve, and so do these directories; nothing is restored: experiments ranker 1 (")
+	fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
+	check(t, err)
+	if !fresh.Has(one) {
+		t.Error("a restoration that was refused has dropped it")
+	}
+	r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
+	if check(t, err); !slices.Equal(r.Lacks, []string{"experiments ranker 1"}) || !r.Alone || r.Bytes != nil || r.Dropped != 1 {
+		t.Errorf("restored %+v", r)
+	}
+	check(t, fresh.Settle(ctx))
+	if v, _ := fresh.Served("ranker"); fresh.Has(one) || v != two {
+		t.Errorf("%v serves; %v", v, fresh.All())
+	}
+}
+
+// A version whose bytes are gone does not come to serve, which is told as such; who
+// publishes it again puts them back, also in place of others.
+func TestAVersionWithoutBytesDoesNotServe(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), &past{t: t, etcd: startEtcd(t)}
+	a, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
+	check(t, err)
+	one, two := p.serve(a, "ranker", "one"), p.serve(a, "ranker", "two") // which nobody keeps
+	for name, lose := range map[string]func(){
+		"gone":    func() { p.bare("experiments", one) },
+		"damaged": func() { p.etcd.put("/millrace/test/bodies/experiments/ranker/"+one.Sum+"/000", "eno") },
+	} {
+		lose()
+		_, err := a.Rollback(ctx, "ranker", "ann")
+		if name == "gone" {
+			refused(t, err, artefacts.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd")
+		}
+		if v, _ := a.Served("ranker"); name == "gone" && v != two {
+			t.Errorf("%s: %v serves", name, v)
+		}
+		if v, fresh, err := a.Publish(ctx, "ranker", "", []byte("one"), "ann"); fresh || v != one {
+			t.Errorf("%s: %v, %v, %v", name, v, fresh, err)
+		}
+		fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
+		check(t, err)
+		check(t, fresh.Settle(ctx))
+		if body, err := fresh.Body(ctx, one); string(body) != "one" {
+			t.Errorf("%s: %q, %v", name, body, err)
+		}
+		check(t, a.Serve(ctx, two, nil, "ann"))
 	}
 }

@@ -21,6 +21,9 @@ var ErrLost = errors.New("cluster: etcd has lost state")
 // MaxChanges is how often a change is tried while others change the same.
 const MaxChanges = 20
 
+// RestoreWayOut is the way out of [ErrLost], for all who tell of it.
+const RestoreWayOut = "millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach; do not assign anew, which moves every partition"
+
 // SetbackKey holds a [keyspace.Setback], while etcd has gone back.
 func (c *Client) SetbackKey() string { return c.prefix + "setback" }
 
@@ -78,5 +81,5 @@ func (c *Client) Lost() error {
 
 // LostState is an [ErrLost] that says why.
 func LostState(why string) error {
-	return Refuse(ErrLost, millrace.ReasonUnavailable, "etcd", "restore it from what all brokers, coordinators and index nodes that you can reach kept of it", "etcd has lost state: %s", why)
+	return Refuse(ErrLost, millrace.ReasonUnavailable, "etcd", RestoreWayOut, "etcd has lost state: %s", why)
 }

@@ -81,8 +81,20 @@ func TestADocumentWithoutBytesHoldsUpNothing(t *testing.T) {
 	define("late", running(document(false, "late", 20, 29)))
 	bare("late")
 	is("bare", map[string]experiment.State{"base": experiment.Draft, "whole": experiment.Running})
-	if st, _ := s.Read(ctx); st == nil || !strings.Contains(st.WayBack("late"), "cluster restore") {
-		t.Error("nothing tells that its bytes can be restored")
+	st, err := s.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fault, way := fmt.Sprint(st.Faults["late"]), st.WayBack("late"); fault != "the bytes of experiment late 1 are not in etcd" || !strings.HasPrefix(way, artefacts.BytesWayOut+"; else put document late in place again") {
+		t.Errorf("%s; %s", fault, way)
+	}
+	for name, want := range map[string]string{
+		"late":   "experiment: experiment late stood in document late, and whether it still does is not known: the bytes of experiment late 1 are not in etcd; " + st.WayBack("late"),
+		"nosuch": `experiment: there is no experiment "nosuch" in the documents that can be read; name one of base, whole; ` + st.WayBack("late"),
+	} {
+		if _, err := st.Find(name); err == nil || err.Error() != want {
+			t.Errorf("%v\nwant %s", err, want)
+		}
 	}
 	if err := steer("whole", experiment.Paused); err != nil {
 		t.Error(err)
@@ -91,7 +103,10 @@ func TestADocumentWithoutBytesHoldsUpNothing(t *testing.T) {
 	if err := steer("late", experiment.Paused); err == nil || !strings.Contains(err.Error(), "millrace experiment drop late") {
 		t.Errorf("what nobody has is paused: %v", err)
 	}
-	define("late", running(document(false, "late", 20, 29))) // the same bytes
+	anew, err := s.Define(ctx, "late", []byte(running(document(false, "late", 20, 29)))) // the same bytes
+	if want := "[experiment late: running, at 100% of its slots; what it was before cannot be read]"; err != nil || fmt.Sprint(anew.Sentences) != want {
+		t.Errorf("%q, %v; want %s", anew.Sentences, err, want)
+	}
 	is("anew", map[string]experiment.State{"base": experiment.Draft, "whole": experiment.Paused, "more": experiment.Draft, "late": experiment.Running})
 
 	two := running(document(false, "late", 20, 29)) + strings.TrimPrefix(running(document(false, "other", 40, 49)), "experiments: ")
@@ -110,7 +125,7 @@ func TestADocumentWithoutBytesHoldsUpNothing(t *testing.T) {
 	if err := s.Drop(ctx, "more"); err != nil {
 		t.Error(err)
 	}
-	st, err := s.Read(ctx)
+	st, err = s.Read(ctx)
 	if err != nil || len(st.Faults) != 0 {
 		t.Errorf("%v, %v", st, err)
 	}

@@ -89,9 +89,9 @@ type world struct {
 
 func newWorld(models ...string) *world { return &world{models: models, changed: make(chan struct{})} }
 
-func (w *world) HasFeed(string) bool      { return true }
-func (w *world) IsPrivate(string) bool    { return false }
-func (w *world) CheckFilter(string) error { return nil }
+func (w *world) HasFeed(string) bool            { return true }
+func (w *world) IsPrivate(string) (bool, error) { return false, nil }
+func (w *world) CheckFilter(string) error       { return nil }
 
 func (w *world) CheckWeights(string, string, map[string]float64) error { return nil }
 

@@ -117,12 +117,12 @@ type Changed struct {
 // Read reads all documents. One that somebody takes away meanwhile has all of them
 // looked at anew; one whose bytes are not there holds up none of the others.
 func (s *Store) Read(ctx context.Context) (*State, error) {
-	unread := map[artefacts.Version]error{}
+	faults := map[artefacts.Version]error{}
 	for range maxTries {
 		if err := s.Documents.Settle(ctx); err != nil {
 			return nil, err
 		}
-		st, of, err := s.read(ctx, unread)
+		st, of, err := s.read(ctx, faults)
 		if err == nil || of == (artefacts.Version{}) || errors.Is(err, cluster.ErrAway) {
 			return st, err
 		}
@@ -133,7 +133,7 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 			return nil, err
 		}
 		if v, serves := s.Documents.Served(of.Name); serves && v == of {
-			unread[of] = err // it is there, and cannot be read
+			faults[of] = unread{err} // it is there, and cannot be read
 		}
 	}
 	return nil, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
@@ -141,12 +141,12 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 
 // read is Read of what is known here, but for versions that cannot be read. The version
 // is the one that an error is of, if it is of one.
-func (s *Store) read(ctx context.Context, unread map[artefacts.Version]error) (*State, artefacts.Version, error) {
+func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*State, artefacts.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, earlier: map[string]earlier{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
 	s.forget(st.Versions)
 	for name, v := range st.Versions {
-		if fault := unread[v]; fault != nil {
+		if fault := faults[v]; fault != nil {
 			st.Faults[name], st.left[name] = fault, experiment.Document{}
 			st.earlier[name] = s.wholeBefore(ctx, name)
 			continue
@@ -337,16 +337,30 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	if had := st.Had(name); had != "" {
 		e.Detail, e.WayOut = fmt.Sprintf("there is no experiment %s any more: it stood in document %s", name, had), fmt.Sprintf("millrace experiment history %s tells what became of it, and millrace export exposures --experiment %s has what it showed, as long as the topic does", had, name)
 	}
+	blank := false // some document cannot be read, in which it may stand
 	for _, document := range slices.Sorted(maps.Keys(st.left)) {
-		stands := slices.ContainsFunc(st.left[document].Experiments, func(x experiment.Experiment) bool { return x.Name == name })
-		if stands {
-			e.Detail, e.WayOut = fmt.Sprintf("experiment %s stands in document %s, which is left out: %v", name, document, st.Faults[document]), ""
-		}
-		if stands || len(st.left[document].Experiments) == 0 {
-			e.WayOut = strings.TrimPrefix(e.WayOut+"; "+st.WayBack(document), "; ")
+		stands := hasExperiment(st.left[document], name)
+		stood := st.Bare(document) && (hasExperiment(st.earlier[document].doc, name) || st.Had(name) == document)
+		switch {
+		case stands:
+			e.Detail, e.WayOut = fmt.Sprintf("experiment %s stands in document %s, which is left out: %v", name, document, st.Faults[document]), st.WayBack(document)
+			return experiment.Defined{}, e
+		case stood:
+			e.Reason, e.Detail, e.WayOut = millrace.ReasonUnavailable, fmt.Sprintf("experiment %s stood in document %s, and whether it still does is not known: %v", name, document, st.Faults[document]), st.WayBack(document)
+			return experiment.Defined{}, e
+		case len(st.left[document].Experiments) == 0:
+			blank = true
+			e.WayOut += "; " + st.WayBack(document)
 		}
 	}
+	if blank && st.Had(name) == "" {
+		e.Detail += " in the documents that can be read"
+	}
 	return experiment.Defined{}, e
+}
+
+func hasExperiment(d experiment.Document, name string) bool {
+	return slices.ContainsFunc(d.Experiments, func(x experiment.Experiment) bool { return x.Name == name })
 }
 
 // Begun returns since when the name of an experiment is that of this one, and not
@@ -454,10 +468,30 @@ func (s *Store) Same(ctx context.Context, a, b artefacts.Version, name string) (
 	return false, nil
 }
 
+// unread is why the bytes of a document cannot be had. The way out is told beside it, by
+// [State.WayBack].
+type unread struct{ error }
+
+func (u unread) Error() string {
+	if e := (*millrace.Error)(nil); errors.As(u.error, &e) {
+		return e.Detail
+	}
+	return u.error.Error()
+}
+
+func (u unread) Unwrap() error { return u.error }
+
+// Bare reports whether the bytes of a document cannot be had: brokers go on by those that
+// they keep.
+func (st *State) Bare(document string) bool {
+	_, is := st.earlier[document]
+	return is
+}
+
 // WayBack says how to get a document back that is left out.
 func (st *State) WayBack(document string) string {
-	if _, bare := st.earlier[document]; bare {
-		return fmt.Sprintf("millrace cluster restore brings its bytes from a data directory that has them; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", document, document)
+	if errors.Is(st.Faults[document], artefacts.ErrNoBytes) {
+		return fmt.Sprintf("%s; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", artefacts.BytesWayOut, document, document)
 	}
 	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)
 }
@@ -512,7 +546,19 @@ func (s *Store) check(st *State, name string, src []byte, compile compiler) (Cha
 	if err := s.wakesNone(st, name, docs); err != nil {
 		return Changed{}, err
 	}
+	if st.Bare(name) {
+		return Changed{Sentences: inPlaceAnew(&doc)}, nil
+	}
 	return Changed{Sentences: st.Set.Diff(next)}, nil
+}
+
+// inPlaceAnew says what comes to be by a document whose bytes could not be had, so that
+// what it changes is not known.
+func inPlaceAnew(d *experiment.Document) (all []string) {
+	for _, e := range d.Experiments {
+		all = append(all, fmt.Sprintf("experiment %s: %s, at %g%% of its slots; what it was before cannot be read", e.Name, e.State, float64(e.Share)/100))
+	}
+	return all
 }
 
 // but returns all documents of the set but one, in order.

@@ -21,10 +21,10 @@ import (
 
 type anything struct{}
 
-func (anything) HasFeed(string) bool      { return true }
-func (anything) IsPrivate(string) bool    { return false }
-func (anything) HasModel(string) bool     { return true }
-func (anything) CheckFilter(string) error { return nil }
+func (anything) HasFeed(string) bool            { return true }
+func (anything) IsPrivate(string) (bool, error) { return false, nil }
+func (anything) HasModel(string) bool           { return true }
+func (anything) CheckFilter(string) error       { return nil }
 
 func (anything) CheckWeights(string, string, map[string]float64) error { return nil }
 

@@ -118,6 +118,12 @@ func Sparing() []kgo.Opt {
 	return []kgo.Opt{kgo.FetchMaxBytes(sparingFetchBytes), kgo.FetchMaxPartitionBytes(sparingFetchBytes)}
 }
 
+// Cancellable has what is written end with its context also where Kafka may have
+// it already. Without it a record that was sent waits for as long as Kafka does not
+// answer, and with it who wants to stop. It is for what may be written twice, and
+// in no transaction.
+func Cancellable() kgo.Opt { return kgo.AllowIdempotentProduceCancellation() }
+
 // NewClient connects a client with these options. It is for the rooms below.
 func NewClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client, error) {
 	opts, err := Options(brokers, log, more...)

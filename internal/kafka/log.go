@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace"
 )
@@ -74,18 +77,102 @@ func (l LogID) String() string {
 }
 
 // LogNow returns which log the streams' topics are now.
-func LogNow(ctx context.Context, adm *kadm.Client, topics [Streams]string) (l LogID, err error) {
-	m, err := adm.Metadata(ctx, topics[:]...)
+func LogNow(ctx context.Context, cl *kgo.Client, topics [Streams]string) (l LogID, err error) {
+	cluster, ids, err := TopicsNow(ctx, cl, topics[:]...)
 	if err != nil {
 		return l, fmt.Errorf("kafka: describe the log: %w", err)
 	}
-	l.Cluster = m.Cluster
+	l.Cluster = cluster
 	for s, name := range topics {
-		t, ok := m.Topics[name]
-		if !ok || t.Err != nil {
-			return l, fmt.Errorf("kafka: describe topic %s: %w", name, errors.Join(t.Err, Missing(ok)))
+		id, ok := ids[name]
+		if !ok {
+			return l, fmt.Errorf("kafka: describe topic %s: %w", name, Missing(ok))
 		}
-		l.Topics[s] = TopicID(t.ID)
+		l.Topics[s] = id
 	}
 	return l, nil
+}
+
+// TopicsNow asks Kafka for its id of itself, and for those that topics have now;
+// one that does not exist has none. A partitioner asks before each commit, and a
+// node every other second: so one partition of each topic is described (KIP-966),
+// where a Kafka before 3.8 tells all 720.
+func TopicsNow(ctx context.Context, cl *kgo.Client, topics ...string) (cluster string, ids map[string]TopicID, err error) {
+	found := make([]*TopicID, len(topics))
+	var asked errgroup.Group
+	asked.Go(func() error {
+		resp, err := kmsg.NewPtrDescribeClusterRequest().RequestWith(ctx, cl)
+		if err == nil {
+			cluster, err = resp.ClusterID, kerr.ErrorForCode(resp.ErrorCode)
+		}
+		return err
+	})
+	for i, topic := range topics {
+		asked.Go(func() (err error) {
+			found[i], err = topicNow(ctx, cl, topic)
+			return err
+		})
+	}
+	if asked.Wait() != nil { // Kafka does not know the request, or all is not well
+		return metadata(ctx, cl, topics)
+	}
+	ids = make(map[string]TopicID, len(topics))
+	for i, topic := range topics {
+		if found[i] != nil {
+			ids[topic] = *found[i]
+		}
+	}
+	return cluster, ids, nil
+}
+
+// topicNow returns the id of a topic; nil if there is none.
+func topicNow(ctx context.Context, cl *kgo.Client, topic string) (*TopicID, error) {
+	req := kmsg.NewPtrDescribeTopicPartitionsRequest()
+	req.Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: topic}}
+	req.ResponsePartitionLimit = 1
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Topics) != 1 {
+		return nil, kerr.UnknownServerError
+	}
+	t := &resp.Topics[0]
+	switch err := kerr.ErrorForCode(t.ErrorCode); {
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return (*TopicID)(&t.TopicID), nil
+}
+
+// metadata is [TopicsNow] with all partitions. kadm would answer from what the
+// client knew a moment ago.
+func metadata(ctx context.Context, cl *kgo.Client, topics []string) (cluster string, ids map[string]TopicID, err error) {
+	ids = map[string]TopicID{}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{} // nil: all that there are
+	for _, topic := range topics {
+		asked := kmsg.NewMetadataRequestTopic()
+		asked.Topic = &topic
+		req.Topics = append(req.Topics, asked)
+	}
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return "", nil, fmt.Errorf("kafka: describe topics: %w", err)
+	}
+	if resp.ClusterID != nil {
+		cluster = *resp.ClusterID
+	}
+	for _, t := range resp.Topics {
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+		case err != nil || t.Topic == nil:
+			return "", nil, fmt.Errorf("kafka: describe topics: %w", err)
+		default:
+			ids[*t.Topic] = TopicID(t.TopicID)
+		}
+	}
+	return cluster, ids, nil
 }

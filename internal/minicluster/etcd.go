@@ -66,5 +66,13 @@ func (e *Etcd) Fill(ctx context.Context) error {
 	return err
 }
 
+// Lose removes all keys with a prefix, as nothing of ours does.
+func (e *Etcd) Lose(ctx context.Context, prefix string) error {
+	end := []byte(prefix)
+	end[len(end)-1]++
+	_, err := e.server.Server.DeleteRange(ctx, &etcdserverpb.DeleteRangeRequest{Key: []byte(prefix), RangeEnd: end})
+	return err
+}
+
 // Close stops the server, if it has not been stopped yet.
 func (e *Etcd) Close() { e.once.Do(e.server.Close) }

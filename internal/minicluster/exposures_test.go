@@ -240,10 +240,10 @@ func sameFeatures(t *testing.T, r *exposure.Record, resp *feedv1.GetFeedResponse
 // everything is there.
 type everything struct{}
 
-func (everything) HasFeed(string) bool      { return true }
-func (everything) IsPrivate(string) bool    { return false }
-func (everything) HasModel(string) bool     { return true }
-func (everything) CheckFilter(string) error { return nil }
+func (everything) HasFeed(string) bool            { return true }
+func (everything) IsPrivate(string) (bool, error) { return false, nil }
+func (everything) HasModel(string) bool           { return true }
+func (everything) CheckFilter(string) error       { return nil }
 
 func (everything) CheckWeights(string, string, map[string]float64) error { return nil }
 

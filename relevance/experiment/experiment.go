@@ -164,8 +164,8 @@ type Known interface {
 	HasFeed(name string) bool
 	HasModel(name string) bool
 	// IsPrivate reports whether what a feed drops must not be shown: no variant
-	// may set its filter, window or types.
-	IsPrivate(feed string) bool
+	// may set its filter, window or types. The error says why that is not known.
+	IsPrivate(feed string) (bool, error)
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
 	// CheckWeights returns why index nodes would refuse weights, or nil. The model

@@ -27,7 +27,12 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 	refuse := func(wayOut, format string, args ...any) error {
 		return &millrace.Error{Reason: millrace.ReasonUnknown, Detail: fmt.Sprintf(format, args...), WayOut: wayOut}
 	}
-	private := slices.DeleteFunc(slices.Clone(e.Feeds), func(name string) bool { return !known.IsPrivate(name) })
+	private := map[string]error{} // by feed, of those that must not be opened; why that is not known
+	for _, name := range e.Feeds {
+		if is, err := known.IsPrivate(name); is || err != nil {
+			private[name] = err
+		}
+	}
 	for i, name := range e.Feeds {
 		if !known.HasFeed(name) {
 			add(fmt.Sprintf(".feeds[%d]", i), "experiment "+e.Name+" is on feed "+name, refuse("define it first", "there is no feed %s", name))
@@ -40,10 +45,15 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 		v := &e.Variants[i]
 		at, sets := fmt.Sprintf(".variants[%d].set", i), fmt.Sprintf("variant %s of experiment %s sets ", v.Name, e.Name)
 		for _, p := range v.Set.parameters() {
-			for _, name := range private {
-				if p.Opens() {
-					add(fmt.Sprintf("%s.%s", at, p), fmt.Sprintf("%s%s on feed %s", sets, p, name), refuse("leave it out, or the feed", "feed %s is private, and this could show what it drops", name))
+			for _, name := range e.Feeds {
+				why, closed := private[name]
+				if !closed || !p.Opens() {
+					continue
 				}
+				if why == nil {
+					why = refuse("leave it out, or the feed", "feed %s is private, and this could show what it drops", name)
+				}
+				add(fmt.Sprintf("%s.%s", at, p), fmt.Sprintf("%s%s on feed %s", sets, p, name), why)
 			}
 		}
 		for _, m := range v.Set.models() {
@@ -124,6 +134,15 @@ func (m *misfit) unasked() bool {
 	return !errors.As(m.err, &why) || why.Reason == millrace.ReasonUnavailable
 }
 
+// was reports whether a misfit of before is this one: of one that could not be asked,
+// for the same reason.
+func (m *misfit) was(before misfit) bool {
+	if before.path != m.path || before.what != m.what || before.unasked() != m.unasked() {
+		return false
+	}
+	return !m.unasked() || before.err.Error() == m.err.Error()
+}
+
 // String says what does not fit and why, without a way out.
 func (m *misfit) String() string {
 	var why *millrace.Error
@@ -157,14 +176,14 @@ func (s *Set) Keeps(now, next Known) error {
 		}
 		var before []misfit
 		for i, m := range e.misfits(next) {
-			if m.unasked() {
-				return fmt.Errorf("%s: %w", m.what, m.err)
-			}
 			if i == 0 {
 				before = e.misfits(now)
 			}
-			if slices.ContainsFunc(before, func(old misfit) bool { return old.path == m.path && old.what == m.what }) {
+			if slices.ContainsFunc(before, m.was) {
 				continue
+			}
+			if m.unasked() {
+				return fmt.Errorf("%s: %w", m.what, m.err)
 			}
 			weights = weights || strings.HasSuffix(m.path, ".weights")
 			if names = append(names, e.Name); len(broken) == most {

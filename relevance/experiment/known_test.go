@@ -15,8 +15,9 @@ type weighing func(feed, model string, set map[string]float64) error
 
 func (weighing) HasFeed(string) bool      { return true }
 func (weighing) HasModel(string) bool     { return true }
-func (weighing) IsPrivate(string) bool    { return false }
 func (weighing) CheckFilter(string) error { return nil }
+
+func (weighing) IsPrivate(string) (bool, error) { return false, nil }
 
 func (w weighing) CheckWeights(feed, model string, set map[string]float64) error {
 	return w(feed, model, set)
@@ -139,6 +140,9 @@ func TestKeepsWhatExperimentsReferTo(t *testing.T) {
 		{whole, without("field nosuch"), variant + "a filter, and no field nosuch in record; stop or change fresher first"},
 		{whole, append(whole, "private home"), variant + "filter on feed home, and feed home is private, and this could show what it drops; " + variant + "window on feed home, and feed home is private, and this could show what it drops; stop or change fresher first"},
 		{whole, without("weight home/home2/likes"), variant + "weights on feed home, and no parameter likes; stop or change fresher first, or push a version that has these parameters"},
+		{whole, append(whole, "unread home"), variant + "filter on feed home: feed home cannot be read; restore it"},
+		{append(whole, "unread home"), append(whole, "unread home"), ""}, // which no change can help
+		{append(whole, "unread home"), append(whole, "private home"), variant + "filter on feed home, and feed home is private, and this could show what it drops; " + variant + "window on feed home, and feed home is private, and this could show what it drops; stop or change fresher first"},
 		{without("field nosuch"), without("field nosuch"), ""},
 		{without("field nosuch"), names{"feed home", "weight home/home2/likes"}, variant + "model home2, and no model home2 serves; stop or change fresher first"},
 	} {
@@ -154,6 +158,21 @@ func TestKeepsWhatExperimentsReferTo(t *testing.T) {
 				t.Errorf("from %q to %q, %s: %q, want %q", c.now, c.next, state, got, want)
 			}
 		}
+	}
+}
+
+// What cannot be read of a feed is told as such, and not as private: a document that is
+// about to be put in place is refused, and one that is there goes on.
+func TestAFeedThatCannotBeReadIsNotCalledPrivate(t *testing.T) {
+	docs := []Document{parse(t, strings.Replace(shown, "set: {model: home2, limit: 30}", "set: {window: 1h}", 1))}
+	known := names{"feed home", "unread home"}
+	_, err := Admit(docs, known)
+	if err == nil || !strings.Contains(err.Error(), "experiments[0].variants[1].set.window: feed home cannot be read; restore it") {
+		t.Errorf("%v", err)
+	}
+	s, err := Serve(docs, known)
+	if err != nil || s.Unfit() != nil || s.Experiments()[0].Unfit != "" {
+		t.Errorf("%v, %v", err, s.Unfit())
 	}
 }
 

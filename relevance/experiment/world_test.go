@@ -34,9 +34,8 @@ experiments:
 // names is what a test knows.
 type names []string
 
-func (n names) HasFeed(name string) bool   { return n.has("feed", name) }
-func (n names) HasModel(name string) bool  { return n.has("model", name) }
-func (n names) IsPrivate(name string) bool { return n.has("private", name) }
+func (n names) HasFeed(name string) bool  { return n.has("feed", name) }
+func (n names) HasModel(name string) bool { return n.has("model", name) }
 func (n names) has(kind, name string) bool {
 	for _, s := range n {
 		if s == kind+" "+name {
@@ -44,6 +43,13 @@ func (n names) has(kind, name string) bool {
 		}
 	}
 	return false
+}
+
+func (n names) IsPrivate(name string) (bool, error) {
+	if n.has("unread", name) {
+		return false, &millrace.Error{Reason: millrace.ReasonUnavailable, Detail: "feed " + name + " cannot be read", WayOut: "restore it"}
+	}
+	return n.has("private", name), nil
 }
 
 func (n names) CheckFilter(src string) error {

@@ -40,6 +40,7 @@ type Stage struct {
 	Members map[millrace.NodeID]*members.Membership
 	Dir     string                      // of etcd
 	Fill    func(context.Context) error // etcd
+	lose    func(context.Context, string) error
 }
 
 // NewStage is the cluster test, with these nodes.
@@ -55,7 +56,7 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	s.Dir = t.TempDir()
 	etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, "127.0.0.1:0")
 	s.Check(err)
-	s.Fill = etcd.Fill
+	s.Fill, s.lose = etcd.Fill, etcd.Lose
 	s.Stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.Stop)
 	s.Etcd = []string{etcd.Addr()}
@@ -87,6 +88,12 @@ func (s *Stage) Check(err error) {
 	if err != nil {
 		s.Fatal(err)
 	}
+}
+
+// Bare takes the bytes of all versions of a name from etcd, which still names them.
+func (s *Stage) Bare(kind, name string) {
+	s.Helper()
+	s.Check(s.lose(s.Context(), "/millrace/"+s.Name+"/bodies/"+kind+"/"+name+"/"))
 }
 
 // Answer lets a node answer every version as it comes, until the test ends or stop has

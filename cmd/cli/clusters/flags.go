@@ -63,11 +63,11 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	switch lost := maps.Current().Lost(); {
 	case lost == "":
 	case !slices.Contains(changesAnswers, c.Name()):
-		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, RestoreWayOut)
+		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, cluster.RestoreWayOut)
 	default:
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("etcd has lost state: %s. Brokers keep what they had, and would not take over what is changed now", lost),
-			WayOut: RestoreWayOut,
+			WayOut: cluster.RestoreWayOut,
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
@@ -71,12 +72,11 @@ func (l Look) TakenOut() bool {
 	})
 }
 
-// The ways out of a cluster without an assignment, of one whose assignment has a
-// fault, and of one that etcd has lost.
+// The ways out of a cluster without an assignment, and of one whose assignment has a
+// fault; of one that etcd has lost see [cluster.RestoreWayOut].
 const (
-	AssignWayOut  = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
-	MendWayOut    = "mend it, or go back with millrace cluster assign --from .."
-	RestoreWayOut = "millrace cluster restore --data .., with the data directories of all brokers, coordinators and index nodes that you can reach; do not assign anew, which moves every partition"
+	AssignWayOut = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
+	MendWayOut   = "mend it, or go back with millrace cluster assign --from .."
 )
 
 // Faults is everything that is wrong with the cluster.
@@ -97,7 +97,7 @@ func (l Look) WayOut() string {
 	case errors.Is(l.Fault, dial.ErrFull):
 		return dial.FullWayOut
 	case l.Health.Lost:
-		return RestoreWayOut
+		return cluster.RestoreWayOut
 	case errors.Is(l.Fault, keyspace.ErrNothing):
 		return "of a new cluster start the nodes, then millrace cluster assign --nodes ..; if it was at work, etcd has lost all of it: millrace cluster restore --data .."
 	case l.Health.Epoch == 0:

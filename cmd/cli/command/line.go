@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
@@ -112,7 +111,6 @@ type Way struct {
 }
 
 var clusterWays = []Way{
-	{cluster.ErrLost, clusters.RestoreWayOut},
 	{cluster.ErrAway, "start etcd, or name its address by --etcd"},
 	{topology.ErrShrink, "say --allow-shrink if that is meant"},
 	{topology.ErrUnknownOwner, "start them first, or say --force if that is meant"},

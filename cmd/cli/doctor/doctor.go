@@ -110,7 +110,7 @@ func (d *doctor) checks() []check {
 		checks = append(checks, check{"secrets are private", d.secretsPrivate, "", nil, 0})
 	}
 	if len(d.ports) > 0 {
-		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil, 0},
+		checks = append(checks, check{"roles are ready", d.rolesReady, "start the role, or mend what its /readyz says", nil, d.patience},
 			check{"roles hear etcd", d.rolesHear, "mend the way from there to etcd, or stop the role: a broker goes on with variants that were paused since and models that were rolled back; its log says why", believed, d.patience})
 	}
 	return checks
@@ -121,7 +121,14 @@ type roleShown struct {
 	Admin string `json:"admin"`
 	Ready bool   `json:"ready"`
 	Why   string `json:"why,omitempty"` // it is not
+
+	mute bool // nobody answers there
 }
+
+// unwell is what a role says by which it is not ready.
+type unwell struct{ says string }
+
+func (u unwell) Error() string { return u.says }
 
 // askRoles asks admin ports, all at once: one that is mute takes no time from the
 // others.
@@ -131,7 +138,8 @@ func askRoles(ctx context.Context, ports []string) []roleShown {
 	for i, addr := range ports {
 		asked.Go(func() {
 			err := readyAt(ctx, addr)
-			all[i] = roleShown{addr, err == nil, display.FaultText(err)}
+			_, answers := errors.AsType[unwell](err)
+			all[i] = roleShown{addr, err == nil, display.FaultText(err), err != nil && !answers}
 		})
 	}
 	asked.Wait()
@@ -151,7 +159,45 @@ func unready(all []roleShown) error {
 	return nil
 }
 
+// rolesReady waits for roles that are not ready just after etcd was restored, as all
+// that have to take that over.
 func (d *doctor) rolesReady(ctx context.Context) (string, error) {
+	for {
+		says, all := d.readyNow(ctx)
+		err := unready(all)
+		mute := slices.ContainsFunc(all, func(r roleShown) bool { return r.mute })
+		if err == nil || mute {
+			return says, err
+		}
+		ago, known := d.sinceRestored(ctx)
+		if !known || ago >= 2*d.patience {
+			return says, err
+		}
+		if ago >= d.patience {
+			return says, fmt.Errorf("%w\netcd was restored %s ago: what still takes that over may be ready in a minute", err, ago.Round(time.Second))
+		}
+		select {
+		case <-ctx.Done():
+			return says, err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// sinceRestored is how long ago somebody restored what etcd had lost, if that is known.
+func (d *doctor) sinceRestored(ctx context.Context) (ago time.Duration, known bool) {
+	cl, err := d.OpenReadOnly(ctx)
+	if err != nil {
+		return 0, false
+	}
+	defer cl.Close()
+	at, err := cl.LastRestored(ctx)
+	return time.Since(at), err == nil && !at.IsZero()
+}
+
+// readyNow asks the roles once, and leaves out those that are well though they host
+// nothing.
+func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
 	all := askRoles(ctx, d.ports)
 	says := strings.Join(d.ports, ", ")
 	if slices.ContainsFunc(all, unassigned) {
@@ -161,7 +207,7 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
 		}
 	}
-	return says, unready(all)
+	return says, all
 }
 
 func unassigned(r roleShown) bool { return !r.Ready && r.Why == indexnode.ErrUnassigned.Error() }
@@ -313,7 +359,7 @@ func askAdmin(ctx context.Context, addr, path string, most int64) (string, error
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(said)))
+		err = unwell{strings.TrimSpace(string(said))}
 	}
 	return string(said), err
 }
@@ -579,7 +625,7 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 // where there was one, to assign only where there never was.
 func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error {
 	if l.Health.Lost {
-		return finding(clusters.RestoreWayOut, "%s; nodes remember what it has lost", what)
+		return finding(cluster.RestoreWayOut, "%s; nodes remember what it has lost", what)
 	}
 	if l.Health.Epoch > 0 {
 		return finding(clusters.MendWayOut, "%s", what)
@@ -587,7 +633,7 @@ func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error
 	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)
 	switch {
 	case err == nil && n > 0:
-		return finding(clusters.RestoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
+		return finding(cluster.RestoreWayOut, "%s; this cluster has been at work, since its timeline topic holds %d records", what, n)
 	case err != nil:
 		return finding("bring Kafka back, and ask again: its log tells whether there was an assignment, which is restored and not made anew", "%s; whether there was more cannot be told while Kafka does not answer", what)
 	}

@@ -3,15 +3,18 @@ package doctor
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
@@ -79,6 +82,44 @@ func TestReadyAsksAllAtOnce(t *testing.T) {
 	defer cancel()
 	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
 		t.Errorf("%s, %v", said, err)
+	}
+}
+
+// Just after etcd was restored a role that answers and is not ready is asked again; later
+// it is not, nor is one that nobody answers for.
+func TestDoctorWaitsForRolesAfterARestoration(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	unready := func(times int64) (addr string, asked *atomic.Int64) {
+		asked = new(atomic.Int64)
+		role := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) <= times {
+				http.Error(w, "taking it over", http.StatusServiceUnavailable)
+			}
+		}))
+		t.Cleanup(role.Close)
+		return role.Listener.Addr().String(), asked
+	}
+	look := func(patience time.Duration, addrs ...string) checkShown {
+		d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}, ports: addrs, patience: patience}
+		return d.look(t.Context(), check{"roles are ready", d.rolesReady, "", nil, clitest.Patience})
+	}
+	addr, asked := unready(1)
+	if got := look(clitest.Patience, addr); got.Result != "fail" || got.Detail != addr+": taking it over" || asked.Load() != 1 {
+		t.Errorf("of no restoration: %+v, asked %d times", got, asked.Load())
+	}
+	cl, err := cluster.Open(t.Context(), cluster.Config{Endpoints: s.Etcd, Name: s.Name, Who: "ann", Log: slog.New(slog.DiscardHandler)})
+	s.Check(err)
+	defer cl.Close()
+	s.Check(cl.Note(t.Context(), audit.Entry{Act: "restore", On: "what etcd had lost"}))
+	if addr, asked = unready(2); look(clitest.Patience, addr).Result != "ok" || asked.Load() != 3 {
+		t.Errorf("just after one it is asked %d times", asked.Load())
+	}
+	if addr, asked = unready(1); look(0, addr).Result != "fail" || asked.Load() != 1 {
+		t.Errorf("long after one it is asked %d times", asked.Load())
+	}
+	if addr, asked = unready(1); look(clitest.Patience, addr, "127.0.0.1:1").Result != "fail" || asked.Load() != 1 {
+		t.Errorf("beside one that is mute it is asked %d times", asked.Load())
 	}
 }
 

@@ -66,7 +66,12 @@ func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant b
 		if e.State != experiment.Running || !slices.Contains(e.Feeds, feed) {
 			continue
 		}
-		if what := alteration(e, &from.Feed, to); what != "" {
+		what := alteration(e, &from.Feed, to)
+		switch {
+		case from.Fault != nil:
+			names = append(names, e.Name)
+			says = display.Joined(says, fmt.Sprintf("what it changes in experiment %s, which runs, is not known: %s", e.Name, detailOf(from.Fault)))
+		case what != "":
 			names = append(names, e.Name)
 			says = display.Joined(says, fmt.Sprintf("it changes %s in experiment %s, which runs", what, e.Name))
 		}

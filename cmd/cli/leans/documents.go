@@ -28,6 +28,27 @@ func Unread(fault error, remove string) (lines []string, err error) {
 	return []string{fault.Error() + "\nwhat cannot be read is removed by " + remove}, nil
 }
 
+// BareLines tells of versions that etcd names without their bytes. Of what commands read,
+// all but models, those that serve are told with what cannot be read.
+func BareLines(ctx context.Context, of *artefacts.Kind, one string) (lines []string, err error) {
+	beside := "define it again if it is needed"
+	if one == "model" {
+		beside = "push the same pack again"
+	}
+	all, err := of.Bare(ctx)
+	serving := of.Serving()
+	for _, v := range all {
+		then := "nobody can go back to it"
+		if serving[v.Name] == v {
+			then = "it serves, and who starts without it on disk does not get it"
+		}
+		if one == "model" || serving[v.Name] != v {
+			lines = append(lines, fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside))
+		}
+	}
+	return lines, err
+}
+
 // DropUnreadable removes what cannot be read under a name, and reports whether that is
 // so.
 func DropUnreadable(ctx context.Context, w io.Writer, of *artefacts.Kind, what, name string, meant command.Meant) (bool, error) {

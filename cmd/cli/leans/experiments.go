@@ -91,8 +91,8 @@ func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (
 	return r.unapplied(ctx, e)
 }
 
-// Notes are [faultLines], and a line for each experiment that is not applied, and for
-// each variant whose types no record has.
+// Notes are [faultLines], and a line for each experiment that is not applied, for each
+// that is on a feed which cannot be read, and for each variant whose types no record has.
 func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]string, error) {
 	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
@@ -103,9 +103,25 @@ func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]strin
 		if why != "" {
 			lines = append(lines, UnappliedLine(&d.Experiment, why))
 		}
+		lines = append(lines, t.unknown(ctx, &d.Experiment)...)
 	}
 	strange, err := t.strange(ctx, st)
 	return append(lines, strange...), err
+}
+
+// unknown tells of the feeds of an experiment that cannot be read: brokers go on by what
+// they keep of them.
+func (t *Experiments) unknown(ctx context.Context, e *experiment.Experiment) (lines []string) {
+	for _, feed := range e.Feeds {
+		v, defined := t.Feeds.Versions.Served(feed)
+		if !defined || e.State == experiment.Stopped {
+			continue
+		}
+		if d := t.Feeds.Read(ctx, v); d.Fault != nil {
+			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known, and brokers go on by what they keep: %v", e.Name, e.State, d.Fault))
+		}
+	}
+	return lines
 }
 
 // Alike tells of variants, of a document's experiments that have not stopped, that set
@@ -159,7 +175,7 @@ func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, docume
 				wants, fault := r.viewerValues(ctx, model)
 				for _, feed := range e.Feeds {
 					has, err := r.viewerValues(ctx, defined[feed].Model)
-					if err = cmp.Or(fault, err); ctx.Err() != nil {
+					if err = cmp.Or(fault, defined[feed].Fault, err); ctx.Err() != nil {
 						return nil, err
 					} else if err != nil { // the document is defined: no reason to fail
 						lines = append(lines, fmt.Sprintf("experiment %s, %s: what variant %s reads of viewers on feed %s is not known: %v", e.Name, e.State, v.Name, feed, err))
@@ -215,11 +231,20 @@ func UnappliedLine(e *experiment.Experiment, why string) string {
 	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
 }
 
-// LeftOut is a document that brokers take nothing of.
+// LeftOut is a document that brokers take nothing of, or nothing but what they keep.
 type LeftOut struct {
 	Document string `json:"document"`
 	Fault    string `json:"fault"`
 	WayOut   string `json:"way_out"`
+	Bare     bool   `json:"bytes_missing,omitempty"` // brokers go on by those that they keep
+}
+
+func (l *LeftOut) String() string {
+	is := "is left out"
+	if l.Bare {
+		is = "cannot be read, and brokers go on by the bytes that they keep"
+	}
+	return fmt.Sprintf("document %s %s: %s; %s", l.Document, is, l.Fault, l.WayOut)
 }
 
 // LeftOuts are the documents with a fault.
@@ -227,7 +252,7 @@ func LeftOuts(st *experiments.State) []LeftOut {
 	all := []LeftOut{}
 	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
 		if _, is := st.LeftOut(name); is {
-			all = append(all, LeftOut{name, st.Faults[name].Error(), st.WayBack(name)})
+			all = append(all, LeftOut{name, st.Faults[name].Error(), st.WayBack(name), st.Bare(name)})
 		}
 	}
 	return all
@@ -237,7 +262,7 @@ func LeftOuts(st *experiments.State) []LeftOut {
 // out.
 func faultLines(st *experiments.State) (lines []string) {
 	for _, l := range LeftOuts(st) {
-		lines = append(lines, fmt.Sprintf("document %s is left out: %s; %s", l.Document, l.Fault, l.WayOut))
+		lines = append(lines, l.String())
 	}
 	for _, d := range st.Set.Experiments() {
 		if d.Unfit != "" {

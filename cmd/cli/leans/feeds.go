@@ -2,6 +2,7 @@ package leans
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
@@ -131,7 +133,32 @@ func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition) {
 	if d.Text, d.Fault = s.Versions.Body(ctx, v); d.Fault == nil {
 		d.Feed, d.Fault = feeds.Parse(d.Text)
 	}
+	d.Fault = s.unreadable(v, d.Fault)
 	return d
+}
+
+// unreadable is why a version cannot be read, with the way out that all commands tell.
+func (s *Feeds) unreadable(v artefacts.Version, why error) error {
+	if why == nil || errors.Is(why, cluster.ErrAway) {
+		return why
+	}
+	what, way := "version "+v.Version+" of feed "+v.Name, "define it again if it is needed"
+	if serving, _ := s.Versions.Served(v.Name); serving == v {
+		what, way = "feed "+v.Name, fmt.Sprintf("put feed %s in place anew with millrace feed define, or go back with millrace feed rollback %s --apply", v.Name, v.Name)
+	}
+	detail := why.Error()
+	if errors.Is(why, artefacts.ErrNoBytes) {
+		detail, way = detailOf(why), artefacts.BytesWayOut+"; else "+way
+	}
+	return command.Refused(&millrace.Error{Reason: millrace.ReasonUnavailable, Detail: what + " cannot be read: " + detail, WayOut: way}, why)
+}
+
+// detailOf is what an error says without a way out.
+func detailOf(err error) string {
+	if e := (*millrace.Error)(nil); errors.As(err, &e) {
+		return e.Detail
+	}
+	return err.Error()
 }
 
 // Find returns the serving definition of a name, or one of its versions.

@@ -41,9 +41,9 @@ func (c *Change) HasFeed(name string) bool {
 }
 
 // IsPrivate implements [experiment.Known].
-func (c *Change) IsPrivate(name string) bool {
+func (c *Change) IsPrivate(name string) (bool, error) {
 	if name == c.Feed {
-		return c.To != nil && c.To.Private
+		return c.To != nil && c.To.Private, nil
 	}
 	return c.referred.IsPrivate(name)
 }

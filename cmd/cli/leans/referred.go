@@ -14,9 +14,9 @@ type referred struct {
 	ctx      context.Context
 	feeds    *Feeds
 	models   []string
-	versions *artefacts.Kind  // of models
-	asked    map[string]error // filters that index nodes were asked about
-	private  map[string]bool  // feeds that were looked at
+	versions *artefacts.Kind        // of models
+	asked    map[string]error       // filters that index nodes were asked about
+	read     map[string]*Definition // feeds that were looked at
 }
 
 func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
@@ -25,7 +25,7 @@ func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
 		return nil, err
 	}
 	versions, err := artefacts.Watch(ctx, feeds.Cluster, indexnode.ModelsKind)
-	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, private: map[string]bool{}}, err
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, read: map[string]*Definition{}}, err
 }
 
 func (k *referred) HasFeed(name string) bool {
@@ -33,16 +33,17 @@ func (k *referred) HasFeed(name string) bool {
 	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
 }
 
-// IsPrivate reads the feed's definition. One that cannot be read is taken for
-// private.
-func (k *referred) IsPrivate(name string) bool {
-	private, asked := k.private[name]
-	if v, defined := k.feeds.Versions.Serving()[name]; defined && !asked {
-		d := k.feeds.Read(k.ctx, v)
-		private = d.Fault != nil || d.Private
-		k.private[name] = private
+// IsPrivate reads the feed's definition.
+func (k *referred) IsPrivate(name string) (bool, error) {
+	d := k.read[name]
+	if v, defined := k.feeds.Versions.Serving()[name]; defined && d == nil {
+		of := k.feeds.Read(k.ctx, v)
+		d, k.read[name] = &of, &of
 	}
-	return private
+	if d == nil { // it is built in, or not there
+		return false, nil
+	}
+	return d.Private, d.Fault
 }
 
 func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }

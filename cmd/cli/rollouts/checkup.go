@@ -48,6 +48,11 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	if bad {
 		lines = append(lines, "push a version that is mended, roll back, or let it be asked for again with millrace model release")
 	}
+	bare, err := leans.BareLines(ctx, r.Models, "model")
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := leans.Unread(r.Models.Fault(), "millrace model drop NAME --apply")
 	if len(nowhere) == 0 {
 		lines = append(lines, odd...)
@@ -81,11 +86,16 @@ func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string,
 	for i, name := range names {
 		switch f := all[name]; {
 		case f.Fault != nil:
-			lines = append(lines, fmt.Sprintf("feed %s: %v\nmillrace feed rollback %s --apply, or define it anew", name, f.Fault, name))
+			lines = append(lines, f.Fault.Error())
 		case strange[i] != "":
 			lines = append(lines, fmt.Sprintf("feed %s: %s", name, strange[i]))
 		}
 	}
+	bare, err := leans.BareLines(ctx, versions, "feed")
+	if err != nil {
+		return 0, nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := leans.Unread(versions.Fault(), "millrace feed drop NAME --apply")
 	return len(all), append(lines, odd...), err
 }

@@ -276,6 +276,9 @@ func diffFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	}
 	before := ""
 	if f, ok := all[next.Name]; ok {
+		if f.Fault != nil {
+			return nil, nil, fmt.Errorf("what would change is not known: %w", f.Fault)
+		}
 		text, err := document.Encode(f.Feed)
 		if err != nil {
 			return nil, nil, err

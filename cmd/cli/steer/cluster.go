@@ -13,10 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/restoration"
@@ -308,7 +310,7 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
 		return topology.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
-			WayOut: clusters.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
+			WayOut: cluster.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
 		}
 	}
 	if p := s.Plan; p != nil && !p.Status.Ended() {
@@ -324,19 +326,42 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 	return coordinator.First(s, stats, ids, as.replicas)
 }
 
-// document says in words which document a restoration is about, and how it is mended
-// where it was not restored; "": it is nobody's business.
-func document(doc string) (what, mend string) {
+// restoredDoc is a document that a restoration is about, in words.
+type restoredDoc struct {
+	what string // "": it is nobody's business
+	mend string // what to do where it was not restored
+	by   string // who writes such documents
+}
+
+// called gives a document, or a version of one, the word that commands have for its kind.
+func called(doc string) string {
+	kind, name, _ := strings.Cut(doc, " ")
+	switch kind {
+	case feeds.Kind:
+		kind = "feed"
+	case indexnode.ModelsKind:
+		kind = "model"
+	case experiments.Kind:
+		kind = "document"
+	}
+	return kind + " " + name
+}
+
+// document says in words which document a restoration is about.
+func document(doc string) restoredDoc {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch {
 	case kind == artefacts.CondemnedKind:
-		return "what is condemned of model " + name, "nodes condemn again what they meet"
+		return restoredDoc{"what is condemned of model " + name, "nodes condemn again what they meet", "an index node, or model release or push,"}
 	case kind != experiments.TrailsKind:
-		return doc, "push or define again what it lacks"
+		return restoredDoc{called(doc), "push or define again what it lacks", "somebody"}
 	case !experiments.IsTrail(name):
-		return "", ""
+		return restoredDoc{}
 	}
-	return "what was decided about experiment " + name + ", and who holds it,", "let its ramp go on with millrace experiment resume if nobody is against it"
+	return restoredDoc{
+		"what was decided about experiment " + name + ", and who holds it,", "let its ramp go on with millrace experiment resume if nobody is against it",
+		"the coordinator that leads, or experiment hold or resume,",
+	}
 }
 
 // tellRestored tells what was restored and from where, and what was not, and why.
@@ -348,7 +373,7 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 		fmt.Fprintf(w, "nothing is kept in %s: it is left out\n", dir)
 	}
 	for _, b := range r.Documents {
-		if what, _ := document(b.Document); what != "" {
+		if what := document(b.Document).what; what != "" {
 			serves := ""
 			if b.Serves != "" {
 				serves = ": " + b.Serves + " serves"
@@ -356,28 +381,20 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 			fmt.Fprintf(w, "%s is restored from %s, as of revision %d%s\n", what, b.Dir, b.Revision, serves)
 		}
 	}
-	for _, v := range r.Undone {
-		fmt.Fprintf(w, "%s was put into etcd since it lost state, and never served: it is not there any more; push or define it again if it is needed\n", v)
+	for _, b := range r.Bytes {
+		fmt.Fprintf(w, "%s: the bytes of %s are restored from %s\n", called(b.Document), versions(b.Versions), b.Dir)
 	}
-	for _, list := range []struct {
-		docs []string
-		why  string
-	}{
-		{r.Stays, "which somebody has written since"},
-		{r.Unsure, "and it cannot be told which is newer"},
-	} {
-		for _, doc := range list.docs {
-			if what, mend := document(doc); what != "" {
-				serves := ""
-				if s, ok := r.Serves[doc]; ok {
-					serves = fmt.Sprintf(" (%s serves, and by the directories %s)", s.Now, s.Kept)
-				}
-				fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored%s; look at it, and %s\n", what, list.why, serves, mend)
-			}
-		}
+	for _, v := range r.Undone {
+		fmt.Fprintf(w, "%s was put into etcd since it lost state, and never served: it is not there any more; push or define it again if it is needed\n", called(v))
+	}
+	for _, doc := range r.Stays {
+		tellStays(w, r, doc, "which "+document(doc).by+" has written since")
+	}
+	for _, doc := range r.Unsure {
+		tellStays(w, r, doc, "and it cannot be told which is newer")
 	}
 	for _, doc := range r.Again {
-		if what, _ := document(doc); what != "" {
+		if what := document(doc).what; what != "" {
 			fmt.Fprintf(w, "%s is in etcd again, and was removed after the backup: remove it again if it is not needed\n", what)
 		}
 	}
@@ -386,11 +403,44 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 		if l.Now == "no version" {
 			instead = "nothing serves in its place"
 		}
-		fmt.Fprintf(w, "%s is lost: its bytes are in none of the directories, nor in etcd; %s: look at it, and push or define it again\n", l.Version, instead)
+		fmt.Fprintf(w, "%s is lost: its bytes are in none of the directories, nor in etcd; %s: look at it, and push or define it again\n", called(l.Version), instead)
 	}
 	for _, v := range r.Lacks {
-		fmt.Fprintf(w, "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", v)
+		fmt.Fprintf(w, "%s: its bytes are in none of the directories, nor in etcd: push or define it again if it is needed\n", called(v))
 	}
+}
+
+// tellStays tells of a document that is not restored, and why.
+func tellStays(w io.Writer, r *restoration.Restored, doc, why string) {
+	d := document(doc)
+	if d.what == "" {
+		return
+	}
+	serves := ""
+	if s, ok := r.Serves[doc]; ok {
+		serves = fmt.Sprintf(" (%s serves, and by the directories %s)", s.Now, s.Kept)
+	}
+	fmt.Fprintf(w, "%s stays as etcd has it, %s: what was kept of it is not restored%s; look at it, and %s\n", d.what, why, serves, d.mend)
+}
+
+// versions names some, at least one.
+func versions(all []string) string {
+	if len(all) == 1 {
+		return "version " + all[0]
+	}
+	return "versions " + strings.Join(all, ", ")
+}
+
+// sumRestored is the last line of what was restored.
+func sumRestored(r *restoration.Restored) string {
+	if r.Alone {
+		others := ""
+		if r.Dropped > 0 {
+			others = fmt.Sprintf(", %d versions without any are dropped", r.Dropped)
+		}
+		return fmt.Sprintf("etcd lacked bytes alone: those of %d versions are restored%s; all else is as before, assignment epoch %d and ramps too", r.BytesOf(), others, r.Epoch)
+	}
+	return fmt.Sprintf("assignment epoch %d, %d documents, bytes of %d versions, %d secrets", r.Epoch, len(r.Documents), r.BytesOf(), r.Secrets)
 }
 
 func clusterRestore(cm *clusters.Flags) *cobra.Command {
@@ -411,16 +461,19 @@ It waits up to 12 s, until every process that runs has looked at etcd and has sa
 what it keeps. Directories that all lack something of that are refused, and the answer
 says what is lacking, and the host and directory where it is; so are those from before
 the last restoration, and those that lack the bytes of a version that serves, which etcd
-lacks, too. Where those are gone for good, --override goes on without them: in place of a
+lacks, too: the name of their file is told. Where those are gone for good, --override goes on without them: in place of a
 version without bytes serves what did before, and that is told.
 
 It tells how old each directory is, and of each document that it writes the directory
-that it is from. What somebody has written into etcd since it lost state stays,
+that it is from. What was written into etcd since it lost state stays,
 and is told, and so is what was removed after etcd's backup and is in it again. A version
 that was put since and never served, as by a command that was refused halfway, gives way to
-what serves by the directories. Where etcd lacks nothing but bytes, these are brought.
-Ramps of experiments are held from then on, until somebody lets them go on with
-"millrace experiment resume": a veto may be among what was lost. The last lines say
+what serves by the directories. Ramps of experiments are held from then on, until somebody
+lets them go on with "millrace experiment resume": a veto may be among what was lost.
+
+Bytes of versions are looked for whatever etcd has: of all kinds, and of versions that do
+not serve, too. Where etcd lacks nothing but bytes, these are brought, and that is all:
+assignment, documents and ramps are as before. The last lines say
 which brokers go by what is in etcd then; one that has not looked again yet, which it
 does within seconds, is named as NOT HEARD.`,
 		Args: cobra.NoArgs,
@@ -454,7 +507,7 @@ does within seconds, is named as NOT HEARD.`,
 				return err
 			}
 			tellRestored(c.ErrOrStderr(), &r)
-			fmt.Fprintf(c.OutOrStdout(), "assignment epoch %d, %d documents, %d secrets\n", r.Epoch, len(r.Documents), r.Secrets)
+			fmt.Fprintln(c.OutOrStdout(), sumRestored(&r))
 			return clusters.TellAllHeard(c.Context(), c.OutOrStdout(), cl)
 		},
 	}

@@ -29,6 +29,11 @@ func Faults(ctx context.Context, cl *cluster.Client) (says string, lines []strin
 	if err != nil {
 		return "", nil, err
 	}
+	bare, err := leans.BareLines(ctx, t.Documents, "document")
+	if err != nil {
+		return "", nil, err
+	}
+	lines = append(lines, bare...)
 	odd, err := leans.Unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
 	says = fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes
 	for _, d := range st.Set.Experiments() {

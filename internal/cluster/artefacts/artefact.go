@@ -500,6 +500,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 	if err := keyspace.ValidID(name); err != nil {
 		return cluster.Refuse(err, millrace.ReasonInvalid, "name", "choose another name", "%v", err)
 	}
+	var needs Version // whose bytes must be there
 	for range cluster.MaxChanges {
 		l, err := a.read(ctx, name)
 		if err != nil {
@@ -522,8 +523,13 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 			a.await(ctx, name, at)
 			return nil
 		}
+		e, _ := next.Find(did.needs)
+		needs = Version{name, e.Version, e.Sum}
 	}
-	return fmt.Errorf("cluster: %s %s: its bytes are not in etcd, or others change it all the time; publish it again", a.one(), name)
+	if bare, err := a.Bare(ctx); err == nil && slices.Contains(bare, needs) {
+		return a.bare(needs)
+	}
+	return fmt.Errorf("cluster: %s %s: others change it all the time; publish it again", a.one(), name)
 }
 
 // read returns a name's ledger as etcd has it, an empty one if there is none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,13 +25,74 @@ import (
 // before the ledger that names them, and so a ledger never names what is not
 // there.
 
+// bodiesPrefix is before the kinds of all bytes.
+const bodiesPrefix = "bodies/"
+
 // bodiesPrefix is where all versions of a name are.
 func (a *Kind) bodiesPrefix(name string) string {
-	return a.c.Prefix() + "bodies/" + a.kind + "/" + name + "/"
+	return a.c.Prefix() + bodiesPrefix + a.kind + "/" + name + "/"
 }
 
 func (a *Kind) partKey(name, sum string, i int) string {
 	return fmt.Sprintf("%s%s/%03d", a.bodiesPrefix(name), sum, i)
+}
+
+// ErrNoBytes is of a version that is named in etcd, without its bytes.
+var ErrNoBytes = errors.New("cluster: etcd lacks the bytes of the version")
+
+// BytesWayOut is the way out of [ErrNoBytes], for all who tell of it.
+const BytesWayOut = "millrace cluster restore --data .. brings them from a data directory that has them"
+
+// bare refuses a version whose bytes are not there.
+func (a *Kind) bare(v Version) error {
+	return cluster.Refuse(ErrNoBytes, millrace.ReasonUnavailable, "", BytesWayOut, "the bytes of %s %s are not in etcd", a.one(), v)
+}
+
+// PartsThere is how many parts of versions etcd has, by name/sum.
+type PartsThere map[string]int
+
+// Hold reports whether all parts of a version are there.
+func (p PartsThere) Hold(name string, e ledger.Edition) bool {
+	return p[name+"/"+e.Sum] >= documents.PartCount(e.Bytes)
+}
+
+// PartsThere counts the parts under NAME/; of all names if that is empty.
+func (a *Kind) PartsThere(ctx context.Context, under string) (PartsThere, error) {
+	prefix := a.c.Prefix() + bodiesPrefix + a.kind + "/"
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	got, err := a.c.Etcd().Get(ctx, prefix+under, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, cluster.Away(err)
+	}
+	parts := PartsThere{}
+	for _, kv := range got.Kvs {
+		of := strings.TrimPrefix(string(kv.Key), prefix)
+		parts[of[:max(0, strings.LastIndexByte(of, '/'))]]++
+	}
+	return parts, nil
+}
+
+// Bare returns the versions, in order, that are named in etcd without their bytes. What
+// came or went while it looked is none.
+func (a *Kind) Bare(ctx context.Context) (all []Version, err error) {
+	before, _ := a.state.Get()
+	parts, err := a.PartsThere(ctx, "")
+	if err == nil {
+		err = a.Settle(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cluster: bytes of %s: %w", a.kind, err)
+	}
+	now, _ := a.state.Get()
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		for _, e := range now[name].Versions {
+			if names(before[name], e) && !parts.Hold(name, e) {
+				all = append(all, Version{name, e.Version, e.Sum})
+			}
+		}
+	}
+	return all, nil
 }
 
 func tooLarge(name string, bytes int) error {
@@ -53,14 +115,10 @@ func (a *Kind) Upload(ctx context.Context, v Version, body []byte) error {
 }
 
 // mend writes the parts of a version again if they are not all there, as after a
-// restoration from directories that lacked them.
+// restoration from directories that lacked them, or are others than they were.
 func (a *Kind) mend(ctx context.Context, v Version, body []byte) error {
-	got, err := a.c.Etcd().Get(ctx, a.bodiesPrefix(v.Name)+v.Sum+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return fmt.Errorf("cluster: %s %s: %w", a.kind, v, a.c.Unanswered(err))
-	}
-	if got.Count >= int64(documents.PartCount(len(body))) {
-		return nil
+	if _, err := a.download(ctx, v, ledger.Edition{Version: v.Version, Sum: v.Sum, Bytes: len(body)}); err == nil || errors.Is(err, cluster.ErrAway) {
+		return err
 	}
 	return a.Upload(ctx, v, body)
 }
@@ -126,7 +184,7 @@ func (a *Kind) Body(ctx context.Context, v Version) ([]byte, error) {
 		return body, nil
 	}
 	body, err := a.download(ctx, v, e)
-	if errors.Is(err, cluster.ErrAway) {
+	if errors.Is(err, cluster.ErrAway) || errors.Is(err, ErrNoBytes) {
 		return nil, err // it is not to blame
 	}
 	if err != nil {
@@ -147,7 +205,7 @@ func (a *Kind) download(ctx context.Context, v Version, e ledger.Edition) ([]byt
 			return nil, a.c.Unanswered(err)
 		}
 		if len(got.Kvs) == 0 {
-			return nil, fmt.Errorf("part %d of %d is not there", i+1, documents.PartCount(e.Bytes))
+			return nil, a.bare(v)
 		}
 		body = append(body, got.Kvs[0].Value...)
 	}
@@ -261,21 +319,4 @@ func (a *Kind) forget(old, now map[string]*ledger.Ledger) {
 			}
 		}
 	}
-}
-
-// PartsThere returns how many parts of each version of a name etcd has, by sum.
-func (a *Kind) PartsThere(ctx context.Context, name string) (map[string]int, error) {
-	prefix := a.bodiesPrefix(name)
-	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
-	defer cancel()
-	got, err := a.c.Etcd().Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil {
-		return nil, cluster.Away(err)
-	}
-	parts := map[string]int{}
-	for _, kv := range got.Kvs {
-		sum, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
-		parts[sum]++
-	}
-	return parts, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/documents"
@@ -32,7 +33,7 @@ func findBodies(ctx context.Context, c *cluster.Client, plans []*restoring, dirs
 			continue // it has no versions
 		}
 		p.ledger = l
-		if p.parts, err = artefacts.Of(c, p.kind).PartsThere(ctx, p.doc.Name); err != nil {
+		if p.parts, err = artefacts.Of(c, p.kind).PartsThere(ctx, p.doc.Name+"/"); err != nil {
 			return fmt.Errorf("cluster: restore: %s: %w", p.id(), err)
 		}
 		for _, e := range l.Versions {
@@ -53,9 +54,7 @@ func findBodies(ctx context.Context, c *cluster.Client, plans []*restoring, dirs
 	return nil
 }
 
-func (p *restoring) inEtcd(e ledger.Edition) bool {
-	return p.parts[e.Sum] >= documents.PartCount(e.Bytes)
-}
+func (p *restoring) inEtcd(e ledger.Edition) bool { return p.parts.Hold(p.doc.Name, e) }
 
 // serving returns the version that is to serve, if its bytes are nowhere.
 func (p *restoring) serving() (e ledger.Edition, gone bool) {
@@ -66,12 +65,6 @@ func (p *restoring) serving() (e ledger.Edition, gone bool) {
 	return p.nowhere[at], true
 }
 
-// lacksBytes reports whether etcd lacks bytes that a directory has, or that serve.
-func (p *restoring) lacksBytes() bool {
-	_, gone := p.serving()
-	return gone || len(p.comes) > 0
-}
-
 // lackedBodies refuses to let something serve without its bytes, and says who keeps them.
 func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 	var all []string
@@ -80,11 +73,13 @@ func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 		if !gone {
 			continue
 		}
-		where := "no process that runs has said that it keeps them"
+		where := p.whereElse(e)
 		if by := of.Bodies[e.Sum]; by != "" {
 			where = "they are kept in " + line.Of(by)
+		} else if p.put { // who keeps it has looked, and says so
+			where = "no process that runs has said that it keeps them; " + where
 		}
-		all = append(all, fmt.Sprintf("%s %s (%s)", p.kind, artefacts.Version{Name: p.doc.Name, Version: e.Version, Sum: e.Sum}, where))
+		all = append(all, fmt.Sprintf("%s (%s)", p.of(e), where))
 	}
 	if all == nil {
 		return nil
@@ -92,8 +87,67 @@ func lackedBodies(plans []*restoring, of cluster.Remembered) error {
 	return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "the bytes of versions that serve are in none of these directories, nor in etcd: %s", strings.Join(all, "; "))
 }
 
+// whereElse says by what a directory is known that has the bytes of a version.
+func (p *restoring) whereElse(e ledger.Edition) string {
+	return "a directory that has them has a file " + documents.BodyFile("", p.kind, e.Sum)
+}
+
+// of names a version with its kind.
+func (p *restoring) of(e ledger.Edition) string {
+	return p.kind + " " + artefacts.Version{Name: p.doc.Name, Version: e.Version, Sum: e.Sum}.String()
+}
+
+// restoreBytes brings bytes alone, to an etcd that holds all documents: nobody has
+// anything else to give up or to take over, and so the keyspace is the same as before.
+// Where the older are meant, versions whose bytes are nowhere are dropped.
+func restoreBytes(ctx context.Context, c *cluster.Client, plans []*restoring, older bool, r *Restored) error {
+	var nowhere []string
+	comes := 0
+	for _, p := range plans {
+		comes += len(p.comes)
+		for _, e := range p.nowhere {
+			nowhere = append(nowhere, fmt.Sprintf("%s (%s)", p.of(e), p.whereElse(e)))
+		}
+	}
+	switch {
+	case comes > 0 || older && nowhere != nil:
+	case nowhere != nil:
+		return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs+", or push or define again what is needed", "etcd has all documents that these directories know of. It lacks the bytes of versions that do not serve, and so do these directories; nothing is restored: %s", strings.Join(nowhere, "; "))
+	default:
+		return ErrNothingLost
+	}
+	after := fmt.Sprintf("bytes of %d versions", comes)
+	if older && nowhere != nil {
+		after += fmt.Sprintf("; %d versions without bytes dropped", len(nowhere))
+	}
+	if err := c.Note(ctx, audit.Entry{Act: cluster.RestoredAct, On: "bytes that etcd lacked", After: after}); err != nil {
+		return fmt.Errorf("cluster: restore: %w", err)
+	}
+	if err := restoreDocuments(ctx, c, plans, older, r); err != nil {
+		return fmt.Errorf("cluster: restore: %w", err)
+	}
+	return nil
+}
+
+// BytesOf is of how many versions bytes were brought.
+func (r *Restored) BytesOf() (n int) {
+	for _, b := range r.Bytes {
+		n += len(b.Versions)
+	}
+	return n
+}
+
+// brings notes that the bytes of a version were brought.
+func (r *Restored) brings(document, version, dir string) {
+	if n := len(r.Bytes); n > 0 && r.Bytes[n-1].Document == document && r.Bytes[n-1].Dir == dir {
+		r.Bytes[n-1].Versions = append(r.Bytes[n-1].Versions, version)
+		return
+	}
+	r.Bytes = append(r.Bytes, BroughtBytes{document, []string{version}, dir})
+}
+
 // bring writes the bytes that etcd lacks of a document's versions.
-func bring(ctx context.Context, c *cluster.Client, p *restoring) error {
+func bring(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) error {
 	a := artefacts.Of(c, p.kind)
 	for _, found := range p.comes {
 		body, err := documents.ReadBody(documents.BodyFile(found.dir, p.kind, found.Sum), found.Edition)
@@ -103,20 +157,29 @@ func bring(ctx context.Context, c *cluster.Client, p *restoring) error {
 		if err := a.Upload(ctx, artefacts.Version{Name: p.doc.Name, Version: found.Version, Sum: found.Sum}, body); err != nil {
 			return err
 		}
+		r.brings(p.id(), found.Version, found.dir)
 	}
 	return nil
 }
 
 // mend takes the versions out of a ledger whose bytes are nowhere, lets what served
 // before serve in place of one of them, and tells. Where nothing did, etcd keeps what
-// it has, if that is whole. It reports whether the document has changed.
-func (p *restoring) mend(r *Restored) bool {
+// it has, if that is whole. A document that stays as etcd has it keeps them, unless the
+// older are meant: other directories may have the bytes. It reports whether the document
+// has changed.
+func (p *restoring) mend(older bool, r *Restored) bool {
 	lost, gone := p.serving()
 	for _, e := range p.nowhere {
-		p.ledger.Drop(e, "a restoration: its bytes are gone")
 		if !gone || e != lost {
-			r.Lacks = append(r.Lacks, p.kind+" "+artefacts.Version{Name: p.doc.Name, Version: e.Version, Sum: e.Sum}.String())
+			r.Lacks = append(r.Lacks, p.of(e))
 		}
+		if older || p.put {
+			r.Dropped++
+			p.ledger.Drop(e, "a restoration: its bytes are gone")
+		}
+	}
+	if p.nowhere == nil || !older && !p.put {
+		return false
 	}
 	if gone && len(p.ledger.Before) > 0 {
 		p.ledger.Rollback(fmt.Sprintf("a restoration: the bytes of version %s are gone", lost.Version))
@@ -125,7 +188,7 @@ func (p *restoring) mend(r *Restored) bool {
 	if gone {
 		r.Lost = append(r.Lost, Lost{p.id() + " " + lost.Version, p.ledger.Serves()})
 	}
-	if stays || p.nowhere == nil {
+	if stays {
 		return false
 	}
 	body, err := p.ledger.Encode()

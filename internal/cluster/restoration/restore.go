@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/datadir"
 	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
@@ -38,9 +39,13 @@ import (
 type Restored struct {
 	Epoch     int64 // of the assignment
 	Documents []Brought
+	Bytes     []BroughtBytes
 	Secrets   int
-	Dirs      []KeptDir
-	Empty     []string // directories in which nothing is kept
+	// Alone says that etcd lacked bytes alone: the assignment and the keyspace are as
+	// before.
+	Alone bool
+	Dirs  []KeptDir
+	Empty []string // directories in which nothing is kept
 	// Stays are documents that are in etcd otherwise than in the directories, and
 	// stay so: they were written there since.
 	Stays []string
@@ -56,11 +61,13 @@ type Restored struct {
 	// Again are documents that are in etcd as of its backup, and that the
 	// directories know no longer: they were removed after the backup.
 	Again []string
-	// Lacks are versions that did not serve, and of which the bytes are nowhere: they
-	// are dropped.
+	// Lacks are versions that did not serve, and of which the bytes are nowhere. Those
+	// of documents that were restored are dropped.
 	Lacks []string
 	// Lost are versions that served, and of which the bytes are nowhere.
 	Lost []Lost
+	// Dropped is how many of these, and of those in Lacks, are named no longer.
+	Dropped int
 }
 
 // Lost is a version that served and is gone, and what serves in its place.
@@ -72,6 +79,13 @@ type Brought struct {
 	Dir      string // that it comes from
 	Revision int64  // of etcd, that wrote it then
 	Serves   string // the version that serves; empty: it is no artefact
+}
+
+// BroughtBytes are versions of a document of which etcd lacked the bytes.
+type BroughtBytes struct {
+	Document string // kind and name
+	Versions []string
+	Dir      string // that the bytes come from
 }
 
 // Pointers are which version of an artefact serves.
@@ -87,7 +101,8 @@ type KeptDir struct {
 var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of, and no process that runs has said that it keeps more; nothing is restored")
 
 // ErrOlderDirs refuses a restoration from directories that are all older than what
-// processes keep, or that lack the bytes of what serves: that would be lost.
+// processes keep, or that lack the bytes of what serves: that would be lost. It refuses
+// those, too, that have nothing which etcd lacks, where etcd lacks bytes.
 var ErrOlderDirs = errors.New("cluster: these directories are older than what processes remember")
 
 // Restore brings the state of a cluster back into an etcd that lost it, or that
@@ -125,20 +140,26 @@ func restore(ctx context.Context, c *cluster.Client, older bool, dirs []string) 
 	if err := kept.refuseOlder(of, have, p.Epoch()); err != nil && !older {
 		return r, err
 	}
-	plans := kept.plans(have, &r)
+	holds, err := holds(ctx, c, kept, have)
+	if err != nil {
+		return r, err
+	}
+	plans := asTheyAre(have)
+	if !holds {
+		plans = kept.plans(have, &r)
+	}
 	if err := findBodies(ctx, c, plans, dirs); err != nil {
 		return r, err
 	}
 	if err := lackedBodies(plans, of); err != nil && !older {
 		return r, err
 	}
-	switch holds, err := holds(ctx, c, kept, have); {
-	case err != nil:
+	if holds {
+		r.Epoch, r.Alone = p.Epoch(), true
+		err = restoreBytes(ctx, c, plans, older, &r)
 		return r, err
-	case holds && !slices.ContainsFunc(plans, (*restoring).lacksBytes):
-		return r, ErrNothingLost
 	}
-	if err = restoreDocuments(ctx, c, plans, &r); err != nil {
+	if err = restoreDocuments(ctx, c, plans, older, &r); err != nil {
 		return r, fmt.Errorf("cluster: restore: %w", err)
 	}
 	for name, secret := range kept.secrets {
@@ -169,9 +190,12 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 		if of, _, err = c.Remembered(ctx); err != nil {
 			return nil, of, err
 		}
-		kinds := slices.Collect(maps.Keys(kept.docs))
-		for kind := range of.Newest {
-			if _, known := kept.docs[kind]; !known && kind != cluster.MapKind && keyspace.ValidID(kind) == nil {
+		kinds, err := kinds(ctx, c)
+		if err != nil {
+			return nil, of, err
+		}
+		for _, kind := range slices.AppendSeq(slices.Collect(maps.Keys(kept.docs)), maps.Keys(of.Newest)) {
+			if !slices.Contains(kinds, kind) && kind != cluster.MapKind && keyspace.ValidID(kind) == nil {
 				kinds = append(kinds, kind)
 			}
 		}
@@ -186,6 +210,25 @@ func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.S
 			return nil, of, err
 		}
 	}
+}
+
+// kinds are those of the documents that etcd has, also of what no directory knows: what
+// serves by them may lack its bytes.
+func kinds(ctx context.Context, c *cluster.Client) (kinds []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	prefix := c.Prefix() + cluster.DocsPrefix
+	got, err := c.Etcd().Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, cluster.Away(err)
+	}
+	for _, kv := range got.Kvs {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+		if keyspace.ValidID(kind) == nil && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
 }
 
 // had reads what etcd has of kinds of documents, by key behind the
@@ -307,33 +350,53 @@ type restoring struct {
 	ledger  *ledger.Ledger   // that it is to be; nil: it has no versions
 	comes   []foundBody      // of versions whose bytes etcd lacks
 	nowhere []ledger.Edition // of those, which no directory has either
-	parts   map[string]int   // that etcd has, by sum
+	parts   artefacts.PartsThere
 }
 
 // plans says what is to be done with each document of the directories and of etcd.
-func (k *kept) plans(all *keyspace.Snapshot, r *Restored) (plans []*restoring) {
+func (k *kept) plans(have *keyspace.Snapshot, r *Restored) (plans []*restoring) {
+	knows := map[string]documents.LastGood{} // by kind
 	for kind, known := range k.docs {
-		have := ofKind(all, kind)
-		docs := newest(known, have)
+		has := ofKind(have, kind)
+		docs := newest(known, has)
+		knows[kind] = docs
 		for _, doc := range docs.Documents {
-			now, there := have.Values[doc.Name]
+			now, there := has.Values[doc.Name]
 			p := &restoring{kind: kind, doc: doc, dir: docs.Dir, now: now, there: there}
-			p.judge(have, docs.Origin, r)
+			p.judge(has, docs.Origin, r)
 			plans = append(plans, p)
 		}
-		for name, now := range have.Values {
-			if _, known := docs.Documents[name]; known || keyspace.ValidID(name) != nil {
-				continue
-			}
-			plans = append(plans, &restoring{kind: kind, doc: documents.Document{Name: name, Body: string(now.Data)}, now: now, there: true})
-			removed := documents.Document{Version: docs.Origin.Revision + 1} // by then
-			if ageOf(have, now, removed, docs.Origin) == ofBackup {
-				r.Again = append(r.Again, kind+" "+name)
-			}
+	}
+	for _, p := range asTheyAre(have) {
+		docs, known := knows[p.kind]
+		if _, has := docs.Documents[p.doc.Name]; has {
+			continue
+		}
+		plans = append(plans, p)
+		removed := documents.Document{Version: docs.Origin.Revision + 1} // by then
+		if known && ageOf(have, p.now, removed, docs.Origin) == ofBackup {
+			r.Again = append(r.Again, p.id())
 		}
 	}
-	slices.SortFunc(plans, func(a, b *restoring) int { return cmp.Compare(a.id(), b.id()) })
+	inOrder(plans)
 	return plans
+}
+
+// asTheyAre leaves all documents as etcd has them.
+func asTheyAre(have *keyspace.Snapshot) (plans []*restoring) {
+	for key, now := range have.Values {
+		of, isDocument := strings.CutPrefix(key, cluster.DocsPrefix)
+		kind, name, _ := strings.Cut(of, "/")
+		if isDocument && keyspace.ValidID(name) == nil {
+			plans = append(plans, &restoring{kind: kind, doc: documents.Document{Name: name, Body: string(now.Data)}, now: now, there: true})
+		}
+	}
+	inOrder(plans)
+	return plans
+}
+
+func inOrder(plans []*restoring) {
+	slices.SortFunc(plans, func(a, b *restoring) int { return cmp.Compare(a.id(), b.id()) })
 }
 
 func (p *restoring) id() string { return p.kind + " " + p.doc.Name }
@@ -366,9 +429,9 @@ func (p *restoring) judge(have *keyspace.Snapshot, from keyspace.Origin, r *Rest
 
 // restoreDocuments writes the documents that etcd lacks, and those that it has
 // in an older form, of its backup; and the bytes that it lacks.
-func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring, r *Restored) error {
+func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring, older bool, r *Restored) error {
 	for _, p := range plans {
-		if err := restoreDocument(ctx, c, p, r); err != nil {
+		if err := restoreDocument(ctx, c, p, older, r); err != nil {
 			return fmt.Errorf("%s: %w", p.id(), err)
 		}
 	}
@@ -378,11 +441,11 @@ func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring
 	return nil
 }
 
-func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, r *Restored) error {
-	if err := bring(ctx, c, p); err != nil {
+func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older bool, r *Restored) error {
+	if err := bring(ctx, c, p, r); err != nil {
 		return err
 	}
-	if !p.mend(r) && !p.put {
+	if !p.mend(older, r) && !p.put {
 		return nil
 	}
 	d := documents.Of(c, p.kind)
@@ -459,7 +522,7 @@ func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *
 		generation = max(generation, remembers.Keyspace.Generation)
 	}
 	next := of.Next(1 + generation)
-	noted, err := c.Noted(audit.Entry{Act: "restore", On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, %d secrets", steering.AssignmentText(&a), len(r.Documents), r.Secrets)})
+	noted, err := c.Noted(audit.Entry{Act: cluster.RestoredAct, On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, bytes of %d versions, %d secrets", steering.AssignmentText(&a), len(r.Documents), r.BytesOf(), r.Secrets)})
 	if err != nil {
 		return 0, err
 	}

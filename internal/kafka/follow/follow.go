@@ -374,7 +374,7 @@ func Admin(f *Follower) *kadm.Client { return f.adm }
 // Put writes one record with a client of its own, which knows the topic as it
 // is now, and returns once the record is in the log.
 func Put(ctx context.Context, brokers kafka.Brokers, topic, key string, value []byte) error {
-	cl, err := kafka.NewClient(brokers, nil, kgo.ProducerBatchMaxBytes(kafka.MaxTimelineBatchBytes))
+	cl, err := kafka.NewClient(brokers, nil, kgo.ProducerBatchMaxBytes(kafka.MaxTimelineBatchBytes), kafka.Cancellable())
 	if err != nil {
 		return err
 	}

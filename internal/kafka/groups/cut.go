@@ -124,7 +124,7 @@ type cutter struct {
 }
 
 func newCutter(cfg CutConfig) (*cutter, error) {
-	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log)
+	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kafka.Cancellable())
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (k *cutter) tell(ctx context.Context, hold any) error {
 
 // look returns a cut, or why there is none at this moment.
 func (k *cutter) look(ctx context.Context) (cut Cut, err error) {
-	if cut.Log, err = kafka.LogNow(ctx, k.adm, k.streams); err != nil {
+	if cut.Log, err = kafka.LogNow(ctx, k.cl, k.streams); err != nil {
 		return cut, err
 	}
 	stable, err := k.list(ctx, k.adm.ListCommittedOffsets)
@@ -223,7 +223,7 @@ func (k *cutter) look(ctx context.Context) (cut Cut, err error) {
 	if err := compare(cut.Ends, again, "a record came"); err != nil {
 		return cut, err
 	}
-	switch id, err := kafka.LogNow(ctx, k.adm, k.streams); {
+	switch id, err := kafka.LogNow(ctx, k.cl, k.streams); {
 	case err != nil:
 		return cut, err
 	case id != cut.Log:

@@ -93,7 +93,7 @@ func (h *Heartbeat) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var err error
 		if cl == nil {
-			cl, err = kafka.NewClient(h.cfg.Brokers, nil)
+			cl, err = kafka.NewClient(h.cfg.Brokers, nil, kafka.Cancellable())
 		}
 		if err == nil {
 			err = h.beat(ctx, cl)

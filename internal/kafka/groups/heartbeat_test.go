@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/kafka"
@@ -266,5 +268,44 @@ func TestHeartbeatTellsOfAMuteKafka(t *testing.T) {
 	h.mu.at = time.Now().Add(-beatLate - time.Millisecond)
 	if _, err := h.Last(); err == nil || !strings.Contains(err.Error(), "nothing heard for 8s") {
 		t.Errorf("not heard of: %v", err)
+	}
+}
+
+// What is written to a Kafka that takes it and never answers ends with its
+// context: who writes it can be stopped.
+func TestWritesEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(t *testing.T, ctx context.Context, k kafkatest.Cluster){
+		"a heartbeat": func(t *testing.T, ctx context.Context, k kafkatest.Cluster) {
+			NewHeartbeat(HeartbeatConfig{Brokers: k.Brokers, Progress: openProgress(t, k), Group: k.Content, Instance: "one", Inputs: []string{k.Content}}).Run(ctx)
+		},
+		"a hold": func(_ *testing.T, ctx context.Context, k kafkatest.Cluster) {
+			_, _ = TakeCut(ctx, CutConfig{Brokers: k.Brokers, Topics: k.Topics})
+		},
+		"one record": func(_ *testing.T, ctx context.Context, k kafkatest.Cluster) {
+			_ = follow.Put(ctx, k.Brokers, k.Topics.Schemas, "key", []byte("value"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, k := kafkatest.Controlled(t)
+			ctx, cancel := context.WithCancel(kafkatest.Deadline(t))
+			var once sync.Once
+			c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				once.Do(func() { time.AfterFunc(100*time.Millisecond, cancel) })
+				return nil, errors.New("gone"), true
+			})
+			done := make(chan struct{})
+			go func() { defer close(done); write(t, ctx, k) }()
+			select {
+			case <-done:
+			case <-kafkatest.Deadline(t).Done():
+				t.Fatal("it does not end")
+			}
+			if ctx.Err() == nil {
+				t.Error("it ended before Kafka was asked to write")
+			}
+		})
 	}
 }

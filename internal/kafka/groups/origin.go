@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 
@@ -52,33 +51,10 @@ type logs struct {
 	ids     map[string]kafka.TopicID
 }
 
-// logsNow asks Kafka for the ids that topics have now. kadm would answer from
-// what the client knew a moment ago.
+// logsNow asks Kafka for the ids that topics have now.
 func logsNow(ctx context.Context, cl *kgo.Client, topics []string) (l logs, err error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for _, topic := range topics {
-		asked := kmsg.NewMetadataRequestTopic()
-		asked.Topic = &topic
-		req.Topics = append(req.Topics, asked)
-	}
-	resp, err := req.RequestWith(ctx, cl)
-	if err != nil {
-		return l, fmt.Errorf("kafka: describe topics: %w", err)
-	}
-	l.ids = map[string]kafka.TopicID{}
-	if resp.ClusterID != nil {
-		l.cluster = *resp.ClusterID
-	}
-	for _, t := range resp.Topics {
-		switch err := kerr.ErrorForCode(t.ErrorCode); {
-		case errors.Is(err, kerr.UnknownTopicOrPartition):
-		case err != nil || t.Topic == nil:
-			return l, fmt.Errorf("kafka: describe topics: %w", err)
-		default:
-			l.ids[*t.Topic] = kafka.TopicID(t.TopicID)
-		}
-	}
-	return l, nil
+	l.cluster, l.ids, err = kafka.TopicsNow(ctx, cl, topics...)
+	return l, err
 }
 
 // of returns the ids of some of the topics, all of which have to exist.

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace"
 
@@ -61,7 +63,6 @@ type Config struct {
 // called at any time.
 type Consumer struct {
 	cl     *kgo.Client
-	adm    *kadm.Client
 	topics [kafka.Streams]string
 	next   time.Time // of Poll: when it looks again
 	mu     struct {
@@ -83,7 +84,7 @@ func NewConsumer(cfg Config) (*Consumer, error) {
 		return nil, err
 	}
 	t := cfg.Topics.WithDefaults()
-	c := &Consumer{cl: cl, adm: kadm.NewClient(cl), topics: [kafka.Streams]string{t.Timeline, t.Features}}
+	c := &Consumer{cl: cl, topics: [kafka.Streams]string{t.Timeline, t.Features}}
 	c.mu.next = map[kafka.TopicPartition]kafka.Position{}
 	c.mu.removed = map[kafka.TopicPartition]uint64{}
 	return c, nil
@@ -308,54 +309,89 @@ func record(r *kgo.Record) Record {
 // record: a reader whose Next has reached it has caught up with the moment of
 // the call.
 func (c *Consumer) EndOffsets(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
-	return c.list(ctx, c.adm.ListCommittedOffsets, tps)
+	return c.list(ctx, theEnd, committed, tps)
 }
 
 // HighWatermarks returns, for each partition, the offset after its last
 // record, committed or not.
 func (c *Consumer) HighWatermarks(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
-	return c.list(ctx, c.adm.ListEndOffsets, tps)
+	return c.list(ctx, theEnd, uncommitted, tps)
 }
 
 // StartOffsets returns, for each partition, the oldest offset that the log
 // still has.
 func (c *Consumer) StartOffsets(ctx context.Context, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
-	return c.list(ctx, c.adm.ListStartOffsets, tps)
+	return c.list(ctx, theStart, uncommitted, tps)
 }
 
 // OffsetsSince returns, for each partition, the offset of the first record that
 // was logged at a time or later; the end where there is none.
 func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
-	return c.list(ctx, func(ctx context.Context, topics ...string) (kadm.ListedOffsets, error) {
-		return kafka.ListSince(ctx, c.adm, t, topics...)
-	}, tps)
+	out, err := c.list(ctx, max(0, int64(t)), uncommitted, tps)
+	var none []kafka.TopicPartition
+	for tp, at := range out {
+		if at < 0 {
+			none = append(none, tp)
+		}
+	}
+	if err != nil || len(none) == 0 {
+		return out, err
+	}
+	ends, err := c.HighWatermarks(ctx, none...)
+	maps.Copy(out, ends)
+	return out, err
 }
 
-func (c *Consumer) list(ctx context.Context, list func(context.Context, ...string) (kadm.ListedOffsets, error),
-	tps []kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
-	var topics []string
-	for topic := range c.byTopic(tps) {
-		topics = append(topics, topic)
+// What Kafka takes for a time, and how much of a log counts.
+const (
+	theEnd   int64 = -1
+	theStart int64 = -2
+
+	uncommitted int8 = 0
+	committed   int8 = 1
+)
+
+// list asks for one offset of each of some partitions, and for no other: of 1,440
+// that a node reads it may be two that begin.
+func (c *Consumer) list(ctx context.Context, at int64, isolation int8, tps []kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
+	out := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
+	if len(tps) == 0 {
+		return out, nil
 	}
-	if len(topics) == 0 {
-		return map[kafka.TopicPartition]millrace.Offset{}, nil
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.ReplicaID, req.IsolationLevel = -1, isolation
+	for topic, partitions := range c.byTopic(tps) {
+		of := kmsg.NewListOffsetsRequestTopic()
+		of.Topic = topic
+		for _, p := range partitions {
+			one := kmsg.NewListOffsetsRequestTopicPartition()
+			one.Partition, one.Timestamp = p, at
+			of.Partitions = append(of.Partitions, one)
+		}
+		req.Topics = append(req.Topics, of)
 	}
-	listed, err := list(ctx, topics...)
+	resp, err := req.RequestWith(ctx, c.cl)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list offsets: %w", err)
 	}
-	out := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
-	for _, tp := range tps {
-		o, ok := listed.Lookup(c.topics[tp.Stream], int32(tp.Partition))
-		if !ok || o.Err != nil {
-			return nil, fmt.Errorf("kafka: list offsets: %s: %w", tp, errors.Join(o.Err, kafka.Missing(ok)))
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			tp, ok := c.name(t.Topic, p.Partition)
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil || !ok {
+				return nil, fmt.Errorf("kafka: list offsets: %s/%d: %w", t.Topic, p.Partition, errors.Join(err, kafka.Missing(ok)))
+			}
+			out[tp] = millrace.Offset(p.Offset)
 		}
-		out[tp] = millrace.Offset(o.Offset)
+	}
+	for _, tp := range tps {
+		if _, ok := out[tp]; !ok {
+			return nil, fmt.Errorf("kafka: list offsets: %s: %w", tp, kafka.Missing(ok))
+		}
 	}
 	return out, nil
 }
 
 // LogID returns which log is there now.
 func (c *Consumer) LogID(ctx context.Context) (kafka.LogID, error) {
-	return kafka.LogNow(ctx, c.adm, c.topics)
+	return kafka.LogNow(ctx, c.cl, c.topics)
 }

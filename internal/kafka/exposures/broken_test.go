@@ -75,6 +75,47 @@ func TestBrokenBatchesOfExposures(t *testing.T) {
 	}
 }
 
+// So is one that is fetched with another behind it, by who follows and by who reads.
+func TestBrokenBatchesOfExposuresThatAreReadPast(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	var said strings.Builder
+	l := NewLog(k.Brokers, k.Content, slog.New(slog.NewTextHandler(&said, nil)))
+	from := millrace.TimeOf(time.Now().Add(-time.Hour))
+	kafkatest.Broken(t, k, k.Content, 0, 2, false)
+	kafkatest.Write(t, k, k.Content, 0, string(shownTo(t, "ann", time.Now())))
+	n := 0
+	if others, hidden, err := Read(ctx, k.Brokers, k.Content, from, func(*exposure.Record) { n++ }); n != 1 || others != 1 || hidden != nil || err != nil {
+		t.Errorf("%d exposures, and %d batches that are none, %v, %v", n, others, hidden, err)
+	}
+	follow, stop := context.WithCancel(ctx)
+	got := make(chan string, 9)
+	done := make(chan error)
+	go func() { done <- l.Follow(follow, from, func(r *exposure.Record) { got <- r.Viewer }) }()
+	if one := <-got; one != "ann" {
+		t.Errorf("%q came", one)
+	}
+	for began := time.Now(); ; patience.Sleep(ctx, 20*time.Millisecond) {
+		limited, cancel := context.WithTimeout(ctx, time.Minute)
+		at, err := l.Whole(limited)
+		cancel()
+		if err == nil && !at.Before(began) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	kafkatest.Write(t, k, k.Content, 0, string(shownTo(t, "bob", time.Now())))
+	if one := <-got; one != "bob" { // so what came with the first has been looked at
+		t.Errorf("%q came", one)
+	}
+	stop()
+	<-done
+	if !strings.Contains(said.String(), "entries that are no exposures are not counted") || !strings.Contains(said.String(), "its entries do not parse") {
+		t.Errorf("it said %s", said.String())
+	}
+}
+
 // What is asked of a topic from a time on is had from there on, though Kafka does not
 // find that time for a batch which is broken.
 func TestATimeInABrokenBatch(t *testing.T) {
@@ -93,6 +134,11 @@ func TestATimeInABrokenBatch(t *testing.T) {
 // Outcomes behind a batch that no reader can open are attributed, also to exposures
 // behind another.
 func TestBrokenBatchesOfOutcomes(t *testing.T) {
+	t.Run("where the reading stands", func(t *testing.T) { brokenOutcomes(t, true) })
+	t.Run("that are read past", func(t *testing.T) { brokenOutcomes(t, false) })
+}
+
+func brokenOutcomes(t *testing.T, compressed bool) {
 	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
 	shown := k.Content + "-shown"
 	showing(t, ctx, k, shown, schemas.Activity())
@@ -103,10 +149,10 @@ func TestBrokenBatchesOfOutcomes(t *testing.T) {
 		return string(schemas.Frame(schemas.Activity().Fingerprint(), body))
 	}
 	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
-	kafkatest.Broken(t, k, shown, 0, 2, true)
+	kafkatest.Broken(t, k, shown, 0, 2, compressed)
 	kafkatest.Write(t, k, shown, 0, string(shownTo(t, "ann", now.Add(-time.Minute))))
 	kafkatest.Write(t, k, k.Content, 0, clicked("1", "nobody"))
-	kafkatest.Broken(t, k, k.Content, 0, 3, true)
+	kafkatest.Broken(t, k, k.Content, 0, 3, compressed)
 	kafkatest.Write(t, k, k.Content, 0, clicked("2", "ann"))
 	var got []string
 	err := acts.Read(ctx, func(a *outcome.Act) { got = append(got, a.Experiments[0].Unit) })

@@ -12,7 +12,8 @@ import (
 func TestWhatIsNotRestoredIsTold(t *testing.T) {
 	var out strings.Builder
 	tellRestored(&out, &cluster.Restored{
-		Dirs: []cluster.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Dirs:  []cluster.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Empty: []string{"c1"},
 		Documents: []cluster.Brought{
 			{Document: "decisions 0-restored", Dir: "c1", Revision: 3},
 			{Document: "feeds home", Dir: "b1", Revision: 31, Serves: "version 7"},
@@ -26,6 +27,7 @@ func TestWhatIsNotRestoredIsTold(t *testing.T) {
 		Lacks:  []string{"feeds home 5"},
 	})
 	const want = `b1: last written 2001-09-09T01:46:40Z
+nothing is kept in c1: it is left out
 feeds home is restored from b1, as of revision 31: version 7 serves
 feeds home 8 was put into etcd since it lost state, and never served: it is not there any more; push or define it again if it is needed
 what is condemned of model rate stays as etcd has it, which somebody has written since: what was kept of it is not restored; look at it, and nodes condemn again what they meet

@@ -155,6 +155,44 @@ func TestBroken(t *testing.T) {
 	}
 }
 
+// When wrong outcomes came and whether that is over: as long as a few strange ones are all
+// that comes, it is; however long the time is, it is known to a part of it.
+func TestTheCourseOfOutcomes(t *testing.T) {
+	const second, day = millrace.Time(1000), millrace.Time(86_400_000)
+	type came struct {
+		at, each millrace.Time
+		n        int
+		wrong    bool
+	}
+	for name, c := range map[string]struct {
+		came        []came
+		from, until millrace.Time
+		whole       bool
+	}{
+		"none":              {},
+		"right ones":        {[]came{{0, second, 50, false}}, 0, 0, false},
+		"wrong ones":        {[]came{{7 * second, second, 20, true}}, 7 * second, 27 * second, false},
+		"then right":        {[]came{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, 7 * second, 27 * second, true},
+		"then too few":      {[]came{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, 7 * second, 27 * second, false},
+		"before and behind": {[]came{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, 50 * second, 70 * second, true},
+		"then some strange": {[]came{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 2, true}, {60 * second, second, 10, false}}, 0, 20 * second, true},
+		"in between":        {[]came{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, 0, 20 * second, true},
+		"wrong again":       {[]came{{0, second, 20, true}, {40 * second, second, 15, false}, {70 * second, second, 30, true}}, 0, 100 * second, false},
+		"over days":         {[]came{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, 0, 399*day/20 + 1, true},
+	} {
+		var course Course
+		for _, x := range c.came {
+			for i := range x.n {
+				course.add(x.at+millrace.Time(i)*x.each, x.wrong)
+			}
+		}
+		from, until, whole := course.Worst()
+		if len(course.spans) > maxSpans || from != c.from || whole != c.whole || until != c.until && (course.width == second || until < c.until || until > c.until+course.width) {
+			t.Errorf("%s: %d to %d, %v; spans of %d", name, from, until, whole, course.width)
+		}
+	}
+}
+
 // Random outcomes and answers: each outcome is where a search of all answers
 // finds it.
 func TestAttributionEqualsASearch(t *testing.T) {

@@ -122,7 +122,7 @@ func TestAFlippedByteOfAPageIsAnError(t *testing.T) {
 		for i := range group.Columns {
 			c := &group.Columns[i].MetaData
 			b := bytes.Clone(whole)
-			b[begins(c)+c.TotalCompressedSize-1] ^= 1 // the last of its last page
+			b[firstPage(c)+c.TotalCompressedSize-1] ^= 1 // the last of its last page
 			if err := os.WriteFile(name, b, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -143,8 +143,8 @@ func TestAFlippedByteOfAPageIsAnError(t *testing.T) {
 	}
 }
 
-// begins is where the first page of a column is.
-func begins(c *format.ColumnMetaData) int64 {
+// firstPage is where the first page of a column is.
+func firstPage(c *format.ColumnMetaData) int64 {
 	if c.DictionaryPageOffset > 0 {
 		return c.DictionaryPageOffset
 	}

@@ -169,16 +169,17 @@ func TestTheCourseOfOutcomes(t *testing.T) {
 		from, until millrace.Time
 		whole       bool
 	}{
-		"none":              {},
-		"right ones":        {[]came{{0, second, 50, false}}, 0, 0, false},
-		"wrong ones":        {[]came{{7 * second, second, 20, true}}, 7 * second, 27 * second, false},
-		"then right":        {[]came{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, 7 * second, 27 * second, true},
-		"then too few":      {[]came{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, 7 * second, 27 * second, false},
-		"before and behind": {[]came{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, 50 * second, 70 * second, true},
-		"then some strange": {[]came{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 2, true}, {60 * second, second, 10, false}}, 0, 20 * second, true},
-		"in between":        {[]came{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, 0, 20 * second, true},
-		"wrong again":       {[]came{{0, second, 20, true}, {40 * second, second, 15, false}, {70 * second, second, 30, true}}, 0, 100 * second, false},
-		"over days":         {[]came{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, 0, 399*day/20 + 1, true},
+		"none":                   {},
+		"right ones":             {[]came{{0, second, 50, false}}, 0, 0, false},
+		"wrong ones":             {[]came{{7 * second, second, 20, true}}, 7 * second, 27 * second, false},
+		"then right":             {[]came{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, 7 * second, 27 * second, true},
+		"then too few":           {[]came{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, 7 * second, 27 * second, false},
+		"before and behind":      {[]came{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, 50 * second, 70 * second, true},
+		"then some strange":      {[]came{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 2, true}, {60 * second, second, 10, false}}, 0, 20 * second, true},
+		"in between":             {[]came{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, 0, 20 * second, true},
+		"wrong again":            {[]came{{0, second, 20, true}, {40 * second, second, 15, false}, {70 * second, second, 30, true}}, 0, 100 * second, false},
+		"over days":              {[]came{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, 0, 399*day/20 + 1, true},
+		"over days, among right": {[]came{{0, day / 20, 400, true}, {0, day / 20, 300, false}, {30 * day, second, 10, false}}, 0, 399*day/20 + 1, true},
 	} {
 		var course Course
 		for _, x := range c.came {

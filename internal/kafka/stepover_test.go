@@ -153,6 +153,7 @@ func TestOnlyWhatIsBrokenInTheLogIsSteppedOver(t *testing.T) {
 	}{
 		{"in the log", func(_ int64, raw []byte) { raw[len(raw)-1] ^= 1 }, true},
 		{"its number of entries, too", func(_ int64, raw []byte) { raw[24] ^= 0x40 }, true},
+		{"its number of entries, by one", func(_ int64, raw []byte) { raw[26] ^= 1 }, true},
 		{"at first", func(n int64, raw []byte) {
 			if n < 3 {
 				raw[len(raw)-1] ^= 1

@@ -90,6 +90,20 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	return s, nil
 }
 
+// Kafka counts milliseconds from 1970, and reads a time before as one of its special
+// offsets: -1 is the end of a log. No record is of before, so that is the beginning.
+
+func millisOf(t millrace.Time) int64 { return max(0, int64(t)) }
+
+// ListSince returns, for each partition of topics, the offset of the first record that
+// was logged at a time or later; the end where there is none.
+func ListSince(ctx context.Context, adm *kadm.Client, t millrace.Time, topics ...string) (kadm.ListedOffsets, error) {
+	return adm.ListOffsetsAfterMilli(ctx, millisOf(t), topics...)
+}
+
+// Since is where a client begins to read what was logged at a time or later.
+func Since(t millrace.Time) kgo.Offset { return kgo.NewOffset().AfterMilli(millisOf(t)) }
+
 // StartsAfter returns where partitions have entries from a time on. Kafka does not say so
 // where that entry is in a batch that is broken: then it is where they have entries
 // from an earlier time on (begins).

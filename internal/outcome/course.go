@@ -41,22 +41,35 @@ func (c *Course) add(at millrace.Time, wrong bool) {
 	}
 }
 
-// Worst returns the time in which wrong outcomes outweighed right ones most. Whole reports
-// whether what came after it is enough to say that this is over.
-func (c *Course) Worst() (from, until millrace.Time, whole bool) {
-	now, most, least, right := 0, 0, 0, 0
-	begins := millrace.Time(0)
+// Broken returns since when outcomes have been broken: wrong ones come, and are ten more than
+// right ones since then. Where they are whole again, since right ones are ten more, it returns
+// from when to when they were broken, in one or more stretches.
+func (c *Course) Broken() (from, until millrace.Time, whole bool) {
+	now, low, high := 0, 0, 0                      // how many more wrong ones there are, and at least and most in the stretch
+	var lowEnd, highEnd, first, last millrace.Time // when it was so
+	broken, ever := false, false
 	for i, k := range slices.Sorted(maps.Keys(c.spans)) {
-		s := c.spans[k]
-		if i == 0 || now < least {
-			least, begins = now, k*c.width
+		if i == 0 {
+			lowEnd, first, last = k*c.width, k*c.width, k*c.width
 		}
+		s := c.spans[k]
 		now += s.wrong - s.right
-		right += s.right
-		if now-least >= most && s.wrong > 0 {
-			most, right = now-least, 0
-			from, until = begins, (k+1)*c.width
+		end := (k + 1) * c.width
+		switch {
+		case broken && now >= high:
+			high, highEnd = now, end
+		case broken && high-now >= strangeFrom:
+			broken, low, lowEnd = false, now, end
+		case !broken && now-low >= strangeFrom:
+			if broken, high, highEnd, last = true, now, end, lowEnd; !ever {
+				ever, first = true, lowEnd
+			}
+		case !broken && now <= low:
+			low, lowEnd = now, end
 		}
 	}
-	return from, until, most > 0 && right >= strangeFrom
+	if ever && !broken {
+		return first, highEnd, true
+	}
+	return last, 0, false
 }

@@ -281,7 +281,7 @@ func brokenOutcomes(told *outcome.Report, course *outcome.Course) (broken, mende
 	if says == "" {
 		return "", ""
 	}
-	from, until, whole := course.Worst()
+	from, until, whole := course.Broken()
 	if whole {
 		return "", fmt.Sprintf("%s, from %s to %s; since then they are whole, and --since %s tells that apart", says, from, until, until)
 	}

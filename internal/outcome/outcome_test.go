@@ -188,6 +188,16 @@ func TestTheCourseOfOutcomes(t *testing.T) {
 				course.add(x.at+millrace.Time(i)*x.each, x.wrong)
 			}
 		}
+		left := 0
+		for _, s := range course.spans {
+			left += s.right + s.wrong
+		}
+		for _, x := range c.came {
+			left -= x.n
+		}
+		if left != 0 {
+			t.Errorf("%s: %d too many are counted", name, left)
+		}
 		from, until, whole := course.Broken()
 		near := func(got, want millrace.Time) bool {
 			return got == want || want <= got+course.width && got <= want+course.width && course.width > second

@@ -206,27 +206,17 @@ func exposeFeatures(r *exposure.Record, entries []fanout.Entry) {
 }
 
 // exposeRefusal hands over that a request was refused, unless its caller went
-// away, or is itself to blame, whatever the variant.
+// away, or is itself to blame, whatever the variant. How long the caller waits is not
+// looked at: a variant may fail at once, or take longer than the control does.
 func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 	var refused *millrace.Error
-	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || q.hurried(ctx) || b.ownFault(ctx, q, refused) {
+	if q == nil || !errors.As(err, &refused) || !b.exposes(q) || b.ownFault(ctx, q, refused) {
 		return
 	}
 	if r := b.exposed(q); concerns(r) {
 		r.ID, r.Refusal, r.TimelinesAsked = newAnswerID(), string(refused.Reason), q.Asked()
 		b.exposures.Add(r)
 	}
-}
-
-// leastWait is the shortest time of a caller in which a refusal counts: a cluster
-// that is well answers in it many times over. Whoever waits less than that is
-// refused by any variant.
-const leastWait = 100 * time.Millisecond
-
-// hurried reports whether the caller waits for less than [leastWait].
-func (q *question) hurried(ctx context.Context) bool {
-	end, ok := ctx.Deadline()
-	return ok && end.Sub(q.began) < leastWait
 }
 
 // ownFault reports whether a refusal is for what the caller asked, so that every

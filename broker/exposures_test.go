@@ -91,7 +91,8 @@ func TestExposuresHaveFeatures(t *testing.T) {
 }
 
 // A refusal counts for a variant unless its caller is to blame: with what is asked
-// wrongly, or with no time to answer, anybody could refuse a variant to death.
+// wrongly anybody could refuse a variant to death. However little a caller waits, a
+// refusal counts.
 func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 13)), 12, 20)
@@ -117,8 +118,9 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		"a field of a filter":   {node: filter, change: func(r *feedv1.GetFeedRequest) { r.Filter = "record.x == 1" }},
 		"a field that is none":  {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "fields[0]"}},
 		"no token":              {change: func(r *feedv1.GetFeedRequest) { r.PageToken = "x" }},
-		"no time":               {frozen: true, wait: time.Microsecond},
-		"little time":           {frozen: true, wait: 20 * time.Millisecond},
+		"no time":               {frozen: true, wait: time.Microsecond, want: 1},
+		"little time":           {frozen: true, wait: 20 * time.Millisecond, want: 1},
+		"at once, little time":  {node: fanout.ErrUnreachable, wait: 90 * time.Millisecond, want: 1},
 		"time enough":           {frozen: true, wait: 150 * time.Millisecond, want: 1},
 		"nodes that are away":   {node: fanout.ErrUnreachable, want: 1},
 		"what a variant sets":   {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, want: 1},

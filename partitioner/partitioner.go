@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +40,11 @@ type Config struct {
 	// Instance names this process within the group, and stays the same when it
 	// is started again; two living processes must not share one. Required.
 	Instance string
+
+	// Address is where people find this process, such as its admin port: another one
+	// that is given its name tells it. Empty = the name of the machine, and the number of
+	// the process.
+	Address string
 
 	// SchemaRegistry is the URL of a Confluent-compatible registry, for topics
 	// with Confluent framing. Empty = such records have an unknown schema.
@@ -118,6 +124,10 @@ func (c Config) withDefaults() Config {
 	c.Topics = c.Topics.WithDefaults()
 	if c.Group == "" {
 		c.Group = DefaultGroup
+	}
+	if c.Address == "" {
+		host, _ := os.Hostname()
+		c.Address = fmt.Sprintf("%s, process %d", host, os.Getpid())
 	}
 	if c.SchemaWait == 0 {
 		c.SchemaWait = defaultSchemaWait

@@ -238,6 +238,7 @@ func TestPoisonPauses(t *testing.T) {
 func testFenced(t *testing.T, w *world) {
 	w.publish(schemas.Activity())
 	quick := func(p *Partitioner) { p.pace.standby = 10 * time.Millisecond }
+	w.cfg.Address = "older:6061"
 	older, _ := w.start(quick)
 	value := activity(t, "p1", "member:1", "")
 	produce := func() {
@@ -246,9 +247,10 @@ func testFenced(t *testing.T, w *world) {
 	}
 	stands := func() bool {
 		err := older.Ready()
-		return errors.Is(err, groups.ErrFenced) && strings.Contains(err.Error(), "instance one is another process at 127.0.0.1")
+		return errors.Is(err, groups.ErrFenced) && strings.Contains(err.Error(), "instance one is another process, at younger:6061 (Kafka hears it from 127.0.0.1") && strings.Contains(err.Error(), "), and this one, at older:6061, stands by")
 	}
 	produce()
+	w.cfg.Address = "younger:6061"
 	younger, stop := w.start(quick)
 	for !stands() {
 		produce()

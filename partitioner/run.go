@@ -89,11 +89,11 @@ func (p *Partitioner) standBy(ctx context.Context, fenced error) {
 			at = holder
 		}
 		away = 0
-		standing := fmt.Errorf("instance %s is another process at %s, and this one stands by; give each process an instance name of its own: %w", p.cfg.Instance, at, fenced)
+		standing := fmt.Errorf("instance %s is another process, at %s, and this one, at %s, stands by; give each process an instance name of its own: %w", p.cfg.Instance, at, p.cfg.Address, fenced)
 		p.state.set(func(s *state) { s.failed = standing })
 		if told != at {
 			told = at
-			p.log.Error("partitioner: another process has the instance name; standing by until it is gone", "instance", p.cfg.Instance, "other", at, "error", fenced)
+			p.log.Error("partitioner: another process has the instance name; standing by until it is gone", "instance", p.cfg.Instance, "other", at, "this", p.cfg.Address, "error", fenced)
 		}
 	}
 	p.state.set(func(s *state) { s.failed = nil })
@@ -167,6 +167,7 @@ func (p *Partitioner) session(ctx context.Context, r *router) error {
 		Brokers:     p.cfg.Brokers,
 		Group:       p.cfg.Group,
 		Instance:    p.cfg.Instance,
+		Address:     p.cfg.Address,
 		Topics:      p.cfg.inputs(),
 		Outputs:     []string{p.cfg.Topics.Timeline, p.cfg.Topics.Features, p.cfg.Topics.DeadLetters},
 		DeadLetters: p.cfg.Topics.DeadLetters,

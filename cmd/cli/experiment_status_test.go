@@ -444,12 +444,23 @@ func TestStatusTellsWhatBecameOfOutcomes(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	clicks = nil
-	for i := range 10 {
+	broken := at.Truncate(time.Second)
+	for i := range 20 {
 		click("proxy", "a", fmt.Sprint("answer", i))
 		click(all[i].Viewer, "b", all[i].ID)
 	}
 	loadClicks(t.Context(), t, k.Addr(), clicks...)
-	if out := status(); !strings.Contains(out, "\nBROKEN OUTCOMES: of clicks 10 name the answer of another viewer, 10 an answer without their record, and 12 belong to an item; believe nothing ") {
+	if out := status(); !strings.Contains(out, "\nBROKEN OUTCOMES: of clicks 20 name the answer of another viewer, 20 an answer without their record, and 12 belong to an item, since "+millrace.TimeOf(broken).String()+"; believe nothing ") {
+		t.Errorf("%s", out)
+	}
+	// Once they are whole again that is over, and it is said until when.
+	clicks, at = nil, at.Add(10*time.Second)
+	for _, r := range all[12:24] {
+		click(r.Viewer, "a", r.ID)
+	}
+	loadClicks(t.Context(), t, k.Addr(), clicks...)
+	until := millrace.TimeOf(broken.Add(time.Second)).String()
+	if out := status(); strings.Contains(out, "BROKEN") || !strings.Contains(out, "\noutcomes were broken: of clicks 20 name the answer of another viewer, 20 an answer without their record, and 24 belong to an item, from "+millrace.TimeOf(broken).String()+" to "+until+"; since then they are whole, and --since "+until+" tells that apart\n") {
 		t.Errorf("%s", out)
 	}
 }

@@ -104,7 +104,7 @@ func (i *Inspector) Consumption(ctx context.Context, topic string) (Consumption,
 	for _, g := range groups.Sorted() {
 		for _, m := range g.Members {
 			joined, ok := m.Join.AsConsumer()
-			if !ok || m.ClientID != clientID {
+			if _, ours := ClientOf(m.ClientID); !ok || !ours {
 				continue
 			}
 			c.Running = true

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -82,8 +83,19 @@ var (
 	ErrBatchTooLarge = fmt.Errorf("%w: a batch is too large to open", ErrLostPosition)
 )
 
-// clientID is how clients of Millrace name themselves to Kafka.
+// clientID is how clients of Millrace name themselves to Kafka, members of groups with
+// where their process is behind an @: Kafka itself tells no port of a member.
 const clientID = "millrace"
+
+// ClientAt is how a client names itself whose process is at an address.
+func ClientAt(addr string) kgo.Opt { return kgo.ClientID(clientID + "@" + addr) }
+
+// ClientOf reports whether a client is one of Millrace, and where its process is; "": it
+// does not say.
+func ClientOf(id string) (addr string, ours bool) {
+	name, addr, _ := strings.Cut(id, "@")
+	return addr, name == clientID
+}
 
 // Options are what every client shares, then more.
 func Options(brokers Brokers, log *slog.Logger, more ...kgo.Opt) ([]kgo.Opt, error) {

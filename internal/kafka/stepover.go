@@ -95,18 +95,40 @@ type Steps struct {
 
 	at     map[int32]int64 // the places when they were last looked at
 	looked time.Time
+	next   map[int32]int64 // what would come next if no offset were left out
+	gaps   []gap           // that have not been looked into
 }
 
-// NewSteps is of a client that reads one topic. Places returns what comes next in the
+// NewSteps is of a client that reads one topic, from starts; a partition that is not
+// among them from its beginning. Places returns what comes next in the
 // partitions, without those of which nothing is of interest any more.
-func NewSteps(cl *kgo.Client, topic string, places func(context.Context) (map[int32]int64, error)) *Steps {
-	return &Steps{cl: cl, topic: topic, places: places, looked: time.Now()}
+func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(context.Context) (map[int32]int64, error)) *Steps {
+	next := maps.Clone(starts)
+	if next == nil {
+		next = map[int32]int64{}
+	}
+	return &Steps{cl: cl, topic: topic, places: places, looked: time.Now(), next: next}
 }
 
 // Over has the reading go on behind batches that can never be read, and returns them,
-// and what else failed first. Fetches is what the client polled, and places know its
-// records already. That nothing came in time is no failure.
+// and what else failed first. Among them are those that the client went over by itself:
+// it has read on behind them already. Fetches is what the client polled, and places know
+// its records already. That nothing came in time is no failure.
 func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
+	s.meet(fetches)
+	over, failed = s.over(ctx, fetches)
+	for _, c := range over {
+		s.next[c.Partition] = c.Next
+	}
+	passed, err := s.passed(ctx)
+	if failed == nil {
+		failed = err
+	}
+	return append(over, passed...), failed
+}
+
+// over is of batches that the client stands before.
+func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
 	stepOver(s.cl, over)
 	suspects := map[int32]bool{}
@@ -207,9 +229,9 @@ func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte
 		}
 		why := read.Err
 		if why == nil {
-			why = errors.New("its entries do not parse")
+			why = errEntries
 		}
-		raw, first, behind := batchAt(got.RecordBatches, next)
+		raw, _, first, behind := batchAt(got.RecordBatches, next)
 		if raw == nil {
 			return nil, nil
 		}
@@ -230,10 +252,10 @@ const (
 	headersBytes = 61 // of magic 2
 )
 
-// batchAt returns the batch that ends behind an offset, its first offset, and the one
-// that follows it; nil where there is none that is whole. One of a magic that nobody
-// knows counts wherever it ends.
-func batchAt(raw []byte, at int64) (batch []byte, first, next int64) {
+// batchAt returns the batch that ends behind an offset, what is behind it, its first
+// offset, and the one that follows it; nil where there is none that is whole. One of a
+// magic that nobody knows counts wherever it ends.
+func batchAt(raw []byte, at int64) (batch, rest []byte, first, next int64) {
 	for len(raw) > magicAt {
 		n := prefixBytes + int64(int32(binary.BigEndian.Uint32(raw[lengthAt:])))
 		if n <= magicAt || n > int64(len(raw)) {
@@ -251,8 +273,8 @@ func batchAt(raw []byte, at int64) (batch []byte, first, next int64) {
 			}
 		}
 		if next > at || batch[magicAt] > newestMagic {
-			return batch, first, next
+			return batch, raw, first, next
 		}
 	}
-	return nil, 0, 0
+	return nil, nil, 0, 0
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/internal/kafka"
@@ -65,6 +66,83 @@ func TestBrokenBatchesAreSteppedOver(t *testing.T) {
 	}
 }
 
+// A batch whose entries do not parse is told, too, where franz-go fetches it with one
+// behind it and reads on: at the beginning, between others, and several of them; but
+// nothing that a transaction took back.
+func TestBrokenBatchesThatAreReadPastAreTold(t *testing.T) {
+	k := kafkatest.Fake(t)
+	kafkatest.Broken(t, k, k.Content, 0, 3, false)
+	kafkatest.Write(t, k, k.Content, 0, "a")
+	kafkatest.Broken(t, k, k.Content, 0, 2, false)
+	kafkatest.Broken(t, k, k.Content, 0, 1, false)
+	kafkatest.Write(t, k, k.Content, 0, "b")
+	kafkatest.Begin(t, k, k.Content, map[int32][]byte{0: []byte("taken back"), 1: []byte("taken back")})(kgo.TryAbort)
+	kafkatest.Broken(t, k, k.Content, 0, 4, false)
+	kafkatest.Write(t, k, k.Content, 0, "c")
+	got, err := readAll(t, k)
+	kafkatest.Must(t, err)
+	if want := []string{"a", "b", "c"}; !slices.Equal(got.values, want) {
+		t.Errorf("read %q, want %q", got.values, want)
+	}
+	var places [][3]int64
+	for _, c := range got.closed {
+		places = append(places, [3]int64{int64(c.Partition), c.First, c.Next})
+		if !strings.Contains(c.Error(), "is broken in the log: its entries do not parse") {
+			t.Errorf("why: %v", c)
+		}
+	}
+	if want := [][3]int64{{0, 0, 3}, {0, 4, 6}, {0, 6, 7}, {0, 10, 14}}; !slices.Equal(places, want) {
+		t.Errorf("closed: %d, want %d", places, want)
+	}
+}
+
+// Where a span ends before such a batch, that is none of its; where it ends behind it, it is.
+func TestASpanHasTheBrokenBatchesBeforeItsEnd(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	kafkatest.Write(t, k, k.Content, 0, "a")
+	before, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, 0)
+	kafkatest.Must(t, err)
+	kafkatest.Broken(t, k, k.Content, 0, 2, false)
+	behind, err := kafka.OpenTopic(ctx, k.Brokers, k.Content, 0)
+	kafkatest.Must(t, err)
+	kafkatest.Write(t, k, k.Content, 0, "b")
+	for want, s := range []*kafka.TopicSpan{before, behind} {
+		broken := 0
+		kafkatest.Must(t, s.Read(ctx, func(value []byte, closed error) error {
+			if closed != nil {
+				broken++
+			} else if string(value) != "a" {
+				t.Errorf("%q is read", value)
+			}
+			return nil
+		}))
+		if broken != want || s.Done() != 1 {
+			t.Errorf("%d broken batches, want %d; done %v", broken, want, s.Done())
+		}
+	}
+}
+
+// What lies between records is looked into once Kafka answers, and the reading fails if
+// it does not.
+func TestGapsAreLookedInto(t *testing.T) {
+	of, k := kafkatest.Controlled(t)
+	kafkatest.Broken(t, k, k.Content, 0, 2, false)
+	kafkatest.Write(t, k, k.Content, 0, "a")
+	var looks atomic.Int64
+	of.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		of.KeepControl()
+		if req := r.(*kmsg.FetchRequest); req.MaxBytes != 1<<20 || looks.Add(1) > 2 { // those of looks
+			return nil, nil, false
+		}
+		return nil, errors.New("away"), true
+	})
+	got, err := readAll(t, k)
+	kafkatest.Must(t, err)
+	if len(got.closed) != 1 || !slices.Equal(got.values, []string{"a"}) || looks.Load() < 3 {
+		t.Errorf("read %q, %v, after %d looks", got.values, got.closed, looks.Load())
+	}
+}
+
 // A checksum that is wrong whenever the batch is fetched is one of the log; one that is
 // wrong now and then, or of other bytes each time, is a fault of the way, which passes.
 func TestOnlyWhatIsBrokenInTheLogIsSteppedOver(t *testing.T) {
@@ -75,6 +153,7 @@ func TestOnlyWhatIsBrokenInTheLogIsSteppedOver(t *testing.T) {
 	}{
 		{"in the log", func(_ int64, raw []byte) { raw[len(raw)-1] ^= 1 }, true},
 		{"its number of entries, too", func(_ int64, raw []byte) { raw[24] ^= 0x40 }, true},
+		{"its number of entries, by one", func(_ int64, raw []byte) { raw[26] ^= 1 }, true},
 		{"at first", func(n int64, raw []byte) {
 			if n < 3 {
 				raw[len(raw)-1] ^= 1

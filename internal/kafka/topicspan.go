@@ -90,6 +90,20 @@ func OpenTopic(ctx context.Context, brokers Brokers, topic string, from millrace
 	return s, nil
 }
 
+// Kafka counts milliseconds from 1970, and reads a time before as one of its special
+// offsets: -1 is the end of a log. No record is of before, so that is the beginning.
+
+func millisOf(t millrace.Time) int64 { return max(0, int64(t)) }
+
+// ListSince returns, for each partition of topics, the offset of the first record that
+// was logged at a time or later; the end where there is none.
+func ListSince(ctx context.Context, adm *kadm.Client, t millrace.Time, topics ...string) (kadm.ListedOffsets, error) {
+	return adm.ListOffsetsAfterMilli(ctx, millisOf(t), topics...)
+}
+
+// Since is where a client begins to read what was logged at a time or later.
+func Since(t millrace.Time) kgo.Offset { return kgo.NewOffset().AfterMilli(millisOf(t)) }
+
 // StartsAfter returns where partitions have entries from a time on. Kafka does not say so
 // where that entry is in a batch that is broken: then it is where they have entries
 // from an earlier time on (begins).
@@ -160,7 +174,8 @@ func (s *TopicSpan) Done() float64 {
 
 // Read takes the values of the records, partition by partition in their order,
 // until take fails, with its error. Where none comes for ten seconds that is one. A
-// batch that can never be read ([Steps]) is taken as one without a value, and with why.
+// batch that can never be read ([Steps]) is taken as one without a value, and with why,
+// behind records that were fetched with it.
 func (s *TopicSpan) Read(ctx context.Context, take func(value []byte, closed error) error) error {
 	return s.ReadEntries(ctx, func(e Entry) error { return take(e.Value, e.Closed) })
 }
@@ -198,7 +213,7 @@ func (s *TopicSpan) ReadEntries(ctx context.Context, take func(Entry) error) err
 			delete(next, p)
 		}
 	}
-	steps := NewSteps(cl, s.topic, func(context.Context) (map[int32]int64, error) { return next, nil })
+	steps := NewSteps(cl, s.topic, s.from, func(context.Context) (map[int32]int64, error) { return next, nil })
 	for heard := time.Now(); len(next) > 0; {
 		poll, cancel := context.WithTimeout(ctx, stillAfter)
 		fetches := cl.PollFetches(poll)
@@ -225,15 +240,14 @@ func (s *TopicSpan) ReadEntries(ctx context.Context, take func(Entry) error) err
 			return silence(s.brokers, s.topic, context.DeadlineExceeded)
 		}
 		for _, c := range over {
-			if _, open := next[c.Partition]; !open {
-				continue
-			}
 			if c.First < s.to[c.Partition] {
 				if err := take(Entry{Partition: c.Partition, Offset: c.First, Closed: c}); err != nil {
 					return err
 				}
 			}
-			pass(c.Partition, c.Next)
+			if at, open := next[c.Partition]; open && at < c.Next {
+				pass(c.Partition, c.Next)
+			}
 		}
 	}
 	return nil

@@ -72,6 +72,7 @@ type Ledger struct {
 	owners   []owner           // answers that have an outcome, or had
 	texts    map[string]string // what many owners share
 	report   [2]Report         // of outcomes that were in no ledger before, and of others
+	course   *Course           // of those that were in none; nil: nobody asks
 }
 
 // entry is an outcome and the item that has it: 56 bytes without a pointer, and some
@@ -126,6 +127,9 @@ func NewLedger(window time.Duration) *Ledger {
 	l.Reset()
 	return l
 }
+
+// Note has the ledger note in a course what becomes of outcomes that were in none before.
+func (l *Ledger) Note(c *Course) { l.course = c }
 
 // Reset forgets all outcomes, and keeps the memory. What comes once more of them is
 // told all the same, of the last million or so.
@@ -334,8 +338,9 @@ func (l *Ledger) settle(e *entry) bool {
 		return false
 	}
 	l.seen[same] = struct{}{}
+	right := belongs && l.counts(l.owners[e.owner].experiments)
 	switch {
-	case belongs && l.counts(l.owners[e.owner].experiments):
+	case right:
 		told.Attributed++
 	case belongs:
 		told.Nothing++
@@ -345,6 +350,9 @@ func (l *Ledger) settle(e *entry) bool {
 		told.Lacking++
 	default:
 		told.Nothing++
+	}
+	if wrong := !belongs && e.strange != 0; l.course != nil && !e.again && (right || wrong) {
+		l.course.add(e.at, wrong)
 	}
 	return belongs
 }

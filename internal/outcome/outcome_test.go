@@ -155,6 +155,59 @@ func TestBroken(t *testing.T) {
 	}
 }
 
+// When wrong outcomes came and whether that is over: a few strange ones change neither. However
+// long the time is, it is known to a part of it.
+func TestTheCourseOfOutcomes(t *testing.T) {
+	const second, day = millrace.Time(1000), millrace.Time(86_400_000)
+	type came struct {
+		at, each millrace.Time
+		n        int
+		wrong    bool
+	}
+	for name, c := range map[string]struct {
+		came        []came
+		from, until millrace.Time
+		whole       bool
+	}{
+		"none":                   {},
+		"right ones":             {[]came{{0, second, 50, false}}, 0, 0, false},
+		"wrong ones":             {[]came{{7 * second, second, 20, true}}, 7 * second, 0, false},
+		"then right":             {[]came{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, 7 * second, 27 * second, true},
+		"then too few":           {[]came{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, 7 * second, 0, false},
+		"before and behind":      {[]came{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, 30 * second, 70 * second, true},
+		"then some strange":      {[]came{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 9, true}, {60 * second, second, 10, false}}, 0, 20 * second, true},
+		"right ones in between":  {[]came{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, 0, 20 * second, true},
+		"wrong again":            {[]came{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}}, 410 * second, 0, false},
+		"and right again":        {[]came{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}, {500 * second, second, 20, false}}, 0, 480 * second, true},
+		"over days":              {[]came{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, 0, 399*day/20 + 1, true},
+		"over days, among right": {[]came{{0, day / 20, 400, true}, {0, day / 20, 300, false}, {30 * day, second, 10, false}}, 300 * day / 20, 399*day/20 + 1, true},
+	} {
+		var course Course
+		for _, x := range c.came {
+			for i := range x.n {
+				course.add(x.at+millrace.Time(i)*x.each, x.wrong)
+			}
+		}
+		left := 0
+		for _, s := range course.spans {
+			left += s.right + s.wrong
+		}
+		for _, x := range c.came {
+			left -= x.n
+		}
+		if left != 0 {
+			t.Errorf("%s: %d too many are counted", name, left)
+		}
+		from, until, whole := course.Broken()
+		near := func(got, want millrace.Time) bool {
+			return got == want || want <= got+course.width && got <= want+course.width && course.width > second
+		}
+		if len(course.spans) > maxSpans || !near(from, c.from) || !near(until, c.until) || whole != c.whole {
+			t.Errorf("%s: %d to %d, %v; spans of %d", name, from, until, whole, course.width)
+		}
+	}
+}
+
 // Random outcomes and answers: each outcome is where a search of all answers
 // finds it.
 func TestAttributionEqualsASearch(t *testing.T) {

@@ -210,8 +210,17 @@ func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
 	if got := l.Warnings(); len(got) == 0 || !strings.Contains(got[0], "does not answer at 127.0.0.1:1, ") {
 		t.Errorf("%q", got)
 	}
+	answers := func() checkShown {
+		return d.look(t.Context(), check{"etcd answers", d.etcdAnswers, "", nil, cluster.LookTime})
+	}
+	if got := answers(); got.Result != "warn" || !strings.Contains(got.Detail, "etcd does not answer at 127.0.0.1:1, ") {
+		t.Errorf("%+v", got)
+	}
 	d.Etcd = s.Etcd
 	if l, err = d.Look(t.Context()); err != nil || l.MuteEtcd() != "" {
 		t.Errorf("%q, %v", l.MuteEtcd(), err)
+	}
+	if got := answers(); got.Result != "ok" {
+		t.Errorf("%+v", got)
 	}
 }

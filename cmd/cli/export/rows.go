@@ -2,6 +2,8 @@ package export
 
 import (
 	"bufio"
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"io"
@@ -146,7 +148,9 @@ func RowsTo(w io.Writer, form string) RowWriter {
 		buffered := bufio.NewWriter(w)
 		return &jsonRows{buffered, json.NewEncoder(buffered)}
 	}
-	return parquetRows{parquet.NewGenericWriter[Item](w, itemSchema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(maxGroupRows))}
+	to := &sealing{w: w, sum: sha256.New()}
+	return parquetRows{parquet.NewGenericWriter[Item](to, itemSchema, parquet.Compression(&parquet.Zstd), parquet.MaxRowsPerRowGroup(maxGroupRows),
+		parquet.CreatedBy(writer, "1", ""), parquet.KeyValueMetadata(sealKey, noSum)), to}
 }
 
 // maxGroupRows bounds what a Parquet file keeps in memory while it is written.
@@ -154,11 +158,23 @@ const maxGroupRows = 100_000
 
 type parquetRows struct {
 	*parquet.GenericWriter[Item]
+	to *sealing
 }
 
 func (p parquetRows) Write(rows []Item) error {
 	_, err := p.GenericWriter.Write(rows)
 	return err
+}
+
+func (p parquetRows) Close() error {
+	if err := p.Flush(); err != nil { // so that the last part, which is kept in memory, has no rows
+		return err
+	}
+	p.to.last = &bytes.Buffer{}
+	if err := p.GenericWriter.Close(); err != nil {
+		return err
+	}
+	return p.to.seal()
 }
 
 type jsonRows struct {

@@ -460,6 +460,9 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 			}
 		}
 	}
+	if err := export.CheckSeal(file); err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
 	rows := parquet.NewGenericReader[export.Item](file)
 	one := make([]export.Item, 1)
 	return func() (row export.Item, err error) {

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -9,6 +10,9 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/millrace/millrace/cmd/cli/export"
 )
@@ -80,6 +84,71 @@ func rowsOf(name string) (n int, err error) {
 		return n - 1, nil
 	}
 	return n, err
+}
+
+// One byte of an export that is another one is an error, wherever it is.
+func TestAFlippedByteIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	whole := exportedBytes(t, dir)
+	name := filepath.Join(dir, "damaged.parquet")
+	says := bytes.LastIndex(whole, []byte("millrace version")) - 2 // who wrote it, which nothing else depends on
+	for at := 0; at < len(whole); at += 17 {
+		if at >= says && at < says+len("millrace version 1(build )")+2 {
+			continue
+		}
+		b := bytes.Clone(whole)
+		b[at] ^= 1 << (at % 8)
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := rowsOf(name); err == nil {
+			t.Errorf("byte %d of %d: %d rows, and no error", at, len(whole), n)
+		}
+	}
+}
+
+// Of a file that others wrote the pages are held against their checksums, which exports
+// have.
+func TestAFlippedByteOfAPageIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	whole := exportedBytes(t, dir)
+	whole = bytes.ReplaceAll(whole, []byte("millrace version"), []byte("anything version"))
+	file, err := parquet.OpenFile(bytes.NewReader(whole), int64(len(whole)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, flipped := filepath.Join(dir, "damaged.parquet"), 0
+	for _, group := range file.Metadata().RowGroups {
+		for i := range group.Columns {
+			c := &group.Columns[i].MetaData
+			b := bytes.Clone(whole)
+			b[firstPage(c)+c.TotalCompressedSize-1] ^= 1 // the last of its last page
+			if err := os.WriteFile(name, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := rowsOf(name); err == nil {
+				t.Errorf("column %v: %d rows, and no error", c.PathInSchema, n)
+			}
+			flipped++
+		}
+	}
+	if flipped < 30 {
+		t.Errorf("only %d columns", flipped)
+	}
+	if err := os.WriteFile(name, whole, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := rowsOf(name); n != 400 || err != nil {
+		t.Errorf("as it is: %d rows, %v", n, err)
+	}
+}
+
+// firstPage is where the first page of a column is.
+func firstPage(c *format.ColumnMetaData) int64 {
+	if c.DictionaryPageOffset > 0 {
+		return c.DictionaryPageOffset
+	}
+	return c.DataPageOffset
 }
 
 // A file that is damaged, wherever, is an error or is read: it ends no process.

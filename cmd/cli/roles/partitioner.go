@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -43,8 +45,20 @@ func (c *partitionerConfig) Validate() error {
 func (c *partitionerConfig) partitioner() partitioner.Config {
 	return partitioner.Config{
 		Brokers: c.kafka(), Content: c.Content, Features: c.Features, Topics: kafka.Prefixed(c.TopicPrefix),
-		Group: c.Group, Instance: c.Instance, SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
+		Group: c.Group, Instance: c.Instance, Address: c.found(), SchemaRegistry: c.SchemaRegistry, RegistryAccess: c.Connections.SchemaRegistry, Future: c.Future,
 	}
+}
+
+// found is where people find the process: its admin port, if it has one.
+func (c *partitionerConfig) found() string {
+	host, port, err := net.SplitHostPort(c.Admin)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host, _ = os.Hostname()
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // Partitioner runs a partitioner.

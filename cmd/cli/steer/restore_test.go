@@ -12,7 +12,8 @@ import (
 func TestWhatIsNotRestoredIsTold(t *testing.T) {
 	var out strings.Builder
 	tellRestored(&out, &restoration.Restored{
-		Dirs: []restoration.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Dirs:  []restoration.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+		Empty: []string{"c1"},
 		Documents: []restoration.Brought{
 			{Document: "decisions 0-restored", Dir: "c1", Revision: 3},
 			{Document: "definitions home", Dir: "b1", Revision: 31, Serves: "version 7"},
@@ -30,6 +31,7 @@ func TestWhatIsNotRestoredIsTold(t *testing.T) {
 		Lacks:  []string{"definitions home 5"},
 	})
 	const want = `b1: last written 2001-09-09T01:46:40Z
+nothing is kept in c1: it is left out
 feed home is restored from b1, as of revision 31: version 7 serves
 feed home: the bytes of versions 6, 7 are restored from b1
 model rate: the bytes of version 1 are restored from n1

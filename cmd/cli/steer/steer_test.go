@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 func TestGainsArePercent(t *testing.T) {
@@ -65,5 +67,18 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
 			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
 		}
+	}
+}
+
+// An address of etcd that does not answer is told by cluster show, as a table and as JSON.
+func TestAMuteEtcdIsShown(t *testing.T) {
+	const says = "etcd does not answer at etcd-2:2379, and does elsewhere"
+	l := clusters.Look{Map: &topology.Map{}, Mute: []string{"etcd-2:2379"}}
+	var out strings.Builder
+	if err := writeLook(&out, l, nil); err != nil || !strings.Contains(out.String(), "to be looked after:\n  "+says) {
+		t.Errorf("%s%v", out.String(), err)
+	}
+	if got := shownOf(l, nil).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], says) {
+		t.Errorf("%q", got)
 	}
 }

@@ -178,7 +178,8 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		unread = acts.Read(ctx, tally.Did)
 		strange = acts.Faults
 		told := acts.Told()
-		shown.Told, shown.Broken = &told, told.Broken()
+		shown.Told = &told
+		shown.Broken, shown.Mended = brokenOutcomes(&told, acts.Course())
 	}
 	r, err := tally.Report(q.alpha)
 	if err != nil {
@@ -221,6 +222,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		}
 		if shown.Broken != "" {
 			display.Printf(w, "BROKEN OUTCOMES: of %s %s; believe nothing below that viewers did before you know why\n", of.Experiment.Outcomes.Topic, shown.Broken)
+		}
+		if shown.Mended != "" {
+			display.Printf(w, "outcomes were broken: of %s %s\n", of.Experiment.Outcomes.Topic, shown.Mended)
 		}
 		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
 			return err
@@ -266,9 +270,24 @@ type statusShown struct {
 	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or batches that cannot be opened
 	Strange      int             `json:"no_outcomes"`
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
-	Unread       string          `json:"outcomes_unread,omitempty"` // why the report is without outcomes
-	Told         *outcome.Report `json:"outcomes,omitempty"`        // what became of all of them, by answers of this experiment; none: it has none
-	Broken       string          `json:"outcomes_broken,omitempty"` // why what is told of them says nothing
+	Unread       string          `json:"outcomes_unread,omitempty"`      // why the report is without outcomes
+	Told         *outcome.Report `json:"outcomes,omitempty"`             // what became of all of them, by answers of this experiment; none: it has none
+	Broken       string          `json:"outcomes_broken,omitempty"`      // why what is told of them says nothing, since when
+	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same, where they are whole again
+}
+
+// brokenOutcomes says why most outcomes cannot belong to the answers that they name, and
+// since when; or until when it was so, where those that came since are whole.
+func brokenOutcomes(told *outcome.Report, course *outcome.Course) (broken, mended string) {
+	says := told.Broken()
+	if says == "" {
+		return "", ""
+	}
+	from, until, whole := course.Broken()
+	if whole {
+		return "", fmt.Sprintf("%s, from %s to %s; since then they are whole, and --since %s tells that apart", says, from, until, until)
+	}
+	return fmt.Sprintf("%s, since %s", says, from), ""
 }
 
 // reportShown is a report, in which null is a number that is not known.

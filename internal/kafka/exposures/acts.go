@@ -48,6 +48,7 @@ type Acts struct {
 	seen         outcome.Seen    // schemas of all readings
 	told         outcome.Report  // of what no reading looks at again
 	last         outcome.Report  // of what the next one does
+	course       outcome.Course
 	newest       millrace.Time
 	whole        time.Time   // as of when all outcomes have been read; zero: never
 	did, shown   kafka.Reach // of outcomes, and of exposures
@@ -69,6 +70,9 @@ func (a *Acts) Whole() time.Time { return a.whole }
 // not fail: of each by the last look at it. What came twice is known again if one reading
 // had both.
 func (a *Acts) Told() outcome.Report { return a.told.Plus(a.last) }
+
+// Course returns how those outcomes came along, by the first look at each.
+func (a *Acts) Course() *outcome.Course { return &a.course }
 
 // recentActs is how old what is known of outcomes may be where transactions, one after
 // the other, hide the newest of them.
@@ -145,6 +149,7 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 		return err
 	}
 	ledger, met := outcome.NewLedger(a.cfg.Window), (*outcome.Met)(nil)
+	ledger.Note(&a.course)
 	now := millrace.TimeOf(time.Now())
 	sound := a.Faults.N == 0
 	defer func() {

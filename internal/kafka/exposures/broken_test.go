@@ -75,6 +75,47 @@ func TestBrokenBatchesOfExposures(t *testing.T) {
 	}
 }
 
+// So is one that is fetched with another behind it, by who follows and by who reads.
+func TestBrokenBatchesOfExposuresThatAreReadPast(t *testing.T) {
+	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
+	told := make(saying, 9)
+	l := NewLog(k.Brokers, k.Content, slog.New(slog.NewTextHandler(told, nil)))
+	from := millrace.TimeOf(time.Now().Add(-time.Hour))
+	kafkatest.Broken(t, k, k.Content, 0, 2, false)
+	kafkatest.Write(t, k, k.Content, 0, string(shownTo(t, "ann", time.Now())))
+	n := 0
+	if others, hidden, err := Read(ctx, k.Brokers, k.Content, from, func(*exposure.Record) { n++ }); n != 1 || others != 1 || hidden != nil || err != nil {
+		t.Errorf("%d exposures, and %d batches that are none, %v, %v", n, others, hidden, err)
+	}
+	follow, stop := context.WithCancel(ctx)
+	got := make(chan string, 9)
+	done := make(chan error)
+	go func() { done <- l.Follow(follow, from, func(r *exposure.Record) { got <- r.Viewer }) }()
+	if one := <-got; one != "ann" {
+		t.Errorf("%q came", one)
+	}
+	if said := <-told; !strings.Contains(said, "entries that are no exposures are not counted") || !strings.Contains(said, "its entries do not parse") {
+		t.Errorf("it said %s", said)
+	}
+	for range 5 { // what was read stays so
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		if _, err := l.Whole(limited); err != nil {
+			t.Errorf("not all is read: %v", err)
+		}
+		cancel()
+	}
+	stop()
+	<-done
+}
+
+// saying is what a log says.
+type saying chan string
+
+func (s saying) Write(b []byte) (int, error) {
+	s <- string(b)
+	return len(b), nil
+}
+
 // What is asked of a topic from a time on is had from there on, though Kafka does not
 // find that time for a batch which is broken.
 func TestATimeInABrokenBatch(t *testing.T) {
@@ -93,6 +134,11 @@ func TestATimeInABrokenBatch(t *testing.T) {
 // Outcomes behind a batch that no reader can open are attributed, also to exposures
 // behind another.
 func TestBrokenBatchesOfOutcomes(t *testing.T) {
+	t.Run("where the reading stands", func(t *testing.T) { brokenOutcomes(t, true) })
+	t.Run("that are read past", func(t *testing.T) { brokenOutcomes(t, false) })
+}
+
+func brokenOutcomes(t *testing.T, compressed bool) {
 	k, ctx := kafkatest.Fake(t), kafkatest.Deadline(t)
 	shown := k.Content + "-shown"
 	showing(t, ctx, k, shown, schemas.Activity())
@@ -103,10 +149,10 @@ func TestBrokenBatchesOfOutcomes(t *testing.T) {
 		return string(schemas.Frame(schemas.Activity().Fingerprint(), body))
 	}
 	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour, From: millrace.TimeOf(now.Add(-time.Hour))})
-	kafkatest.Broken(t, k, shown, 0, 2, true)
+	kafkatest.Broken(t, k, shown, 0, 2, compressed)
 	kafkatest.Write(t, k, shown, 0, string(shownTo(t, "ann", now.Add(-time.Minute))))
 	kafkatest.Write(t, k, k.Content, 0, clicked("1", "nobody"))
-	kafkatest.Broken(t, k, k.Content, 0, 3, true)
+	kafkatest.Broken(t, k, k.Content, 0, 3, compressed)
 	kafkatest.Write(t, k, k.Content, 0, clicked("2", "ann"))
 	var got []string
 	err := acts.Read(ctx, func(a *outcome.Act) { got = append(got, a.Experiments[0].Unit) })

@@ -156,7 +156,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	defer asks.Close()
 	l.begin(asks, from, again)
 	defer l.begin(nil, from, func() {})
-	begins := l.begins(ctx, asks, from)
+	starts, begins := l.begins(ctx, asks, from)
 	at := kafka.Since(begins)
 	if begins <= 0 { // as it does where time is no matter
 		at = kgo.NewOffset().AtStart()
@@ -167,7 +167,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	}
 	defer cl.Close()
 	l.begin(cl, from, again)
-	steps := kafka.NewSteps(cl, l.topic, func(ctx context.Context) (map[int32]int64, error) { return l.places(ctx, cl) })
+	steps := kafka.NewSteps(cl, l.topic, starts, func(ctx context.Context) (map[int32]int64, error) { return l.places(ctx, cl) })
 	told, sound := "", true
 	strange := func(why error) {
 		if sound {
@@ -207,17 +207,17 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	return nil
 }
 
-// begins returns from when on the topic is read: from a time on, or from an earlier one
-// where Kafka does not find its entries ([kafka.StartsAfter]). It waits for a Kafka that
-// is away, not for a topic.
-func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) millrace.Time {
+// begins returns where and from when on the topic is read: from a time on, or from an
+// earlier one where Kafka does not find its entries ([kafka.StartsAfter]). It waits for a
+// Kafka that is away, not for a topic.
+func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) (starts map[int32]int64, begins millrace.Time) {
 	told := false
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, patience.TryTimeout)
-		_, begins, err := kafka.StartsAfter(limited, kadm.NewClient(asks), l.topic, from)
+		starts, begins, err := kafka.StartsAfter(limited, kadm.NewClient(asks), l.topic, from)
 		cancel()
 		if err == nil {
-			return begins
+			return starts, begins
 		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) {
 			break
@@ -228,7 +228,7 @@ func (l *Log) begins(ctx context.Context, asks *kgo.Client, from millrace.Time) 
 		}
 		patience.Sleep(ctx, time.Second)
 	}
-	return from
+	return nil, from
 }
 
 // pollWithin bounds how long it takes to see that nothing comes.
@@ -251,7 +251,7 @@ func (l *Log) steppedOver(over []*kafka.Closed, fault error) {
 	defer l.mu.Unlock()
 	l.mu.fault = fault
 	for _, c := range over {
-		l.mu.next[c.Partition] = c.Next
+		l.mu.next[c.Partition] = max(l.mu.next[c.Partition], c.Next)
 	}
 }
 

@@ -12,9 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// Holder returns where the member of a group stands that has an instance name, as
-// Kafka sees its address; "" if nobody has the name. A process that has ended has
-// it until it was silent for so long that its partitions go to others.
+// Holder returns where the member of a group is that has an instance name: what it
+// says itself, and the host that Kafka hears it from; "" if nobody has the name. A
+// process that has ended has it until it was silent for so long that its partitions go
+// to others.
 func Holder(ctx context.Context, brokers kafka.Brokers, group, instance string) (string, error) {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {
@@ -30,7 +31,11 @@ func Holder(ctx context.Context, brokers kafka.Brokers, group, instance string) 
 	}
 	for _, m := range described[group].Members {
 		if m.InstanceID != nil && *m.InstanceID == instance {
-			return strings.TrimPrefix(m.ClientHost, "/"), nil
+			host := strings.TrimPrefix(m.ClientHost, "/")
+			if addr, _ := kafka.ClientOf(m.ClientID); addr != "" {
+				return fmt.Sprintf("%s (Kafka hears it from %s)", addr, host), nil
+			}
+			return host, nil
 		}
 	}
 	return "", nil

@@ -61,6 +61,7 @@ type SessionConfig struct {
 	// starts again under its name takes over its partitions and ends its open
 	// transaction at once. Two living processes must not share one.
 	Instance    string
+	Address     string // of this process, for others that are given its name; empty: nobody is told
 	Topics      []string
 	Outputs     []string     // the topics that are produced to
 	DeadLetters string       // the one of them that may hold larger records
@@ -223,6 +224,7 @@ func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 		kgo.AdjustFetchOffsetsFn(s.judgeInputs),
 		kgo.ConsumerGroup(cfg.Group),
 		kgo.InstanceID(cfg.Instance),
+		kafka.ClientAt(cfg.Address),
 		kgo.TransactionalID(cfg.Group+"/"+cfg.Instance),
 		kgo.TransactionTimeout(kafka.TransactionTimeout),
 		kgo.SessionTimeout(sessionTimeout),

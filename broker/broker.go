@@ -31,7 +31,7 @@ import (
 	"github.com/millrace/millrace/broker/items"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/shadows"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/permit"
@@ -52,7 +52,7 @@ type Config struct {
 	Feeds []feeds.Feed
 	// Definitions are served over all others. nil: none.
 	Definitions feeds.Definitions
-	// Experiments are documents of experiments; [cluster.Artefacts] of
+	// Experiments are documents of experiments; [artefacts.Kind] of
 	// [experiments.Kind] gives them. nil: none.
 	Experiments experiments.Source
 	// Exposures take what answers of experiments showed. nil: nobody does.
@@ -83,10 +83,10 @@ type Config struct {
 	Forbid feeds.Forbid
 	// PageKeys are the secrets that page tokens are signed with, the newest
 	// first, which all brokers of a cluster share: those of
-	// [cluster.Client.Generations]. nil: a random one, so that pages continue
+	// [secrets.Watch]. nil: a random one, so that pages continue
 	// only where they began.
-	PageKeys func() []cluster.Generation
-	// Traced says whose requests are traced and logged; [cluster.Traced] does.
+	PageKeys func() []secrets.Generation
+	// Traced says whose requests are traced and logged; [brokers.Traced] does.
 	// nil: nobody's.
 	Traced  interface{ Has(viewer string) bool }
 	Metrics prometheus.Registerer // nil: none
@@ -162,9 +162,9 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Dial = fanout.DialGRPC()
 	}
 	if cfg.PageKeys == nil {
-		one := []cluster.Generation{{Secret: make([]byte, 32)}}
+		one := []secrets.Generation{{Secret: make([]byte, 32)}}
 		_, _ = rand.Read(one[0].Secret) // never fails
-		cfg.PageKeys = func() []cluster.Generation { return one }
+		cfg.PageKeys = func() []secrets.Generation { return one }
 	}
 	admitted := admission.New(cfg.Quotas, cmp.Or(cfg.RequestMemory, DefaultRequestMemory))
 	nodes := fanout.New(fanout.Config{Maps: cfg.Maps, Zone: cfg.Zone, Dial: cfg.Dial, Memory: admitted.Answering, Log: cfg.Log})

@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // Condemned says which versions of models are not to be asked for, and why;
-// [cluster.Condemned] does.
+// [artefacts.Condemned] does.
 type Condemned interface {
 	// Why returns "" of a version that may be asked for.
-	Why(v cluster.Version) string
+	Why(v artefacts.Version) string
 }
 
 // lastResort ranks where no version of a model is left that may: the newest
@@ -35,7 +35,7 @@ type condemned struct {
 	cluster Condemned // nil: none
 	mu      struct {
 		sync.Mutex
-		heard map[cluster.Version]heard
+		heard map[artefacts.Version]heard
 		lacks map[questions.Weighted]struct{} // versions that have no such parameters
 	}
 }
@@ -52,17 +52,17 @@ const heardFor = 2 * time.Second
 // maxHeard bounds the versions of which nodes have told.
 const maxHeard = 1000
 
-func (c *condemned) note(v cluster.Version, why string) {
+func (c *condemned) note(v artefacts.Version, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.heard == nil || len(c.mu.heard) >= maxHeard {
-		c.mu.heard = map[cluster.Version]heard{}
+		c.mu.heard = map[artefacts.Version]heard{}
 	}
 	c.mu.heard[v] = heard{why, time.Now().Add(heardFor)}
 }
 
 // why returns why a version is not asked for; "" if it is.
-func (c *condemned) why(v cluster.Version) string {
+func (c *condemned) why(v artefacts.Version) string {
 	if v.Version == "" {
 		return "" // every binary has it
 	}
@@ -83,7 +83,7 @@ func (c *condemned) why(v cluster.Version) string {
 
 // takes reports whether a version scores by weights that variants set: of no name,
 // of is what it ranks in the place of. Which lack some of them, nodes tell.
-func (c *condemned) takes(of, v cluster.Version, sum string) bool {
+func (c *condemned) takes(of, v artefacts.Version, sum string) bool {
 	if of.Name == "" || sum == "" {
 		return true
 	}
@@ -111,7 +111,7 @@ func (b *Broker) choose(q *question) error {
 	if v.Name == "" { // no pointer knows it: every binary has it
 		v.Name = cmp.Or(q.inPlaceOf.Name, q.Query.Model)
 	}
-	q.inPlaceOf = cluster.Version{}
+	q.inPlaceOf = artefacts.Version{}
 	if why := b.unfit(q, v); why != "" {
 		if q.named {
 			return condemnedModel("model", "leave it out for the feed's, or see millrace model list", v, why)
@@ -126,13 +126,13 @@ func (b *Broker) choose(q *question) error {
 
 // refused is a version that a node refused to rank by while a question was asked.
 type refused struct {
-	cluster.Version
+	artefacts.Version
 	why string
 }
 
 // unfit returns why a version does not rank for a question; "" if it may. What a
 // node has refused is not asked again, however long the asking takes.
-func (b *Broker) unfit(q *question, v cluster.Version) string {
+func (b *Broker) unfit(q *question, v artefacts.Version) string {
 	for _, r := range q.refused {
 		if r.Version == v {
 			return r.why
@@ -149,7 +149,7 @@ const maxTurns = 4
 
 // lastGood returns the version that ranks in the place of one that is condemned:
 // that which served last before it and is not condemned, or else the last resort.
-func (b *Broker) lastGood(q *question, v cluster.Version) cluster.Version {
+func (b *Broker) lastGood(q *question, v artefacts.Version) artefacts.Version {
 	turns := 1
 	for _, r := range q.refused {
 		if r.Name == v.Name {
@@ -163,17 +163,17 @@ func (b *Broker) lastGood(q *question, v cluster.Version) cluster.Version {
 			}
 		}
 	}
-	return cluster.Version{Name: lastResort}
+	return artefacts.Version{Name: lastResort}
 }
 
-func condemnedModel(field, wayOut string, v cluster.Version, why string) error {
+func condemnedModel(field, wayOut string, v artefacts.Version, why string) error {
 	return &millrace.Error{Reason: millrace.ReasonCondemned, Field: field, Detail: fmt.Sprintf("model %s is condemned: %s", v, why), WayOut: wayOut}
 }
 
 // lapsed is the refusal of a page whose first one was ranked by a version that
 // has been condemned since. Its order would go on in another's, and it is the
 // caller who knows whether what has been shown may be shown again.
-func lapsed(v cluster.Version, why string) error {
+func lapsed(v artefacts.Version, why string) error {
 	return pagetoken.Refuse("model %s, which ranked the first page, is condemned since: %s", v, why)
 }
 
@@ -181,7 +181,7 @@ func lapsed(v cluster.Version, why string) error {
 // for.
 func (b *Broker) leaveOut(models []*nodev1.Model) (kept []*nodev1.Model) {
 	for _, m := range models {
-		if b.condemned.why(cluster.Version{Name: m.Name, Version: m.Version, Sum: m.Sum}) == "" {
+		if b.condemned.why(artefacts.Version{Name: m.Name, Version: m.Version, Sum: m.Sum}) == "" {
 			kept = append(kept, m)
 		}
 	}

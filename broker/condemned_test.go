@@ -13,22 +13,22 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // verdicts is what the cluster says of versions.
 type verdicts struct {
 	mu  sync.Mutex
-	why map[cluster.Version]string
+	why map[artefacts.Version]string
 }
 
-func (v *verdicts) Why(of cluster.Version) string {
+func (v *verdicts) Why(of artefacts.Version) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.why[of]
 }
 
-func (v *verdicts) set(of cluster.Version, why string) {
+func (v *verdicts) set(of artefacts.Version, why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.why[of] = why
@@ -45,10 +45,10 @@ func (w *world) condemning(models Models, all Condemned, feeds ...feeds.Feed) *B
 }
 
 // refuses makes a node refuse to rank by a version.
-func (n *fakeNode) refuses(v cluster.Version) {
+func (n *fakeNode) refuses(v artefacts.Version) {
 	n.set(func() {
 		if n.condemned == nil {
-			n.condemned = map[cluster.Version]bool{}
+			n.condemned = map[artefacts.Version]bool{}
 		}
 		n.condemned[v] = true
 	})
@@ -90,7 +90,7 @@ func TestTheLastGoodVersionAnswers(t *testing.T) {
 func TestManyCondemnedVersions(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
-	var versions []cluster.Version
+	var versions []artefacts.Version
 	for n := range 2 * maxTurns {
 		versions = append(versions, coarseVersion(n+1))
 		w.nodes["n0"].refuses(versions[n])
@@ -167,7 +167,7 @@ func manyCondemnedModels(t *testing.T, several int) {
 func TestWhatTheClusterCondemns(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
-	all := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	all := &verdicts{why: map[artefacts.Version]string{coarseVersion(2): "it panicked"}}
 	shadowed := rankedFeed
 	shadowed.Model, shadowed.Shadow, shadowed.ShadowShare, shadowed.Name = "recency", []string{"coarse"}, 1, "beside"
 	b := w.condemning(newPointers(coarseVersion(1), coarseVersion(2)), all, rankedFeed, shadowed)

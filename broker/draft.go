@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
 )
@@ -33,7 +33,7 @@ type draft struct {
 func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
 	case c == nil && q.feed.Beside() != "":
-		q.draft = &draft{Draft: pagetoken.Draft{Beside: cluster.Version{Name: q.feed.Beside()}}, at: interleave.Cursor{Seed: rand.Uint64()}}
+		q.draft = &draft{Draft: pagetoken.Draft{Beside: artefacts.Version{Name: q.feed.Beside()}}, at: interleave.Cursor{Seed: rand.Uint64()}}
 		if b.models != nil {
 			if v, serves := b.models.Served(q.feed.Beside()); serves {
 				q.draft.Beside = v

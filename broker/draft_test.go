@@ -11,7 +11,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/interleave"
 )
@@ -173,8 +173,8 @@ func TestADraftKeepsToTheCap(t *testing.T) {
 // Where a node cannot rank by the second model, the page is the first one's,
 // and says so; nobody drafted it, and the next page is drafted again.
 func TestADraftWithoutItsSecondModel(t *testing.T) {
-	second := cluster.Version{Name: "coarse", Version: "7", Sum: "5e7e"}
-	first := cluster.Version{Name: "recency", Version: "1", Sum: "5e71"}
+	second := artefacts.Version{Name: "coarse", Version: "7", Sum: "5e7e"}
+	first := artefacts.Version{Name: "recency", Version: "1", Sum: "5e71"}
 	w := newWorld(t, 2, 1)
 	w.fill(rand.New(rand.NewPCG(5, 10)), 12, 200)
 	models := newPointers(first, second)
@@ -186,7 +186,7 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 	}{
 		"a node lacks it": {
 			func() {
-				w.nodes["n1"].set(func() { w.nodes["n1"].models = map[cluster.Version]bool{first: true} })
+				w.nodes["n1"].set(func() { w.nodes["n1"].models = map[artefacts.Version]bool{first: true} })
 			},
 			func() { w.nodes["n1"].set(func() { w.nodes["n1"].models = nil }) }, "no model coarse",
 		},
@@ -232,11 +232,11 @@ func TestADraftWithoutItsSecondModel(t *testing.T) {
 // A node that lacks the second model leaves no page undrafted while another
 // replica has it, and is asked last for a moment.
 func TestADraftGoesToWhoHasTheModel(t *testing.T) {
-	first, second := cluster.Version{Name: "recency", Version: "1", Sum: "5e71"}, cluster.Version{Name: "coarse", Version: "7", Sum: "5e7e"}
+	first, second := artefacts.Version{Name: "recency", Version: "1", Sum: "5e71"}, artefacts.Version{Name: "coarse", Version: "7", Sum: "5e7e"}
 	w := newWorld(t, 3, 2)
 	w.fill(rand.New(rand.NewPCG(5, 12)), 12, 200)
 	lacks := w.nodes["n1"]
-	lacks.set(func() { lacks.models = map[cluster.Version]bool{first: true} })
+	lacks.set(func() { lacks.models = map[artefacts.Version]bool{first: true} })
 	b, _ := w.drafts(newPointers(first, second), feeds.Feed{Name: "f", Model: "recency"})
 	drafted := 0
 	for i := range 60 { // who is asked first differs by viewer

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/broker/shadows"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/slot"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -289,6 +289,6 @@ func appendExposed(all []exposure.Experiment, dealt []experiment.Assigned) []exp
 
 // modelOf is a model as it answered. One that every binary has has a version
 // only there, and no checksum. Weights that it scored by have theirs behind it.
-func modelOf(asked cluster.Version, answered, weights string) exposure.Model {
+func modelOf(asked artefacts.Version, answered, weights string) exposure.Model {
 	return exposure.Model{Name: asked.Name, Version: answered, Checksum: sumOf(asked.Sum, weights)}
 }

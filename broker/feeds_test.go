@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // settled returns the feeds once all changes until now are taken over. A book
@@ -40,7 +41,7 @@ func TestDefinitionsAreReadOffTheRequestPath(t *testing.T) {
 	}
 	begun, free := make(chan struct{}), make(chan struct{})
 	d.Mu.Lock()
-	d.Read = func(cluster.Version) error {
+	d.Read = func(artefacts.Version) error {
 		begun <- struct{}{}
 		<-free
 		return nil
@@ -197,8 +198,8 @@ func TestPagesKeepTheirDefinition(t *testing.T) {
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	d := feedstest.New()
 	brokerOf := func() *Broker {
-		b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler), PageKeys: func() []cluster.Generation {
-			return []cluster.Generation{{Secret: []byte("0123456789abcdef0123456789abcdef")}}
+		b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler), PageKeys: func() []secrets.Generation {
+			return []secrets.Generation{{Secret: []byte("0123456789abcdef0123456789abcdef")}}
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
@@ -141,8 +141,8 @@ func (b *Broker) groupOf(q *question, c *pagetoken.Cursor, dealt []experiment.As
 // question's, the one that serves of the model that variants set, or in its place
 // the last good one. Later pages keep that of the first.
 func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) error {
-	v := cluster.Version{Name: g.Names}
-	g.InPlaceOf = cluster.Version{}
+	v := artefacts.Version{Name: g.Names}
+	g.InPlaceOf = artefacts.Version{}
 	switch {
 	case c != nil:
 		i := slices.IndexFunc(c.Models, func(r pagetoken.Ranked) bool { return r.Names == g.Names })
@@ -179,7 +179,7 @@ func (b *Broker) rank(q *question, g *questions.Group, c *pagetoken.Cursor) erro
 }
 
 // asks reports whether some entities are ranked by a version.
-func (q *question) asks(v cluster.Version) bool {
+func (q *question) asks(v artefacts.Version) bool {
 	return slices.ContainsFunc(q.Groups, func(g *questions.Group) bool { return g.Model() == v })
 }
 

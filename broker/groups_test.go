@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -360,10 +360,10 @@ experiments: [{name: e, layer: l, feeds: [f], state: running, slots: [0-9999], s
 func condemnedInGroups(t *testing.T, src string, lacks bool) {
 	w := variantedWorld(t)
 	b, _ := w.divided(src, newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "recency", Limit: 5})
-	verdict := &verdicts{why: map[cluster.Version]string{}}
+	verdict := &verdicts{why: map[artefacts.Version]string{}}
 	b.condemned.cluster = verdict
 	for _, n := range w.nodes {
-		n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): lacks} })
+		n.set(func() { n.weightless = map[artefacts.Version]bool{coarseVersion(1): lacks} })
 	}
 	inPlace := func(what string, resp *feedv1.GetFeedResponse, of string) {
 		t.Helper()

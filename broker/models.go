@@ -8,19 +8,19 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
 )
 
-// Models says which version of each model serves; [cluster.Artefacts] does.
+// Models says which version of each model serves; [artefacts.Kind] does.
 type Models interface {
-	Served(name string) (cluster.Version, bool)
-	Has(v cluster.Version) bool
+	Served(name string) (artefacts.Version, bool)
+	Has(v artefacts.Version) bool
 	// Before returns the versions of a name that served before the present one,
 	// the last one first.
-	Before(name string) []cluster.Version
+	Before(name string) []artefacts.Version
 	// Changed is closed when any of it has changed.
 	Changed() <-chan struct{}
 }
@@ -37,9 +37,9 @@ func unshadowed(m Models) Models {
 }
 
 // Served implements Models.
-func (p pushed) Served(name string) (cluster.Version, bool) {
+func (p pushed) Served(name string) (artefacts.Version, bool) {
 	if relevance.CheckName(name) != nil {
-		return cluster.Version{}, false
+		return artefacts.Version{}, false
 	}
 	return p.Models.Served(name)
 }
@@ -73,7 +73,7 @@ func namesOf(models []string) (all []*nodev1.Model) {
 // there.
 func (b *Broker) keepModel(q *question, c *pagetoken.Cursor) error {
 	sum, weighted, _ := strings.Cut(c.Sum, "+")
-	v := cluster.Version{Name: c.Model, Version: c.Version, Sum: sum}
+	v := artefacts.Version{Name: c.Model, Version: c.Version, Sum: sum}
 	if err := b.still(v); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (b *Broker) lacksOthers(q *question, of string) bool {
 		return false
 	}
 	return slices.ContainsFunc(b.experiments.Current().Weighted(of), func(s experiment.Sets) bool {
-		named := cluster.Version{Name: cmp.Or(s.Model, q.feed.Model)}
+		named := artefacts.Version{Name: cmp.Or(s.Model, q.feed.Model)}
 		ranks := q.Model()
 		if named.Name != q.feed.Model {
 			if ranks, _ = b.models.Served(named.Name); b.unfit(q, ranks) != "" {
@@ -169,7 +169,7 @@ func sumOf(sum, weights string) string {
 }
 
 // still refuses a page by a version that is no longer there, or condemned since.
-func (b *Broker) still(v cluster.Version) error {
+func (b *Broker) still(v artefacts.Version) error {
 	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
 		return pagetoken.Refuse("model %s, which ranked the first page, has been dropped", v)
 	}

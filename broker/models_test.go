@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // versionAnswers is how many answers a test of versions compares:
@@ -30,20 +30,20 @@ var versionAnswers = flag.Int("versions", 2000, "answers while models are pushed
 // pointers is which versions are there and which of each name serves.
 type pointers struct {
 	mu     sync.Mutex
-	serves map[string]cluster.Version
-	there  map[cluster.Version]bool
-	before []cluster.Version // the last one first
+	serves map[string]artefacts.Version
+	there  map[artefacts.Version]bool
+	before []artefacts.Version // the last one first
 }
 
-func newPointers(serves ...cluster.Version) *pointers {
-	p := &pointers{serves: map[string]cluster.Version{}, there: map[cluster.Version]bool{}}
+func newPointers(serves ...artefacts.Version) *pointers {
+	p := &pointers{serves: map[string]artefacts.Version{}, there: map[artefacts.Version]bool{}}
 	for _, v := range serves {
 		p.serve(v)
 	}
 	return p
 }
 
-func (p *pointers) serve(v cluster.Version) {
+func (p *pointers) serve(v artefacts.Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now, ok := p.serves[v.Name]; ok {
@@ -52,7 +52,7 @@ func (p *pointers) serve(v cluster.Version) {
 	p.serves[v.Name], p.there[v] = v, true
 }
 
-func (p *pointers) drop(v cluster.Version) {
+func (p *pointers) drop(v artefacts.Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.there, v)
@@ -60,14 +60,14 @@ func (p *pointers) drop(v cluster.Version) {
 
 func (p *pointers) Changed() <-chan struct{} { return nil }
 
-func (p *pointers) Served(name string) (cluster.Version, bool) {
+func (p *pointers) Served(name string) (artefacts.Version, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	v, ok := p.serves[name]
 	return v, ok
 }
 
-func (p *pointers) Before(name string) (all []cluster.Version) {
+func (p *pointers) Before(name string) (all []artefacts.Version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, v := range p.before {
@@ -78,14 +78,14 @@ func (p *pointers) Before(name string) (all []cluster.Version) {
 	return all
 }
 
-func (p *pointers) Has(v cluster.Version) bool {
+func (p *pointers) Has(v artefacts.Version) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.there[v]
 }
 
-func coarseVersion(n int) cluster.Version {
-	return cluster.Version{Name: "coarse", Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
+func coarseVersion(n int) artefacts.Version {
+	return artefacts.Version{Name: "coarse", Version: fmt.Sprint(n), Sum: fmt.Sprintf("%064x", n)}
 }
 
 func (w *world) brokerOf(models Models, feeds ...feeds.Feed) *Broker {
@@ -109,8 +109,8 @@ func TestModelOnOneNodeOfTwo(t *testing.T) {
 	w := newWorld(t, 2, 2)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	v := coarseVersion(1)
-	w.nodes["n0"].models = map[cluster.Version]bool{v: true}
-	w.nodes["n1"].models = map[cluster.Version]bool{}
+	w.nodes["n0"].models = map[artefacts.Version]bool{v: true}
+	w.nodes["n1"].models = map[artefacts.Version]bool{}
 	b := w.brokerOf(newPointers(v), rankedFeed)
 	for i := range 20 {
 		req := rankedRequest(10)
@@ -134,7 +134,7 @@ func TestModelOnTheLastReplica(t *testing.T) {
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	v := coarseVersion(1)
 	for _, n := range w.nodes {
-		n.models = map[cluster.Version]bool{}
+		n.models = map[artefacts.Version]bool{}
 	}
 	w.nodes["n3"].models[v] = true
 	b := w.brokerOf(newPointers(v), rankedFeed)
@@ -151,7 +151,7 @@ func TestModelOnNoReplica(t *testing.T) {
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 100)
 	v := coarseVersion(7)
 	for _, n := range w.nodes {
-		n.models = map[cluster.Version]bool{}
+		n.models = map[artefacts.Version]bool{}
 	}
 	b := w.brokerOf(newPointers(v), rankedFeed)
 	_, err := b.GetFeed(t.Context(), rankedRequest(10))
@@ -238,7 +238,7 @@ func TestPagesKeepTheirModel(t *testing.T) {
 func TestShadowVersions(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.fill(rand.New(rand.NewPCG(1, 1)), 20, 20)
-	shadow := cluster.Version{Name: "shade", Version: "3", Sum: "ff"}
+	shadow := artefacts.Version{Name: "shade", Version: "3", Sum: "ff"}
 	b := w.brokerOf(newPointers(coarseVersion(1), shadow), feeds.Feed{Name: "ranked", Model: "coarse", Shadow: []string{"shade", "home"}})
 	for _, explain := range []bool{false, true} {
 		req := rankedRequest(5)
@@ -264,7 +264,7 @@ func TestRollouts(t *testing.T) {
 	assignment := w.m.Assignment()
 	names := assignment.Nodes()
 	for _, n := range w.nodes {
-		n.models = map[cluster.Version]bool{coarseVersion(1): true}
+		n.models = map[artefacts.Version]bool{coarseVersion(1): true}
 	}
 	models := newPointers(coarseVersion(1))
 	b := w.brokerOf(models, rankedFeed)
@@ -300,9 +300,9 @@ func TestRollouts(t *testing.T) {
 				models.serve(back)
 			}
 			lost := w.nodes[names[r.IntN(nodes)]] // a restart: it has nothing, and then all
-			var had map[cluster.Version]bool
+			var had map[artefacts.Version]bool
 			changes.Add(1)
-			lost.set(func() { had, lost.models = lost.models, map[cluster.Version]bool{} })
+			lost.set(func() { had, lost.models = lost.models, map[artefacts.Version]bool{} })
 			if r.IntN(2) == 0 {
 				lost.set(func() { lost.err = fmt.Errorf("it is restarting") })
 			}
@@ -384,7 +384,7 @@ func rankedResponse(model, version, sum string) *nodev1.QueryResponse {
 // A pointer that somebody wrote under the name of a built-in model is not followed:
 // no node has what it says.
 func TestABuiltInNameIsNotLookedForAmongThePushed(t *testing.T) {
-	v := cluster.Version{Name: "home", Version: "1", Sum: fmt.Sprintf("%064x", 1)}
+	v := artefacts.Version{Name: "home", Version: "1", Sum: fmt.Sprintf("%064x", 1)}
 	m := unshadowed(newPointers(v, coarseVersion(1)))
 	if got, is := m.Served("home"); is {
 		t.Errorf("home is %v", got)

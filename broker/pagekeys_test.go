@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/pagetoken"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // ringOf has one key, of always.
 func ringOf(secret []byte) *pagetoken.Ring {
-	return pagetoken.NewRing(func() []cluster.Generation { return []cluster.Generation{{Secret: secret}} })
+	return pagetoken.NewRing(func() []secrets.Generation { return []secrets.Generation{{Secret: secret}} })
 }
 
 // secretOf is a secret that differs by its letter.
@@ -32,8 +32,8 @@ func TestPageKeysRotate(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 1, 1)
 			w.fill(rand.New(rand.NewPCG(1, 1)), 20, 200)
-			generations := []cluster.Generation{{Secret: secretOf("a")}}
-			b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), PageKeys: func() []cluster.Generation { return generations }})
+			generations := []secrets.Generation{{Secret: secretOf("a")}}
+			b, err := New(Config{Maps: w, Dial: w.dial, Log: slog.New(slog.DiscardHandler), PageKeys: func() []secrets.Generation { return generations }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestPageKeysRotate(t *testing.T) {
 				t.Fatalf("the first page: %v", err)
 			}
 			from := time.Now().Add(time.Minute)
-			generations = []cluster.Generation{{Secret: secretOf("b"), From: from, Alone: alone}, {Secret: secretOf("a")}}
+			generations = []secrets.Generation{{Secret: secretOf("b"), From: from, Alone: alone}, {Secret: secretOf("a")}}
 			if _, early, err := ask(""); err != nil || !by(early, "a") {
 				t.Errorf("before it takes its place, the new key signs: %v", err)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/weights"
 )
@@ -67,7 +67,7 @@ func (k *referred) CheckFilter(src string) error {
 // CheckWeights asks nothing of a version that is condemned: the one that ranks in
 // its place scores by its own.
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
-	v := cluster.Version{Name: model}
+	v := artefacts.Version{Name: model}
 	if model == "" {
 		v.Name = k.b.feeds.Current()[feed].Model
 	}

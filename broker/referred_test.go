@@ -13,13 +13,13 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // An experiment whose feed, filter or weights are no longer what it needs gives
 // nobody a variant, and a metric tells of its document; nobody is refused for it.
 func TestVariantsThatDoNotFit(t *testing.T) {
-	like := cluster.Version{Name: "like", Version: "2", Sum: "two"}
+	like := artefacts.Version{Name: "like", Version: "2", Sum: "two"}
 	for name, c := range map[string]struct {
 		set     string
 		private bool

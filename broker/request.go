@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
 )
@@ -31,11 +31,11 @@ type question struct {
 	asOf     millrace.Time
 	from, to millrace.Time // as the request has them
 
-	named     bool            // the request names the model,
-	later     bool            // or it is that of the first page
-	inPlaceOf cluster.Version // which is condemned: the model ranks instead
-	plain     bool            // by its own weights, though variants set others
-	refused   []refused       // by nodes, while it is asked
+	named     bool              // the request names the model,
+	later     bool              // or it is that of the first page
+	inPlaceOf artefacts.Version // which is condemned: the model ranks instead
+	plain     bool              // by its own weights, though variants set others
+	refused   []refused         // by nodes, while it is asked
 
 	minCoverage float64
 	fullReceipt bool         // it has the offsets as lists

@@ -11,7 +11,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/shadow"
 )
@@ -93,7 +93,7 @@ func TestExposuresOfShadowsThatFail(t *testing.T) {
 	log := &shownLog{}
 	b.exposures = log
 	for _, n := range w.nodes {
-		n.set(func() { n.models = map[cluster.Version]bool{} }) // none has the first shadow
+		n.set(func() { n.models = map[artefacts.Version]bool{} }) // none has the first shadow
 	}
 	ask(t, b, "alice", nil)
 	b.shadows.Wait()

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/broker/pagetoken"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
@@ -187,7 +187,7 @@ func TestWeightsOfACondemnedVersion(t *testing.T) {
 	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "coarse", Limit: 5})
 	log := &shownLog{}
 	b.exposures = log
-	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	verdict := &verdicts{why: map[artefacts.Version]string{coarseVersion(2): "it panicked"}}
 	b.condemned.cluster = verdict
 	define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
 	resp := ask(t, b, "alice", nil)
@@ -221,10 +221,10 @@ func TestWeightsOfEntitiesThatTheLastGoodVersionLacks(t *testing.T) {
 	b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: "coarse", Limit: 2})
 	log := &shownLog{}
 	b.exposures = log
-	verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+	verdict := &verdicts{why: map[artefacts.Version]string{coarseVersion(2): "it panicked"}}
 	b.condemned.cluster = verdict
 	for _, n := range w.nodes {
-		n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): true} })
+		n.set(func() { n.weightless = map[artefacts.Version]bool{coarseVersion(1): true} })
 	}
 	define(t, b, docs, 1, `
 layers: [{name: l, salt: s, unit: entity}]
@@ -280,16 +280,16 @@ experiments:
 // One that lacks the weights scores by its own. Its answers say so, and count for
 // no variant of the experiment: the control is by the same model.
 func TestWeightsThatTheLastGoodVersionLacks(t *testing.T) {
-	for name, good := range map[string][]cluster.Version{"it has no such parameter": {coarseVersion(1)}, "it is another model": nil} {
+	for name, good := range map[string][]artefacts.Version{"it has no such parameter": {coarseVersion(1)}, "it is another model": nil} {
 		t.Run(name, func(t *testing.T) {
 			w := variantedWorld(t)
 			b, docs := w.experimental(newPointers(append(good, coarseVersion(2))...), feeds.Feed{Name: "f", Model: "coarse", Limit: 5})
 			log := &shownLog{}
 			b.exposures = log
-			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+			verdict := &verdicts{why: map[artefacts.Version]string{coarseVersion(2): "it panicked"}}
 			b.condemned.cluster = verdict
 			for _, n := range w.nodes {
-				n.set(func() { n.weightless = map[cluster.Version]bool{coarseVersion(1): true} })
+				n.set(func() { n.weightless = map[artefacts.Version]bool{coarseVersion(1): true} })
 			}
 			define(t, b, docs, 1, halves("running", "weights: {scale: -2}"))
 			first := map[string]*feedv1.GetFeedResponse{}
@@ -359,7 +359,7 @@ experiments:
 			b, docs := w.experimental(newPointers(coarseVersion(1), coarseVersion(2)), feeds.Feed{Name: "f", Model: c.own, Limit: 5})
 			log := &shownLog{}
 			b.exposures = log
-			verdict := &verdicts{why: map[cluster.Version]string{coarseVersion(2): "it panicked"}}
+			verdict := &verdicts{why: map[artefacts.Version]string{coarseVersion(2): "it panicked"}}
 			b.condemned.cluster = verdict
 			forced := ", forced: {alice: b, bob: a}"
 			if c.unit == "entity" {

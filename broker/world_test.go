@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/findings"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/expr/celref"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -185,20 +185,20 @@ type fakeNode struct {
 	behind  topology.Set                     // says not_ready
 	err     error                            // answers nothing else
 	refusal func(*nodev1.QueryRequest) error // answers nothing else where there is one; may be nil
-	models  map[cluster.Version]bool         // pushed ones that it has; nil: whatever it is asked for
+	models  map[artefacts.Version]bool       // pushed ones that it has; nil: whatever it is asked for
 	delay   func() time.Duration             // before each answer
 
-	condemned  map[cluster.Version]bool // by which it refuses to rank
-	weightless map[cluster.Version]bool // which lack every weight
-	frozen     bool                     // never answers
-	stuck      string                   // never answers by this model
-	old        bool                     // does not know how much its answer may take
-	bare       bool                     // tells no features
-	gap        string                   // the type whose records have no text among them
-	claims     int64                    // bytes that it says its answer takes, if more than one item is asked for
-	silent     bool                     // does not tell the fields of all schemas
-	told       int                      // how often it told them
-	tells      time.Duration            // how long that takes
+	condemned  map[artefacts.Version]bool // by which it refuses to rank
+	weightless map[artefacts.Version]bool // which lack every weight
+	frozen     bool                       // never answers
+	stuck      string                     // never answers by this model
+	old        bool                       // does not know how much its answer may take
+	bare       bool                       // tells no features
+	gap        string                     // the type whose records have no text among them
+	claims     int64                      // bytes that it says its answer takes, if more than one item is asked for
+	silent     bool                       // does not tell the fields of all schemas
+	told       int                        // how often it told them
+	tells      time.Duration              // how long that takes
 	work       func(context.Context) error
 }
 
@@ -252,10 +252,10 @@ func (n *fakeNode) Query(ctx context.Context, req *nodev1.QueryRequest) (*nodev1
 	if err := n.lacks(req); err != nil {
 		return nil, err
 	}
-	if v := (cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); n.condemns(v) && req.GivesWay {
+	if v := (artefacts.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); n.condemns(v) && req.GivesWay {
 		return nil, condemnedModel("model", "", v, "it panicked")
 	}
-	if v := (cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); req.Weights != "" && n.lacksWeights(v) {
+	if v := (artefacts.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}); req.Weights != "" && n.lacksWeights(v) {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights", Detail: fmt.Sprintf("model %s has no parameter \"scale\"", v)}
 	}
 	resp := &nodev1.QueryResponse{Model: req.Model, ModelVersion: cmp.Or(req.ModelVersion, "1"), ModelSum: req.ModelSum, Execution: "interpreted", Protocol: nodewire.Protocol}
@@ -386,20 +386,20 @@ func servedKey(req *nodev1.QueryRequest) (key millrace.ServedKey) {
 func (n *fakeNode) lacks(req *nodev1.QueryRequest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	v := cluster.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
+	v := artefacts.Version{Name: req.Model, Version: req.ModelVersion, Sum: req.ModelSum}
 	if n.models == nil || v.Version == "" || n.models[v] {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonNotHere, Field: "model", Detail: "no model " + v.String() + " here"}
 }
 
-func (n *fakeNode) condemns(v cluster.Version) bool {
+func (n *fakeNode) condemns(v artefacts.Version) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.condemned[v]
 }
 
-func (n *fakeNode) lacksWeights(v cluster.Version) bool {
+func (n *fakeNode) lacksWeights(v artefacts.Version) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.weightless[v]

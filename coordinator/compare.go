@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/digest"
 )
 
@@ -39,7 +40,7 @@ func (c *Coordinator) compare(ctx context.Context) {
 
 // compareOnce compares all replicas, and returns in words what is not settled.
 func (c *Coordinator) compareOnce(ctx context.Context) (unsettled []string, err error) {
-	s, err := c.cfg.Cluster.Steering(ctx)
+	s, err := steering.Read(ctx, c.cfg.Cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/digest"
 	"github.com/millrace/millrace/internal/experiments"
@@ -198,7 +201,7 @@ const actsEvery = 15
 // also while it does not lead: so it has what was newest when etcd goes back, and
 // finds it.
 type watchedExperiments struct {
-	documents *cluster.Artefacts
+	documents *artefacts.Kind
 	trails    *experiments.Trails
 }
 
@@ -207,7 +210,7 @@ func (c *Coordinator) experiments(ctx context.Context) (*watchedExperiments, err
 	if c.cfg.Exposures == nil {
 		return nil, nil
 	}
-	documents, err := c.cfg.Cluster.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, c.cfg.Cluster, experiments.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +284,7 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 		switch {
 		case ctx.Err() != nil || errors.Is(err, cluster.ErrNotLeader):
 			return
-		case errors.Is(err, cluster.ErrRaced):
+		case errors.Is(err, steering.ErrRaced):
 			continue // somebody's command: look again
 		case err != nil:
 			c.tell(true, nil, err)
@@ -318,21 +321,21 @@ func (c *Coordinator) news(ctx context.Context) <-chan struct{} {
 	go func() {
 		defer close(done)
 		defer cancel()
-		c.cfg.Cluster.SteeringChanged(ctx)
+		steering.Changed(ctx, c.cfg.Cluster)
 	}()
 	return done
 }
 
 // step looks once, and does what can be done now.
 func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
-	stats, err := c.cfg.Cluster.Stats(ctx)
+	stats, err := members.Stats(ctx, c.cfg.Cluster)
 	if err != nil {
 		return err
 	}
 	var after *Steered
 	var did []string
 	c.cfg.at("read")
-	err = c.cfg.Cluster.Steer(ctx, lead, func(raw *cluster.Steering) error {
+	err = steering.Change(ctx, c.cfg.Cluster, lead, func(raw *steering.State) error {
 		s, err := read(raw)
 		if err != nil {
 			return err

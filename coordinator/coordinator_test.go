@@ -17,6 +17,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/internal/partition"
@@ -46,7 +48,7 @@ func newEstate(t *testing.T, nodes ...millrace.NodeID) *estate {
 	a, err := topology.Spread(nodes, 2)
 	check(t, err)
 	a.Wanted, a.AllowUnknown = 2, true
-	check(t, s.look.Assign(t.Context(), a))
+	check(t, steering.Assign(t.Context(), s.look, a))
 	s.await("every partition has two ready replicas", func(l *coordinator.Steered) bool { return s.served(l, 2) })
 	return s
 }
@@ -69,7 +71,7 @@ func (s *estate) open() *cluster.Client {
 // fake is a node without data.
 type fake struct {
 	c    *cluster.Client
-	m    *cluster.Membership
+	m    *members.Membership
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -79,7 +81,7 @@ func (s *estate) start(id millrace.NodeID) {
 	s.t.Helper()
 	c := s.open()
 	ctx, stop := context.WithCancel(s.t.Context())
-	m, err := c.Join(ctx, topology.Node{ID: id, Addr: "127.0.0.1:1"})
+	m, err := members.Join(ctx, c, topology.Node{ID: id, Addr: "127.0.0.1:1"})
 	check(s.t, err)
 	w, err := c.Watch(ctx)
 	check(s.t, err)
@@ -95,7 +97,7 @@ func (s *estate) start(id millrace.NodeID) {
 			disk = disk.Minus(w.Current().Drops(id))
 			held := disk.Minus(hosted)
 			m.SetReady(hosted)
-			m.SetStats(cluster.NodeStats{DiskBytes: 1 << 40, FreeBytes: 1 << 39, Held: held})
+			m.SetStats(members.NodeStats{DiskBytes: 1 << 40, FreeBytes: 1 << 39, Held: held})
 			select {
 			case <-ctx.Done():
 			case <-changed:

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -17,7 +17,7 @@ import (
 type evidence struct {
 	now   time.Time
 	nodes *topology.Map
-	stats map[millrace.NodeID]cluster.NodeStats
+	stats map[millrace.NodeID]members.NodeStats
 	// givenUp are nodes that are gone and will not be waited for.
 	givenUp map[millrace.NodeID]bool
 }

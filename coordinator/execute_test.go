@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -71,12 +72,12 @@ func (w *world) live() {
 
 func (w *world) evidence() *evidence {
 	var alive []topology.Node
-	stats := map[millrace.NodeID]cluster.NodeStats{}
+	stats := map[millrace.NodeID]members.NodeStats{}
 	for id, lives := range w.alive {
 		if lives {
 			alive = append(alive, topology.Node{ID: id, Addr: "a:1"})
 			disk := w.disk[id]
-			stats[id] = cluster.NodeStats{Held: disk.Minus(w.a.Hosted(id))}
+			stats[id] = members.NodeStats{Held: disk.Minus(w.a.Hosted(id))}
 		}
 	}
 	return &evidence{now: w.now, nodes: topology.NewMap(w.a, alive, maps.Clone(w.ready)), stats: stats, givenUp: map[millrace.NodeID]bool{}}
@@ -173,7 +174,7 @@ func TestPlansEnd(t *testing.T) {
 			}
 			w.live()
 			if n == at && order != "" && !p.Status.Ended() {
-				s := &Steered{Steering: &cluster.Steering{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+				s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
 				if err := s.order(order, w.evidence(), "test"); err != nil {
 					t.Fatal(err)
 				}
@@ -228,7 +229,7 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 			w.live()
 			w.step(t, p)
 			e := w.evidence()
-			s := &Steered{Steering: &cluster.Steering{Map: e.nodes, Assignment: w.a}, Plan: p}
+			s := &Steered{State: &steering.State{Map: e.nodes, Assignment: w.a}, Plan: p}
 			c.drop(s, e)
 			w.a = s.Assignment
 		}
@@ -240,7 +241,7 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 				second()
 			}
 		}
-		s := &Steered{Steering: &cluster.Steering{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+		s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
 		if err := s.order(Rollback, w.evidence(), "test"); err != nil {
 			t.Fatal(err)
 		}
@@ -394,7 +395,7 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 			m.State, m.Since = Moved, p.Since.Add(time.Second)
 		}
 	}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, nil, nil)}, Plan: p}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: topology.NewMap(w.a, nil, nil)}, Plan: p}
 	pr := s.Progress(p.Since.Add(10 * time.Second))
 	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
 		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
@@ -433,7 +434,7 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		"the plan is paused":  {2, func(_ *evidence, p *Plan) { p.Status = Paused }, "waiting", "the plan is paused", 61},
 		"nobody is there":     {2, func(*evidence, *Plan) { delete(w.alive, "n3") }, "waiting", "n3 is not there", 61},
 		"no room": {3, func(e *evidence, p *Plan) {
-			e.stats["n3"] = cluster.NodeStats{DiskBytes: 100 << 20, FreeBytes: 7 << 20}
+			e.stats["n3"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 7 << 20}
 			p.Moves[0].Bytes = 3 << 20
 		}, "waiting", "n3 has no room: 7 MiB are free, of which 3 are for moves under way, and it takes 5", 61},
 	} {
@@ -444,7 +445,7 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		if c.change != nil {
 			c.change(e, &plan)
 		}
-		s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: w.evidence().nodes}, Plan: &plan}
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: &plan}
 		x, err := s.Explain(e.stats, plan.Moves[c.move].Partition, "n3", w.now)
 		if err != nil || len(x.Moves) != 1 || x.Moves[0].Replica != c.replica || x.Moves[0].Detail != c.detail || x.Moves[0].Seconds != c.seconds {
 			t.Errorf("%s: %+v, %v; want %s for %.0f s: %s", name, x.Moves, err, c.replica, c.seconds, c.detail)
@@ -456,7 +457,7 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
 	w.add("n3")
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: w.evidence().nodes}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
 	why := func(p millrace.Partition, id millrace.NodeID) string {
 		t.Helper()
 		x, err := s.Explain(nil, p, id, w.now)
@@ -492,7 +493,7 @@ func TestWeightsAndGains(t *testing.T) {
 	for _, n := range alive {
 		ready[n.ID] = w.a.Hosted(n.ID)
 	}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, alive, ready)}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: topology.NewMap(w.a, alive, ready)}}
 	for _, c := range []struct {
 		gain  float64
 		moves int
@@ -522,7 +523,7 @@ func TestWeightsAndGains(t *testing.T) {
 func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
 	alive := []topology.Node{{ID: "n0", Addr: "a:1"}, {ID: "n1", Addr: "a:1"}, {ID: "keeper", Addr: "a:1", Keeps: "0-719"}}
-	s := &Steered{Steering: &cluster.Steering{Assignment: w.a, Map: topology.NewMap(w.a, alive, nil)}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: topology.NewMap(w.a, alive, nil)}}
 	p := millrace.Partition(0)
 	for slices.Contains(w.a.Replicas[p], "n2") {
 		p++

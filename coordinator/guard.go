@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
@@ -94,8 +96,8 @@ type watched struct {
 	from    millrace.Time // a person changed it last
 	changed time.Time     // since when its share is what it is
 	basis   compare.Basis
-	last    cluster.Event // of its document, that was looked at
-	looked  time.Time     // when it was last noted what it waits for
+	last    ledger.Event // of its document, that was looked at
+	looked  time.Time    // when it was last noted what it waits for
 	tally   *compare.Tally
 	old     *compare.Outdated // of brokers that do not hear etcd
 	acts    acts              // of its outcomes
@@ -461,21 +463,21 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 	g.mu.Unlock()
 	known := -1 // the last event that was looked at
 	if old != nil && old.Document == w.Document {
-		known = slices.IndexFunc(events, func(e cluster.Event) bool { return e == old.last })
+		known = slices.IndexFunc(events, func(e ledger.Event) bool { return e == old.last })
 	}
 	if known >= 0 {
 		w.from, w.changed = old.from, old.changed
 	}
-	var before cluster.Version // that served
+	var before artefacts.Version // that served
 	for i, e := range events {
 		w.last = e
-		v := cluster.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
+		v := artefacts.Version{Name: w.Document, Version: e.Version, Sum: e.Sum}
 		was := before
 		switch {
-		case e.What == cluster.Dropped && v == before:
-			before = cluster.Version{}
+		case e.What == ledger.Dropped && v == before:
+			before = artefacts.Version{}
 			continue
-		case e.What != cluster.Served && e.What != cluster.RolledBack:
+		case e.What != ledger.Served && e.What != ledger.RolledBack:
 			continue
 		}
 		before = v

@@ -18,6 +18,10 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -254,7 +258,7 @@ func (t *trial) by(etcd string) *trial {
 func (t *trial) of(etcd string) *trial {
 	t.Helper()
 	other := t.by(etcd)
-	documents, err := other.cluster.Artefacts(t.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(t.Context(), other.cluster, experiments.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +370,7 @@ func (t *trial) decisions() (all []string) {
 		t.Fatal(err)
 	}
 	for _, e := range events {
-		if e.What == cluster.Served && strings.HasPrefix(e.Who, "coordinator ") {
+		if e.What == ledger.Served && strings.HasPrefix(e.Who, "coordinator ") {
 			all = append(all, e.Who)
 		}
 	}
@@ -1102,7 +1106,7 @@ func TestAFormerLeaderNotesNoLook(t *testing.T) {
 func TestNotesThatAreNone(t *testing.T) {
 	tr := newTrial(t, rampedDocument)
 	garbage := func() error {
-		return tr.cluster.Steer(t.Context(), nil, func(s *cluster.Steering) error {
+		return steering.Change(t.Context(), tr.cluster, nil, func(s *steering.State) error {
 			s.Documents["notes"] = "garbage"
 			return nil
 		})
@@ -1168,7 +1172,7 @@ func TestGuardsJudgeByTheHash(t *testing.T) {
 // go on; its ramp waits for a person.
 func TestGuardsBeginTrailsAnew(t *testing.T) {
 	tr := newTrial(t, rampedDocument)
-	docs, err := tr.cluster.Documents(t.Context(), "decisions")
+	docs, err := documents.Watch(t.Context(), tr.cluster, "decisions")
 	if err != nil {
 		t.Fatal(err)
 	}

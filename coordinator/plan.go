@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -187,7 +187,7 @@ type Notes struct {
 
 // Steered is a cluster's steering, its documents read.
 type Steered struct {
-	*cluster.Steering
+	*steering.State
 	Plan   *Plan // the last one; nil: there was none
 	Intent Intent
 	Notes  Notes
@@ -197,8 +197,8 @@ type Steered struct {
 // read reads the documents of a steering. What is malformed is refused: to
 // forget a plan that is under way would leave what it moves in between. Notes are
 // only told: the coordinator that leads writes them anew, and says so.
-func read(s *cluster.Steering) (*Steered, error) {
-	out := &Steered{Steering: s}
+func read(s *steering.State) (*Steered, error) {
+	out := &Steered{State: s}
 	for name, into := range map[string]any{planDoc: &out.Plan, intentDoc: &out.Intent, notesDoc: &out.Notes} {
 		if body := s.Documents[name]; body != "" {
 			if err := json.Unmarshal([]byte(body), into); err != nil && name == notesDoc {

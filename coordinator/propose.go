@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/coordinator/plan"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -73,8 +75,8 @@ func (p *Proposal) Err() error {
 }
 
 // Look reads how a cluster is steered, and what its nodes say of themselves.
-func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeID]cluster.NodeStats, error) {
-	raw, err := cl.Steering(ctx)
+func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeID]members.NodeStats, error) {
+	raw, err := steering.Read(ctx, cl)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,14 +84,14 @@ func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeI
 	if err != nil {
 		return nil, nil, err
 	}
-	stats, err := cl.Stats(ctx)
+	stats, err := members.Stats(ctx, cl)
 	return s, stats, err
 }
 
 // Start proposes and, if confirm agrees, begins the plan. What it begins is what
 // confirm was shown: should the cluster change meanwhile, it asks again.
 func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) error {
-	stats, err := cl.Stats(ctx)
+	stats, err := members.Stats(ctx, cl)
 	if err != nil {
 		return err
 	}
@@ -111,7 +113,7 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 				return err
 			}
 			if again.Goal.differs(&shown.Goal) {
-				return cluster.ErrRaced
+				return steering.ErrRaced
 			}
 			if err := again.Err(); err != nil {
 				return err
@@ -120,7 +122,7 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 			now.begins(again.Plan, r)
 			return nil
 		})
-		if !errors.Is(err, cluster.ErrRaced) {
+		if !errors.Is(err, steering.ErrRaced) {
 			return err
 		}
 	}
@@ -139,7 +141,7 @@ func (s *Steered) begins(p *Plan, r Request) {
 func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) error {
 	for range 20 {
 		var bad error
-		err := cl.Steer(ctx, nil, func(raw *cluster.Steering) error {
+		err := steering.Change(ctx, cl, nil, func(raw *steering.State) error {
 			s, err := read(raw)
 			if err == nil {
 				err = by(s)
@@ -149,16 +151,16 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 			}
 			return s.write()
 		})
-		if bad != nil || !errors.Is(err, cluster.ErrRaced) {
+		if bad != nil || !errors.Is(err, steering.ErrRaced) {
 			return err
 		}
 	}
-	return cluster.ErrRaced
+	return steering.ErrRaced
 }
 
 // Propose makes the plan for what somebody wants, and looks at what speaks
 // against it.
-func Propose(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, r Request, now time.Time) (*Proposal, error) {
+func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
 	if lost := s.Map.Lost(); lost != "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
@@ -416,7 +418,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 
 // bytesOf returns how many bytes a replica of each partition takes: the most
 // that a node says.
-func bytesOf(stats map[millrace.NodeID]cluster.NodeStats) func(millrace.Partition) int64 {
+func bytesOf(stats map[millrace.NodeID]members.NodeStats) func(millrace.Partition) int64 {
 	return func(p millrace.Partition) (most int64) {
 		for _, s := range stats {
 			most = max(most, s.Partitions[p].Bytes)
@@ -425,7 +427,7 @@ func bytesOf(stats map[millrace.NodeID]cluster.NodeStats) func(millrace.Partitio
 	}
 }
 
-func loadOf(stats map[millrace.NodeID]cluster.NodeStats, p millrace.Partition) (most float64) {
+func loadOf(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition) (most float64) {
 	for _, s := range stats {
 		most = max(most, s.Partitions[p].Load)
 	}
@@ -560,7 +562,7 @@ func noRoom(nodes []plan.Node) error {
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
 // no zone.
-func First(s *Steered, stats map[millrace.NodeID]cluster.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
+func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)

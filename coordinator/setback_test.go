@@ -10,6 +10,9 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -39,7 +42,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 	broker := open(kept) // which keeps what it hears of
 	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	assignment.AllowUnknown = true
-	if err := errors.Join(err, broker.Assign(ctx, assignment)); err != nil {
+	if err := errors.Join(err, steering.Assign(ctx, broker, assignment)); err != nil {
 		t.Fatal(err)
 	}
 	w, err := broker.Watch(ctx)
@@ -49,7 +52,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 	for w.Current().Epoch() == 0 {
 		<-w.Changed()
 	}
-	if _, err := broker.Artefacts(ctx, experiments.Kind); err != nil {
+	if _, err := artefacts.Watch(ctx, broker, experiments.Kind); err != nil {
 		t.Fatal(err)
 	}
 	one, stop := tr.coordinate("one")
@@ -78,7 +81,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 		t.Fatal(err)
 	}
 	assignment.Epoch++ // which the broker keeps, and the backup does not know
-	if err := broker.Assign(ctx, assignment); err != nil {
+	if err := steering.Assign(ctx, broker, assignment); err != nil {
 		t.Fatal(err)
 	}
 	for w.Current().Epoch() < assignment.Epoch {
@@ -92,7 +95,7 @@ func TestRampsAreHeldAfterARestoration(t *testing.T) {
 		t.Fatal(err)
 	}
 	start()
-	if _, err := open("").Restore(ctx, kept); err != nil {
+	if _, err := restoration.Restore(ctx, open(""), kept); err != nil {
 		t.Fatal(err)
 	}
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator/plan"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 )
 
 // Progress is how far a plan is.
@@ -196,7 +196,7 @@ type Verdict struct {
 
 // Explain says why a partition is where it is, and of every other node, or of
 // one, whether it may host it: by the rules that the planner goes by.
-func (s *Steered) Explain(stats map[millrace.NodeID]cluster.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
+func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
 	for id, m := range s.Intent.Nodes {
 		e.givenUp[id] = m.Lost && !s.Map.Alive(id)

@@ -20,6 +20,8 @@ import (
 	"github.com/millrace/millrace/indexnode/warm"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
@@ -42,7 +44,7 @@ type hosting struct {
 	producer  *kafka.Producer // of dead letters
 	schemaLog *schemalog.Log
 	progress  *progress.Log
-	member    *cluster.Membership
+	member    *members.Membership
 	watcher   *cluster.Watcher
 	keeper    *backups.Keeper // nil: there are no backups
 	warmer    *warm.Warmer    // nil: a backup node answers nobody
@@ -142,21 +144,21 @@ func (h *hosting) run(ctx context.Context, addr string) error {
 	if h.watcher, err = n.cfg.Cluster.Watch(ctx); err != nil {
 		return err
 	}
-	published, err := n.cfg.Cluster.Artefacts(ctx, ModelsKind)
+	published, err := artefacts.Watch(ctx, n.cfg.Cluster, ModelsKind)
 	if err != nil {
 		return err
 	}
 	var models *packs.Follower // a backup node ranks nothing
-	var condemned *cluster.Condemned
+	var condemned *artefacts.Condemned
 	if !n.backsUp() {
-		if condemned, err = n.cfg.Cluster.Condemned(ctx); err != nil {
+		if condemned, err = artefacts.WatchCondemned(ctx, n.cfg.Cluster); err != nil {
 			return err
 		}
 		n.answers.TakeOver(condemned.Current(), published.Before)
 		models = n.admission.Follow(published, h.schemaLog.Moved)
 		models.Admit(ctx)
 	}
-	if h.member, err = n.cfg.Cluster.Join(ctx, topology.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
+	if h.member, err = members.Join(ctx, n.cfg.Cluster, topology.Node{ID: n.cfg.ID, Addr: addr, Zone: n.cfg.Zone, Weight: n.cfg.Weight, Dir: n.cfg.Instance, Keeps: n.cfg.Keeps.Ranges()}); err != nil {
 		return err
 	}
 	defer h.leave(ctx)

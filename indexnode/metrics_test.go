@@ -55,7 +55,7 @@ func TestMetrics(t *testing.T) {
 
 	// Timelines, features and empty timelines of more members than there is
 	// room for, asked for twice so that they are let in.
-	names := members(t, n, h, 30, 3)
+	names := entities(t, n, h, 30, 3)
 	for i, name := range names {
 		nodetest.Feature(t, h, name, i)
 	}

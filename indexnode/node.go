@@ -25,6 +25,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster/members"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/admin"
@@ -137,7 +138,7 @@ type Node struct {
 	panics     *panics.Teller
 	warm       *warm.Server
 	replicas   *replica.Replicas
-	member     atomic.Pointer[cluster.Membership] // once Run has joined
+	member     atomic.Pointer[members.Membership] // once Run has joined
 	counters   counters
 	rates      rates
 	leaving    chan struct{} // closed when it is to be asked no more

@@ -42,8 +42,8 @@ func openIn(t testing.TB, dir string, c cache.Config, o store.Options) (*Node, *
 	return n, n.replicas
 }
 
-// members applies some records of members, of which the cache knows nothing.
-func members(t testing.TB, n *Node, h *replica.Replicas, count, records int) []string {
+// entities applies some records of members, of which the cache knows nothing.
+func entities(t testing.TB, n *Node, h *replica.Replicas, count, records int) []string {
 	names := nodetest.Members(t, h, count, records)
 	n.cache.Purge()
 	return names

@@ -7,7 +7,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/replica"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/partition"
@@ -35,9 +35,9 @@ type observer struct {
 }
 
 // look returns what the node is to tell for planning.
-func (o *observer) look(now time.Time, held topology.Set) cluster.NodeStats {
+func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 	n := o.node
-	s := cluster.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]cluster.PartitionStats{}, Held: held}
+	s := members.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]members.PartitionStats{}, Held: held}
 	s.DiskBytes, s.FreeBytes = n.store.Disk()
 	for p := range partition.All() {
 		if n.replicas.Of(p).State() == replica.Absent && !held.Has(p) {
@@ -51,7 +51,7 @@ func (o *observer) look(now time.Time, held topology.Set) cluster.NodeStats {
 }
 
 // one looks at a partition, some seconds after the last time.
-func (o *observer) one(p millrace.Partition, seconds float64) cluster.PartitionStats {
+func (o *observer) one(p millrace.Partition, seconds float64) members.PartitionStats {
 	n, was := o.node, &o.seen[p]
 	at := n.store.Applied(p)
 	records, read := max(0, int64(at.Content))+max(0, int64(at.Features)), n.lookup.Read(p)
@@ -67,7 +67,7 @@ func (o *observer) one(p millrace.Partition, seconds float64) cluster.PartitionS
 	if err != nil {
 		size = 0 // the store is closed, or the partition unknown
 	}
-	return cluster.PartitionStats{Bytes: size, Records: records, Ingest: was.ingest, Load: was.load}
+	return members.PartitionStats{Bytes: size, Records: records, Ingest: was.ingest, Load: was.load}
 }
 
 // tellStats tells what planning is to know of the node: soon what its disk holds
@@ -76,7 +76,7 @@ func (h *hosting) tellStats(ctx context.Context) error {
 	o := &observer{node: h.node}
 	tick := time.NewTicker(heldEvery)
 	defer tick.Stop()
-	var told cluster.NodeStats
+	var told members.NodeStats
 	for {
 		now, held := time.Now(), h.node.replicas.Held()
 		if held != told.Held || now.Sub(o.at) >= statsEvery {

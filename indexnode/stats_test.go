@@ -21,7 +21,7 @@ func TestStats(t *testing.T) {
 	if len(first.Partitions) != partition.Count {
 		t.Fatalf("stats of %d partitions", len(first.Partitions))
 	}
-	names := members(t, n, replicas, 8, 100)
+	names := entities(t, n, replicas, 8, 100)
 	if err := n.store.Flush(); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestStats(t *testing.T) {
 // BenchmarkStats is one look at a node that hosts every partition.
 func BenchmarkStats(b *testing.B) {
 	n, replicas := openNode(b, cache.Config{})
-	members(b, n, replicas, 2000, 2)
+	entities(b, n, replicas, 2000, 2)
 	if err := n.store.Flush(); err != nil {
 		b.Fatal(err)
 	}

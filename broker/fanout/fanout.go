@@ -25,7 +25,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/admission"
 	"github.com/millrace/millrace/broker/questions"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 	"github.com/millrace/millrace/internal/nodewire"
@@ -140,7 +140,7 @@ type Asking struct {
 		refused    error              // by a node, for what the request itself is,
 		RefusedBy  questions.Weighted // version
 		lacking    []millrace.NodeID  // a model
-		lacked     cluster.Version    // the last of those
+		lacked     artefacts.Version  // the last of those
 		unread     error              // the first refusal of a filter, and
 		unreadBy   []millrace.NodeID  // whose it and others are
 		accepted   bool               // some node has answered

@@ -16,23 +16,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // Kind is the kind of the cluster's artefacts that are feed definitions,
 // in YAML, each under its feed's name.
 const Kind = "definitions"
 
-// Definitions gives feed definitions as they are now; [cluster.Artefacts] of
+// Definitions gives feed definitions as they are now; [artefacts.Kind] of
 // [Kind] does.
 type Definitions interface {
-	Serving() map[string]cluster.Version
-	All() map[string][]cluster.Version
-	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	Serving() map[string]artefacts.Version
+	All() map[string][]artefacts.Version
+	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{}
 	// Use is told what is served, which the next process finds in LastUsed.
-	Use(versions map[string]cluster.Version)
-	LastUsed() map[cluster.Version][]byte
+	Use(versions map[string]artefacts.Version)
+	LastUsed() map[artefacts.Version][]byte
 }
 
 // The bounds of what a broker takes over.
@@ -78,7 +78,7 @@ type tries func(context.Context, Feed) (heard bool, err error)
 // taken is a definition of the cluster that is served.
 type taken struct {
 	Feed
-	from cluster.Version
+	from artefacts.Version
 }
 
 // NewBook returns a book of fixed feeds, which Start lets follow the definitions
@@ -87,7 +87,7 @@ func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book 
 	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
 		f.Limit = cmp.Or(f.Limit, DefaultLimit)
-		f.edition = cluster.Version{Name: f.Name, Sum: f.digest()}
+		f.edition = artefacts.Version{Name: f.Name, Sum: f.digest()}
 		b.fixed[f.Name] = f
 	}
 	b.served.Store(&b.fixed)
@@ -202,7 +202,7 @@ func (b *Book) take(ctx context.Context) {
 	}
 	b.taken, b.faults = next, faults
 	b.served.Store(&all)
-	used := make(map[string]cluster.Version, len(next))
+	used := make(map[string]artefacts.Version, len(next))
 	for name, t := range next {
 		used[name] = t.from
 	}
@@ -235,7 +235,7 @@ var errUnread = errors.New("feed: it is read later; others could not be read for
 
 // change returns what to serve now that a version serves in the cluster, and
 // why it is another one; the zero value if there is none.
-func (b *Book) change(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+func (b *Book) change(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	fresh, err := b.read(ctx, v, r)
 	if err == nil {
 		return fresh, nil
@@ -255,7 +255,7 @@ func (b *Book) change(ctx context.Context, v cluster.Version, r *round) (taken, 
 }
 
 // read reads a version of a definition and checks it.
-func (b *Book) read(ctx context.Context, v cluster.Version, r *round) (taken, error) {
+func (b *Book) read(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	if r.lost >= definitionTime {
 		return taken{}, errUnread
 	}
@@ -286,7 +286,7 @@ func (b *Book) read(ctx context.Context, v cluster.Version, r *round) (taken, er
 }
 
 // parseVersion reads the body of a version.
-func parseVersion(v cluster.Version, body []byte) (Feed, error) {
+func parseVersion(v artefacts.Version, body []byte) (Feed, error) {
 	f, err := Parse(body)
 	if err != nil {
 		return Feed{}, err

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/broker/feedstest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // anyFeed finds nothing wrong with a definition.
@@ -113,7 +113,7 @@ func TestARestartServesTheLastGoodDefinition(t *testing.T) {
 	book := openBook(t, d, anyFeed)
 	settled(book)
 	d.Mu.Lock()
-	d.Read = func(cluster.Version) error { return errors.New("no etcd") }
+	d.Read = func(artefacts.Version) error { return errors.New("no etcd") }
 	d.Versions["jobs"] = nil
 	d.Mu.Unlock()
 	d.Serve("jobs", 7, "name: jobs\nmodel: j7")
@@ -141,7 +141,7 @@ func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		d.Read = func(v cluster.Version) error {
+		d.Read = func(v artefacts.Version) error {
 			if v.Name != "f7" {
 				time.Sleep(definitionTime / 2)
 			}
@@ -152,7 +152,7 @@ func TestWhatIsAwayIsWaitedForOnce(t *testing.T) {
 			t.Errorf("it took %v, for %d feeds", time.Since(began), len(book.Current()))
 		}
 		// One alone that can't be read holds up nobody.
-		d.Read = func(v cluster.Version) error {
+		d.Read = func(v artefacts.Version) error {
 			if v.Name == "f0" {
 				return errors.New("its bytes are lost")
 			}
@@ -173,7 +173,7 @@ func TestUpdatesOfDefinitionsCoalesce(t *testing.T) {
 	begun, free := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	d.Mu.Lock()
-	d.Read = func(cluster.Version) error {
+	d.Read = func(artefacts.Version) error {
 		once.Do(func() {
 			close(begun)
 			<-free

@@ -14,7 +14,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // Checks is what a definition is held against before it is stored: what a
@@ -28,7 +28,7 @@ type Checks struct {
 // Defined is what became of a definition.
 type Defined struct {
 	Feed    Feed
-	Version cluster.Version
+	Version artefacts.Version
 	Fresh   bool              // it has been stored now, and was not there before
 	Covers  bool              // a built-in feed of the same name, which serves no longer
 	Closes  []string          // the built-in feeds that serve nobody while it is defined, though it does not cover them
@@ -38,7 +38,7 @@ type Defined struct {
 // Define checks a definition in YAML in full, stores it as the next version
 // of its feed and lets it serve. Brokers answer by it within a second. One with
 // a fault changes nothing.
-func Define(ctx context.Context, store *cluster.Artefacts, checks Checks, file []byte, who string) (d Defined, err error) {
+func Define(ctx context.Context, store *artefacts.Kind, checks Checks, file []byte, who string) (d Defined, err error) {
 	if d.Feed, err = Parse(file); err != nil {
 		return d, err
 	}
@@ -55,7 +55,7 @@ func Define(ctx context.Context, store *cluster.Artefacts, checks Checks, file [
 
 // closes returns the built-in feeds that a feed forbids to every caller, of
 // those that no definition covers.
-func closes(f Feed, defined map[string]cluster.Version) (names []string) {
+func closes(f Feed, defined map[string]artefacts.Version) (names []string) {
 	if !f.Forbids().Recent {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/pagetoken"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // editions are definitions that served, or were asked for by a page: pages keep
@@ -42,7 +42,7 @@ func (e *editions) keep(f Feed) {
 	}
 }
 
-func (e *editions) find(v cluster.Version) (Feed, bool) {
+func (e *editions) find(v artefacts.Version) (Feed, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if i := slices.IndexFunc(e.mu.kept, func(f Feed) bool { return f.edition == v }); i >= 0 {
@@ -56,7 +56,7 @@ func (e *editions) find(v cluster.Version) (Feed, bool) {
 // feed has no pages by another definition than the one that serves, which would
 // show what it drops.
 func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
-	v := cluster.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
+	v := artefacts.Version{Name: now.Name, Version: c.Feed, Sum: c.FeedSum}
 	if now.edition.Version == c.Feed && c.Keys.Definition(now.edition.Sum, now.Private) == c.FeedSum {
 		return now, nil
 	}
@@ -86,7 +86,7 @@ func (b *Book) Edition(now Feed, c *pagetoken.Cursor) (Feed, error) {
 
 // ofAnother reports whether a definition is known to be another feed's. A token does
 // not name its feed, and that of a private one is told by nothing.
-func (b *Book) ofAnother(v cluster.Version) bool {
+func (b *Book) ofAnother(v artefacts.Version) bool {
 	for name, f := range b.fixed {
 		if name != v.Name && f.edition.Version == v.Version && f.edition.Sum == v.Sum {
 			return true
@@ -96,7 +96,7 @@ func (b *Book) ofAnother(v cluster.Version) bool {
 		return false
 	}
 	for name, all := range b.defs.All() {
-		if name != v.Name && slices.Contains(all, cluster.Version{Name: name, Version: v.Version, Sum: v.Sum}) {
+		if name != v.Name && slices.Contains(all, artefacts.Version{Name: name, Version: v.Version, Sum: v.Sum}) {
 			return true
 		}
 	}
@@ -105,7 +105,7 @@ func (b *Book) ofAnother(v cluster.Version) bool {
 
 // reread returns a version that does not serve. One reads it, beside the
 // requests, for all that wait.
-func (b *Book) reread(v cluster.Version) (Feed, error) {
+func (b *Book) reread(v artefacts.Version) (Feed, error) {
 	if f, ok := b.earlier.find(v); ok {
 		return f, nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/limits"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/document"
 )
 
@@ -50,7 +50,7 @@ type Feed struct {
 	builtIn bool // as it came with Millrace
 	// interleaved is the model that drafts with Model, where a variant says so.
 	interleaved string
-	edition     cluster.Version // of the definition: what pages keep
+	edition     artefacts.Version // of the definition: what pages keep
 }
 
 // Spacing is how many other items stand between two of one entity, or of one
@@ -161,7 +161,7 @@ func (f *Feed) IsRefused() bool { return f.refused }
 func (f *Feed) IsBuiltIn() bool { return f.builtIn }
 
 // Edition is the version of the definition, which pages keep.
-func (f *Feed) Edition() cluster.Version { return f.edition }
+func (f *Feed) Edition() artefacts.Version { return f.edition }
 
 // Beside is the model that drafts pages with the feed's, where a variant says so.
 func (f *Feed) Beside() string { return f.interleaved }

@@ -10,31 +10,31 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // Definitions is a cluster's versions of definitions, in memory.
 type Definitions struct {
 	Mu       sync.Mutex // of all here
-	bodies   map[cluster.Version]string
-	Versions map[string][]cluster.Version
-	serving  map[string]cluster.Version
+	bodies   map[artefacts.Version]string
+	Versions map[string][]artefacts.Version
+	serving  map[string]artefacts.Version
 	changed  chan struct{}
 	Reads    int
-	used     map[string]cluster.Version
-	Read     func(cluster.Version) error // before each is given
+	used     map[string]artefacts.Version
+	Read     func(artefacts.Version) error // before each is given
 }
 
 // New returns one without definitions.
 func New() *Definitions {
-	return &Definitions{bodies: map[cluster.Version]string{}, Versions: map[string][]cluster.Version{}, serving: map[string]cluster.Version{}, changed: make(chan struct{})}
+	return &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, changed: make(chan struct{})}
 }
 
 // Serving implements feeds.Definitions.
-func (d *Definitions) Serving() map[string]cluster.Version {
+func (d *Definitions) Serving() map[string]artefacts.Version {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	out := map[string]cluster.Version{}
+	out := map[string]artefacts.Version{}
 	for name, v := range d.serving {
 		out[name] = v
 	}
@@ -42,10 +42,10 @@ func (d *Definitions) Serving() map[string]cluster.Version {
 }
 
 // All implements feeds.Definitions.
-func (d *Definitions) All() map[string][]cluster.Version {
+func (d *Definitions) All() map[string][]artefacts.Version {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	out := map[string][]cluster.Version{}
+	out := map[string][]artefacts.Version{}
 	for name, v := range d.Versions {
 		out[name] = slices.Clone(v)
 	}
@@ -53,7 +53,7 @@ func (d *Definitions) All() map[string][]cluster.Version {
 }
 
 // Body implements feeds.Definitions.
-func (d *Definitions) Body(ctx context.Context, v cluster.Version) ([]byte, error) {
+func (d *Definitions) Body(ctx context.Context, v artefacts.Version) ([]byte, error) {
 	d.Mu.Lock()
 	d.Reads++
 	read, body := d.Read, d.bodies[v]
@@ -67,17 +67,17 @@ func (d *Definitions) Body(ctx context.Context, v cluster.Version) ([]byte, erro
 }
 
 // Use implements feeds.Definitions.
-func (d *Definitions) Use(versions map[string]cluster.Version) {
+func (d *Definitions) Use(versions map[string]artefacts.Version) {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	d.used = versions
 }
 
 // LastUsed implements feeds.Definitions.
-func (d *Definitions) LastUsed() map[cluster.Version][]byte {
+func (d *Definitions) LastUsed() map[artefacts.Version][]byte {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	all := map[cluster.Version][]byte{}
+	all := map[artefacts.Version][]byte{}
 	for _, v := range d.used {
 		all[v] = []byte(d.bodies[v])
 	}
@@ -96,7 +96,7 @@ func (d *Definitions) Serve(name string, version int, body string) {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	if name != "" {
-		v := cluster.Version{Name: name, Version: strconv.Itoa(version), Sum: body}
+		v := artefacts.Version{Name: name, Version: strconv.Itoa(version), Sum: body}
 		if _, ok := d.bodies[v]; !ok {
 			d.Versions[name] = append(d.Versions[name], v)
 		}

@@ -5,21 +5,21 @@ import (
 	"encoding/hex"
 	"slices"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
 // Draft is a feed whose pages two models' rankings draft in turns.
 type Draft struct {
-	Beside cluster.Version   // the second model
+	Beside artefacts.Version // the second model
 	Next   interleave.Cursor // where the next page goes on
 }
 
 // Ranked is the version that ranked for groups of entities.
 type Ranked struct {
 	Names   string // the model that variants set; empty: the question's
-	Version cluster.Version
+	Version artefacts.Version
 	Plain   bool // it ranked in the place of another
 }
 

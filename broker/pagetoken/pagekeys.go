@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // Secret names what brokers sign page tokens with, for
-// [cluster.Client.Generations].
+// [secrets.Watch].
 const Secret = "pages"
 
 // Keys are what pages keep secret, all of one secret that the brokers of a
@@ -34,17 +34,17 @@ func newKeys(secret []byte) *Keys {
 // Ring is the keys of pages by generation. The pages of a feed keep the key
 // of the first.
 type Ring struct {
-	generations func() []cluster.Generation // the newest first
+	generations func() []secrets.Generation // the newest first
 	mu          sync.Mutex
 	made        map[string]*Keys // by secret
 }
 
 // NewRing returns the keys of generations, the newest first.
-func NewRing(generations func() []cluster.Generation) *Ring {
+func NewRing(generations func() []secrets.Generation) *Ring {
 	return &Ring{generations: generations, made: map[string]*Keys{}}
 }
 
-func (r *Ring) keys(g cluster.Generation) *Keys {
+func (r *Ring) keys(g secrets.Generation) *Keys {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k, ok := r.made[string(g.Secret)]
@@ -78,7 +78,7 @@ func (r *Ring) Open(token string, now time.Time) (*Cursor, error) {
 	for i, g := range all {
 		keys := r.keys(g)
 		if signed(b, sum, keys.token) {
-			if end := cluster.Until(all, i, Life); !end.IsZero() && now.After(end) {
+			if end := secrets.Until(all, i, Life); !end.IsZero() && now.After(end) {
 				return nil, errors.New("it was made with a key whose time is over")
 			}
 			c, err := decodeBody(b)

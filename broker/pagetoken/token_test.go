@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // ringOf has one key, of always.
 func ringOf(secret []byte) *Ring {
-	return NewRing(func() []cluster.Generation { return []cluster.Generation{{Secret: secret}} })
+	return NewRing(func() []secrets.Generation { return []secrets.Generation{{Secret: secret}} })
 }
 
 // secretOf is a secret that differs by its letter.
@@ -129,7 +130,7 @@ func TestTokensKeepDivisions(t *testing.T) {
 		c := Cursor{AsOf: 7, Model: "m", Served: []uint64{1, 2}, HeldOut: []string{"h"}}
 		for range 1 + r.IntN(3) {
 			c.Divided = append(c.Divided, experiment.Dealt{Experiment: fmt.Sprint("e", r.IntN(100)), Share: r.IntN(10_001), Sum: r.Uint64()})
-			c.Models = append(c.Models, Ranked{Names: fmt.Sprint("m", r.IntN(9)), Version: cluster.Version{Name: "coarse", Version: fmt.Sprint(r.IntN(9))}, Plain: r.IntN(2) == 0})
+			c.Models = append(c.Models, Ranked{Names: fmt.Sprint("m", r.IntN(9)), Version: artefacts.Version{Name: "coarse", Version: fmt.Sprint(r.IntN(9))}, Plain: r.IntN(2) == 0})
 		}
 		body, _, err := splitToken(c.Encode(key))
 		if err != nil {
@@ -144,8 +145,8 @@ func TestTokensKeepDivisions(t *testing.T) {
 
 // A broker that knows of no key that has begun signs with the oldest.
 func TestPageKeysThatAreAllToCome(t *testing.T) {
-	r := NewRing(func() []cluster.Generation {
-		return []cluster.Generation{{Secret: secretOf("b"), From: time.Now().Add(2 * time.Hour)}, {Secret: secretOf("a"), From: time.Now().Add(time.Hour)}}
+	r := NewRing(func() []secrets.Generation {
+		return []secrets.Generation{{Secret: secretOf("b"), From: time.Now().Add(2 * time.Hour)}, {Secret: secretOf("a"), From: time.Now().Add(time.Hour)}}
 	})
 	if k := r.Signing(time.Now()); !slices.Equal(k.token, secretOf("a")) {
 		t.Errorf("%q signs", k.token)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -23,7 +23,7 @@ type Group struct {
 	Names     string             // the model that variants set; empty: the question's
 	Weights   map[string]float64 // in place of the model's own
 	Weighers  []string           // experiments whose variants set the weights
-	InPlaceOf cluster.Version    // which is condemned: the group's model ranks instead
+	InPlaceOf artefacts.Version  // which is condemned: the group's model ranks instead
 	Plain     bool               // as on the page before: the model ranks by its own weights
 
 	Distinct int // entities
@@ -41,8 +41,8 @@ func (g *Group) Timelines(p millrace.Partition) int { return int(g.counts[p]) * 
 func (g *Group) entities(p millrace.Partition) []byte { return g.Encoded[g.ends[p]:g.ends[p+1]] }
 
 // Model is the version that is asked for.
-func (g *Group) Model() cluster.Version {
-	return cluster.Version{Name: g.Query.GetModel(), Version: g.Query.GetModelVersion(), Sum: g.Query.GetModelSum()}
+func (g *Group) Model() artefacts.Version {
+	return artefacts.Version{Name: g.Query.GetModel(), Version: g.Query.GetModelVersion(), Sum: g.Query.GetModelSum()}
 }
 
 // Add adds an entity, as it is encoded behind those before it, of no later
@@ -81,7 +81,7 @@ func (g *Group) encode(entities []hashed) {
 // AnsweredBy refuses an answer by another model, version or weights than was
 // asked for.
 func (g *Group) AnsweredBy(resp *nodev1.QueryResponse) error {
-	got := cluster.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
+	got := artefacts.Version{Name: resp.GetModel(), Version: resp.GetModelVersion(), Sum: resp.GetModelSum()}
 	want := g.Model()
 	if want.Version == "" { // every binary's own
 		want.Version = got.Version
@@ -97,6 +97,6 @@ func (g *Group) AnsweredBy(resp *nodev1.QueryResponse) error {
 
 // Weighted is a version with the checksum of weights in place of its own.
 type Weighted struct {
-	cluster.Version
+	artefacts.Version
 	Sum string
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/memory"
 )
@@ -96,8 +96,8 @@ func (q *Question) Whole() {
 func (q *Question) Deep() int { return cmp.Or(q.Depth, int(q.Query.GetLimit())) }
 
 // Model is the version that a question names.
-func (q *Question) Model() cluster.Version {
-	return cluster.Version{Name: q.Query.Model, Version: q.Query.ModelVersion, Sum: q.Query.ModelSum}
+func (q *Question) Model() artefacts.Version {
+	return artefacts.Version{Name: q.Query.Model, Version: q.Query.ModelVersion, Sum: q.Query.ModelSum}
 }
 
 // Affordable refuses a question for more timelines than most.

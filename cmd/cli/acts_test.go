@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/backup"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/progress"
@@ -306,7 +307,7 @@ func startRehearsal(t *testing.T) *rehearsal {
 	cl, err := (&clusters.Flags{Etcd: []string{r.Etcd}}).Open(r.ctx)
 	r.must(err)
 	defer cl.Close()
-	models, err := cl.Artefacts(r.ctx, indexnode.ModelsKind)
+	models, err := artefacts.Watch(r.ctx, cl, indexnode.ModelsKind)
 	r.must(err)
 	for _, version := range []string{"1", "2"} {
 		v, _, err := models.Publish(r.ctx, "likes", version, []byte("a pack "+version), "somebody")

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
-	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -88,9 +89,9 @@ func TestBasisOfAnExperiment(t *testing.T) {
 	set, err := s.experiments()
 	s.Check(err)
 	e := &set.Experiments()[0].Experiment
-	lean, err := rollouts.LeansOf(t.Context(), s.Client)
+	lean, err := leans.Of(t.Context(), s.Client)
 	s.Check(err)
-	store, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	store, err := artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	last := func(kind string) time.Time {
 		t.Helper()

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 )
 
@@ -34,7 +35,7 @@ func TestAFeedWithoutBytesIsToldAsSuch(t *testing.T) {
 	_, err := s.run("experiment", "define", document)
 	s.Check(err)
 	s.Bare(feeds.Kind, "news")
-	const says = "feed news cannot be read: the bytes of definition news 1 are not in etcd; " + cluster.BytesWayOut + "; else put feed news in place anew with millrace feed define, or go back with millrace feed rollback news --apply"
+	const says = "feed news cannot be read: the bytes of definition news 1 are not in etcd; " + artefacts.BytesWayOut + "; else put feed news in place anew with millrace feed define, or go back with millrace feed rollback news --apply"
 	for _, args := range [][]string{
 		{"feed", "list"}, {"feed", "show", "news"}, {"feed", "diff", s.File("news.yaml", "name: news\nmodel: recency\nlimit: 3\n")},
 		{"experiment", "list"}, {"experiment", "start", "fresher", "--share", "1"}, {"experiment", "define", document},
@@ -63,7 +64,7 @@ func TestAFeedWithoutBytesIsToldAsSuch(t *testing.T) {
 	s.Check(s.Feeds.Settle(t.Context()))
 	s.NewsAt("model: recency\nlimit: 4\n")
 	s.Bare(feeds.Kind, "news")
-	if out := s.ran("feed", "rollback", "news"); !strings.Contains(out, "version 1 of feed news cannot be read: the bytes of definition news 1 are not in etcd; "+cluster.BytesWayOut+"; else define it again if it is needed") {
+	if out := s.ran("feed", "rollback", "news"); !strings.Contains(out, "version 1 of feed news cannot be read: the bytes of definition news 1 are not in etcd; "+artefacts.BytesWayOut+"; else define it again if it is needed") {
 		t.Error(out)
 	}
 	if out := s.ran("feed", "define", s.File("news.yaml", "name: news\nmodel: recency\nlimit: 3\n")); !strings.Contains(out, "what it changes in experiment fresher, which runs, is not known: feed news cannot be read") {
@@ -90,22 +91,22 @@ func TestLostBytesAreNoEnd(t *testing.T) {
 	s.Bare(indexnode.ModelsKind, "rate")
 	for _, act := range []string{"show", "status", "hold", "wait"} {
 		out := s.ran("experiment", act, "fresher")
-		if !strings.Contains(out, "experiment fresher stood in document ranking, and whether it still does is not known: the bytes of experiment ranking 2 are not in etcd; "+cluster.BytesWayOut) || strings.Contains(out, "any more") {
+		if !strings.Contains(out, "experiment fresher stood in document ranking, and whether it still does is not known: the bytes of experiment ranking 2 are not in etcd; "+artefacts.BytesWayOut) || strings.Contains(out, "any more") {
 			t.Errorf("%s says\n%s", act, out)
 		}
 	}
 	doctor := []string{"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}
 	out := s.ran(doctor...)
 	for _, want := range []string{
-		"warn  models do not fail       the bytes of model rate 1 are not in etcd: it serves, and who starts without it on disk does not get it; " + cluster.BytesWayOut + "; else push the same pack again\n",
-		"document ranking cannot be read, and brokers go on by the bytes that they keep: the bytes of experiment ranking 2 are not in etcd; " + cluster.BytesWayOut + "; else put document ranking in place again",
+		"warn  models do not fail       the bytes of model rate 1 are not in etcd: it serves, and who starts without it on disk does not get it; " + artefacts.BytesWayOut + "; else push the same pack again\n",
+		"document ranking cannot be read, and brokers go on by the bytes that they keep: the bytes of experiment ranking 2 are not in etcd; " + artefacts.BytesWayOut + "; else put document ranking in place again",
 		"the bytes of document ranking 1 are not in etcd: nobody can go back to it; ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor says\n%s\nand not %q", out, want)
 		}
 	}
-	if out := s.ran("model", "pull", "rate"); !strings.Contains(out, "the bytes of model rate 1 are not in etcd; "+cluster.BytesWayOut) {
+	if out := s.ran("model", "pull", "rate"); !strings.Contains(out, "the bytes of model rate 1 are not in etcd; "+artefacts.BytesWayOut) {
 		t.Error(out)
 	}
 	if out, err := s.run("model", "push", pack, "--timeout", "1m"); err != nil {
@@ -126,7 +127,7 @@ func TestClusterRestoreBringsBytesAlone(t *testing.T) {
 	defer keeps.Close()
 	w, err := keeps.Watch(t.Context())
 	s.Check(err)
-	_, err = keeps.Artefacts(t.Context(), feeds.Kind)
+	_, err = artefacts.Watch(t.Context(), keeps, feeds.Kind)
 	s.Check(err)
 	s.NewsAt("model: recency\n")
 	clitest.WaitFor(t.Context(), t, "the bytes to be kept", func() bool {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -34,13 +35,13 @@ type clinic struct {
 	addr  string // of etcd
 	kafka string
 	data  string // in which node-1 keeps what it knows
-	nodes map[millrace.NodeID]*cluster.Membership
+	nodes map[millrace.NodeID]*members.Membership
 	one   *cluster.Client // that of node-1
 }
 
 func startClinic(t *testing.T) *clinic {
 	t.Helper()
-	c := &clinic{t: t, ctx: t.Context(), dir: t.TempDir(), data: t.TempDir(), nodes: map[millrace.NodeID]*cluster.Membership{}}
+	c := &clinic{t: t, ctx: t.Context(), dir: t.TempDir(), data: t.TempDir(), nodes: map[millrace.NodeID]*members.Membership{}}
 	k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 	c.must(err)
 	t.Cleanup(k.Close)
@@ -85,9 +86,9 @@ func (c *clinic) open(dir string) *cluster.Client {
 }
 
 // join has a node say that it serves everything.
-func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *cluster.Membership {
+func (c *clinic) join(cl *cluster.Client, id millrace.NodeID) *members.Membership {
 	c.t.Helper()
-	m, err := cl.Join(c.ctx, topology.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
+	m, err := members.Join(c.ctx, cl, topology.Node{ID: id, Addr: string(id) + ":7070", Start: 1})
 	c.must(err)
 	m.SetReady(topology.All())
 	clitest.WaitFor(c.ctx, c.t, string(id)+" to register", func() bool { return m.Fault() == nil })
@@ -153,7 +154,7 @@ func TestClusterShowJudgesByTheAssignment(t *testing.T) {
 	second := c.ok()
 	c.says("all is well", nil, c.show()...)
 
-	keeps, err := c.one.Join(c.ctx, topology.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
+	keeps, err := members.Join(c.ctx, c.one, topology.Node{ID: "node-3", Addr: "node-3:7070", Keeps: "0-719"})
 	c.must(err)
 	clitest.WaitFor(c.ctx, t, "the backup node to be shown", func() bool {
 		out, err := c.command(c.show()...)

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -38,7 +39,7 @@ func (s *stage) run(args ...string) (string, error) {
 
 // experiments are those of the stage, as everybody reads them.
 func (s *stage) experiments() (*experiment.Set, error) {
-	documents, err := s.Client.Artefacts(s.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(s.Context(), s.Client, experiments.Kind)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func TestExperimentCommands(t *testing.T) {
 func TestExperimentsHoldWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	feeds, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	feeds, err := artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	v, _, err := feeds.Publish(t.Context(), "news", "", []byte("name: news\nmodel: recency\n"), "somebody")
 	s.Check(err)

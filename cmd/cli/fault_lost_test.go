@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster/steering"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
@@ -41,7 +42,7 @@ func TestFaultLostReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	a, _, err := cl.Assigned(t.Context())
+	a, _, err := steering.Assigned(t.Context(), cl)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/schemas"
 )
@@ -139,13 +139,13 @@ func bypass(ctx context.Context, t *testing.T, etcd, name, text string) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}
 	v, _, err := versions.Publish(ctx, name, "", []byte(text), "nobody")
 	if err == nil {
-		err = versions.Serve(ctx, v, (*cluster.Version)(nil), "nobody")
+		err = versions.Serve(ctx, v, (*artefacts.Version)(nil), "nobody")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -107,7 +108,7 @@ func TestRollbackRefusesAFault(t *testing.T) {
 func TestADocumentThatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
-	documents, err := s.Client.Artefacts(t.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(t.Context(), s.Client, experiments.Kind)
 	s.Check(err)
 	bad := strings.NewReplacer("share: 0", "share: 20000", "state: draft", "state: running").Replace(clitest.Fresher)
 	v, _, err := documents.Publish(t.Context(), "a", "", []byte(bad), "somebody")
@@ -178,7 +179,7 @@ func TestRetireKeepsReaders(t *testing.T) {
 	v, _, err = s.Models.Publish(s.Context(), "zm", "1", tar.Bytes(), "somebody")
 	s.Check(err)
 	s.Check(s.Models.Serve(s.Context(), v, nil, "somebody"))
-	documents, err := s.Client.Artefacts(t.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(t.Context(), s.Client, experiments.Kind)
 	s.Check(err)
 	v, _, err = documents.Publish(s.Context(), "a", "", []byte(strings.Replace(clitest.Fresher, "limit: 30", `filter: "record.zing > 1.0"`, 1)), "somebody")
 	s.Check(err)
@@ -267,7 +268,7 @@ func TestDoctorOnPrivateFeeds(t *testing.T) {
 	cl, err := (&clusters.Flags{Etcd: []string{o.Etcd}}).Open(o.ctx)
 	o.must(err)
 	defer cl.Close()
-	feeds, err := cl.Artefacts(o.ctx, feeds.Kind)
+	feeds, err := artefacts.Watch(o.ctx, cl, feeds.Kind)
 	o.must(err)
 	v, _, err := feeds.Publish(o.ctx, "news", "", []byte("name: news\nmodel: recency\nprivate: true\n"), "somebody")
 	o.must(err)

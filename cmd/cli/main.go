@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/steer"
 	"github.com/millrace/millrace/cmd/cli/topics"
+	"github.com/millrace/millrace/cmd/cli/trials"
 	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/internal/logs"
 	"github.com/millrace/millrace/internal/tracing"
@@ -113,7 +114,7 @@ one member's feed, and the curl line that asks for it.`,
 		}
 	}
 	group("try", dev.Demo(), dev.Command(), benchCommand())
-	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), rollouts.Experiments(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
+	group("use", topics.Load(), ask.Command(rollouts.Feeds()...), ask.Why(), models.Command(rollouts.Models), trials.Command(), export.Command(), dev.Init(), dev.Generate(), steer.Trace(), steer.Cluster(), steer.Node(), operate.Partition(), operate.State(), operate.Timeline(), operate.Record(), operate.Cache(), operate.Ingest(), topics.Schema(), topics.Command(), topics.DeadLetters(), backups.Command(), doctor.Command(), reach.Command(), doctor.Ready(), version.Command(), reach.Help())
 	group("run", roles.Partitioner(), roles.IndexNode(), roles.Broker(), roles.Coordinator(), config.Command(roles.Files()))
 	command.Prepare(c)
 	return c

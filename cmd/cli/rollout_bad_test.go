@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/compute"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/figure"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/schemas"
@@ -166,7 +166,7 @@ func (c *rollingCluster) gaveWay(what, version string, began time.Time, all []sp
 }
 
 // version returns a version of a model that was published.
-func (c *rollingCluster) version(model, version string) (found cluster.Version) {
+func (c *rollingCluster) version(model, version string) (found artefacts.Version) {
 	c.t.Helper()
 	clitest.WaitFor(c.ctx, c.t, model+" "+version+" to be heard of", func() bool {
 		for _, v := range c.models.All()[model] {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -31,8 +32,8 @@ type rollingCluster struct {
 	*faultCluster
 	second  *frontEnd
 	clients [2]*client.Client // of each broker
-	models  *cluster.Artefacts
-	failing *cluster.Condemned
+	models  *artefacts.Kind
+	failing *artefacts.Condemned
 }
 
 // Its data: members with so many records each. None has impressions.
@@ -66,9 +67,9 @@ func startRollingCluster(t *testing.T) *rollingCluster {
 	in, err := cluster.Open(c.ctx, cluster.Config{Endpoints: []string{c.etcd.Addr()}, Name: "millrace", Log: slog.New(slog.DiscardHandler)})
 	c.check(err)
 	t.Cleanup(func() { in.Close() })
-	c.models, err = in.Artefacts(c.ctx, indexnode.ModelsKind)
+	c.models, err = artefacts.Watch(c.ctx, in, indexnode.ModelsKind)
 	c.check(err)
-	c.failing, err = in.Condemned(c.ctx)
+	c.failing, err = artefacts.WatchCondemned(c.ctx, in)
 	c.check(err)
 	return c
 }

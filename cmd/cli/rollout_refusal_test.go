@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // What nodes refuse a pack for is told once, with its lines, beside all who say it.
 func TestPushTellsARefusalOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1", "n2", "n3")
-	refuse := func(why string) func(cluster.Version) string { return func(cluster.Version) string { return why } }
+	refuse := func(why string) func(artefacts.Version) string { return func(artefacts.Version) string { return why } }
 	const why = "spec.yaml:3:11: no schema pod.Episode\n    3 | schemas: [pod.Episode]"
 	s.Answer("n1", refuse(why))
 	s.Answer("n2", refuse("other"))

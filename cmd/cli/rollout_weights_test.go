@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/leans"
 )
 
 // What weights of a variant lean on does not change under them: neither the model
@@ -163,7 +163,7 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	}
 	weighted := strings.Replace(clitest.Fresher, "limit: 30", "weights: {clicks: 3}", 1)
 	must("experiment", "define", s.File("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
-	lean, err := rollouts.LeansOf(t.Context(), s.Client)
+	lean, err := leans.Of(t.Context(), s.Client)
 	s.Check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
 	says := func(want, waits string) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
-	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/leans"
 )
 
 // While a model that an experiment compares is condemned, whichever of its variants is
@@ -26,7 +26,7 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		}
 		return out
 	}
-	lean, err := rollouts.LeansOf(t.Context(), s.Client)
+	lean, err := leans.Of(t.Context(), s.Client)
 	s.Check(err)
 	for i := range 2 {
 		must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")

@@ -16,7 +16,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/query"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -44,10 +44,10 @@ type condemner struct {
 	here atomic.Pointer[map[relevance.ID]condemned] // never changed once there
 	mu   sync.Mutex                                 // of changes of here
 
-	joint   atomic.Uint32                                  // questions that several models ranked beside another
-	seen    sync.Map                                       // *relevance.Model to *evidence
-	silence time.Duration                                  // silent, but in tests
-	earlier atomic.Pointer[func(string) []cluster.Version] // which versions of a name served before; nil: not known
+	joint   atomic.Uint32                                    // questions that several models ranked beside another
+	seen    sync.Map                                         // *relevance.Model to *evidence
+	silence time.Duration                                    // silent, but in tests
+	earlier atomic.Pointer[func(string) []artefacts.Version] // which versions of a name served before; nil: not known
 }
 
 // condemned is what is known of a version that failed.
@@ -307,7 +307,7 @@ const tellAgain = 2 * time.Second
 
 // run tells the cluster what is condemned here, and takes over what it says,
 // until ctx ends. What it no longer says was released.
-func (c *condemner) run(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
+func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	for {
 		changed := all.Changed()
 		c.takeOver(all.Current())
@@ -328,10 +328,10 @@ func (c *condemner) run(ctx context.Context, models *cluster.Artefacts, all *clu
 }
 
 // takeOver takes over what the cluster says.
-func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
+func (c *condemner) takeOver(says map[artefacts.Version]artefacts.Condemnation) {
 	c.change(func(all map[relevance.ID]condemned) {
 		for id, x := range all {
-			if _, still := says[cluster.Version(id)]; x.told && !still {
+			if _, still := says[artefacts.Version(id)]; x.told && !still {
 				delete(all, id)
 				c.forget(id)
 			}
@@ -343,14 +343,14 @@ func (c *condemner) takeOver(says map[cluster.Version]cluster.Condemnation) {
 }
 
 // tell tells the cluster of what it does not know.
-func (c *condemner) tell(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
+func (c *condemner) tell(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	var errs []error
 	for id, x := range *c.here.Load() {
 		if x.told {
 			continue
 		}
-		err := all.Condemn(ctx, models, cluster.Version(id), x.why, string(c.node.id), x.seen)
-		if errors.Is(err, cluster.ErrReleased) {
+		err := all.Condemn(ctx, models, artefacts.Version(id), x.why, string(c.node.id), x.seen)
+		if errors.Is(err, artefacts.ErrReleased) {
 			c.dropped(id)
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/rpcerr"
@@ -137,8 +137,8 @@ func TestAVersionThatPanicsIsCondemned(t *testing.T) {
 		t.Errorf("another model: %v, %v", resp, err)
 	}
 	// The cluster says so, and then no more: it is released.
-	v := cluster.Version(id)
-	n.condemned.takeOver(map[cluster.Version]cluster.Condemnation{v: {Version: v.Version, Sum: v.Sum, Why: "it panicked"}})
+	v := artefacts.Version(id)
+	n.condemned.takeOver(map[artefacts.Version]artefacts.Condemnation{v: {Version: v.Version, Sum: v.Sum, Why: "it panicked"}})
 	n.condemned.takeOver(nil)
 	if resp, err := n.query(t.Context(), by(id, true)); err != nil || resp.Items[0].Score != 7 {
 		t.Errorf("released: %v, %v", resp, err)
@@ -180,7 +180,7 @@ func TestWeightsCondemnNoVersion(t *testing.T) {
 	n := hostileNode(t)
 	good, bad := admitBroken(t, n, "1", "2.0"), admitBroken(t, n, "2", none)
 	asked := 0
-	earlier := func(string) []cluster.Version { asked++; return []cluster.Version{cluster.Version(good)} }
+	earlier := func(string) []artefacts.Version { asked++; return []artefacts.Version{artefacts.Version(good)} }
 	n.condemned.earlier.Store(&earlier)
 	weighted := func(id relevance.ID, weight float64) *nodev1.QueryRequest {
 		req := by(id, true)
@@ -246,9 +246,9 @@ func TestAVersionOfNaNIsCondemned(t *testing.T) {
 func nanIsCondemned(t *testing.T, plus, before string, taste float64, condemned, beside bool) {
 	n := hostileNode(t)
 	id := admitBroken(t, n, "2", plus)
-	earlier := func(string) (all []cluster.Version) {
+	earlier := func(string) (all []artefacts.Version) {
 		if before != "" {
-			all = append(all, cluster.Version(admitBroken(t, n, "1", before)))
+			all = append(all, artefacts.Version(admitBroken(t, n, "1", before)))
 		}
 		return all
 	}
@@ -287,7 +287,7 @@ func TestCallersCondemnNoVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := hostileNode(t)
-			none := func(string) []cluster.Version { return nil }
+			none := func(string) []artefacts.Version { return nil }
 			n.condemned.earlier.Store(&none)
 			n.condemned.silence = c.silence
 			const spec = "name: picky\nversion: \"1\"\nschemas: [millrace.Activity]\nviewer: {taste: double}\nfeatures: {liked: (record.likes + record.impressions) / (viewer.taste + record.impressions)}\nscorer: linear\nparameters: {weights: {liked: 1}}\n"

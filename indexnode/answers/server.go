@@ -15,6 +15,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
@@ -24,7 +25,6 @@ import (
 	"github.com/millrace/millrace/indexnode/panics"
 	"github.com/millrace/millrace/indexnode/query"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/nodewire"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/internal/tracing"
@@ -77,14 +77,14 @@ func (n *Server) Newest() *nodev1.QueryRequest { return n.asked.Load() }
 
 // TakeOver takes over what the cluster says of versions that failed, before the first
 // question. Earlier tells which versions of a name served before.
-func (n *Server) TakeOver(says map[cluster.Version]cluster.Condemnation, earlier func(name string) []cluster.Version) {
+func (n *Server) TakeOver(says map[artefacts.Version]artefacts.Condemnation, earlier func(name string) []artefacts.Version) {
 	n.condemned.takeOver(says)
 	n.condemned.earlier.Store(&earlier)
 }
 
 // FollowCondemned tells the cluster which versions failed here, and takes over what
 // it says, until ctx ends.
-func (n *Server) FollowCondemned(ctx context.Context, models *cluster.Artefacts, all *cluster.Condemned) error {
+func (n *Server) FollowCondemned(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	return n.condemned.run(ctx, models, all)
 }
 

@@ -7,12 +7,13 @@ import (
 
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // Identity returns whose the backups of a cluster are: its name, and an id that
 // etcd holds. Two clusters of one name are told apart by it.
 func Identity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
-	secret, err := c.Secret(ctx, identitySecret)
+	secret, err := secrets.Get(ctx, c, identitySecret)
 	if err != nil {
 		return backup.Identity{}, err
 	}
@@ -22,7 +23,7 @@ func Identity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
 // LookAtIdentity is Identity of who writes nothing: it has no id before the first
 // backup of the cluster.
 func LookAtIdentity(ctx context.Context, c *cluster.Client) (backup.Identity, error) {
-	all, err := c.SecretsOf(ctx, identitySecret)
+	all, err := secrets.All(ctx, c, identitySecret)
 	if err != nil || len(all) == 0 {
 		return backup.Identity{Name: c.Name()}, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/lookup"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/internal/expr"
 	"github.com/millrace/millrace/internal/partition"
@@ -100,11 +100,11 @@ func hasValue(s *column.Slab, field int, kind column.Kind, row int) bool {
 
 // lacks returns which fields that a model reads no record of a type has
 // anything in.
-func (c *census) lacks(m *relevance.Model) (all []cluster.Lack) {
+func (c *census) lacks(m *relevance.Model) (all []members.Lack) {
 	names := recordFields(m)
 	for _, t := range slices.Sorted(maps.Keys(c.types)) {
 		of := c.types[t]
-		l := cluster.Lack{Type: string(t), Records: of.records}
+		l := members.Lack{Type: string(t), Records: of.records}
 		for _, name := range names {
 			if !of.has[name] {
 				l.Fields = append(l.Fields, name)

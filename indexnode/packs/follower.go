@@ -16,7 +16,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/schemas/registry"
@@ -66,14 +68,14 @@ func (a *Admission) Pending() string {
 	return what
 }
 
-// source is what a follower of models reads; [cluster.Artefacts] does.
+// source is what a follower of models reads; [artefacts.Kind] does.
 type source interface {
-	All() map[string][]cluster.Version
-	Serving() map[string]cluster.Version
-	Body(ctx context.Context, v cluster.Version) ([]byte, error)
-	History(ctx context.Context, name string) ([]cluster.Event, error)
+	All() map[string][]artefacts.Version
+	Serving() map[string]artefacts.Version
+	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
+	History(ctx context.Context, name string) ([]ledger.Event, error)
 	// Unkept returns why what was read is not on disk; nil if it is.
-	Unkept(v cluster.Version) error
+	Unkept(v artefacts.Version) error
 	Changed() <-chan struct{}
 	Fault() error
 }
@@ -85,10 +87,10 @@ type Follower struct {
 	*Admission
 	packs   source
 	schemas func() <-chan struct{} // closed when the schemas may have changed; see [schemalog.Log.Moved]
-	tried   map[cluster.Version]trial
-	gone    map[cluster.Version]time.Time // of those tried that were dropped, since when
-	census  *census                       // nil until a version is admitted
-	linger  time.Duration                 // lingers, but in tests
+	tried   map[artefacts.Version]trial
+	gone    map[artefacts.Version]time.Time // of those tried that were dropped, since when
+	census  *census                         // nil until a version is admitted
+	linger  time.Duration                   // lingers, but in tests
 	markers markers
 
 	admitted []relevance.ID // in the last pass
@@ -98,7 +100,7 @@ type Follower struct {
 type trial struct {
 	refused error              // nil: it is admitted
 	cost    int                // of one that is, in operations a record
-	lacks   []cluster.Lack     // of one that is
+	lacks   []members.Lack     // of one that is
 	unread  bool               // its bytes could not be read
 	deadly  bool               // the node died of it, and has not tried it again
 	known   *registry.Snapshot // what it was held against
@@ -115,11 +117,11 @@ const readAgain = 2 * time.Second
 // the models that serve.
 func (a *Admission) Follow(p source, schemas func() <-chan struct{}) *Follower {
 	a.awaited.Store("the models that serve")
-	return &Follower{Admission: a, packs: p, schemas: schemas, tried: map[cluster.Version]trial{}, gone: map[cluster.Version]time.Time{}, linger: lingers, markers: markers{a.cfg.Dir}}
+	return &Follower{Admission: a, packs: p, schemas: schemas, tried: map[artefacts.Version]trial{}, gone: map[artefacts.Version]time.Time{}, linger: lingers, markers: markers{a.cfg.Dir}}
 }
 
 // Run follows the models until ctx ends. It tells what became of each.
-func (f *Follower) Run(ctx context.Context, tell func([]cluster.Admission)) error {
+func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) error {
 	for {
 		changed, schemas := f.packs.Changed(), f.schemas()
 		again := f.Admit(ctx)
@@ -178,8 +180,8 @@ func (f *Follower) Admit(ctx context.Context) (again bool) {
 }
 
 // versions returns all versions, those that serve first, then the newest.
-func (f *Follower) versions(serving map[string]cluster.Version) (all []cluster.Version) {
-	var others []cluster.Version
+func (f *Follower) versions(serving map[string]artefacts.Version) (all []artefacts.Version) {
+	var others []artefacts.Version
 	for name, versions := range f.packs.All() {
 		for i, v := range slices.Backward(versions) {
 			if serving[name] == v {
@@ -194,7 +196,7 @@ func (f *Follower) versions(serving map[string]cluster.Version) (all []cluster.V
 
 // drop forgets, after a while, versions that are not among those that are
 // there.
-func (f *Follower) drop(there []cluster.Version) {
+func (f *Follower) drop(there []artefacts.Version) {
 	for v := range f.tried {
 		if slices.Contains(there, v) {
 			delete(f.gone, v)
@@ -215,7 +217,7 @@ func (f *Follower) drop(there []cluster.Version) {
 
 // try admits a version. Again says that it was tried before: what is known is
 // not logged twice.
-func (f *Follower) try(ctx context.Context, v cluster.Version, known *registry.Snapshot, again bool) trial {
+func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry.Snapshot, again bool) trial {
 	t := trial{known: known}
 	err := f.mark(ctx, v)
 	if t.deadly = err != nil; err == nil {
@@ -245,7 +247,7 @@ func (f *Follower) try(ctx context.Context, v cluster.Version, known *registry.S
 
 // mark notes that an admission begins, and refuses that of a version that the
 // node died of, unless it was released since.
-func (f *Follower) mark(ctx context.Context, v cluster.Version) error {
+func (f *Follower) mark(ctx context.Context, v artefacts.Version) error {
 	k := f.markers.read(v)
 	if k.Deaths > 0 {
 		released := f.released(ctx, v)
@@ -264,13 +266,13 @@ func (f *Follower) mark(ctx context.Context, v cluster.Version) error {
 
 // released returns when a version was last released; the zero time if it was not,
 // or etcd does not say.
-func (f *Follower) released(ctx context.Context, v cluster.Version) (when time.Time) {
+func (f *Follower) released(ctx context.Context, v artefacts.Version) (when time.Time) {
 	events, err := f.packs.History(ctx, v.Name)
 	if err != nil {
 		return when
 	}
 	for _, e := range events {
-		if e.What == cluster.Released && e.Sum == v.Sum && e.When.After(when) {
+		if e.What == ledger.Released && e.Sum == v.Sum && e.When.After(when) {
 			when = e.When
 		}
 	}
@@ -278,7 +280,7 @@ func (f *Follower) released(ctx context.Context, v cluster.Version) (when time.T
 }
 
 // lacksOf returns what records lack that a version reads.
-func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Model) []cluster.Lack {
+func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Model) []members.Lack {
 	if f.census == nil || time.Since(f.census.taken) > censusLife {
 		f.census = takeCensus(ctx, f.cfg.Store, f.cfg.Schemas.Snapshot())
 	}
@@ -291,7 +293,7 @@ func (f *Follower) lacksOf(ctx context.Context, id relevance.ID, m *relevance.Mo
 	return lacks
 }
 
-func (a *Admission) admitPack(v cluster.Version, body []byte, known *registry.Snapshot) error {
+func (a *Admission) admitPack(v artefacts.Version, body []byte, known *registry.Snapshot) error {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -305,7 +307,7 @@ func (a *Admission) admitPack(v cluster.Version, body []byte, known *registry.Sn
 
 // awaits says which models that serve have not been read because etcd is
 // away. One that is refused is not waited for: other replicas may have it.
-func (f *Follower) awaits(serving map[string]cluster.Version) string {
+func (f *Follower) awaits(serving map[string]artefacts.Version) string {
 	if f.packs.Fault() == nil {
 		return ""
 	}
@@ -318,13 +320,13 @@ func (f *Follower) awaits(serving map[string]cluster.Version) string {
 }
 
 // admissions is what became of each version.
-func (f *Follower) admissions() []cluster.Admission {
-	all := make([]cluster.Admission, 0, len(f.tried))
+func (f *Follower) admissions() []members.Admission {
+	all := make([]members.Admission, 0, len(f.tried))
 	for v, t := range f.tried {
 		if _, dropped := f.gone[v]; dropped {
 			continue
 		}
-		a := cluster.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Cost: t.cost, Lacks: t.lacks}
+		a := members.Admission{Name: v.Name, Version: v.Version, Sum: v.Sum, Cost: t.cost, Lacks: t.lacks}
 		if err := f.packs.Unkept(v); err != nil && t.refused == nil {
 			a.Unkept = err.Error()
 		}

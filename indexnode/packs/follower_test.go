@@ -16,7 +16,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/rpcerr"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -26,17 +28,17 @@ import (
 // published is packs as the cluster has them.
 type published struct {
 	mu      sync.Mutex
-	all     map[string][]cluster.Version
-	serving map[string]cluster.Version
-	bodies  map[cluster.Version][]byte
+	all     map[string][]artefacts.Version
+	serving map[string]artefacts.Version
+	bodies  map[artefacts.Version][]byte
 	fault   error
-	unkept  map[cluster.Version]error
-	history []cluster.Event
+	unkept  map[artefacts.Version]error
+	history []ledger.Event
 	changed chan struct{}
 }
 
 func newPublished() *published {
-	return &published{all: map[string][]cluster.Version{}, serving: map[string]cluster.Version{}, bodies: map[cluster.Version][]byte{}, changed: make(chan struct{})}
+	return &published{all: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, bodies: map[artefacts.Version][]byte{}, changed: make(chan struct{})}
 }
 
 // set changes what is there.
@@ -49,45 +51,45 @@ func (p *published) set(change func()) {
 }
 
 // put publishes a pack.
-func (p *published) put(t *testing.T, pack *modelpack.Pack) cluster.Version {
+func (p *published) put(t *testing.T, pack *modelpack.Pack) artefacts.Version {
 	t.Helper()
 	var body bytes.Buffer
 	if err := pack.WriteTar(&body); err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(body.Bytes())
-	v := cluster.Version{Name: pack.Manifest.Name, Version: pack.Manifest.Version, Sum: hex.EncodeToString(sum[:])}
+	v := artefacts.Version{Name: pack.Manifest.Name, Version: pack.Manifest.Version, Sum: hex.EncodeToString(sum[:])}
 	p.set(func() { p.all[v.Name], p.bodies[v] = append(slices.Clone(p.all[v.Name]), v), body.Bytes() })
 	return v
 }
 
-func (p *published) serve(v cluster.Version) { p.set(func() { p.serving[v.Name] = v }) }
+func (p *published) serve(v artefacts.Version) { p.set(func() { p.serving[v.Name] = v }) }
 
-func (p *published) All() map[string][]cluster.Version {
+func (p *published) All() map[string][]artefacts.Version {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.all)
 }
 
-func (p *published) Serving() map[string]cluster.Version {
+func (p *published) Serving() map[string]artefacts.Version {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.serving)
 }
 
-func (p *published) Body(_ context.Context, v cluster.Version) ([]byte, error) {
+func (p *published) Body(_ context.Context, v artefacts.Version) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bodies[v], p.fault
 }
 
-func (p *published) History(context.Context, string) ([]cluster.Event, error) {
+func (p *published) History(context.Context, string) ([]ledger.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.history, p.fault
 }
 
-func (p *published) Unkept(v cluster.Version) error { return p.unkept[v] }
+func (p *published) Unkept(v artefacts.Version) error { return p.unkept[v] }
 
 func (p *published) Changed() <-chan struct{} {
 	p.mu.Lock()
@@ -102,14 +104,14 @@ func (p *published) Fault() error {
 }
 
 // following runs a follower and returns what it tells, in order.
-func following(t *testing.T, f *Follower) <-chan []cluster.Admission {
+func following(t *testing.T, f *Follower) <-chan []members.Admission {
 	t.Helper()
-	told := make(chan []cluster.Admission)
+	told := make(chan []members.Admission)
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() {
-		_ = f.Run(ctx, func(all []cluster.Admission) {
-			slices.SortFunc(all, func(a, b cluster.Admission) int { return strings.Compare(a.Version, b.Version) })
+		_ = f.Run(ctx, func(all []members.Admission) {
+			slices.SortFunc(all, func(a, b members.Admission) int { return strings.Compare(a.Version, b.Version) })
 			select {
 			case told <- all:
 			case <-ctx.Done():
@@ -123,7 +125,7 @@ func following(t *testing.T, f *Follower) <-chan []cluster.Admission {
 func never() <-chan struct{} { return nil }
 
 // find reports whether a node can answer by a version.
-func find(a *Admission, v cluster.Version) error {
+func find(a *Admission, v artefacts.Version) error {
 	_, err := a.cfg.Models.Find(relevance.ID(v))
 	return err
 }
@@ -150,7 +152,7 @@ func TestOlderVersionPushed(t *testing.T) {
 	if m, err := a.cfg.Models.Find(relevance.ID(first)); err != nil || all[0].Cost == 0 || all[0].Cost != m.Cost() {
 		t.Errorf("told a cost of %d: %v", all[0].Cost, err)
 	}
-	for _, v := range []cluster.Version{first, second} {
+	for _, v := range []artefacts.Version{first, second} {
 		if m, err := a.cfg.Models.Find(relevance.ID(v)); err != nil || m.Version() != v.Version {
 			t.Errorf("%s: %v", v, err)
 		}
@@ -204,7 +206,7 @@ func TestRestartKeepsWhatServes(t *testing.T) {
 	if all := <-told; len(all) != 2 || a.Pending() != "" {
 		t.Fatalf("told %v; awaits %q", all, a.Pending())
 	}
-	for _, v := range []cluster.Version{first, second} {
+	for _, v := range []artefacts.Version{first, second} {
 		if err := find(a, v); err != nil {
 			t.Error(err)
 		}
@@ -252,8 +254,8 @@ func TestPackOfAnotherName(t *testing.T) {
 	p := newPublished()
 	v := p.put(t, nodetest.Likes(t))
 	p.set(func() {
-		other := cluster.Version{Name: "likes", Version: "9", Sum: v.Sum}
-		p.all["likes"], p.bodies[other] = []cluster.Version{other}, p.bodies[v]
+		other := artefacts.Version{Name: "likes", Version: "9", Sum: v.Sum}
+		p.all["likes"], p.bodies[other] = []artefacts.Version{other}, p.bodies[v]
 	})
 	if all := <-following(t, a.Follow(p, never)); len(all) != 1 || !strings.Contains(all[0].Refused, "says that it is likes 1") {
 		t.Fatalf("told %v", all)

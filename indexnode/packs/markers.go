@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // mostDeaths is after how many deaths in a row while it admitted a version a node
@@ -30,11 +30,11 @@ type marker struct {
 	Released time.Time `json:"released,omitempty"` // the last release that let the version be tried
 }
 
-func (m markers) file(v cluster.Version) string { return filepath.Join(m.dir, v.Sum) }
+func (m markers) file(v artefacts.Version) string { return filepath.Join(m.dir, v.Sum) }
 
 // read returns a version's marker; the zero one if there is none. What cannot be
 // read counts for one death.
-func (m markers) read(v cluster.Version) (k marker) {
+func (m markers) read(v artefacts.Version) (k marker) {
 	b, err := os.ReadFile(m.file(v))
 	if errors.Is(err, os.ErrNotExist) {
 		return k
@@ -46,7 +46,7 @@ func (m markers) read(v cluster.Version) (k marker) {
 }
 
 // begin notes, and has on the disk, that the admission of a version begins.
-func (m markers) begin(v cluster.Version, k marker) error {
+func (m markers) begin(v artefacts.Version, k marker) error {
 	k.Deaths, k.Last = k.Deaths+1, time.Now().UTC().Truncate(time.Second)
 	b, err := json.Marshal(k)
 	if err == nil {
@@ -74,7 +74,7 @@ func (m markers) begin(v cluster.Version, k marker) error {
 }
 
 // end takes a version's marker away.
-func (m markers) end(v cluster.Version) error {
+func (m markers) end(v artefacts.Version) error {
 	err := os.Remove(m.file(v))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -84,7 +84,7 @@ func (m markers) end(v cluster.Version) error {
 
 // keep takes away the markers of versions that are not among these, and what a
 // death left of a marker.
-func (m markers) keep(there []cluster.Version) {
+func (m markers) keep(there []artefacts.Version) {
 	files, _ := os.ReadDir(m.dir) // none, mostly
 	sums := map[string]bool{}
 	for _, v := range there {
@@ -98,7 +98,7 @@ func (m markers) keep(there []cluster.Version) {
 }
 
 // deadly is the refusal of a version of which the node died.
-func (k marker) deadly(node millrace.NodeID, v cluster.Version) error {
+func (k marker) deadly(node millrace.NodeID, v artefacts.Version) error {
 	return fmt.Errorf("%s died %d times in a row while it admitted it, the last time after %s, and does not try again by itself: its log, or the machine's, says what killed it; drop the version and push one that takes less, or have it tried again with millrace model release %s %s",
 		node, k.Deaths, k.Last.Format(time.RFC3339), v.Name, v.Version)
 }

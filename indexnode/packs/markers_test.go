@@ -13,17 +13,19 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/indexnode/nodetest"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance"
 )
 
 // deadly is packs one of which kills the process that reads it.
 type deadly struct {
 	*published
-	kills cluster.Version
+	kills artefacts.Version
 }
 
-func (d deadly) Body(ctx context.Context, v cluster.Version) ([]byte, error) {
+func (d deadly) Body(ctx context.Context, v artefacts.Version) ([]byte, error) {
 	if v == d.kills {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
 			panic(err)
@@ -37,7 +39,7 @@ const admittingDir = "MILLRACE_TEST_ADMITTING" // of a process that is to die
 
 // dying is a follower of two versions, the second of which serves; with the markers
 // of a directory.
-func dying(t *testing.T, dir string) (f *Follower, p *published, first, second cluster.Version) {
+func dying(t *testing.T, dir string) (f *Follower, p *published, first, second artefacts.Version) {
 	a, _ := open(t)
 	p = newPublished()
 	first = p.put(t, nodetest.Likes(t))
@@ -85,7 +87,7 @@ func TestDeadlyPack(t *testing.T) {
 	f, p, first, second := dying(t, dir)
 	f.Admit(t.Context())
 	told := f.admissions()
-	slices.SortFunc(told, func(a, b cluster.Admission) int { return strings.Compare(a.Version, b.Version) })
+	slices.SortFunc(told, func(a, b members.Admission) int { return strings.Compare(a.Version, b.Version) })
 	if len(told) != 2 || told[0].Refused != "" || told[0].Deadly || find(f.Admission, first) != nil {
 		t.Fatalf("the other version: told %v", told)
 	}
@@ -99,7 +101,7 @@ func TestDeadlyPack(t *testing.T) {
 
 	release := func(at time.Time) {
 		p.set(func() {
-			p.history = append(p.history, cluster.Event{What: cluster.Released, Version: "2", Sum: second.Sum, When: at})
+			p.history = append(p.history, ledger.Event{What: ledger.Released, Version: "2", Sum: second.Sum, When: at})
 		})
 	}
 	release(time.Unix(1, 0))

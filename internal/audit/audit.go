@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,6 +22,14 @@ type Entry struct {
 	Before string    `json:"before"` // how it was
 	After  string    `json:"after"`  // how it is
 	Fault  string    `json:"fault,omitempty"`
+}
+
+// maxWhoBytes bounds who, with the reason of what a node or a coordinator did.
+const maxWhoBytes = 400
+
+// Shortened bounds what an act says of who did it.
+func Shortened(who string) string {
+	return strings.ToValidUTF8(who[:min(len(who), maxWhoBytes)], "?")
 }
 
 // Log is a file of entries, a line of JSON each, that only grows. Each is in the

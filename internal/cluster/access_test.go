@@ -13,7 +13,9 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/secure"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
@@ -73,7 +75,7 @@ func TestThePasswordOfEtcdRotates(t *testing.T) {
 	c, err := openAs(t, s, dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: file}}, "")
 	check(t, err)
 	c.SetRelist(200 * time.Millisecond)
-	docs, err := c.Documents(t.Context(), "feeds")
+	docs, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
 	check(t, os.WriteFile(file, []byte("new"), 0o600))
 	_, err = s.Root.UserChangePassword(t.Context(), "millrace", "new") // which ends its tokens
@@ -90,9 +92,9 @@ func TestAUserStartsWithoutEtcd(t *testing.T) {
 	c, err := openAs(t, s, as, dir)
 	check(t, err)
 	w := watch(t, c)
-	check(t, c.Steer(t.Context(), nil, func(s *cluster.Steering) error { s.Assignment = spreadOver(t, 1, "a", "b"); return nil }))
+	check(t, steering.Change(t.Context(), c, nil, func(s *steering.State) error { s.Assignment = spreadOver(t, 1, "a", "b"); return nil }))
 	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
-	docs, err := c.Documents(t.Context(), "feeds")
+	docs, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
 	check(t, docs.Put(t.Context(), "home", []byte("kept")))
 	await(t, "it is kept", docs.Changed, func() bool { return docs.Current()["home"].Body == "kept" })
@@ -105,7 +107,7 @@ func TestAUserStartsWithoutEtcd(t *testing.T) {
 	away, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{l.Addr().String()}, Access: as, Name: "test", Dir: dir, Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer away.Close()
-	docs, err = away.Documents(ctx, "feeds")
+	docs, err = documents.Watch(ctx, away, "feeds")
 	check(t, err)
 	if docs.Current()["home"].Body != "kept" {
 		t.Errorf("it knows %v", docs.Current())

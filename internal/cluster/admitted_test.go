@@ -6,7 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -15,20 +16,20 @@ func TestAdmittedModels(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	heard, err := c.Admitted(ctx)
+	heard, err := members.WatchAdmitted(ctx, c)
 	check(t, err)
-	m, err := c.Join(ctx, topology.Node{ID: "n1", Addr: "a:1"})
+	m, err := members.Join(ctx, c, topology.Node{ID: "n1", Addr: "a:1"})
 	check(t, err)
-	likes := cluster.Admission{Name: "likes", Version: "2", Sum: "ab", Cost: 12}
-	m.SetModels([]cluster.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}})
+	likes := members.Admission{Name: "likes", Version: "2", Sum: "ab", Cost: 12}
+	m.SetModels([]members.Admission{likes, {Name: "bad", Version: "1", Sum: "cd", Refused: "no schema x"}})
 	await(t, "n1 is heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) == 2 })
 	got := heard.Current()["n1"]
-	if got[0].Refused != "no schema x" || !reflect.DeepEqual(got[1], likes) || !got[1].Of(cluster.Version{Name: "likes", Version: "2", Sum: "ab"}) {
+	if got[0].Refused != "no schema x" || !reflect.DeepEqual(got[1], likes) || !got[1].Of(artefacts.Version{Name: "likes", Version: "2", Sum: "ab"}) {
 		t.Fatalf("heard %v", got)
 	}
-	var many []cluster.Admission
+	var many []members.Admission
 	for i := range 1000 {
-		many = append(many, cluster.Admission{Name: fmt.Sprintf("m%03d", i), Version: "1", Sum: strings.Repeat("a", 64), Refused: strings.Repeat("é", 5000)})
+		many = append(many, members.Admission{Name: fmt.Sprintf("m%03d", i), Version: "1", Sum: strings.Repeat("a", 64), Refused: strings.Repeat("é", 5000)})
 	}
 	m.SetModels(many)
 	await(t, "the many are heard", heard.Changed, func() bool { return len(heard.Current()["n1"]) > 100 })

@@ -44,6 +44,14 @@ func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, 
 	return remove
 }
 
+// Alarm is add of what the client watches.
+func (c *Client) Alarm(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
+	return c.alarms.add(ctx, what, fault)
+}
+
+// BeginFromDisk notes that something is served as a file has it, until etcd is heard.
+func (c *Client) BeginFromDisk(what, file string) { c.fromDisk.Begin(what, file) }
+
 func (a *alarms) now() (all []*alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,8 +100,8 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	c.fromDisk.Collect(out)
 }
 
-// tellFromDisk logs by how old a state something is served.
-func (c *Client) tellFromDisk(what string, from keyspace.Origin, fault error) {
+// TellFromDisk logs by how old a state something is served.
+func (c *Client) TellFromDisk(what string, from keyspace.Origin, fault error) {
 	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
 		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)
 	}

@@ -5,6 +5,9 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
 // Who no longer watches has no fault to tell: a coordinator that lost the lead in
@@ -16,15 +19,15 @@ func TestAnAlarmEndsWithItsWatch(t *testing.T) {
 	c := etcd.open("")
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	_, err := c.Documents(ctx, "feeds")
+	_, err := documents.Watch(ctx, c, "feeds")
 	check(t, err)
-	_, err = c.Artefacts(ctx, "models")
+	_, err = artefacts.Watch(ctx, c, "models")
 	check(t, err)
-	_, err = c.Condemned(ctx)
+	_, err = artefacts.WatchCondemned(ctx, c)
 	check(t, err)
 	_, err = c.Watch(ctx)
 	check(t, err)
-	_, err = c.Artefacts(t.Context(), "models")
+	_, err = artefacts.Watch(t.Context(), c, "models")
 	check(t, err)
 	etcd.stop()
 	rising := func(of ...string) func() bool {

@@ -9,7 +9,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
 )
+
+// LeaseSeconds is how long a silent node, or who holds a claim, counts as alive.
+const LeaseSeconds = 10
 
 // acting is who does what alone.
 type acting struct {
@@ -44,7 +48,7 @@ func (c *Client) Alone(ctx context.Context, act string, do func(ctx context.Cont
 		case time.Now().After(end):
 			return busy(other)
 		}
-		if err := wait(ctx, 200*time.Millisecond); err != nil {
+		if err := Pause(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -54,8 +58,8 @@ func busy(by []byte) error {
 	var other acting
 	_ = json.Unmarshal(by, &other) // whoever it is
 	return &millrace.Error{
-		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", shortened(other.Who), other.Since.Format(time.RFC3339), shortened(other.Act)),
-		WayOut: fmt.Sprintf("try again when that is over, which millrace cluster history tells, or %d s after it has ended without a word", leaseSeconds),
+		Reason: millrace.ReasonUnavailable, Detail: fmt.Sprintf("%s has begun, at %s: %s; what takes replicas out is done by one at a time", audit.Shortened(other.Who), other.Since.Format(time.RFC3339), audit.Shortened(other.Act)),
+		WayOut: fmt.Sprintf("try again when that is over, which millrace cluster history tells, or %d s after it has ended without a word", LeaseSeconds),
 	}
 }
 
@@ -71,11 +75,11 @@ type claim struct {
 
 // claim takes a key that nobody holds, or returns what its holder says.
 func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	lease, err := c.etcd.Grant(call, leaseSeconds)
+	lease, err := c.etcd.Grant(call, LeaseSeconds)
 	if err != nil {
-		return nil, nil, away(err)
+		return nil, nil, Away(err)
 	}
 	put, err := c.etcd.Txn(call).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(clientv3.OpPut(key, body, clientv3.WithLease(lease.ID))).
@@ -84,7 +88,7 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 		_, _ = c.etcd.Revoke(call, lease.ID) // or it ends by itself
 	}
 	if err != nil {
-		return nil, nil, away(err)
+		return nil, nil, Away(err)
 	}
 	if !put.Succeeded {
 		return nil, put.Responses[0].GetResponseRange().Kvs[0].Value, nil
@@ -94,14 +98,14 @@ func (c *Client) claim(ctx context.Context, key, body string) (*claim, []byte, e
 	alive, err := c.etcd.KeepAlive(run, lease.ID)
 	if err != nil {
 		stop()
-		return nil, nil, away(err)
+		return nil, nil, Away(err)
 	}
-	c.run(func() { h.keep(run, alive) })
+	c.Run(func() { h.keep(run, alive) })
 	return h, nil, nil
 }
 
-// holds is true in a transaction while the claim is this process's.
-func (h *claim) holds() clientv3.Cmp {
+// Holds is true in a transaction while the claim is this process's.
+func (h *claim) Holds() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(h.key), "=", h.revision)
 }
 
@@ -109,7 +113,7 @@ func (h *claim) holds() clientv3.Cmp {
 func (h *claim) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) {
 	defer close(h.lost)
 	for {
-		late := time.NewTimer(leaseSeconds * time.Second)
+		late := time.NewTimer(LeaseSeconds * time.Second)
 		select {
 		case <-ctx.Done():
 		case <-late.C:
@@ -128,10 +132,10 @@ func (h *claim) keep(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveR
 func (h *claim) release(ctx context.Context) error {
 	h.stop()
 	<-h.lost
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	if _, err := h.c.etcd.Revoke(ctx, h.lease); err != nil {
-		return away(err)
+		return Away(err)
 	}
 	return nil
 }
@@ -146,7 +150,7 @@ func (h *claim) during(ctx context.Context, do func(ctx context.Context) error) 
 		select {
 		case <-done:
 		case <-h.lost:
-			cancel(fmt.Errorf("%w: it was not heard for %d s, and others may act by now", ErrAway, leaseSeconds))
+			cancel(fmt.Errorf("%w: it was not heard for %d s, and others may act by now", ErrAway, LeaseSeconds))
 		}
 	}()
 	err := do(ctx)

@@ -19,6 +19,11 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -36,7 +41,7 @@ func refused(t *testing.T, err, is error, says string) {
 func TestArtefactVersionsNeverChange(t *testing.T) {
 	t.Parallel()
 	ctx, c := t.Context(), startEtcd(t).open("")
-	a, err := c.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
 	one, fresh, err := a.Publish(ctx, "likes", "1", []byte("one"), "ann")
 	if check(t, err); !fresh || one.Version != "1" || len(a.Serving()) != 0 {
@@ -47,17 +52,17 @@ func TestArtefactVersionsNeverChange(t *testing.T) {
 		t.Fatalf("the same bytes again are %v, %v", again, fresh)
 	}
 	_, _, err = a.Publish(ctx, "likes", "1", []byte("other"), "bob")
-	refused(t, err, cluster.ErrOtherBytes, "likes 1")
+	refused(t, err, artefacts.ErrOtherBytes, "likes 1")
 	_, _, err = a.Publish(ctx, "likes", "1b", []byte("one"), "bob")
-	refused(t, err, cluster.ErrOtherBytes, "version 1")
+	refused(t, err, artefacts.ErrOtherBytes, "version 1")
 	check(t, a.Drop(ctx, one, nil, "ann"))
 	_, _, err = a.Publish(ctx, "likes", "1", []byte("other"), "bob")
-	refused(t, err, cluster.ErrOtherBytes, "likes 1")
+	refused(t, err, artefacts.ErrOtherBytes, "likes 1")
 	if all := a.All(); len(all) != 0 {
 		t.Fatalf("after the drop there is %v", all)
 	}
 	events, err := a.History(ctx, "likes")
-	if check(t, err); len(events) != 2 || events[0].What != cluster.Published || events[0].Who != "ann" || events[1].What != cluster.Dropped {
+	if check(t, err); len(events) != 2 || events[0].What != ledger.Published || events[0].Who != "ann" || events[1].What != ledger.Dropped {
 		t.Fatalf("history %v", events)
 	}
 	for i, body := range []string{"a", "b", "b", "c"} {
@@ -80,46 +85,46 @@ func TestArtefactVersionsNeverChange(t *testing.T) {
 func TestArtefactPointerMoves(t *testing.T) {
 	t.Parallel()
 	ctx, c := t.Context(), startEtcd(t).open("")
-	a, err := c.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
-	var v []cluster.Version
+	var v []artefacts.Version
 	for i := range 3 {
 		one, _, err := a.Publish(ctx, "likes", fmt.Sprint(i+1), []byte{byte(i)}, "ann")
 		check(t, err)
 		check(t, a.Serve(ctx, one, nil, "ann"))
 		v = append(v, one)
 	}
-	serves := func(want cluster.Version) {
+	serves := func(want artefacts.Version) {
 		t.Helper()
 		if got, ok := a.Served("likes"); !ok || got != want {
 			t.Fatalf("%v serves, want %v", got, want)
 		}
 	}
 	serves(v[2])
-	refused(t, a.Serve(ctx, v[0], &v[1], "ann"), cluster.ErrMoved, `has changed meanwhile: version 3 serves now, in place of version `)
-	refused(t, a.Serve(ctx, cluster.Version{Name: "likes", Version: "7", Sum: v[0].Sum}, nil, "ann"), cluster.ErrNoVersion, "7")
+	refused(t, a.Serve(ctx, v[0], &v[1], "ann"), artefacts.ErrMoved, `has changed meanwhile: version 3 serves now, in place of version `)
+	refused(t, a.Serve(ctx, artefacts.Version{Name: "likes", Version: "7", Sum: v[0].Sum}, nil, "ann"), artefacts.ErrNoVersion, "7")
 	back, err := a.Rollback(ctx, "likes", "bob")
 	if check(t, err); back != v[1] {
 		t.Fatalf("rolled back to %v", back)
 	}
 	serves(v[1])
-	refused(t, a.Drop(ctx, v[1], nil, "bob"), cluster.ErrInUse, "serves")
+	refused(t, a.Drop(ctx, v[1], nil, "bob"), artefacts.ErrInUse, "serves")
 	check(t, a.Drop(ctx, v[0], nil, "bob"))
 	_, err = a.Rollback(ctx, "likes", "bob")
-	refused(t, err, cluster.ErrNoVersion, "served before")
+	refused(t, err, artefacts.ErrNoVersion, "served before")
 	check(t, a.Drop(ctx, v[2], nil, "bob"))
-	uses := func(_ cluster.Version, serves bool) []string {
+	uses := func(_ artefacts.Version, serves bool) []string {
 		if serves {
 			return []string{"feed likely", "experiment fresher"}
 		}
 		return nil
 	}
-	refused(t, a.Drop(ctx, v[1], uses, "bob"), cluster.ErrInUse, "model likes 2 is in use by feed likely, experiment fresher")
+	refused(t, a.Drop(ctx, v[1], uses, "bob"), artefacts.ErrInUse, "model likes 2 is in use by feed likely, experiment fresher")
 	check(t, a.Drop(ctx, v[1], nil, "bob"))
 	if _, ok := a.Served("likes"); ok {
 		t.Error("what was dropped serves")
 	}
-	if _, err := a.Body(ctx, v[1]); !errors.Is(err, cluster.ErrNoVersion) {
+	if _, err := a.Body(ctx, v[1]); !errors.Is(err, artefacts.ErrNoVersion) {
 		t.Errorf("the body of a dropped one: %v", err)
 	}
 	events, err := a.History(ctx, "likes")
@@ -138,7 +143,7 @@ func TestArtefactPointerMoves(t *testing.T) {
 func TestArtefactsAreBounded(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
-	a, err := etcd.open("").Artefacts(ctx, "feeds")
+	a, err := artefacts.Watch(ctx, etcd.open(""), "feeds")
 	check(t, err)
 	first, _, err := a.Publish(ctx, "f", "", []byte("first"), "ann")
 	check(t, err)
@@ -170,9 +175,9 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	a, err := c.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
-	b, err := etcd.open("").Artefacts(ctx, "models")
+	b, err := artefacts.Watch(ctx, etcd.open(""), "models")
 	check(t, err)
 	bodies := func() (all []string) {
 		etcd.raw(func(e *clientv3.Client) error {
@@ -190,7 +195,7 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 	}
 	other := []byte("bob's")
 	asked, before := false, bodies()
-	a.Spare(func(cluster.Version) bool {
+	a.Spare(func(artefacts.Version) bool {
 		if !asked { // its bytes are written, and its ledger is not
 			asked = true
 			mine := bodies()
@@ -205,7 +210,7 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 		return false
 	}, nil)
 	_, _, err = a.Publish(ctx, "m", "33", []byte("ann's"), "ann")
-	refused(t, err, cluster.ErrOtherBytes, "33")
+	refused(t, err, artefacts.ErrOtherBytes, "33")
 	check(t, a.Settle(ctx))
 	all := a.All()["m"]
 	if keys := bodies(); len(keys) != len(all) || len(all) != 32 {
@@ -214,7 +219,7 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 	// Nor does who looks at it again since others changed something, and is refused then.
 	again := errors.New("it no longer fits")
 	tries := 0
-	if err := c.Steady(ctx, []string{"models"}, func(ctx context.Context) error {
+	if err := artefacts.Steady(ctx, c, []string{"models"}, func(ctx context.Context) error {
 		if tries++; tries == 2 {
 			return again
 		}
@@ -248,10 +253,10 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 func TestArtefactsThroughOutages(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
-	writer, err := etcd.open("").Artefacts(ctx, "models")
+	writer, err := artefacts.Watch(ctx, etcd.open(""), "models")
 	check(t, err)
 	c := etcd.open(dir)
-	reader, err := c.Artefacts(ctx, "models")
+	reader, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
 	body := noise(1, 5<<19)
 	v, _, err := writer.Publish(ctx, "big", "1", body, "ann")
@@ -283,7 +288,7 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	restarted := etcd.open(dir)
 	check(t, c.Close()) // once it has written
 	etcd.stop()
-	reader, err = restarted.Artefacts(ctx, "models")
+	reader, err = artefacts.Watch(ctx, restarted, "models")
 	check(t, err)
 	if got, _ := reader.Served("big"); got != v {
 		t.Fatalf("%v serves from disk", got)
@@ -308,7 +313,7 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
 	assignment.AllowUnknown = true
-	check(t, restarted.Assign(ctx, assignment))
+	check(t, steering.Assign(ctx, restarted, assignment))
 	w, err := restarted.Watch(ctx)
 	check(t, err)
 	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
@@ -317,11 +322,11 @@ func TestArtefactsThroughOutages(t *testing.T) {
 	etcd.empty()
 	etcd.start()
 	anew := etcd.open("")
-	restored, err := anew.Restore(ctx, dir)
+	restored, err := restoration.Restore(ctx, anew, dir)
 	if check(t, err); len(restored.Documents) != 1 {
 		t.Errorf("restored %+v", restored)
 	}
-	reader, err = anew.Artefacts(ctx, "models")
+	reader, err = artefacts.Watch(ctx, anew, "models")
 	check(t, err)
 	got, err = reader.Body(ctx, v)
 	if check(t, err); !bytes.Equal(got, body) {
@@ -336,14 +341,14 @@ func TestBytesThatAreGone(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
 	cl := etcd.open(dir)
-	a, err := cl.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, cl, "models")
 	check(t, err)
 	first, _, err := a.Publish(ctx, "m", "", []byte("first"), "ann")
 	check(t, err)
 	check(t, a.Serve(ctx, first, nil, "ann"))
 	second, _, err := a.Publish(ctx, "m", "", []byte("second"), "ann")
 	check(t, err)
-	gone := func(v cluster.Version) {
+	gone := func(v artefacts.Version) {
 		t.Helper()
 		etcd.raw(func(e *clientv3.Client) error {
 			_, err := e.Delete(ctx, "/millrace/test/bodies/models/m/"+v.Sum, clientv3.WithPrefix())
@@ -351,7 +356,7 @@ func TestBytesThatAreGone(t *testing.T) {
 		})
 	}
 	for _, again := range []struct {
-		v    cluster.Version
+		v    artefacts.Version
 		body string
 	}{{first, "first"}, {second, "second"}} { // of an older number, and of the newest
 		gone(again.v)
@@ -360,20 +365,20 @@ func TestBytesThatAreGone(t *testing.T) {
 		}
 		check(t, a.Serve(ctx, again.v, nil, "ann"))
 	}
-	for _, v := range []cluster.Version{first, second} { // to disk
+	for _, v := range []artefacts.Version{first, second} { // to disk
 		_, err := a.Body(ctx, v)
 		check(t, err)
 	}
 	assignment, err := topology.Spread([]millrace.NodeID{"n1"}, 1)
 	check(t, err)
 	assignment.AllowUnknown = true
-	check(t, cl.Assign(ctx, assignment))
+	check(t, steering.Assign(ctx, cl, assignment))
 	w, err := cl.Watch(ctx)
 	check(t, err)
 	await(t, "the map is kept", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	check(t, cl.Close())
 	for _, lost := range []struct {
-		v, now cluster.Version
+		v, now artefacts.Version
 		served bool
 	}{{first, second, false}, {second, first, true}} {
 		kept := filepath.Join(t.TempDir(), "kept")
@@ -383,11 +388,11 @@ func TestBytesThatAreGone(t *testing.T) {
 		etcd.empty()
 		etcd.start()
 		anew := etcd.open("")
-		restored, err := anew.RestoreOlder(ctx, kept)
-		if check(t, err); lost.served && !slices.Equal(restored.Lost, []cluster.Lost{{Version: "models " + lost.v.String(), Now: "version 1"}}) || !lost.served && !slices.Equal(restored.Lacks, []string{"models " + lost.v.String()}) {
+		restored, err := restoration.RestoreOlder(ctx, anew, kept)
+		if check(t, err); lost.served && !slices.Equal(restored.Lost, []restoration.Lost{{Version: "models " + lost.v.String(), Now: "version 1"}}) || !lost.served && !slices.Equal(restored.Lacks, []string{"models " + lost.v.String()}) {
 			t.Errorf("it lacks %+v", restored)
 		}
-		a, err := anew.Artefacts(ctx, "models")
+		a, err := artefacts.Watch(ctx, anew, "models")
 		check(t, err)
 		if a.Has(lost.v) {
 			t.Errorf("%s is there", lost.v)
@@ -403,7 +408,7 @@ func TestBytesThatAreGone(t *testing.T) {
 func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
-	a, err := etcd.open("").Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, etcd.open(""), "models")
 	check(t, err)
 	v, _, err := a.Publish(ctx, "garb", "1", []byte("one"), "ann")
 	check(t, err)
@@ -415,7 +420,7 @@ func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 		return err
 	})
 	await(t, "the fault is told", a.Changed, func() bool { return a.Fault() != nil })
-	if _, _, err := a.Publish(ctx, "garb", "2", []byte("two"), "ann"); !errors.Is(err, cluster.ErrUnreadable) {
+	if _, _, err := a.Publish(ctx, "garb", "2", []byte("two"), "ann"); !errors.Is(err, artefacts.ErrUnreadable) {
 		t.Errorf("publish: %v", err)
 	}
 	if why, err := a.Unreadable(ctx, "garb"); why == nil || err != nil {
@@ -424,7 +429,7 @@ func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 	check(t, a.DropUnreadable(ctx, "garb", "bob"))
 	await(t, "the fault is over", a.Changed, func() bool { return a.Fault() == nil })
 	events, err := a.History(ctx, "garb")
-	if check(t, err); len(events) != 1 || events[0].What != cluster.Dropped || !strings.HasPrefix(events[0].Who, "bob: it could not be read") {
+	if check(t, err); len(events) != 1 || events[0].What != ledger.Dropped || !strings.HasPrefix(events[0].Who, "bob: it could not be read") {
 		t.Errorf("history %v", events)
 	}
 	if a.Has(v) {
@@ -439,7 +444,7 @@ func TestAnUnreadableLedgerIsDropped(t *testing.T) {
 // Versions are published that cannot be taken for one another, or for a flag.
 func TestVersionsDoNotLookAlike(t *testing.T) {
 	t.Parallel()
-	a, err := startEtcd(t).open("").Artefacts(t.Context(), "models")
+	a, err := artefacts.Watch(t.Context(), startEtcd(t).open(""), "models")
 	check(t, err)
 	for _, version := range []string{"\uff11", "1\u200b", "1\u202e2", "e\u0301", "-1", "--apply", "1 2", ".1", strings.Repeat("1", 101)} {
 		if _, _, err := a.Publish(t.Context(), "m", version, []byte(version), "ann"); err == nil || !strings.Contains(err.Error(), "is not the name of a version") {
@@ -461,7 +466,7 @@ func TestACallThatIsNotAnsweredNamesEtcd(t *testing.T) {
 	c, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{etcd.addr}, Name: "test", Wait: 4 * time.Second, Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	defer c.Close()
-	a, err := c.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
 	v, _, err := a.Publish(ctx, "likes", "1", []byte("one"), "ann")
 	check(t, err)
@@ -481,26 +486,26 @@ func TestACallThatIsNotAnsweredNamesEtcd(t *testing.T) {
 func TestArtefactsKeepWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
-	a, err := etcd.open(dir).Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, etcd.open(dir), "models")
 	check(t, err)
-	serve := func(version string) cluster.Version {
+	serve := func(version string) artefacts.Version {
 		v, _, err := a.Publish(ctx, "m", version, []byte("m "+version), "ann")
 		check(t, err)
 		check(t, a.Serve(ctx, v, nil, "ann"))
 		return v
 	}
-	last := func() map[cluster.Version][]byte {
+	last := func() map[artefacts.Version][]byte {
 		t.Helper()
 		c := etcd.open(dir)
 		defer c.Close()
-		next, err := c.Artefacts(ctx, "models")
+		next, err := artefacts.Watch(ctx, c, "models")
 		check(t, err)
 		return next.LastUsed()
 	}
 	v1 := serve("1")
 	_, err = a.Body(ctx, v1)
 	check(t, err)
-	a.Use(map[string]cluster.Version{"m": v1})
+	a.Use(map[string]artefacts.Version{"m": v1})
 	v2 := serve("2")
 	check(t, a.Drop(ctx, v1, nil, "ann"))
 	if got := last(); string(got[v1]) != "m 1" || len(got) != 1 {
@@ -508,7 +513,7 @@ func TestArtefactsKeepWhatIsUsed(t *testing.T) {
 	}
 	_, err = a.Body(ctx, v2)
 	check(t, err)
-	a.Use(map[string]cluster.Version{"m": v2})
+	a.Use(map[string]artefacts.Version{"m": v2})
 	if got := last(); string(got[v2]) != "m 2" || len(got) != 1 {
 		t.Errorf("on disk are %q", got)
 	}
@@ -524,7 +529,7 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 	var g sync.WaitGroup
 	errs := make(chan error, 100)
 	for who := range 4 {
-		a, err := etcd.open("").Artefacts(ctx, "feeds")
+		a, err := artefacts.Watch(ctx, etcd.open(""), "feeds")
 		check(t, err)
 		g.Go(func() {
 			for i := range 5 {
@@ -546,7 +551,7 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 	for err := range errs {
 		t.Error(err)
 	}
-	a, err := etcd.open("").Artefacts(ctx, "feeds")
+	a, err := artefacts.Watch(ctx, etcd.open(""), "feeds")
 	check(t, err)
 	for i, v := range a.All()["f"] {
 		if v.Version != fmt.Sprint(i+1) {
@@ -567,18 +572,18 @@ func TestArtefactsChangedByManyAtOnce(t *testing.T) {
 func TestArtefactsChangeSteadily(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
-	artefacts := map[string]*cluster.Artefacts{}
+	kinds := map[string]*artefacts.Kind{}
 	serve := func(ctx context.Context, kind, name, body string) error {
-		v, _, err := artefacts[kind].Publish(ctx, name, "", []byte(body), "somebody")
+		v, _, err := kinds[kind].Publish(ctx, name, "", []byte(body), "somebody")
 		if err != nil {
 			return err
 		}
-		return artefacts[kind].Serve(ctx, v, nil, "somebody")
+		return kinds[kind].Serve(ctx, v, nil, "somebody")
 	}
 	for _, kind := range []string{"feeds", "models", "others"} {
-		a, err := etcd.open("").Artefacts(ctx, kind)
+		a, err := artefacts.Watch(ctx, etcd.open(""), kind)
 		check(t, err)
-		artefacts[kind] = a
+		kinds[kind] = a
 		check(t, serve(ctx, kind, "a", "first"))
 	}
 	client := etcd.open("")
@@ -587,7 +592,7 @@ func TestArtefactsChangeSteadily(t *testing.T) {
 		looks      int
 	}{{"models", "a", 2}, {"models", "new", 2}, {"feeds", "b", 2}, {"others", "a", 1}, {"feeds", "a", 1}} {
 		looks := 0
-		check(t, client.Steady(ctx, []string{"feeds", "models"}, func(steady context.Context) error {
+		check(t, artefacts.Steady(ctx, client, []string{"feeds", "models"}, func(steady context.Context) error {
 			if looks++; looks == 1 {
 				check(t, serve(ctx, c.kind, c.name, "changed for "+c.kind+c.name))
 			}
@@ -596,19 +601,19 @@ func TestArtefactsChangeSteadily(t *testing.T) {
 		if looks != c.looks {
 			t.Errorf("while %s %s changes: looked %d times, not %d", c.kind, c.name, looks, c.looks)
 		}
-		if body, err := artefacts["feeds"].Body(ctx, artefacts["feeds"].Serving()["a"]); err != nil || string(body) != "after "+c.kind+c.name {
+		if body, err := kinds["feeds"].Body(ctx, kinds["feeds"].Serving()["a"]); err != nil || string(body) != "after "+c.kind+c.name {
 			t.Errorf("%s serves: %v", body, err)
 		}
 	}
-	err := client.Steady(ctx, []string{"models"}, func(steady context.Context) error {
+	err := artefacts.Steady(ctx, client, []string{"models"}, func(steady context.Context) error {
 		check(t, serve(ctx, "models", "a", rand.Text()))
 		return serve(steady, "feeds", "a", "never")
 	})
-	if !errors.Is(err, cluster.ErrMoved) {
+	if !errors.Is(err, artefacts.ErrMoved) {
 		t.Errorf("while others change it all the time: %v", err)
 	}
 	refused := errors.New("refused")
-	if err := client.Steady(ctx, []string{"models"}, func(context.Context) error { return refused }); err != refused {
+	if err := artefacts.Steady(ctx, client, []string{"models"}, func(context.Context) error { return refused }); err != refused {
 		t.Error(err)
 	}
 }
@@ -618,26 +623,26 @@ func TestArtefactServesWithADocument(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	a, err := c.Artefacts(ctx, "experiments")
+	a, err := artefacts.Watch(ctx, c, "experiments")
 	check(t, err)
-	docs, err := c.Documents(ctx, "decisions")
+	docs, err := documents.Watch(ctx, c, "decisions")
 	check(t, err)
 	v, _, err := a.Publish(ctx, "a", "", []byte("1"), "somebody")
 	check(t, err)
 	at := a.Revision()
 	no := errors.New("no")
-	if err := a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: func(string) (string, error) { return "", no }}, "somebody"); !errors.Is(err, no) {
+	if err := a.ServeAt(ctx, v, at, &artefacts.With{Documents: docs, Name: "e", By: func(string) (string, error) { return "", no }}, "somebody"); !errors.Is(err, no) {
 		t.Errorf("%v", err)
 	}
 	others := func(body string) (string, error) { // who are quicker
 		check(t, docs.Change(ctx, "e", func(body string) (string, error) { return body + "x", nil }))
 		return body + "y", nil
 	}
-	refused(t, a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: others}, "somebody"), cluster.ErrMoved, "")
+	refused(t, a.ServeAt(ctx, v, at, &artefacts.With{Documents: docs, Name: "e", By: others}, "somebody"), artefacts.ErrMoved, "")
 	if _, serves := a.Served("a"); serves {
 		t.Error("it serves without its document")
 	}
-	check(t, a.ServeAt(ctx, v, at, &cluster.With{Documents: docs, Name: "e", By: func(body string) (string, error) { return body + "y", nil }}, "somebody"))
+	check(t, a.ServeAt(ctx, v, at, &artefacts.With{Documents: docs, Name: "e", By: func(body string) (string, error) { return body + "y", nil }}, "somebody"))
 	await(t, "the document is written", docs.Changed, func() bool { return docs.Current()["e"].Body == "xy" })
 	if now := docs.Current()["e"].Version; now != a.Revision() {
 		t.Errorf("the document is of %d, and what serves of %d", now, a.Revision())
@@ -649,20 +654,20 @@ func TestArtefactServesWithADocument(t *testing.T) {
 func TestArtefactServesAsItWasSeen(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
-	a, err := etcd.open("").Artefacts(ctx, "experiments")
+	a, err := artefacts.Watch(ctx, etcd.open(""), "experiments")
 	check(t, err)
 	first, _, err := a.Publish(ctx, "a", "", []byte("1"), "somebody")
 	check(t, err)
 	seen := a.Revision()
 	other, _, err := a.Publish(ctx, "b", "", []byte("1"), "somebody")
 	check(t, err)
-	refused(t, a.ServeAt(ctx, first, seen, nil, "somebody"), cluster.ErrMoved, "at the same time")
+	refused(t, a.ServeAt(ctx, first, seen, nil, "somebody"), artefacts.ErrMoved, "at the same time")
 	check(t, a.ServeAt(ctx, first, a.Revision(), nil, "somebody"))
 	if v, ok := a.Served("a"); !ok || v != first {
 		t.Errorf("%v serves", v)
 	}
 	seen = a.Revision()
 	check(t, a.ServeAt(ctx, other, seen, nil, "somebody"))
-	refused(t, a.ServeAt(ctx, other, seen, nil, "somebody"), cluster.ErrMoved, "at the same time")
-	refused(t, a.ServeAt(ctx, cluster.Version{Name: "b", Version: "7", Sum: "x"}, a.Revision(), nil, "somebody"), cluster.ErrNoVersion, "")
+	refused(t, a.ServeAt(ctx, other, seen, nil, "somebody"), artefacts.ErrMoved, "at the same time")
+	refused(t, a.ServeAt(ctx, artefacts.Version{Name: "b", Version: "7", Sum: "x"}, a.Revision(), nil, "somebody"), artefacts.ErrNoVersion, "")
 }

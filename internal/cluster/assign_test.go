@@ -14,6 +14,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -49,14 +52,14 @@ func TestAssignRefusesMistakes(t *testing.T) {
 	check(t, err)
 	n1 := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	registered(t, n1)
-	if err := c.Assign(ctx, first); !errors.Is(err, topology.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
+	if err := steering.Assign(ctx, c, first); !errors.Is(err, topology.ErrUnknownOwner) || !strings.Contains(err.Error(), `"nodel"`) {
 		t.Fatalf("a misspelt node: %v", err)
 	}
-	if _, ok, err := c.Assigned(ctx); ok || err != nil {
+	if _, ok, err := steering.Assigned(ctx, c); ok || err != nil {
 		t.Fatalf("it was assigned, %v", err)
 	}
 	first.AllowUnknown = true
-	check(t, c.Assign(ctx, first))
+	check(t, steering.Assign(ctx, c, first))
 
 	// Of a node that was there once the name is known, and stays so.
 	n2 := join(t, c, topology.Node{ID: "n2", Addr: "a:2"})
@@ -65,24 +68,24 @@ func TestAssignRefusesMistakes(t *testing.T) {
 	second, err := topology.Spread([]millrace.NodeID{"n1", "n2", "nodel"}, 2)
 	check(t, err)
 	second.Epoch = 2
-	check(t, c.Assign(ctx, second))
+	check(t, steering.Assign(ctx, c, second))
 
-	for epoch, want := range map[int64]error{2: cluster.ErrEpoch, 1: cluster.ErrEpoch, 1003: cluster.ErrEpoch, math.MaxInt64: nil, 0: nil, -1: nil} {
+	for epoch, want := range map[int64]error{2: steering.ErrEpoch, 1: steering.ErrEpoch, 1003: steering.ErrEpoch, math.MaxInt64: nil, 0: nil, -1: nil} {
 		a := second
 		a.Epoch = epoch
-		if err := c.Assign(ctx, a); err == nil || want != nil && !errors.Is(err, want) {
+		if err := steering.Assign(ctx, c, a); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("epoch %d: %v", epoch, err)
 		}
 	}
 	for _, epoch := range []int64{3, 4, 12} {
-		if err := c.Assign(ctx, spreadOver(t, epoch, "n1")); !errors.Is(err, topology.ErrShrink) {
+		if err := steering.Assign(ctx, c, spreadOver(t, epoch, "n1")); !errors.Is(err, topology.ErrShrink) {
 			t.Errorf("shrinking in epoch %d: %v", epoch, err)
 		}
 	}
 	meant := spreadOver(t, 3, "n1")
 	meant.AllowShrink = true
-	check(t, c.Assign(ctx, meant))
-	got, ok, err := c.Assigned(ctx)
+	check(t, steering.Assign(ctx, c, meant))
+	got, ok, err := steering.Assigned(ctx, c)
 	if err != nil || !ok || got.Epoch != 3 || len(got.Past) != 2 {
 		t.Errorf("assigned %d with past %v, %v, %v", got.Epoch, got.Past, ok, err)
 	}
@@ -99,14 +102,14 @@ func TestOfTwoAssignsOneIsTaken(t *testing.T) {
 		for i, c := range clients {
 			a := spreadOver(t, epoch+1, "n1", "n2", "n3")
 			a.Replicas[0] = a.Replicas[0][:1+i%2]
-			wg.Go(func() { errs[i] = c.Assign(ctx, a) })
+			wg.Go(func() { errs[i] = steering.Assign(ctx, c, a) })
 		}
 		wg.Wait()
 		taken := 0
 		for _, err := range errs {
 			if err == nil {
 				taken++
-			} else if !errors.Is(err, cluster.ErrEpoch) {
+			} else if !errors.Is(err, steering.ErrEpoch) {
 				t.Error(err)
 			}
 		}
@@ -123,19 +126,19 @@ func TestAnOperatorGoesBackFromAnyAssignment(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	w := watch(t, c)
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2", "n3")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2", "n3")))
 	held := int64(1)
 	await(t, "the first is taken", w.Changed, func() bool { return w.Current().Epoch() == held })
 	goBack := func(what string) {
 		t.Helper()
-		a, ok, err := c.Assigned(ctx)
+		a, ok, err := steering.Assigned(ctx, c)
 		if err != nil || !ok {
 			t.Fatalf("%s: %v, %v", what, ok, err)
 		}
 		held = a.Epoch + 1
 		good := spreadOver(t, held, "n1", "n2", "n3")
 		good.AllowShrink = true
-		check(t, c.Assign(ctx, good))
+		check(t, steering.Assign(ctx, c, good))
 		await(t, what+" is over", w.Changed, func() bool { return w.Current().Epoch() == held && w.Fault() == nil })
 		if got := w.Current().Assignment(); got.Replicas[7][0] != good.Replicas[7][0] {
 			t.Fatalf("%s: partition 7 is on %v", what, got.Replicas[7])
@@ -176,8 +179,8 @@ func TestRestoreAfterARollback(t *testing.T) {
 	ctx, dir, late := t.Context(), t.TempDir(), t.TempDir()
 	etcd := startEtcd(t)
 	c := etcd.open(dir)
-	w, docs := watch(t, c), documents(t, c)
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	w, docs := watch(t, c), documentsOf(t, c)
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	check(t, docs.Put(ctx, "home", []byte("old")))
 	check(t, docs.Put(ctx, "jobs", []byte("old")))
 	check(t, docs.Put(ctx, "same", []byte("same")))
@@ -190,14 +193,14 @@ func TestRestoreAfterARollback(t *testing.T) {
 	check(t, docs.Put(ctx, "home", []byte("new")))
 	check(t, docs.Put(ctx, "big", big))
 	check(t, docs.Put(ctx, "jobs", []byte("new")))
-	check(t, c.Assign(ctx, spreadOver(t, 2, "n1", "n2", "n3")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 2, "n1", "n2", "n3")))
 	await(t, "all is heard", docs.Changed, func() bool {
 		now := docs.Current()
 		return now["jobs"].Body == "new" && now["big"].Body == string(big)
 	})
 	await(t, "the map is heard", w.Changed, func() bool { return w.Current().Epoch() == 2 })
 	second := etcd.open(late) // which will not be there to see it go back
-	_, secondDocs := watch(t, second), documents(t, second)
+	_, secondDocs := watch(t, second), documentsOf(t, second)
 	if secondDocs.Current()["home"].Body != "new" {
 		t.Fatal("the second process knows less")
 	}
@@ -219,8 +222,8 @@ func TestRestoreAfterARollback(t *testing.T) {
 	}
 	check(t, c.Close())
 	c, second = etcd.open(dir), etcd.open(late)
-	w, docs = watch(t, c), documents(t, c)
-	secondDocs = documents(t, second)
+	w, docs = watch(t, c), documentsOf(t, c)
+	secondDocs = documentsOf(t, second)
 	back("documents, restarted", docs.Changed, docs.Fault)
 	back("map, restarted", w.Changed, w.Fault)
 	back("documents of the second process", secondDocs.Changed, secondDocs.Fault)
@@ -230,12 +233,12 @@ func TestRestoreAfterARollback(t *testing.T) {
 		}
 	}
 
-	got, err := c.Restore(ctx, late, dir)
+	got, err := restoration.Restore(ctx, c, late, dir)
 	check(t, err)
 	if got.Epoch != 3 || len(got.Documents) != 2 || !slices.Equal(got.Stays, []string{"feeds jobs"}) {
 		t.Errorf("restored %+v", got)
 	}
-	for _, d := range []*cluster.Documents{docs, secondDocs} {
+	for _, d := range []*documents.Kind{docs, secondDocs} {
 		await(t, "the restored documents are taken", d.Changed, func() bool {
 			now := d.Current()
 			return d.Fault() == nil && now["home"].Body == "new" && now["jobs"].Body == "since" && now["big"].Body == string(big) && now["same"].Body == "same"
@@ -244,9 +247,9 @@ func TestRestoreAfterARollback(t *testing.T) {
 	await(t, "the restored map is taken", w.Changed, func() bool { return w.Fault() == nil && w.Current().Epoch() == 3 && len(w.Current().Replicas(0)) == 2 })
 }
 
-func documents(t *testing.T, c *cluster.Client) *cluster.Documents {
+func documentsOf(t *testing.T, c *cluster.Client) *documents.Kind {
 	t.Helper()
-	d, err := c.Documents(t.Context(), "feeds")
+	d, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
 	return d
 }
@@ -260,9 +263,9 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 	older, newer := t.TempDir(), t.TempDir()
 	keep := func(dir, body string, epoch int64) {
 		c := etcd.open(dir)
-		w, docs := watch(t, c), documents(t, c)
+		w, docs := watch(t, c), documentsOf(t, c)
 		check(t, docs.Put(ctx, "home", []byte(body)))
-		check(t, c.Assign(ctx, spreadOver(t, epoch, "n1", "n2")))
+		check(t, steering.Assign(ctx, c, spreadOver(t, epoch, "n1", "n2")))
 		await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body == body })
 		await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == epoch })
 		check(t, c.Close())
@@ -270,7 +273,7 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 	keep(older, "old", 1)
 	keep(newer, "new", 5)
 	empty := t.TempDir() // of a node that has lost its disk
-	if _, err := etcd.open("").Restore(ctx, empty); err == nil || !strings.Contains(err.Error(), "nothing is kept in "+empty) {
+	if _, err := restoration.Restore(ctx, etcd.open(""), empty); err == nil || !strings.Contains(err.Error(), "nothing is kept in "+empty) {
 		t.Errorf("restored out of nothing: %v", err)
 	}
 	for _, dirs := range [][]string{{older, newer}, {newer, older}, {empty, newer, older}} {
@@ -278,9 +281,9 @@ func TestRestoreTakesTheNewestDirectory(t *testing.T) {
 		etcd.empty()
 		etcd.start()
 		c := etcd.open("")
-		got, err := c.Restore(ctx, dirs...)
+		got, err := restoration.Restore(ctx, c, dirs...)
 		check(t, err)
-		docs := documents(t, c)
+		docs := documentsOf(t, c)
 		if got.Epoch != 6 || docs.Current()["home"].Body != "new" || slices.Contains(got.Empty, empty) != slices.Contains(dirs, empty) {
 			t.Errorf("restored %+v, %v", got, docs.Current())
 		}

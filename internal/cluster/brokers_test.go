@@ -12,8 +12,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/etcdtest"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 	"github.com/millrace/millrace/internal/secure"
 	"github.com/millrace/millrace/internal/secure/authority"
 )
@@ -22,7 +25,7 @@ import (
 type follower struct {
 	*testing.T
 	client *cluster.Client
-	feeds  *cluster.Artefacts
+	feeds  *artefacts.Kind
 	leave  func(context.Context) error
 }
 
@@ -34,16 +37,16 @@ func startFollower(t *testing.T, addr, name, instance string) *follower {
 	c.SetRelist(200 * time.Millisecond)
 	t.Cleanup(func() { _ = c.Close() })
 	f := &follower{T: t, client: c}
-	f.feeds, err = c.Artefacts(t.Context(), "definitions")
+	f.feeds, err = artefacts.Watch(t.Context(), c, "definitions")
 	check(t, err)
-	models, err := c.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), c, "models")
 	check(t, err)
-	failed, err := c.Condemned(t.Context())
+	failed, err := artefacts.WatchCondemned(t.Context(), c)
 	check(t, err)
-	pages, err := c.Generations(t.Context(), "pages")
+	pages, err := secrets.Watch(t.Context(), c, "pages")
 	check(t, err)
 	f.take()
-	f.leave = c.Announce(cluster.Broker{Name: name, Addr: name + ":9090", Admin: name + ":6060", Version: "v1"}, instance, f.feeds, models, failed, pages, c.Traced(t.Context()))
+	f.leave = brokers.Announce(c, brokers.Broker{Name: name, Addr: name + ":9090", Admin: name + ":6060", Version: "v1"}, instance, f.feeds, models, failed, pages, brokers.WatchTraced(t.Context(), c))
 	return f
 }
 
@@ -69,7 +72,7 @@ func (f *follower) takes() (stop func()) {
 }
 
 // said is each broker with what it does not go by.
-func said(all []cluster.Hearer) string {
+func said(all []brokers.Hearer) string {
 	var each []string
 	for _, h := range all {
 		text := h.Name
@@ -83,7 +86,7 @@ func said(all []cluster.Hearer) string {
 
 // awaitSaid asks until brokers say what they should, which a busy machine may keep them
 // from for longer than who asks waits.
-func awaitSaid(t *testing.T, what, want string, ask func() ([]cluster.Hearer, error)) {
+func awaitSaid(t *testing.T, what, want string, ask func() ([]brokers.Hearer, error)) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		all, err := ask()
@@ -98,7 +101,7 @@ func awaitSaid(t *testing.T, what, want string, ask func() ([]cluster.Hearer, er
 // awaitBrokers waits until brokers are registered.
 func awaitBrokers(t *testing.T, c *cluster.Client, want string) {
 	t.Helper()
-	awaitSaid(t, "registered", want, func() ([]cluster.Hearer, error) { return c.Heard(t.Context(), nil) })
+	awaitSaid(t, "registered", want, func() ([]brokers.Hearer, error) { return brokers.Heard(t.Context(), c, nil) })
 }
 
 // Who changes something is told which brokers go by it: not one that has lost etcd,
@@ -108,15 +111,15 @@ func TestBrokersSayWhatTheyGoBy(t *testing.T) {
 	etcd := startEtcd(t)
 	way := startPipe(t, etcd.addr)
 	writer := etcd.open("")
-	feeds, err := writer.Artefacts(t.Context(), "definitions")
+	feeds, err := artefacts.Watch(t.Context(), writer, "definitions")
 	check(t, err)
 	heard := func(what, want string) {
 		t.Helper()
-		awaitSaid(t, what, want, func() ([]cluster.Hearer, error) { return writer.Heard(t.Context(), writer.Written()) })
+		awaitSaid(t, what, want, func() ([]brokers.Hearer, error) { return brokers.Heard(t.Context(), writer, writer.Written()) })
 	}
 	everything := func(what, want string) {
 		t.Helper()
-		awaitSaid(t, what, want, func() ([]cluster.Hearer, error) { return writer.Brokers(t.Context()) })
+		awaitSaid(t, what, want, func() ([]brokers.Hearer, error) { return brokers.All(t.Context(), writer) })
 	}
 	n := 0
 	define := func() {
@@ -146,18 +149,18 @@ func TestBrokersSayWhatTheyGoBy(t *testing.T) {
 	heard("it has", "one, two")
 	defer one.takes()()
 
-	models, err := writer.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), writer, "models")
 	check(t, err)
-	failed, err := writer.Condemned(t.Context())
+	failed, err := artefacts.WatchCondemned(t.Context(), writer)
 	check(t, err)
 	v, _, err := models.Publish(t.Context(), "likes", "1", []byte("1"), "ann")
 	check(t, err)
 	check(t, failed.Condemn(t.Context(), models, v, "it panicked", "n1", time.Now()))
 	check(t, failed.Release(t.Context(), models, v, "ann"))
-	check(t, writer.Rotate(t.Context(), "pages", cluster.Generation{From: time.Now().Truncate(time.Millisecond), Alone: true}, time.Time{}))
-	_, err = writer.Trace(t.Context(), "member:1", time.Hour)
+	check(t, secrets.Rotate(t.Context(), writer, "pages", secrets.Generation{From: time.Now().Truncate(time.Millisecond), Alone: true}, time.Time{}))
+	_, err = brokers.Trace(t.Context(), writer, "member:1", time.Hour)
 	check(t, err)
-	check(t, writer.Untrace(t.Context(), "member:1"))
+	check(t, brokers.Untrace(t.Context(), writer, "member:1"))
 	var kinds []string
 	for _, w := range writer.Written() {
 		kinds = append(kinds, w.Kind+"/"+w.Name)
@@ -168,7 +171,7 @@ func TestBrokersSayWhatTheyGoBy(t *testing.T) {
 	}
 	heard("all kinds", "one, two")
 	everything("all that there is", "one, two")
-	all, err := writer.Brokers(t.Context())
+	all, err := brokers.All(t.Context(), writer)
 	check(t, err)
 	if b := all[1].Broker; b.Addr != "two:9090" || b.Admin != "two:6060" || b.Version != "v1" || b.Silent(time.Now()) > 0 || b.Silent(b.Told.Add(3*time.Minute)) != 3*time.Minute {
 		t.Errorf("%+v", b)
@@ -177,7 +180,7 @@ func TestBrokersSayWhatTheyGoBy(t *testing.T) {
 	way.freeze()
 	define()
 	heard("one is cut off", "one, two definitions/news:false")
-	check(t, writer.Rotate(t.Context(), "pages", cluster.Generation{From: time.Now().Truncate(time.Millisecond), Alone: true}, time.Time{}))
+	check(t, secrets.Rotate(t.Context(), writer, "pages", secrets.Generation{From: time.Now().Truncate(time.Millisecond), Alone: true}, time.Time{}))
 	everything("one is cut off", "one, two definitions/:false secrets/:false")
 	// What is as it was when the broker hears again has changed all the same.
 	check(t, failed.Condemn(t.Context(), models, v, "it panicked again", "n1", time.Now()))
@@ -230,48 +233,6 @@ func TestBrokersRegisterAgain(t *testing.T) {
 	awaitBrokers(t, etcd.open(""), "one")
 }
 
-// What a broker has not taken over is listed as far as there is room, and then means
-// all of the kind; what no broker follows is not waited for.
-func TestHearers(t *testing.T) {
-	by := func(revision int64, not ...string) cluster.Broker {
-		return cluster.Broker{Name: "b", GoesBy: map[string]cluster.Applied{"models": {Revision: revision, Not: not}}}
-	}
-	for what, c := range map[string]struct {
-		broker cluster.Broker
-		of     cluster.Written
-		want   string
-	}{
-		"later":              {by(5), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"the same":           {by(4), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"before":             {by(3), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:false"},
-		"another not":        {by(5, "n"), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b"},
-		"not this":           {by(5, "m"), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:true"},
-		"not any":            {by(5, "n", cluster.AnyName), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:true"},
-		"all of a kind":      {by(5, "n"), cluster.Written{Kind: "models", Revision: 4}, "b models/:true"},
-		"what none says":     {by(5), cluster.Written{Kind: "trails", Name: "m", Revision: 9}, "b"},
-		"one says, one not":  {cluster.Broker{Name: "old"}, cluster.Written{Kind: "models", Name: "m", Revision: 4}, "old models/m:false"},
-		"nothing since lost": {by(0), cluster.Written{Kind: "models", Name: "m", Revision: 4}, "b models/m:false"},
-	} {
-		all, behind := cluster.Hearers([]cluster.Broker{c.broker, by(9)}, []cluster.Written{c.of}, false)
-		if got := said(all[:1]); got != c.want || behind != strings.Contains(c.want, ":") {
-			t.Errorf("%s: %q, %v; want %q", what, got, behind, c.want)
-		}
-	}
-	of := []cluster.Written{{Kind: "models", Revision: 4}}
-	for revision, ahead := range map[int64]bool{0: true, 3: false} { // of an etcd that has lost state
-		if all, _ := cluster.Hearers([]cluster.Broker{by(revision)}, of, true); len(all[0].Behind) != 1 || all[0].Behind[0].Ahead != ahead {
-			t.Errorf("by revision %d of what is lost: %+v", revision, all[0].Behind)
-		}
-	}
-	var names []string
-	for i := range 60 {
-		names = append(names, fmt.Sprintf("n%02d", i))
-	}
-	if got := cluster.NotGoneBy(names); len(got) != 51 || got[49] != "n49" || got[50] != cluster.AnyName {
-		t.Errorf("%q", got)
-	}
-}
-
 // A user who may read and write what is a cluster's may do so of its brokers.
 func TestBrokersOfASecuredEtcd(t *testing.T) {
 	t.Parallel()
@@ -279,7 +240,7 @@ func TestBrokersOfASecuredEtcd(t *testing.T) {
 	s := etcdtest.Start(t, a)
 	c, err := openAs(t, s, dial.Access{TLS: s.Me, Login: secure.Login{Username: "millrace", PasswordFile: s.PasswordFile("old")}}, "")
 	check(t, err)
-	leave := c.Announce(cluster.Broker{Name: "one"}, "")
+	leave := brokers.Announce(c, brokers.Broker{Name: "one"}, "")
 	awaitBrokers(t, c, "one")
 	check(t, leave(t.Context()))
 	awaitBrokers(t, c, "")

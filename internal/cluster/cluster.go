@@ -19,14 +19,14 @@
 //	map/state/ID    JSON of [topology.Report]s, leased; absent while there are none
 //	map/left/ID     empty, for a minute: the node went on purpose
 //	seen/ID         when the node last lived, RFC 3339
-//	brokers/WORD    JSON of a [Broker], leased for minutes
-//	map/models/ID   JSON of a list of [Admission], leased
-//	stats/ID        JSON of [NodeStats], leased
+//	brokers/WORD    JSON of a [brokers.Broker], leased for minutes
+//	map/models/ID   JSON of a list of [members.Admission], leased
+//	stats/ID        JSON of [members.NodeStats], leased
 //	leader          JSON of a [Leader], leased
-//	steer/NAME      whatever NAME is, of [Steering]
-//	docs/KIND/NAME  whatever KIND is; of [Artefacts] a ledger
-//	bodies/KIND/NAME/SUM/PART  the bytes of a version of [Artefacts]
-//	secrets/NAME    32 random bytes; NAME.FROM and NAME.FROM.alone are later ones, see [Generation]
+//	steer/NAME      whatever NAME is, of [steering.State]
+//	docs/KIND/NAME  whatever KIND is; of [artefacts.Kind] a ledger
+//	bodies/KIND/NAME/SUM/PART  the bytes of a version of [artefacts.Kind]
+//	secrets/NAME    32 random bytes; NAME.FROM and NAME.FROM.alone are later ones, see [secrets.Generation]
 //	trace/VIEWER    for how long the viewer is traced, leased
 package cluster
 
@@ -57,12 +57,8 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// The refusals of this package.
-var (
-	ErrEpoch = errors.New("cluster: the assignment has moved") // read it again and start over
-	// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
-	ErrAway = errors.New("cluster: no etcd answered")
-)
+// ErrAway is that no etcd answered, within [Config.Wait] or a call's time.
+var ErrAway = errors.New("cluster: no etcd answered")
 
 // Config says which cluster to join.
 type Config struct {
@@ -103,8 +99,8 @@ func (c Config) Validate() error {
 // etcd is how the cluster's etcd is called.
 func (c Config) etcd() (clientv3.Config, error) {
 	e := clientv3.Config{
-		Endpoints: c.Endpoints, DialTimeout: callTimeout, Logger: zap.NewNop(),
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: callTimeout,
+		Endpoints: c.Endpoints, DialTimeout: CallTimeout, Logger: zap.NewNop(),
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: CallTimeout,
 		MaxCallRecvMsgSize: maxAnswerBytes, DialOptions: []grpc.DialOption{grpctune.Reconnect()},
 	}
 	if c.Dial != nil {
@@ -143,8 +139,8 @@ type Client struct {
 	wg   sync.WaitGroup
 }
 
-// callTimeout bounds one call of etcd, so that an outage is noticed.
-const callTimeout = 3 * time.Second
+// CallTimeout bounds one call of etcd, so that an outage is noticed.
+const CallTimeout = 3 * time.Second
 
 // silentTimeout bounds the first call of each that begins while etcd is silent,
 // and has something to go on with: one after the other they would hold up the
@@ -154,17 +150,20 @@ const silentTimeout = 300 * time.Millisecond
 // startTimeout bounds the first call of a process that has something to go on with.
 const startTimeout = time.Second
 
-// firstCall bounds the first call of who has something to go on with.
-func (c *Client) firstCall() time.Duration {
+// FirstCall bounds the first call of who has something to go on with.
+func (c *Client) FirstCall() time.Duration {
 	if c.silent.Load() {
 		return silentTimeout
 	}
-	return callTimeout
+	return CallTimeout
 }
 
-// noteSilence notes whether a call was answered: who starts waits its whole time for
+// Silent reports whether etcd did not answer when it was last asked.
+func (c *Client) Silent() bool { return c.silent.Load() }
+
+// NoteSilence notes whether a call was answered: who starts waits its whole time for
 // a silent etcd once, and not for each thing that it asks. A watch does not tell.
-func (c *Client) noteSilence(err error) { c.silent.Store(errors.Is(c.unanswered(err), ErrAway)) }
+func (c *Client) NoteSilence(err error) { c.silent.Store(errors.Is(c.Unanswered(err), ErrAway)) }
 
 // Open connects to etcd and writes or checks the partition count; a cluster
 // of another count gives [keyspace.ErrPartitions]. It waits for etcd as long as ctx
@@ -193,7 +192,7 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c := &Client{etcd: etcd, metrics: metrics, name: cfg.Name, prefix: "/millrace/" + cfg.Name + "/", dir: cfg.Dir, readOnly: cfg.ReadOnly, who: cfg.Who, log: cfg.Log.With("cluster", cfg.Name), wait: cfg.Wait, relist: relistEvery, reading: make(chan struct{}, 1)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	c.unwritten = datadir.NewWriter(c.log, func(do func(context.Context)) { c.run(func() { do(c.ctx) }) })
+	c.unwritten = datadir.NewWriter(c.log, func(do func(context.Context)) { c.Run(func() { do(c.ctx) }) })
 	if err := c.checkPartitions(ctx, cfg.ReadOnly); err != nil {
 		_ = c.Close()
 		return nil, err
@@ -204,6 +203,27 @@ func Open(ctx context.Context, cfg Config) (*Client, error) {
 // Name returns the cluster's name.
 func (c *Client) Name() string { return c.name }
 
+// Etcd is how rooms of this package call etcd; nobody else does.
+func (c *Client) Etcd() *clientv3.Client { return c.etcd }
+
+// Prefix is where all keys of the cluster are.
+func (c *Client) Prefix() string { return c.prefix }
+
+// Dir is where what was last good is kept; empty: it is not.
+func (c *Client) Dir() string { return c.dir }
+
+// Log is the client's, which names the cluster.
+func (c *Client) Log() *slog.Logger { return c.log }
+
+// Context ends with Close.
+func (c *Client) Context() context.Context { return c.ctx }
+
+// Wait is [Config.Wait].
+func (c *Client) Wait() time.Duration { return c.wait }
+
+// Relist is how often what is watched is read at the latest.
+func (c *Client) Relist() time.Duration { return c.relist }
+
 // Close ends every watcher and membership of the client.
 func (c *Client) Close() error {
 	c.stop()
@@ -211,14 +231,14 @@ func (c *Client) Close() error {
 	return c.etcd.Close()
 }
 
-// run runs what Close waits for.
-func (c *Client) run(do func()) { c.wg.Go(do) }
+// Run runs what Close waits for.
+func (c *Client) Run(do func()) { c.wg.Go(do) }
 
-// write writes a file of the data directory, and goes on trying where that fails.
-func (c *Client) write(file string, write func() error) { c.unwritten.Write(file, write) }
+// WriteFile writes a file of the data directory, and goes on trying where that fails.
+func (c *Client) WriteFile(file string, write func() error) { c.unwritten.Write(file, write) }
 
-// save writes a document to the data directory, if there is one.
-func (c *Client) save(file string, doc any) {
+// SaveFile writes a document to the data directory, if there is one.
+func (c *Client) SaveFile(file string, doc any) {
 	if c.dir != "" {
 		c.unwritten.Save(file, doc)
 	}
@@ -233,21 +253,21 @@ func (c *Client) hasLastGood() bool {
 	return err == nil
 }
 
-// partitionsKey holds the count that decides where entities live.
-func (c *Client) partitionsKey() string { return c.prefix + "partitions" }
+// PartitionsKey holds the count that decides where entities live.
+func (c *Client) PartitionsKey() string { return c.prefix + "partitions" }
 
 // checkPartitions writes the partition count if there is none, unless nothing
 // is to be written, and compares it if there is.
 func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
-	key, want := c.partitionsKey(), strconv.Itoa(partition.Count)
-	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.keyspaceKey(), keyspace.New(1).String())}
+	key, want := c.PartitionsKey(), strconv.Itoa(partition.Count)
+	first := []clientv3.Op{clientv3.OpPut(key, want), clientv3.OpPut(c.KeyspaceKey(), keyspace.New(1).String())}
 	if readOnly {
 		first = nil
 	}
 	ctx, cancel := c.patience(ctx)
 	defer cancel()
 	var told time.Time
-	within := callTimeout
+	within := CallTimeout
 	if c.hasLastGood() {
 		within = startTimeout
 	}
@@ -274,7 +294,7 @@ func (c *Client) checkPartitions(ctx context.Context, readOnly bool) error {
 			told = time.Now()
 			c.log.Warn("waiting for etcd, without which nothing is known of the cluster", "etcd", c.etcd.Endpoints(), "err", err)
 		}
-		if wait(ctx, retryAfter) != nil {
+		if Pause(ctx, RetryAfter) != nil {
 			return c.unheard(ctx, err)
 		}
 	}
@@ -301,13 +321,13 @@ func (c *Client) partitions(ctx context.Context, key string, first []clientv3.Op
 	return string(resp.Responses[0].GetResponseRange().Kvs[0].Value), nil
 }
 
-// askTime bounds a call for somebody who waits: a command waits as long for a call
+// AskTime bounds a call for somebody who waits: a command waits as long for a call
 // as for the first answer.
-func (c *Client) askTime() time.Duration { return max(callTimeout, c.wait) }
+func (c *Client) AskTime() time.Duration { return max(CallTimeout, c.wait) }
 
-// unanswered is an [ErrAway] with etcd's addresses, if a call failed since nobody
+// Unanswered is an [ErrAway] with etcd's addresses, if a call failed since nobody
 // answered; and else its failure.
-func (c *Client) unanswered(err error) error {
+func (c *Client) Unanswered(err error) error {
 	if err == nil || errors.Is(err, ErrAway) || !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unavailable {
 		return err
 	}
@@ -335,8 +355,8 @@ func (c *Client) unheard(waited context.Context, last error) error {
 	return why
 }
 
-// first waits for the first answer to who watches.
-func (c *Client) first(ctx context.Context, what string, answered <-chan struct{}) error {
+// AwaitFirst waits for the first answer to who watches.
+func (c *Client) AwaitFirst(ctx context.Context, what string, answered <-chan struct{}) error {
 	waits, cancel := c.patience(ctx)
 	defer cancel()
 	select {
@@ -349,15 +369,15 @@ func (c *Client) first(ctx context.Context, what string, answered <-chan struct{
 	}
 }
 
-// retryAfter is the pause after a failed call, and tellEvery how often who
+// RetryAfter is the pause after a failed call, and tellEvery how often who
 // waits says so.
 const (
-	retryAfter = 500 * time.Millisecond
+	RetryAfter = 500 * time.Millisecond
 	tellEvery  = 10 * time.Second
 )
 
-// wait pauses, or returns why it need not.
-func wait(ctx context.Context, d time.Duration) error {
+// Pause pauses, or returns why it need not.
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -366,8 +386,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// away tells of a failed call of etcd.
-func away(err error) error {
+// Away tells of a failed call of etcd.
+func Away(err error) error {
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return fmt.Errorf("%w: %w", dial.ErrFull, err)
 	}
@@ -383,4 +403,11 @@ func (e awayError) Unwrap() error { return e.err }
 
 func (e awayError) Is(target error) bool { return target == ErrAway }
 
-func (c *Client) keyspaceKey() string { return c.prefix + "keyspace" }
+// Where rooms meet: documents and secrets are read by who looks at all of them.
+const (
+	DocsPrefix    = "docs/"
+	SecretsPrefix = "secrets/"
+)
+
+// KeyspaceKey holds a [keyspace.Name].
+func (c *Client) KeyspaceKey() string { return c.prefix + "keyspace" }

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
 // What one process condemns another hears of, with the first reason, until
@@ -16,15 +18,15 @@ func TestCondemned(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	one, two := etcd.open(""), etcd.open("")
-	a, err := one.Condemned(t.Context())
+	a, err := artefacts.WatchCondemned(t.Context(), one)
 	check(t, err)
-	b, err := two.Condemned(t.Context())
+	b, err := artefacts.WatchCondemned(t.Context(), two)
 	check(t, err)
-	models, err := one.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), one, "models")
 	check(t, err)
-	same, err := two.Artefacts(t.Context(), "models")
+	same, err := artefacts.Watch(t.Context(), two, "models")
 	check(t, err)
-	version := func(n int) cluster.Version {
+	version := func(n int) artefacts.Version {
 		v, _, err := models.Publish(t.Context(), "likes", fmt.Sprint(n), fmt.Append(nil, n), "ann")
 		check(t, err)
 		return v
@@ -38,7 +40,7 @@ func TestCondemned(t *testing.T) {
 	}
 	events, err := models.History(t.Context(), "likes")
 	check(t, err)
-	if e := events[len(events)-1]; len(events) != 3 || e.What != cluster.Failed || e.Version != "1" || e.Who != "n1: it panicked" || e.When.IsZero() {
+	if e := events[len(events)-1]; len(events) != 3 || e.What != ledger.Failed || e.Version != "1" || e.Who != "n1: it panicked" || e.When.IsZero() {
 		t.Errorf("history: %+v", events)
 	}
 	check(t, b.Forget(t.Context(), first))
@@ -47,10 +49,10 @@ func TestCondemned(t *testing.T) {
 		t.Errorf("%v", b.Current())
 	}
 	// A version that is dropped is not to be asked for anyway.
-	gone := cluster.Version{Name: "likes", Version: "0", Sum: strings.Repeat("0", 64)}
+	gone := artefacts.Version{Name: "likes", Version: "0", Sum: strings.Repeat("0", 64)}
 	check(t, a.Condemn(t.Context(), models, gone, "it panicked", "n1", time.Now()))
 	const most = 64
-	var last cluster.Version
+	var last artefacts.Version
 	for n := range most + 3 {
 		last = version(n)
 		check(t, a.Condemn(t.Context(), models, last, strings.Repeat("x", 1000), "n1", time.Now()))
@@ -58,7 +60,7 @@ func TestCondemned(t *testing.T) {
 	if all := a.Current(); len(all) != most || a.Why(first) != "" || a.Why(gone) != "" || len(a.Why(last)) != 300 {
 		t.Errorf("%d are kept", len(all))
 	}
-	if err := a.Condemn(t.Context(), models, cluster.Version{Name: "a/b", Version: "1", Sum: "x"}, "", "", time.Now()); err == nil {
+	if err := a.Condemn(t.Context(), models, artefacts.Version{Name: "a/b", Version: "1", Sum: "x"}, "", "", time.Now()); err == nil {
 		t.Error("a name that is none")
 	}
 }
@@ -69,9 +71,9 @@ func TestAReleaseIsNotUndoneByWhoIsLate(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	c := etcd.open("")
-	all, err := c.Condemned(t.Context())
+	all, err := artefacts.WatchCondemned(t.Context(), c)
 	check(t, err)
-	models, err := c.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), c, "models")
 	check(t, err)
 	v, _, err := models.Publish(t.Context(), "likes", "1", []byte("1"), "ann")
 	check(t, err)
@@ -79,7 +81,7 @@ func TestAReleaseIsNotUndoneByWhoIsLate(t *testing.T) {
 	check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1", seen))
 	time.Sleep(2 * time.Millisecond)
 	check(t, all.Release(t.Context(), models, v, "ann"))
-	if err := all.Condemn(t.Context(), models, v, "it panicked", "n2", seen); !errors.Is(err, cluster.ErrReleased) || all.Why(v) != "" {
+	if err := all.Condemn(t.Context(), models, v, "it panicked", "n2", seen); !errors.Is(err, artefacts.ErrReleased) || all.Why(v) != "" {
 		t.Errorf("%v, %q", err, all.Why(v))
 	}
 	time.Sleep(2 * time.Millisecond)
@@ -94,19 +96,19 @@ func TestAReleaseIsNotUndoneByWhoIsLate(t *testing.T) {
 func TestCondemnedBesideAMalformedDocument(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open("")
-	all, err := c.Condemned(t.Context())
+	all, err := artefacts.WatchCondemned(t.Context(), c)
 	check(t, err)
-	models, err := c.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), c, "models")
 	check(t, err)
-	version := func(name string, n int) cluster.Version {
+	version := func(name string, n int) artefacts.Version {
 		v, _, err := models.Publish(t.Context(), name, fmt.Sprint(n), fmt.Append(nil, n), "ann")
 		check(t, err)
 		return v
 	}
-	for _, v := range []cluster.Version{version("a", 1), version("b", 1), version("b", 2)} {
+	for _, v := range []artefacts.Version{version("a", 1), version("b", 1), version("b", 2)} {
 		check(t, all.Condemn(t.Context(), models, v, "it panicked", "n1", time.Now()))
 	}
-	docs, err := c.Documents(t.Context(), "condemned")
+	docs, err := documents.Watch(t.Context(), c, "condemned")
 	check(t, err)
 	check(t, docs.Change(t.Context(), "a", func(string) (string, error) { return "no list", nil }))
 	check(t, all.Forget(t.Context(), version("b", 1)))
@@ -121,28 +123,28 @@ func TestCondemnedBesideAMalformedDocument(t *testing.T) {
 func TestReleasesAreKept(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open("")
-	models, err := c.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), c, "models")
 	check(t, err)
-	all, err := c.Condemned(t.Context())
+	all, err := artefacts.WatchCondemned(t.Context(), c)
 	check(t, err)
-	docs, err := c.Documents(t.Context(), "condemned")
+	docs, err := documents.Watch(t.Context(), c, "condemned")
 	check(t, err)
 	v, _, err := models.Publish(t.Context(), "likes", "1", []byte("one"), "ann")
 	check(t, err)
 	gone, _, err := models.Publish(t.Context(), "likes", "0", []byte("none"), "ann")
 	check(t, err)
-	for _, bad := range []cluster.Version{v, gone} {
+	for _, bad := range []artefacts.Version{v, gone} {
 		check(t, all.Condemn(t.Context(), models, bad, "it panicked", "n1", time.Now()))
 	}
 	check(t, models.Drop(t.Context(), gone, nil, "ann"))
-	refused(t, all.Release(t.Context(), models, gone, "bob"), cluster.ErrNoVersion, "")
+	refused(t, all.Release(t.Context(), models, gone, "bob"), artefacts.ErrNoVersion, "")
 	if all.Why(gone) == "" {
 		t.Error("a version that is not there is released")
 	}
 	check(t, all.Release(t.Context(), models, v, "bob"))
 	events, err := models.History(t.Context(), "likes")
 	check(t, err)
-	if e := events[len(events)-1]; len(events) != 6 || e.What != cluster.Released || e.Who != "bob: it was condemned: it panicked" || e.Version != "1" || e.When.IsZero() || all.Why(v) != "" || all.Why(gone) == "" {
+	if e := events[len(events)-1]; len(events) != 6 || e.What != ledger.Released || e.Who != "bob: it was condemned: it panicked" || e.Version != "1" || e.When.IsZero() || all.Why(v) != "" || all.Why(gone) == "" {
 		t.Errorf("%+v; condemned %v", events, all.Current())
 	}
 	await(t, "the release is heard of", docs.Changed, func() bool { return docs.Current()["likes"].Version >= models.Revision() })

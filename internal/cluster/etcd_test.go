@@ -16,7 +16,12 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/secrets"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -157,7 +162,7 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	c := etcd.open(dir)
 	w, err := c.Watch(ctx)
 	check(t, err)
-	docs, err := c.Documents(ctx, "feeds")
+	docs, err := documents.Watch(ctx, c, "feeds")
 	check(t, err)
 	until := func(what string, ok func(m *topology.Map, fault error) bool) {
 		t.Helper()
@@ -171,23 +176,23 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	}
 
 	// Secrets are made once.
-	secret, err := c.Secret(ctx, "pages")
+	secret, err := secrets.Get(ctx, c, "pages")
 	check(t, err)
-	if again, err := c.Secret(ctx, "pages"); err != nil || len(secret) != 32 || string(again) != string(secret) {
+	if again, err := secrets.Get(ctx, c, "pages"); err != nil || len(secret) != 32 || string(again) != string(secret) {
 		t.Fatalf("secret %x, then %x, %v", secret, again, err)
 	}
 
 	// A cluster comes to life.
-	n1, err := c.Join(ctx, topology.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
+	n1, err := members.Join(ctx, c, topology.Node{ID: "n1", Addr: "127.0.0.1:1", Zone: "a"})
 	check(t, err)
-	n2, err := c.Join(ctx, topology.Node{ID: "n2", Addr: "127.0.0.1:2"})
+	n2, err := members.Join(ctx, c, topology.Node{ID: "n2", Addr: "127.0.0.1:2"})
 	check(t, err)
 	a, err := topology.Spread([]millrace.NodeID{"n1", "n2"}, 2)
 	check(t, err)
 	registered(t, n1)
 	registered(t, n2)
-	check(t, c.Assign(ctx, a))
-	if err := c.Assign(ctx, a); !errors.Is(err, cluster.ErrEpoch) {
+	check(t, steering.Assign(ctx, c, a))
+	if err := steering.Assign(ctx, c, a); !errors.Is(err, steering.ErrEpoch) {
 		t.Fatalf("assigning the same epoch twice gave %v", err)
 	}
 	n1.SetReady(topology.All())
@@ -265,12 +270,12 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	if m := w2.Current(); m.Epoch() != 1 || m.Ready("n1") != topology.All() || len(m.Nodes()) != 1 {
 		t.Fatalf("from disk: epoch %d, nodes %v", m.Epoch(), m.Nodes())
 	}
-	if kept, err := c2.Secret(ctx, "pages"); err != nil || string(kept) != string(secret) {
+	if kept, err := secrets.Get(ctx, c2, "pages"); err != nil || string(kept) != string(secret) {
 		t.Fatalf("from disk: secret %x, %v", kept, err)
 	}
 	done := c2.Read() // as who asks the silent etcd for something else
 	started, cancel := context.WithTimeout(ctx, 10*time.Second)
-	docs2, err := c2.Documents(started, "feeds")
+	docs2, err := documents.Watch(started, c2, "feeds")
 	cancel()
 	check(t, err)
 	done()
@@ -323,34 +328,34 @@ func TestMapAndDocumentsThroughOutages(t *testing.T) {
 	})
 	n1.SetReady(topology.All()) // rings
 	c3 := etcd.open(dir)
-	docs3, err := c3.Documents(ctx, "feeds")
+	docs3, err := documents.Watch(ctx, c3, "feeds")
 	check(t, err)
 	await(t, "the loss is told after a restart", docs3.Changed, func() bool { return docs3.Fault() != nil })
 	await(t, "the loss is still told", docs.Changed, func() bool { return docs.Fault() != nil && strings.Contains(docs.Fault().Error(), "another") })
 	if docs.Current()["home"].Body != "name: home" || docs3.Current()["home"].Body != "name: home" {
 		t.Fatal("the last good documents went")
 	}
-	if again, err := c3.Secret(ctx, "pages"); err != nil || string(again) != string(secret) {
+	if again, err := secrets.Get(ctx, c3, "pages"); err != nil || string(again) != string(secret) {
 		t.Fatalf("the secret of a restarted process is %x, %v", again, err)
 	}
 
 	// Restored from what was kept, all is well, and goes on.
-	got, err := c3.Restore(ctx, dir)
+	got, err := restoration.Restore(ctx, c3, dir)
 	check(t, err)
 	if got.Epoch != 2 || len(got.Documents) != 1 || got.Secrets != 0 || got.Stays != nil { // the secret is there already
 		t.Fatalf("restored %+v", got)
 	}
 	until("the restored map is taken", func(m *topology.Map, err error) bool { return err == nil && m.Epoch() == 2 && m.Alive("n1") })
-	for _, d := range []*cluster.Documents{docs, docs3} {
+	for _, d := range []*documents.Kind{docs, docs3} {
 		await(t, "the restored documents are taken", d.Changed, func() bool { return d.Fault() == nil && d.Current()["home"].Body == "name: home" })
 	}
-	if _, err := c3.Restore(ctx, dir); !errors.Is(err, cluster.ErrNothingLost) {
+	if _, err := restoration.Restore(ctx, c3, dir); !errors.Is(err, restoration.ErrNothingLost) {
 		t.Fatalf("restoring again gives %v", err)
 	}
 	check(t, docs.Delete(ctx, "home"))
 	await(t, "the document is deleted", docs3.Changed, func() bool { return len(docs3.Current()) == 0 })
 	a.Epoch = 3
-	check(t, c.Assign(ctx, a))
+	check(t, steering.Assign(ctx, c, a))
 	until("the new assignment is taken", func(m *topology.Map, err error) bool { return err == nil && m.Epoch() == 3 })
 }
 
@@ -382,13 +387,13 @@ func TestAnEtcdThatLeavesAtAStartIsWaitedForOnce(t *testing.T) {
 	etcd := startEtcd(t)
 	c := etcd.open(t.TempDir())
 	ctx := t.Context()
-	_, err := c.Secret(ctx, "pages")
+	_, err := secrets.Get(ctx, c, "pages")
 	check(t, err)
 	etcd.stop()
 	if !c.Patient() {
 		t.Fatal("it has asked nothing yet")
 	}
-	_, err = c.Secret(ctx, "pages") // which is on disk
+	_, err = secrets.Get(ctx, c, "pages") // which is on disk
 	check(t, err)
 	if c.Patient() {
 		t.Error("what it asks next waits as long again")

@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
 // What is asked of etcd is counted, by what etcd and gRPC call it.
 func TestEtcdMetrics(t *testing.T) {
 	c := startEtcd(t).open(t.TempDir())
-	docs, err := c.Documents(t.Context(), "feeds")
+	docs, err := documents.Watch(t.Context(), c, "feeds")
 	check(t, err)
 	check(t, docs.Put(t.Context(), "home", []byte("heard")))
 	await(t, "the watch hears", docs.Changed, func() bool { return docs.Current()["home"].Body == "heard" })

@@ -14,7 +14,7 @@ func EtcdConfig(c Config) (clientv3.Config, error) { return c.etcd() }
 
 // Patient reports whether who begins to watch gives etcd the time of a whole
 // call before it goes on by what it has.
-func (c *Client) Patient() bool { return c.firstCall() == callTimeout }
+func (c *Client) Patient() bool { return c.FirstCall() == CallTimeout }
 
 // Read has others wait who read something else than the map, until done.
 func (c *Client) Read() (done func()) {
@@ -60,11 +60,3 @@ func SetMaxHistory(t *testing.T, acts int) {
 func (c *Client) Unwritten() (files int, seconds float64) {
 	return len(c.unwritten.Left()), datadir.SecondsSince(c.unwritten.Since())
 }
-
-// Hearers says which changes brokers do not go by.
-func Hearers(brokers []Broker, of []Written, lost bool) ([]Hearer, bool) {
-	return hearers(brokers, of, lost)
-}
-
-// NotGoneBy are names as an [Applied] has them.
-func NotGoneBy(names []string) []string { return notGoneBy(names) }

@@ -25,6 +25,10 @@ const (
 	mapEvery = 250 * time.Millisecond
 )
 
+// LookTime is how long it takes until every process that runs has looked at what etcd
+// has, once that is back, and has said whether it keeps more.
+const LookTime = relistEvery * 6 / 5
+
 // Doubted reports whether an error is of all that etcd holds, so that nothing
 // follows from what one document says: etcd is away, holds nothing, or has lost its
 // past.
@@ -37,17 +41,17 @@ func Doubted(err error) bool {
 // may be fit, and some thousands as they are. Only tests change it.
 var maxAnswerBytes = 16 << 20
 
-// list reads the state under a prefix of the cluster's.
-func (c *Client) list(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+// List reads the state under a prefix of the cluster's.
+func (c *Client) List(ctx context.Context, sub string) (*keyspace.Snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.partitionsKey()), clientv3.OpGet(c.keyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.setbackKey())).Commit()
-	c.noteSilence(err)
+	resp, err := c.etcd.Txn(ctx).Then(clientv3.OpGet(c.PartitionsKey()), clientv3.OpGet(c.KeyspaceKey()), clientv3.OpGet(c.prefix+sub, clientv3.WithPrefix()), clientv3.OpGet(c.SetbackKey())).Commit()
+	c.NoteSilence(err)
 	if err != nil && strings.Contains(err.Error(), "larger than max") { // gRPC has no other word for it
 		return nil, fmt.Errorf("cluster: what etcd holds under %s%s is refused, being more than %d bytes: %w", c.prefix, sub, maxAnswerBytes, err)
 	}
 	if err != nil {
-		return nil, away(err)
+		return nil, Away(err)
 	}
 	s := &keyspace.Snapshot{Cluster: resp.Header.ClusterId, Revision: resp.Header.Revision, Values: map[string]keyspace.Value{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
@@ -63,27 +67,27 @@ func (c *Client) list(ctx context.Context, sub string) (*keyspace.Snapshot, erro
 	return s, nil
 }
 
-// follow reads the state under a prefix now and whenever it may have changed,
+// Follow reads the state under a prefix now and whenever it may have changed,
 // until ctx or the client ends. Exactly one of s and err is given to apply.
-func (c *Client) follow(ctx context.Context, sub string, apply func(s *keyspace.Snapshot, err error)) {
+func (c *Client) Follow(ctx context.Context, sub string, apply func(s *keyspace.Snapshot, err error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
 	h := &holding{of: &c.held, what: c.prefix + sub}
 	defer h.set(0)
-	for within := c.firstCall(); ctx.Err() == nil; within = callTimeout {
+	for within := c.FirstCall(); ctx.Err() == nil; within = CallTimeout {
 		began := time.Now()
 		revision, err := c.read(ctx, sub, within, h, apply)
 		if err != nil {
-			_ = wait(ctx, retryAfter)
+			_ = Pause(ctx, RetryAfter)
 			continue
 		}
 		c.awaitRing(ctx, sub, revision+1)
 		rest := restAfter
-		if sub == mapPrefix {
+		if sub == MapPrefix {
 			rest = max(rest, mapEvery-time.Since(began)) + rand.N(restAfter)
 		}
-		_ = wait(ctx, rest)
+		_ = Pause(ctx, rest)
 	}
 }
 
@@ -91,7 +95,7 @@ func (c *Client) follow(ctx context.Context, sub string, apply func(s *keyspace.
 // revision. What is not the map is read in turns, so that many prefixes take no
 // more memory than one while they are read, and only as far as it may be held.
 func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *holding, apply func(s *keyspace.Snapshot, err error)) (revision int64, err error) {
-	if sub != mapPrefix {
+	if sub != MapPrefix {
 		select {
 		case c.reading <- struct{}{}:
 			defer func() { <-c.reading }()
@@ -101,14 +105,14 @@ func (c *Client) read(ctx context.Context, sub string, within time.Duration, h *
 	}
 	call, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s, err := c.list(call, sub)
+	s, err := c.List(call, sub)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	case err == nil:
 		revision = s.Revision
 	}
-	if err != nil || sub == mapPrefix {
+	if err != nil || sub == MapPrefix {
 		apply(s, err)
 		return revision, err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
@@ -24,7 +25,7 @@ func TestWaitingForATurnEnds(t *testing.T) {
 
 func TestDoubted(t *testing.T) {
 	for err, want := range map[error]bool{
-		nil: false, keyspace.ErrPartitions: false, ErrEpoch: false,
+		nil: false, keyspace.ErrPartitions: false, dial.ErrFull: false,
 		ErrAway: true, keyspace.ErrNothing: true, keyspace.ErrGone: true, keyspace.ErrForeign: true, keyspace.ErrBack: true, keyspace.ErrAnew: true,
 	} {
 		if Doubted(err) != want {

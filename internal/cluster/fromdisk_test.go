@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
 type logged struct {
@@ -30,13 +32,13 @@ func TestAStartFromDiskTellsTheAge(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
 	before := etcd.open(dir)
-	docs, err := before.Documents(ctx, "feeds")
+	docs, err := documents.Watch(ctx, before, "feeds")
 	check(t, err)
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	await(t, "it is known", docs.Changed, func() bool { return len(docs.Current()) == 1 })
 	w, err := before.Watch(ctx)
 	check(t, err)
-	check(t, before.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	check(t, steering.Assign(ctx, before, spreadOver(t, 1, "n1", "n2")))
 	await(t, "the assignment is known", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	check(t, before.Close())
 	file := filepath.Join(dir, "docs-feeds.json")
@@ -49,7 +51,7 @@ func TestAStartFromDiskTellsTheAge(t *testing.T) {
 	check(t, err)
 	defer c.Close()
 	c.SetRelist(200 * time.Millisecond)
-	docs, err = c.Documents(ctx, "feeds")
+	docs, err = documents.Watch(ctx, c, "feeds")
 	check(t, err)
 	if age := gauges(t, c, "millrace_cluster_from_disk_seconds")["feeds"]; age < 3600 || age > 7200 {
 		t.Errorf("what is an hour old is said to be of %v s ago", age)

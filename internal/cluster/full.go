@@ -17,7 +17,7 @@ import (
 // asked: reading goes on all the same.
 func (c *Client) Full(ctx context.Context) error {
 	for _, endpoint := range c.etcd.Endpoints() {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 		status, err := c.etcd.Status(ctx, endpoint)
 		cancel()
 		if err != nil {
@@ -40,7 +40,7 @@ func (c *Client) Mute(ctx context.Context) []string {
 	var asked sync.WaitGroup
 	for i, endpoint := range endpoints {
 		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 			defer cancel()
 			_, err := c.etcd.Status(ctx, endpoint)
 			if _, answers := errors.AsType[rpctypes.EtcdError](err); err != nil && !answers {

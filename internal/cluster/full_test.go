@@ -11,7 +11,9 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
 // An etcd without space is read on, and who would write is told what to do. That
@@ -20,7 +22,7 @@ func TestAFullEtcd(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	c := etcd.open("")
-	check(t, c.Assign(t.Context(), spreadOver(t, 1, "n1")))
+	check(t, steering.Assign(t.Context(), c, spreadOver(t, 1, "n1")))
 	if err := c.Full(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +37,7 @@ func TestAFullEtcd(t *testing.T) {
 	if err := late.Full(t.Context()); !errors.Is(err, dial.ErrFull) {
 		t.Errorf("full: %v", err)
 	}
-	models, err := late.Artefacts(t.Context(), "models")
+	models, err := artefacts.Watch(t.Context(), late, "models")
 	check(t, err)
 	_, _, err = models.Publish(t.Context(), "m", "1", []byte("body"), "")
 	if refused := dial.Refused(err); refused == nil || refused.Reason != millrace.ReasonUnavailable || !strings.Contains(refused.WayOut, "alarm disarm") {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // A new generation reaches whoever watches, is there for whoever starts, with
@@ -14,24 +15,24 @@ func TestSecretsRotate(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	etcd := startEtcd(t)
 	c := etcd.open(dir)
-	if err := c.Rotate(ctx, "pages", cluster.Generation{From: time.Now()}, time.Time{}); err == nil {
+	if err := secrets.Rotate(ctx, c, "pages", secrets.Generation{From: time.Now()}, time.Time{}); err == nil {
 		t.Error("what is not there is replaced")
 	}
-	g, err := c.Generations(ctx, "pages")
+	g, err := secrets.Watch(ctx, c, "pages")
 	check(t, err)
 	first := g.Current()
 	if len(first) != 1 || len(first[0].Secret) != 32 || !first[0].From.IsZero() {
 		t.Fatalf("the first: %v", first)
 	}
-	add := func(n cluster.Generation, keep time.Time, want int) []cluster.Generation {
+	add := func(n secrets.Generation, keep time.Time, want int) []secrets.Generation {
 		t.Helper()
-		check(t, c.Rotate(ctx, "pages", n, keep))
+		check(t, secrets.Rotate(ctx, c, "pages", n, keep))
 		await(t, "a new generation", g.Changed, func() bool {
-			return slices.ContainsFunc(g.Current(), func(a cluster.Generation) bool {
+			return slices.ContainsFunc(g.Current(), func(a secrets.Generation) bool {
 				return a.From.Equal(n.From) && a.Alone == n.Alone && len(a.Secret) == 32
 			})
 		})
-		all, err := c.SecretsOf(ctx, "pages")
+		all, err := secrets.All(ctx, c, "pages")
 		check(t, err)
 		if len(all) != want {
 			t.Errorf("etcd has %d generations, not %d", len(all), want)
@@ -39,22 +40,22 @@ func TestSecretsRotate(t *testing.T) {
 		return g.Current()
 	}
 	now := time.Now().Truncate(time.Millisecond)
-	add(cluster.Generation{From: now.Add(-72 * time.Hour)}, now.Add(-96*time.Hour), 2)
-	add(cluster.Generation{From: now.Add(-71 * time.Hour)}, now.Add(-96*time.Hour), 3)
+	add(secrets.Generation{From: now.Add(-72 * time.Hour)}, now.Add(-96*time.Hour), 2)
+	add(secrets.Generation{From: now.Add(-71 * time.Hour)}, now.Add(-96*time.Hour), 3)
 	// The first stays, since whoever starts would make it again.
-	all := add(cluster.Generation{From: now.Add(time.Hour)}, now.Add(-48*time.Hour), 3)
+	all := add(secrets.Generation{From: now.Add(time.Hour)}, now.Add(-48*time.Hour), 3)
 	if string(all[len(all)-1].Secret) != string(first[0].Secret) || len(all) != 4 {
 		t.Errorf("%d generations are known, and the first is %v", len(all), all[len(all)-1])
 	}
-	if err := c.Rotate(ctx, "pages", cluster.Generation{From: now.Add(2 * time.Hour)}, now); err == nil {
+	if err := secrets.Rotate(ctx, c, "pages", secrets.Generation{From: now.Add(2 * time.Hour)}, now); err == nil {
 		t.Error("one that is yet to come has another beside it")
 	}
-	add(cluster.Generation{From: now, Alone: true}, now.Add(-96*time.Hour), 4)
+	add(secrets.Generation{From: now, Alone: true}, now.Add(-96*time.Hour), 4)
 	same := func(what string, c *cluster.Client) {
 		t.Helper()
-		again, err := c.Generations(ctx, "pages")
+		again, err := secrets.Watch(ctx, c, "pages")
 		check(t, err)
-		if !slices.EqualFunc(again.Current()[:2], g.Current()[:2], func(a, b cluster.Generation) bool {
+		if !slices.EqualFunc(again.Current()[:2], g.Current()[:2], func(a, b secrets.Generation) bool {
 			return string(a.Secret) == string(b.Secret) && a.From.Equal(b.From) && a.Alone == b.Alone
 		}) {
 			t.Errorf("%s: %v, not %v", what, again.Current(), g.Current())

@@ -18,16 +18,16 @@ import (
 // The history of a cluster is what people had done to it: a key of each act, by
 // its time. What is in a transaction of etcd is written down in the same one, so
 // that both are there or neither; documents have histories of their own
-// ([Artefacts.History]).
+// ([artefacts.Kind.History]).
 const historyPrefix = "history/"
 
 // maxHistory is how many acts are kept.
 var maxHistory = 1000
 
-// noted returns what writes acts down; nothing where nobody acts ([Config.Who]).
-func (c *Client) noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
+// Noted returns what writes acts down; nothing where nobody acts ([Config.Who]).
+func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	for i, e := range all {
-		if e.Who = shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
+		if e.Who = audit.Shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
 			continue
 		}
 		e.Time = time.Now().UTC()
@@ -44,22 +44,22 @@ func (c *Client) noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 // Note writes down what is about to be done beside etcd: what cannot be written
 // down must not be done.
 func (c *Client) Note(ctx context.Context, e audit.Entry) error {
-	ops, err := c.noted(e)
+	ops, err := c.Noted(e)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	if _, err := c.etcd.Txn(ctx).Then(ops...).Commit(); err != nil {
-		return fmt.Errorf("cluster: history: %w", away(err))
+		return fmt.Errorf("cluster: history: %w", Away(err))
 	}
-	c.trimHistory(ctx)
+	c.TrimHistory(ctx)
 	return nil
 }
 
 // History returns the last acts, the oldest first.
 func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
-	s, err := c.list(ctx, historyPrefix)
+	s, err := c.List(ctx, historyPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -75,25 +75,25 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	return all, nil
 }
 
-// restoredAct is what the history calls a restoration.
-const restoredAct = "restore"
+// RestoredAct is what the history calls a restoration.
+const RestoredAct = "restore"
 
 // LastRestored returns when a person last restored what etcd had lost, as far as the
 // history tells; zero: it does not.
 func (c *Client) LastRestored(ctx context.Context) (when time.Time, err error) {
 	all, err := c.History(ctx)
 	for _, e := range all {
-		if e.Act == restoredAct && e.Time.After(when) {
+		if e.Act == RestoredAct && e.Time.After(when) {
 			when = e.Time
 		}
 	}
 	return when, err
 }
 
-// trimHistory removes the acts before those that are kept. What it cannot remove
+// TrimHistory removes the acts before those that are kept. What it cannot remove
 // the next act does.
-func (c *Client) trimHistory(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (c *Client) TrimHistory(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	prefix := c.prefix + historyPrefix
 	got, err := c.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))

@@ -12,6 +12,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -26,20 +28,20 @@ func TestHistory(t *testing.T) {
 	a, err := topology.Spread([]millrace.NodeID{"n1", "n2", "n3"}, 2)
 	check(t, err)
 	a.AllowUnknown = true
-	check(t, c.Assign(ctx, a))
-	if err := c.Assign(ctx, a); err == nil {
+	check(t, steering.Assign(ctx, c, a))
+	if err := steering.Assign(ctx, c, a); err == nil {
 		t.Error("the same epoch is assigned twice")
 	}
 	a.Epoch++
-	check(t, role.Assign(ctx, a)) // a role's own doing
-	_, err = role.Secret(ctx, "pages")
+	check(t, steering.Assign(ctx, role, a)) // a role's own doing
+	_, err = secrets.Get(ctx, role, "pages")
 	check(t, err)
-	check(t, c.Rotate(ctx, "pages", cluster.Generation{From: time.Now(), Alone: true}, time.Time{}))
-	check(t, c.Steer(ctx, nil, func(s *cluster.Steering) error {
+	check(t, secrets.Rotate(ctx, c, "pages", secrets.Generation{From: time.Now(), Alone: true}, time.Time{}))
+	check(t, steering.Change(ctx, c, nil, func(s *steering.State) error {
 		s.Acts = append(s.Acts, audit.Entry{Who: "another", Act: "drain", On: "[n1]"})
 		return nil
 	})) // which changes nothing, and so is no act
-	check(t, c.Steer(ctx, nil, func(s *cluster.Steering) error {
+	check(t, steering.Change(ctx, c, nil, func(s *steering.State) error {
 		s.Documents["intent"] = "{}"
 		s.Acts = append(s.Acts, audit.Entry{Who: "another", Act: "drain", On: "[n1]"}, audit.Entry{Act: "add", On: "[n2]"})
 		return nil

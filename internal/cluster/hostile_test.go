@@ -11,6 +11,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/brokers"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -49,7 +53,7 @@ func TestANodeWhoseLeaseEndedServesOn(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	w := watch(t, c)
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	pipe := startPipe(t, etcd.addr)
 	far, err := cluster.Open(ctx, cluster.Config{Endpoints: []string{pipe.addr()}, Name: "test", Log: slog.New(slog.DiscardHandler)})
 	check(t, err)
@@ -72,9 +76,9 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open(t.TempDir())
-	w, docs, traced := watch(t, c), documents(t, c), c.Traced(ctx)
+	w, docs, traced := watch(t, c), documentsOf(t, c), brokers.WatchTraced(ctx, c)
 	m := join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1")))
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 && w.Fault() == nil })
@@ -97,7 +101,7 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	await(t, "n1 is ready", w.Changed, func() bool { return w.Current().Ready("n1") == topology.All() })
 	check(t, docs.Put(ctx, "jobs", []byte("name: jobs")))
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
-	check(t, c.Assign(ctx, spreadOver(t, 2, "n1")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 2, "n1")))
 	await(t, "another map is there", w.Changed, func() bool { return w.Current().Epoch() == 2 })
 }
 
@@ -106,7 +110,7 @@ func TestAnAnswerOfEtcdIsBounded(t *testing.T) {
 	cluster.SetMaxAnswer(t, 1<<20) // so not in parallel
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	docs := documents(t, c)
+	docs := documentsOf(t, c)
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	for i := range 3 {
@@ -130,9 +134,9 @@ func TestAllOfEtcdIsBounded(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
 	c.SetRelist(200 * time.Millisecond)
-	kinds := map[string]*cluster.Documents{}
+	kinds := map[string]*documents.Kind{}
 	for _, kind := range []string{"feeds", "experiments", "others"} {
-		d, err := c.Documents(ctx, kind)
+		d, err := documents.Watch(ctx, c, kind)
 		check(t, err)
 		kinds[kind] = d
 		check(t, d.Put(ctx, "home", []byte("good")))
@@ -145,7 +149,7 @@ func TestAllOfEtcdIsBounded(t *testing.T) {
 		check(t, experiments.Put(ctx, fmt.Sprint("large", i), noise(2, 1<<20)))
 	}
 	await(t, "they are there", experiments.Changed, func() bool { return len(experiments.Current()) == 4 })
-	full := func(d *cluster.Documents) func() bool {
+	full := func(d *documents.Kind) func() bool {
 		return func() bool { return d.Fault() != nil && strings.Contains(d.Fault().Error(), "are more than 8388608") }
 	}
 	for i := range 2 { // in one piece
@@ -172,15 +176,15 @@ func TestRestoreReadsNoBodies(t *testing.T) {
 	cluster.SetMaxAnswer(t, 2<<20) // so not in parallel
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
 	c := etcd.open(dir)
-	w, docs := watch(t, c), documents(t, c)
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	w, docs := watch(t, c), documentsOf(t, c)
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	for i := range 2 {
 		check(t, docs.Put(ctx, fmt.Sprint("large", i), noise(9, 3<<19)))
 	}
 	await(t, "the documents are there", docs.Changed, func() bool { return len(docs.Current()) == 2 })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	check(t, c.Close()) // what is kept is on the disk then
-	if _, err := etcd.open("").Restore(ctx, dir); !errors.Is(err, cluster.ErrNothingLost) {
+	if _, err := restoration.Restore(ctx, etcd.open(""), dir); !errors.Is(err, restoration.ErrNothingLost) {
 		t.Error(err)
 	}
 }
@@ -192,9 +196,9 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	etcd := startEtcd(t)
 	c := etcd.open(dir)
-	w, docs := watch(t, c), documents(t, c)
+	w, docs := watch(t, c), documentsOf(t, c)
 	check(t, docs.Put(ctx, "home", []byte("name: home")))
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1", "n2")))
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1", "n2")))
 	await(t, "the document is there", docs.Changed, func() bool { return docs.Current()["home"].Body != "" })
 	await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 
@@ -203,10 +207,10 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	etcd.token = "foreign"
 	etcd.start()
 	other := etcd.open("")
-	check(t, other.Assign(ctx, spreadOver(t, 1, "x1", "x2")))
-	check(t, other.Assign(ctx, spreadOver(t, 2, "x1", "x2")))
-	check(t, documents(t, other).Put(ctx, "home", []byte("foreign")))
-	foreign := func(w *cluster.Watcher, d *cluster.Documents) {
+	check(t, steering.Assign(ctx, other, spreadOver(t, 1, "x1", "x2")))
+	check(t, steering.Assign(ctx, other, spreadOver(t, 2, "x1", "x2")))
+	check(t, documentsOf(t, other).Put(ctx, "home", []byte("foreign")))
+	foreign := func(w *cluster.Watcher, d *documents.Kind) {
 		t.Helper()
 		await(t, "the map is told", w.Changed, func() bool { return w.Fault() != nil && strings.Contains(w.Fault().Error(), "another etcd cluster") })
 		await(t, "the documents are told", d.Changed, func() bool { return d.Fault() != nil && strings.Contains(d.Fault().Error(), "another etcd cluster") })
@@ -217,8 +221,8 @@ func TestAForeignEtcdIsNotBelieved(t *testing.T) {
 	foreign(w, docs)
 	check(t, c.Close())
 	c = etcd.open(dir)
-	foreign(watch(t, c), documents(t, c))
-	if _, err := c.Restore(ctx); errors.Is(err, cluster.ErrNothingLost) || err == nil {
+	foreign(watch(t, c), documentsOf(t, c))
+	if _, err := restoration.Restore(ctx, c); errors.Is(err, restoration.ErrNothingLost) || err == nil {
 		t.Errorf("restoring from nothing gives %v", err)
 	}
 }
@@ -229,7 +233,7 @@ func TestDocumentsOfStrangeNames(t *testing.T) {
 	t.Parallel()
 	ctx, etcd := t.Context(), startEtcd(t)
 	c := etcd.open("")
-	d, err := c.Documents(ctx, "feeds")
+	d, err := documents.Watch(ctx, c, "feeds")
 	check(t, err)
 	check(t, d.Put(ctx, "good", []byte("1")))
 	for _, name := range []string{"\xff\xfe", strings.Repeat("a", 64), "a b", "\x1b[2J"} {
@@ -249,8 +253,8 @@ func TestARollbackIsToldToWhoLooks(t *testing.T) {
 	ctx, etcd := t.Context(), startEtcd(t)
 	dir := t.TempDir()
 	c := etcd.open(dir)
-	docs, w := documents(t, c), watch(t, c)
-	check(t, c.Assign(ctx, spreadOver(t, 1, "n1")))
+	docs, w := documentsOf(t, c), watch(t, c)
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1")))
 	join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
 	await(t, "the node is there", w.Changed, func() bool { return w.Current().Alive("n1") })
 	etcd.stop()
@@ -281,7 +285,7 @@ func TestARollbackIsToldToWhoLooks(t *testing.T) {
 			t.Fatal("nobody is told")
 		}
 	}
-	_, err := c.Restore(ctx, dir)
+	_, err := restoration.Restore(ctx, c, dir)
 	check(t, err)
 	for began := time.Now(); lost() != ""; time.Sleep(100 * time.Millisecond) {
 		if time.Since(began) > 60*time.Second {

@@ -34,9 +34,9 @@ func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin
 	k.busy = true
 	k.mu.Unlock()
 	if idle && k.saveNext() {
-		k.c.run(func() {
+		k.c.Run(func() {
 			for more := true; more; more = k.saveNext() {
-				_ = wait(ctx, saveEvery)
+				_ = Pause(ctx, saveEvery)
 			}
 		})
 	}
@@ -56,5 +56,5 @@ func (k *keeper) saveNext() bool {
 
 // saveMap keeps a map for the next start.
 func (c *Client) saveMap(m *topology.Map, from keyspace.Origin) {
-	c.save(datadir.MapFile(c.dir), m.Kept(from))
+	c.SaveFile(datadir.MapFile(c.dir), m.Kept(from))
 }

@@ -24,12 +24,13 @@ type Leader struct {
 	Since time.Time `json:"since"`
 }
 
-// Lead is the leadership of one process. What it writes by [Client.Steer] is
+// Lead is the leadership of one process. What it writes by [steering.Change] is
 // compared with it by etcd itself, so that a leader that was frozen and wakes
 // changes nothing.
 type Lead struct{ *claim }
 
-func (c *Client) leaderKey() string { return c.prefix + "leader" }
+// LeaderKey holds a [Leader], while one leads.
+func (c *Client) LeaderKey() string { return c.prefix + "leader" }
 
 // Lead returns once this process leads, or when ctx or the client ends. It
 // waits for etcd, and for whoever leads, as long as it takes.
@@ -38,7 +39,7 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 	defer context.AfterFunc(c.ctx, cancel)()
 	defer cancel()
 	waits := keyspace.NewLatest(false) // its fault: why nobody can lead, as far as this process knows
-	defer c.alarms.add(ctx, "leader", waits.FaultSince)()
+	defer c.Alarm(ctx, "leader", waits.FaultSince)()
 	var told string
 	for {
 		l, other, err := c.tryLead(ctx, who)
@@ -57,7 +58,7 @@ func (c *Client) Lead(ctx context.Context, who Leader) (*Lead, error) {
 			c.log.Info("another coordinator leads; waiting", "leader", other.Name, "addr", other.Addr)
 		}
 		if err != nil {
-			_ = wait(ctx, retryAfter)
+			_ = Pause(ctx, RetryAfter)
 			continue
 		}
 		c.awaitLeaderless(ctx)
@@ -71,7 +72,7 @@ func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error)
 	if err != nil {
 		return nil, Leader{}, err
 	}
-	held, by, err := c.claim(ctx, c.leaderKey(), string(body))
+	held, by, err := c.claim(ctx, c.LeaderKey(), string(body))
 	if held == nil {
 		var other Leader
 		_ = json.Unmarshal(by, &other) // whoever it is leads
@@ -85,7 +86,7 @@ func (c *Client) tryLead(ctx context.Context, who Leader) (*Lead, Leader, error)
 func (c *Client) awaitLeaderless(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.relist)
 	defer cancel()
-	for resp := range c.etcd.Watch(clientv3.WithRequireLeader(ctx), c.leaderKey()) {
+	for resp := range c.etcd.Watch(clientv3.WithRequireLeader(ctx), c.LeaderKey()) {
 		if resp.Err() != nil {
 			break
 		}
@@ -101,8 +102,8 @@ func (c *Client) awaitLeaderless(ctx context.Context) {
 // Lost is closed when the leadership may have ended.
 func (l *Lead) Lost() <-chan struct{} { return l.lost }
 
-// is reports whether what a transaction read of the leader's key is this one.
-func (l *Lead) is(kvs []*mvccpb.KeyValue) bool {
+// Is reports whether what a transaction read of the leader's key is this one.
+func (l *Lead) Is(kvs []*mvccpb.KeyValue) bool {
 	return len(kvs) > 0 && kvs[0].CreateRevision == l.revision
 }
 
@@ -111,11 +112,11 @@ func (l *Lead) Resign(ctx context.Context) { _ = l.release(ctx) } // or the leas
 
 // Leader returns who leads; ok is false while nobody does.
 func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	got, err := c.etcd.Get(ctx, c.leaderKey())
+	got, err := c.etcd.Get(ctx, c.LeaderKey())
 	if err != nil {
-		return who, false, away(err)
+		return who, false, Away(err)
 	}
 	if len(got.Kvs) == 0 {
 		return who, false, nil
@@ -129,10 +130,10 @@ func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {
 // Depose ends the leadership of whoever has it, so that another leads: for a
 // process that lives and does nothing.
 func (c *Client) Depose(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	if _, err := c.etcd.Delete(ctx, c.leaderKey()); err != nil {
-		return away(err)
+	if _, err := c.etcd.Delete(ctx, c.LeaderKey()); err != nil {
+		return Away(err)
 	}
 	return nil
 }

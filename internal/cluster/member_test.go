@@ -15,24 +15,26 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // registered waits until a node is registered.
-func registered(t *testing.T, m *cluster.Membership) {
+func registered(t *testing.T, m *members.Membership) {
 	t.Helper()
 	await(t, "the node is registered", m.Changed, func() bool { return m.Fault() == nil })
 }
 
 // notRegistered waits until a node's registration fails for a reason.
-func notRegistered(t *testing.T, m *cluster.Membership, text string) {
+func notRegistered(t *testing.T, m *members.Membership, text string) {
 	t.Helper()
 	await(t, "the registration fails: "+text, m.Changed, func() bool { return m.Fault() != nil && strings.Contains(m.Fault().Error(), text) })
 }
 
-func join(t *testing.T, c *cluster.Client, n topology.Node) *cluster.Membership {
+func join(t *testing.T, c *cluster.Client, n topology.Node) *members.Membership {
 	t.Helper()
-	m, err := c.Join(t.Context(), n)
+	m, err := members.Join(t.Context(), c, n)
 	check(t, err)
 	return m
 }
@@ -65,7 +67,7 @@ func TestJoinDoesNotWaitForEtcd(t *testing.T) {
 	a.AllowUnknown = true
 	c := etcd.open(dir)
 	w := watch(t, c)
-	check(t, c.Assign(t.Context(), a))
+	check(t, steering.Assign(t.Context(), c, a))
 	await(t, "the assignment is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 	check(t, c.Close())
 	etcd.stop()
@@ -290,7 +292,7 @@ func instance(t *testing.T, dir string) datadir.Instance {
 // seenAt returns when n1 last said that it lives.
 func seenAt(t *testing.T, c *cluster.Client) time.Time {
 	t.Helper()
-	seen, err := c.Seen(t.Context())
+	seen, err := members.Seen(t.Context(), c)
 	check(t, err)
 	return seen["n1"]
 }
@@ -340,7 +342,7 @@ func TestJoinRefusesWhatIsNoNode(t *testing.T) {
 	t.Parallel()
 	c := startEtcd(t).open("")
 	for _, n := range []topology.Node{{Addr: "a:1"}, {ID: "../n", Addr: "a:1"}, {ID: "n1"}, {ID: "n1", Addr: "a:1", Weight: -1}, {ID: "n1", Addr: "a:1", Weight: topology.MaxWeight + 1}} {
-		if _, err := c.Join(context.Background(), n); err == nil {
+		if _, err := members.Join(context.Background(), c, n); err == nil {
 			t.Errorf("%+v joined", n)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/documents"
 )
 
 // noise is bytes that are no text.
@@ -25,7 +26,7 @@ func TestLargeDocuments(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
 	c := etcd.open(dir)
-	docs, err := c.Documents(ctx, "models")
+	docs, err := documents.Watch(ctx, c, "models")
 	check(t, err)
 	is := func(body []byte) func() bool {
 		return func() bool { return docs.Current()["big"].Body == string(body) }
@@ -111,7 +112,7 @@ func TestLargeDocuments(t *testing.T) {
 	restarted := etcd.open(dir)
 	check(t, c.Close()) // once it has written
 	etcd.stop()
-	docs, err = restarted.Documents(ctx, "models")
+	docs, err = documents.Watch(ctx, restarted, "models")
 	check(t, err)
 	for name, want := range map[string][]byte{"big": first, "small": small} {
 		if !bytes.Equal([]byte(docs.Current()[name].Body), want) {

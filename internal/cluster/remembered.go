@@ -11,59 +11,60 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// remembered is the newest of each kind that any process keeps of what etcd has
+// Remembered is the newest of each kind that any process keeps of what etcd has
 // lost. Every process that keeps something newer raises it, so that a restoration
 // from directories that lack it is refused. A restoration removes it.
-type remembered struct {
+type Remembered struct {
 	Keyspace keyspace.Name   `json:"keyspace"`
-	Newest   map[string]keep `json:"newest"` // by kind of documents, and of the map
+	Newest   map[string]Kept `json:"newest"` // by kind of documents, and of the map
 	// Bodies says of versions that serve by what etcd has lost who keeps their bytes,
 	// by sum: host:directory.
 	Bodies map[string]string `json:"bodies,omitempty"`
 }
 
-// keep is what a process keeps.
-type keep struct {
+// Kept is what a process keeps.
+type Kept struct {
 	Name string `json:"name,omitempty"` // of the document
 	// Revision wrote the document. Of the map it is the assignment's epoch.
 	Revision int64  `json:"revision"`
 	By       string `json:"by"` // host:directory
 }
 
-// mapKind is the map's in what is remembered.
-const mapKind = "map"
+// MapKind is the map's in what is remembered.
+const MapKind = "map"
 
-func (c *Client) rememberedKey() string { return c.prefix + "remembered" }
+// RememberedKey holds a [Remembered], while processes keep what etcd has lost.
+func (c *Client) RememberedKey() string { return c.prefix + "remembered" }
 
-// remembered reads what processes have said that they keep, and which revision wrote
+// Remembered reads what processes have said that they keep, and which revision wrote
 // it. What cannot be read is as nothing: it is written again.
-func (c *Client) remembered(ctx context.Context) (r remembered, version int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (c *Client) Remembered(ctx context.Context) (r Remembered, version int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	got, err := c.etcd.Get(ctx, c.rememberedKey())
+	got, err := c.etcd.Get(ctx, c.RememberedKey())
 	if err != nil {
-		return r, 0, away(err)
+		return r, 0, Away(err)
 	}
 	for _, kv := range got.Kvs {
 		if json.Unmarshal(kv.Value, &r) != nil {
-			r = remembered{}
+			r = Remembered{}
 		}
 		version = kv.ModRevision
 	}
 	return r, version, nil
 }
 
-// tellRemembered says in etcd what this process keeps, where that is newer than what
+// TellRemembered says in etcd what this process keeps, where that is newer than what
 // others have said. It is called with each snapshot, and so tries again. What has a
 // fault only since others have found one knows no better.
-func (c *Client) tellRemembered(ctx context.Context, kind string, k keep, bodies []string, o keyspace.Origin, fault error) {
+func (c *Client) TellRemembered(ctx context.Context, kind string, k Kept, bodies []string, o keyspace.Origin, fault error) {
 	if c.readOnly || c.dir == "" || k.Revision == 0 || o.Keyspace == (keyspace.Name{}) || !keyspace.PastLost(fault) || o.Back == 0 && errors.Is(fault, keyspace.ErrBack) {
 		return
 	}
 	host, _ := os.Hostname()
 	k.By = host + ":" + c.dir
 	told, err := false, error(nil)
-	for range maxChanges { // others tell theirs at the same time
+	for range MaxChanges { // others tell theirs at the same time
 		if told, err = c.raiseRemembered(ctx, kind, k, bodies, o.Keyspace); told || err != nil {
 			break
 		}
@@ -74,13 +75,13 @@ func (c *Client) tellRemembered(ctx context.Context, kind string, k keep, bodies
 }
 
 // raiseRemembered reports whether etcd has what is kept here, or something newer.
-func (c *Client) raiseRemembered(ctx context.Context, kind string, k keep, bodies []string, of keyspace.Name) (told bool, err error) {
-	r, version, err := c.remembered(ctx)
+func (c *Client) raiseRemembered(ctx context.Context, kind string, k Kept, bodies []string, of keyspace.Name) (told bool, err error) {
+	r, version, err := c.Remembered(ctx)
 	if err != nil || of.Before(r.Keyspace) {
 		return err == nil, err
 	}
 	if r.Keyspace != of || r.Newest == nil {
-		r = remembered{Keyspace: of, Newest: map[string]keep{}, Bodies: r.Bodies}
+		r = Remembered{Keyspace: of, Newest: map[string]Kept{}, Bodies: r.Bodies}
 	}
 	if !r.raise(kind, k, bodies) {
 		return true, nil
@@ -89,17 +90,17 @@ func (c *Client) raiseRemembered(ctx context.Context, kind string, k keep, bodie
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
-	put, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.rememberedKey()), "=", version)).Then(clientv3.OpPut(c.rememberedKey(), string(body))).Commit()
+	put, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.RememberedKey()), "=", version)).Then(clientv3.OpPut(c.RememberedKey(), string(body))).Commit()
 	if err != nil {
-		return false, away(err)
+		return false, Away(err)
 	}
 	return put.Succeeded, nil
 }
 
 // raise notes what a process keeps, and reports whether nobody has said so yet.
-func (r *remembered) raise(kind string, k keep, bodies []string) (raised bool) {
+func (r *Remembered) raise(kind string, k Kept, bodies []string) (raised bool) {
 	if r.Newest[kind].Revision < k.Revision {
 		r.Newest[kind], raised = k, true
 	}

@@ -17,6 +17,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -26,14 +30,14 @@ type past struct {
 	etcd *server
 	dirs []string          // of two processes
 	runs []*cluster.Client // nil: it is down
-	docs []*cluster.Documents
+	docs []*documents.Kind
 	now  map[string]string // what is newest
 	last int               // number of the last body
 }
 
 func newPast(t *testing.T) *past {
-	p := &past{t: t, etcd: startEtcd(t), dirs: []string{t.TempDir(), t.TempDir()}, runs: make([]*cluster.Client, 2), docs: make([]*cluster.Documents, 2), now: map[string]string{}}
-	check(t, p.etcd.open("").Assign(t.Context(), spreadOver(t, 1, "n1")))
+	p := &past{t: t, etcd: startEtcd(t), dirs: []string{t.TempDir(), t.TempDir()}, runs: make([]*cluster.Client, 2), docs: make([]*documents.Kind, 2), now: map[string]string{}}
+	check(t, steering.Assign(t.Context(), p.etcd.open(""), spreadOver(t, 1, "n1")))
 	p.start(0)
 	p.start(1)
 	return p
@@ -43,7 +47,7 @@ func (p *past) start(i int) {
 	p.t.Helper()
 	p.runs[i] = p.etcd.open(p.dirs[i])
 	w := watch(p.t, p.runs[i])
-	p.docs[i] = documents(p.t, p.runs[i])
+	p.docs[i] = documentsOf(p.t, p.runs[i])
 	await(p.t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() > 0 })
 }
 
@@ -131,7 +135,7 @@ func (p *past) back(restore func(), since ...string) {
 		p.now[name] = p.write(name)
 	}
 	slices.Sort(stays)
-	r, err := p.etcd.open("").Restore(ctx, p.dirs...)
+	r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...)
 	check(p.t, err)
 	if !slices.Equal(r.Stays, stays) || r.Unsure != nil || r.Again != nil {
 		p.t.Fatalf("restored %+v; want %q to stay", r, stays)
@@ -143,7 +147,7 @@ func (p *past) back(restore func(), since ...string) {
 	}
 	p.heard()
 	p.kept(r.Epoch)
-	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
+	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
 		p.t.Fatalf("again: %v", err)
 	}
 }
@@ -236,9 +240,9 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 			await(t, "the loss is noticed", docs.Changed, func() bool { return docs.Fault() != nil && p.runs[i].Lost() != nil })
 		}
 		if again {
-			refused(t, second(p.etcd.open("").Restore(ctx, old)), cluster.ErrOlderDirs, "these directories know of 0")
+			refused(t, second(restoration.Restore(ctx, p.etcd.open(""), old)), restoration.ErrOlderDirs, "these directories know of 0")
 		}
-		r, err := p.etcd.open("").Restore(ctx, append(p.dirs, old)...)
+		r, err := restoration.Restore(ctx, p.etcd.open(""), append(p.dirs, old)...)
 		if check(t, err); !slices.Equal(r.Again, []string{"feeds gone"}) || len(r.Documents) != 1 || r.Stays != nil || r.Unsure != nil {
 			t.Errorf("restored %+v", r)
 		}
@@ -246,7 +250,7 @@ func TestARestorationTellsWhatItCannotRestore(t *testing.T) {
 		p.heard()
 		p.kept(r.Epoch)
 	}
-	if r, err := p.etcd.open("").Restore(ctx, p.dirs...); !errors.Is(err, cluster.ErrNothingLost) {
+	if r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); !errors.Is(err, restoration.ErrNothingLost) {
 		t.Errorf("restored %+v, %v", r, err)
 	}
 }
@@ -281,7 +285,7 @@ func TestADirectoryKnowsByItsDocuments(t *testing.T) {
 	await(t, "it is found", p.docs[0].Changed, func() bool { return p.docs[0].Fault() != nil })
 	p.stop(0)
 	check(t, os.WriteFile(filepath.Join(p.dirs[0], "map.json"), former[0], 0o644))
-	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	r, err := restoration.Restore(t.Context(), p.etcd.open(""), p.dirs...)
 	if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil {
 		t.Fatalf("restored %+v", r)
 	}
@@ -316,10 +320,10 @@ func TestWhoIsNewInAnOlderEtcdKnowsNoBetter(t *testing.T) {
 			})
 		}
 		c := p.etcd.open(fresh)
-		w, docs := watch(t, c), documents(t, c)
+		w, docs := watch(t, c), documentsOf(t, c)
 		await(t, "it has what there is", docs.Changed, func() bool { return len(docs.Current()) == 1 && w.Current().Epoch() == 1 })
 		check(t, c.Close())
-		r, err := p.etcd.open("").Restore(t.Context(), fresh, p.dirs[0])
+		r, err := restoration.Restore(t.Context(), p.etcd.open(""), fresh, p.dirs[0])
 		if check(t, err); len(r.Documents) != 2 || r.Stays != nil || r.Unsure != nil || r.Again != nil {
 			t.Errorf("found %v: restored %+v", found, r)
 		}
@@ -339,11 +343,11 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 		"a document":                 {false, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
 		"a document of an empty one": {true, func(p *past) { p.now["home"] = p.write("home") }, "feeds home of revision "},
 		"an assignment": {false, func(p *past) {
-			check(p.t, p.runs[1].Assign(p.t.Context(), spreadOver(p.t, 2, "n1", "n2")))
+			check(p.t, steering.Assign(p.t.Context(), p.runs[1], spreadOver(p.t, 2, "n1", "n2")))
 			p.kept(2)
 		}, "assignment 2, which is kept in "},
 		"another kind": {false, func(p *past) {
-			more, err := p.runs[1].Documents(p.t.Context(), "decisions")
+			more, err := documents.Watch(p.t.Context(), p.runs[1], "decisions")
 			check(p.t, err)
 			check(p.t, more.Put(p.t.Context(), "x", []byte("vetoed")))
 			await(p.t, "it is heard", more.Changed, func() bool { return len(more.Current()) == 1 })
@@ -370,12 +374,12 @@ func TestDirectoriesThatLackWhatProcessesKeepAreRefused(t *testing.T) {
 			await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
 			kind, _, _ := strings.Cut(c.says, " ")
 			p.told(map[bool]string{true: "map", false: kind}[kind == "assignment"])
-			err := second(p.etcd.open("").Restore(ctx, p.dirs[0]))
-			refused(t, err, cluster.ErrOlderDirs, c.says)
+			err := second(restoration.Restore(ctx, p.etcd.open(""), p.dirs[0]))
+			refused(t, err, restoration.ErrOlderDirs, c.says)
 			if !strings.Contains(err.Error(), ":"+p.dirs[1]) {
 				t.Errorf("it does not say where: %v", err)
 			}
-			if _, err := p.etcd.open("").Restore(ctx, p.dirs...); err != nil {
+			if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != nil {
 				t.Error(err)
 			}
 			p.start(0)
@@ -390,9 +394,9 @@ func TestARefusedChangeUndoesNothing(t *testing.T) {
 	t.Parallel()
 	for _, served := range []bool{false, true} {
 		ctx, p := t.Context(), newPast(t)
-		tests, err := p.runs[1].Artefacts(ctx, "experiments")
+		tests, err := artefacts.Watch(ctx, p.runs[1], "experiments")
 		check(t, err)
-		put := func(a *cluster.Artefacts, body string, serve bool) {
+		put := func(a *artefacts.Kind, body string, serve bool) {
 			t.Helper()
 			v, _, err := a.Publish(ctx, "ranker", "", []byte(body), "ann")
 			check(t, err)
@@ -409,15 +413,15 @@ func TestARefusedChangeUndoesNothing(t *testing.T) {
 		for range 30 {
 			p.etcd.put("/elsewhere", "")
 		}
-		blind, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		blind, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 		check(t, err)
 		put(blind, "stopped", served)
 		p.start(1)
-		r, err := p.etcd.open("").Restore(ctx, p.dirs...)
+		r, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...)
 		check(t, err)
 		const doc = "experiments ranker"
 		if served {
-			if !slices.Equal(r.Stays, []string{doc}) || r.Serves[doc] != (cluster.Pointers{Now: "version 2", Kept: "version 2"}) || r.Undone != nil {
+			if !slices.Equal(r.Stays, []string{doc}) || r.Serves[doc] != (restoration.Pointers{Now: "version 2", Kept: "version 2"}) || r.Undone != nil {
 				t.Errorf("restored %+v", r)
 			}
 			continue
@@ -442,7 +446,7 @@ func TestARestorationFindsTheLossItself(t *testing.T) {
 	for range 100 {
 		p.etcd.put("/elsewhere", "")
 	}
-	r, err := p.etcd.open("").Restore(t.Context(), p.dirs...)
+	r, err := restoration.Restore(t.Context(), p.etcd.open(""), p.dirs...)
 	if check(t, err); len(r.Documents) != 1 || r.Documents[0].Document != "feeds made" || len(r.Dirs) != 2 || r.Dirs[0].Written.IsZero() {
 		t.Errorf("restored %+v", r)
 	}
@@ -463,16 +467,16 @@ func TestWhatIsGivenUpIsLogged(t *testing.T) {
 	p.stop(1)
 	p.runs[1] = p.etcd.openLogging(p.dirs[1], slog.New(slog.NewTextHandler(&logged, nil)))
 	w := watch(t, p.runs[1])
-	p.docs[1] = documents(t, p.runs[1])
+	p.docs[1] = documentsOf(t, p.runs[1])
 	p.now["home"], p.now["made"] = p.write("home"), p.write("made")
 	p.heard()
-	check(t, p.runs[1].Assign(ctx, spreadOver(t, 2, "n1", "n2")))
+	check(t, steering.Assign(ctx, p.runs[1], spreadOver(t, 2, "n1", "n2")))
 	p.kept(2)
 	backup()
 	await(t, "the loss is noticed", p.docs[1].Changed, func() bool { return p.docs[1].Fault() != nil && p.runs[1].Lost() != nil })
 	p.told("map")
-	refused(t, second(p.etcd.open("").Restore(ctx, p.dirs[0])), cluster.ErrOlderDirs, "assignment 2, ")
-	r, err := p.etcd.open("").RestoreOlder(ctx, p.dirs[0])
+	refused(t, second(restoration.Restore(ctx, p.etcd.open(""), p.dirs[0])), restoration.ErrOlderDirs, "assignment 2, ")
+	r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), p.dirs[0])
 	if check(t, err); r.Epoch != 3 {
 		t.Errorf("restored %+v", r)
 	}

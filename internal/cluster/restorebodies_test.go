@@ -9,14 +9,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/restoration"
 )
 
 // tests are the experiments of a cluster whose etcd goes back, as its processes follow them.
-func (p *past) tests() (all []*cluster.Artefacts) {
+func (p *past) tests() (all []*artefacts.Kind) {
 	p.t.Helper()
 	for _, c := range p.runs {
-		a, err := c.Artefacts(p.t.Context(), "experiments")
+		a, err := artefacts.Watch(p.t.Context(), c, "experiments")
 		check(p.t, err)
 		all = append(all, a)
 	}
@@ -24,7 +25,7 @@ func (p *past) tests() (all []*cluster.Artefacts) {
 }
 
 // serve lets a version serve, and waits until all who run keep its bytes.
-func (p *past) serve(a *cluster.Artefacts, name, body string) cluster.Version {
+func (p *past) serve(a *artefacts.Kind, name, body string) artefacts.Version {
 	p.t.Helper()
 	v, _, err := a.Publish(p.t.Context(), name, "", []byte(body), "ann")
 	check(p.t, err)
@@ -38,12 +39,12 @@ func (p *past) serve(a *cluster.Artefacts, name, body string) cluster.Version {
 	return v
 }
 
-func bytesIn(dir string, v cluster.Version) string {
+func bytesIn(dir string, v artefacts.Version) string {
 	return filepath.Join(dir, "bodies-experiments", v.Sum)
 }
 
 // without copies a directory but for the bytes of some versions.
-func without(t *testing.T, dir string, gone ...cluster.Version) string {
+func without(t *testing.T, dir string, gone ...artefacts.Version) string {
 	t.Helper()
 	kept := filepath.Join(t.TempDir(), "kept")
 	check(t, os.CopyFS(kept, os.DirFS(dir)))
@@ -75,18 +76,18 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 		}
 		await(t, "the loss is noticed", a[1].Changed, func() bool { return p.runs[1].Lost() != nil })
 		p.told("experiments")
-		err := second(p.etcd.open("").Restore(ctx, poor))
-		refused(t, err, cluster.ErrOlderDirs, "nor in etcd: experiments late 1 (they are kept in ")
+		err := second(restoration.Restore(ctx, p.etcd.open(""), poor))
+		refused(t, err, restoration.ErrOlderDirs, "nor in etcd: experiments late 1 (they are kept in ")
 		if !strings.Contains(err.Error(), "experiments ranker 2 (they are kept in ") || !strings.Contains(err.Error(), ":"+p.dirs[1]+")") {
 			t.Errorf("it does not say where: %v", err)
 		}
-		whole, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		whole, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 		check(t, err)
 		if v := whole.Serving()["ranker"]; v == two {
 			t.Error("a restoration that was refused has put its pointer")
 		}
-		r, err := p.etcd.open("").RestoreOlder(ctx, poor)
-		want := []cluster.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 2", Now: "version 1"}}
+		r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
+		want := []restoration.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 2", Now: "version 1"}}
 		if check(t, err); !slices.Equal(r.Lost, want) || r.Lacks != nil {
 			t.Errorf("restored %+v", r)
 		}
@@ -102,7 +103,7 @@ func TestARestorationLetsNothingServeWithoutItsBytes(t *testing.T) {
 }
 
 // bare takes the bytes of a version from etcd.
-func (p *past) bare(kind string, v cluster.Version) {
+func (p *past) bare(kind string, v artefacts.Version) {
 	p.t.Helper()
 	p.etcd.raw(func(e *clientv3.Client) error {
 		_, err := e.Delete(p.t.Context(), "/millrace/test/bodies/"+kind+"/"+v.Name+"/"+v.Sum, clientv3.WithPrefix())
@@ -137,20 +138,20 @@ func TestARestorationBringsBytesAlone(t *testing.T) {
 	stale := without(t, p.dirs[0])
 	poor := without(t, p.dirs[0], v)
 	check(t, p.docs[0].Delete(ctx, "gone"))
-	fresh, err := p.etcd.open("").Artefacts(ctx, "experiments")
+	fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 	check(t, err)
 	if bare, err := fresh.Bare(ctx); bare != nil {
 		t.Errorf("bare: %v, %v", bare, err)
 	}
 	p.bare("experiments", v)
-	if bare, err := fresh.Bare(ctx); err != nil || !slices.Equal(bare, []cluster.Version{v}) {
+	if bare, err := fresh.Bare(ctx); err != nil || !slices.Equal(bare, []artefacts.Version{v}) {
 		t.Errorf("bare: %v, %v", bare, err)
 	}
 	_, err = fresh.Body(ctx, v)
-	refused(t, err, cluster.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd; millrace cluster restore --data ")
-	refused(t, second(p.etcd.open("").Restore(ctx, poor)), cluster.ErrOlderDirs, "experiments ranker 1 (a directory that has them has a file bodies-experiments/"+v.Sum+")")
+	refused(t, err, artefacts.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd; millrace cluster restore --data ")
+	refused(t, second(restoration.Restore(ctx, p.etcd.open(""), poor)), restoration.ErrOlderDirs, "experiments ranker 1 (a directory that has them has a file bodies-experiments/"+v.Sum+")")
 	before := p.generation()
-	r, err := p.etcd.open("").Restore(ctx, poor, stale)
+	r, err := restoration.Restore(ctx, p.etcd.open(""), poor, stale)
 	if check(t, err); r.Lost != nil || r.Documents != nil || !r.Alone || r.Epoch != 1 || len(r.Bytes) != 1 || r.Bytes[0].Document != "experiments ranker" || !slices.Equal(r.Bytes[0].Versions, []string{"1"}) || r.Bytes[0].Dir != stale {
 		t.Errorf("restored %+v", r)
 	}
@@ -161,11 +162,11 @@ func TestARestorationBringsBytesAlone(t *testing.T) {
 		t.Errorf("%q, %v", body, err)
 	}
 	delete(p.now, "gone")
-	if docs := documents(t, p.etcd.open("")).Current(); len(docs) > 0 {
+	if docs := documentsOf(t, p.etcd.open("")).Current(); len(docs) > 0 {
 		t.Errorf("there are %v", docs)
 	}
 	p.heard()
-	if _, err := p.etcd.open("").Restore(ctx, p.dirs...); err != cluster.ErrNothingLost {
+	if _, err := restoration.Restore(ctx, p.etcd.open(""), p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("again: %v", err)
 	}
 }
@@ -179,33 +180,33 @@ func TestNothingIsLostIsNotSaidOfLostBytes(t *testing.T) {
 	a := p.tests()
 	one := p.serve(a[0], "ranker", "one")
 	two := p.serve(a[0], "ranker", "two")
-	packs, err := p.etcd.open("").Artefacts(ctx, "models") // which no directory follows
+	packs, err := artefacts.Watch(ctx, p.etcd.open(""), "models") // which no directory follows
 	check(t, err)
 	pack, _, err := packs.Publish(ctx, "rate", "", []byte("pack"), "ann")
 	check(t, err)
 	check(t, packs.Serve(ctx, pack, nil, "ann"))
 	restored := func(dirs ...string) error {
 		t.Helper()
-		return second(p.etcd.open("").Restore(ctx, dirs...))
+		return second(restoration.Restore(ctx, p.etcd.open(""), dirs...))
 	}
-	if err := restored(p.dirs...); err != cluster.ErrNothingLost {
+	if err := restored(p.dirs...); err != restoration.ErrNothingLost {
 		t.Errorf("of a whole etcd: %v", err)
 	}
 	p.bare("models", pack)
-	refused(t, restored(p.dirs...), cluster.ErrOlderDirs, "nor in etcd: models rate 1 (a directory that has them has a file bodies-models/"+pack.Sum+")")
+	refused(t, restored(p.dirs...), restoration.ErrOlderDirs, "nor in etcd: models rate 1 (a directory that has them has a file bodies-models/"+pack.Sum+")")
 	_, _, err = packs.Publish(ctx, "rate", "1", []byte("pack"), "ann")
-	if check(t, err); restored(p.dirs...) != cluster.ErrNothingLost {
+	if check(t, err); restored(p.dirs...) != restoration.ErrNothingLost {
 		t.Error("what is put again is missed")
 	}
 	p.bare("experiments", one)
 	poor := without(t, p.dirs[0], one)
-	refused(t, restored(poor), cluster.ErrOlderDirs, "It lacks the bytes of versions that do not serve, and so do these directories; nothing is restored: experiments ranker 1 (")
-	fresh, err := p.etcd.open("").Artefacts(ctx, "experiments")
+	refused(t, restored(poor), restoration.ErrOlderDirs, "It lacks the bytes of versions that do not serve, and so do these directories; nothing is restored: experiments ranker 1 (")
+	fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 	check(t, err)
 	if !fresh.Has(one) {
 		t.Error("a restoration that was refused has dropped it")
 	}
-	r, err := p.etcd.open("").RestoreOlder(ctx, poor)
+	r, err := restoration.RestoreOlder(ctx, p.etcd.open(""), poor)
 	if check(t, err); !slices.Equal(r.Lacks, []string{"experiments ranker 1"}) || !r.Alone || r.Bytes != nil || r.Dropped != 1 {
 		t.Errorf("restored %+v", r)
 	}
@@ -220,7 +221,7 @@ func TestNothingIsLostIsNotSaidOfLostBytes(t *testing.T) {
 func TestAVersionWithoutBytesDoesNotServe(t *testing.T) {
 	t.Parallel()
 	ctx, p := t.Context(), &past{t: t, etcd: startEtcd(t)}
-	a, err := p.etcd.open("").Artefacts(ctx, "experiments")
+	a, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 	check(t, err)
 	one, two := p.serve(a, "ranker", "one"), p.serve(a, "ranker", "two") // which nobody keeps
 	for name, lose := range map[string]func(){
@@ -230,7 +231,7 @@ func TestAVersionWithoutBytesDoesNotServe(t *testing.T) {
 		lose()
 		_, err := a.Rollback(ctx, "ranker", "ann")
 		if name == "gone" {
-			refused(t, err, cluster.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd")
+			refused(t, err, artefacts.ErrNoBytes, "the bytes of experiment ranker 1 are not in etcd")
 		}
 		if v, _ := a.Served("ranker"); name == "gone" && v != two {
 			t.Errorf("%s: %v serves", name, v)
@@ -238,7 +239,7 @@ func TestAVersionWithoutBytesDoesNotServe(t *testing.T) {
 		if v, fresh, err := a.Publish(ctx, "ranker", "", []byte("one"), "ann"); fresh || v != one {
 			t.Errorf("%s: %v, %v, %v", name, v, fresh, err)
 		}
-		fresh, err := p.etcd.open("").Artefacts(ctx, "experiments")
+		fresh, err := artefacts.Watch(ctx, p.etcd.open(""), "experiments")
 		check(t, err)
 		check(t, fresh.Settle(ctx))
 		if body, err := fresh.Body(ctx, one); string(body) != "one" {

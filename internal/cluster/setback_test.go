@@ -10,6 +10,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
 // backed lets an etcd keep a backup of what it has now.
@@ -50,8 +54,8 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			t.Parallel()
 			ctx, etcd, dir := t.Context(), startEtcd(t), t.TempDir()
 			first := etcd.open(dir)
-			docs, w := documents(t, first), watch(t, first)
-			check(t, first.Assign(ctx, spreadOver(t, 1, "n1")))
+			docs, w := documentsOf(t, first), watch(t, first)
+			check(t, steering.Assign(ctx, first, spreadOver(t, 1, "n1")))
 			await(t, "the map is there", w.Changed, func() bool { return w.Current().Epoch() == 1 })
 			if c.before {
 				check(t, docs.Put(ctx, "home", []byte("old")))
@@ -83,21 +87,21 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			}
 
 			other := etcd.open("") // who knows nothing of it
-			models, err := other.Artefacts(ctx, "models")
+			models, err := artefacts.Watch(ctx, other, "models")
 			check(t, err)
 			if err := other.Lost(); err != nil {
 				t.Fatal("it is told before anybody knows:", err)
 			}
 			blind := etcd.open("") // who hears of it by nothing but the refusal
 			blind.SetRelist(time.Hour)
-			unheard, err := blind.Artefacts(ctx, "models")
+			unheard, err := artefacts.Watch(ctx, blind, "models")
 			check(t, err)
-			unseen, err := blind.Documents(ctx, "feeds")
+			unseen, err := documents.Watch(ctx, blind, "feeds")
 			check(t, err)
 			lead, err := other.Lead(ctx, cluster.Leader{Name: "c"})
 			check(t, err)
 			first = etcd.open(dir)
-			docs, w = documents(t, first), watch(t, first)
+			docs, w = documentsOf(t, first), watch(t, first)
 			await(t, "it is found", docs.Changed, func() bool { return docs.Fault() != nil })
 			if docs.Current()["home"].Body != "mine" {
 				t.Errorf("the last good one is gone: %v", docs.Current())
@@ -111,7 +115,7 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			if l := look.Current().Lost(); !strings.Contains(l, "remembered newer feeds") || look.Fault() == nil || !look.Current().Health(nil).Lost {
 				t.Errorf("who looks is told %q, %v", l, look.Fault())
 			}
-			fresh, err := other.Documents(ctx, "feeds") // by one that has nothing better
+			fresh, err := documents.Watch(ctx, other, "feeds") // by one that has nothing better
 			check(t, err)
 			refused := map[string]func() error{
 				"publish": func() error {
@@ -121,7 +125,7 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 				"change": func() error {
 					return fresh.Change(ctx, "other", func(string) (string, error) { return "x", nil })
 				},
-				"steer": func() error { return other.Steer(ctx, lead, func(s *cluster.Steering) error { return nil }) },
+				"steer": func() error { return steering.Change(ctx, other, lead, func(s *steering.State) error { return nil }) },
 			}
 			blindly := map[string]func() error{
 				"publish": func() error {
@@ -145,7 +149,7 @@ func TestAnEtcdThatWentBackIsToldToAll(t *testing.T) {
 			if _, have := docs.Current()["other"]; have {
 				t.Error("it was changed")
 			}
-			r, err := first.Restore(ctx, dir)
+			r, err := restoration.Restore(ctx, first, dir)
 			check(t, err)
 			await(t, "all is well", docs.Changed, func() bool { return docs.Fault() == nil })
 			want, stays, n := "mine", "", 1

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
@@ -27,9 +27,9 @@ func TestStats(t *testing.T) {
 	await(t, "the node is seen", w.Changed, func() bool { return w.Current().Alive("n1") })
 	before := w.Current()
 
-	largest := cluster.NodeStats{DiskBytes: math.MaxInt64, FreeBytes: math.MaxInt64, MemoryBytes: math.MaxInt64, Partitions: map[millrace.Partition]cluster.PartitionStats{}}
+	largest := members.NodeStats{DiskBytes: math.MaxInt64, FreeBytes: math.MaxInt64, MemoryBytes: math.MaxInt64, Partitions: map[millrace.Partition]members.PartitionStats{}}
 	for p := range partition.All() {
-		largest.Partitions[p] = cluster.PartitionStats{Bytes: math.MaxInt64, Records: math.MaxInt64, Ingest: 1.23e300, Load: 4.56e-300}
+		largest.Partitions[p] = members.PartitionStats{Bytes: math.MaxInt64, Records: math.MaxInt64, Ingest: 1.23e300, Load: 4.56e-300}
 		if p%2 == 0 {
 			largest.Held.Add(p)
 		}
@@ -43,9 +43,9 @@ func TestStats(t *testing.T) {
 		return nil
 	})
 	m.SetStats(largest)
-	told := func() cluster.NodeStats {
+	told := func() members.NodeStats {
 		t.Helper()
-		all, err := c.Stats(t.Context())
+		all, err := members.Stats(t.Context(), c)
 		check(t, err)
 		for id := range all {
 			if id != "n1" {
@@ -74,8 +74,8 @@ func TestStats(t *testing.T) {
 // What has moved by less than a tenth of all is not told again.
 func TestStatsNear(t *testing.T) {
 	t.Parallel()
-	of := func(bytes int64, load float64) *cluster.NodeStats {
-		return &cluster.NodeStats{FreeBytes: 1000, Partitions: map[millrace.Partition]cluster.PartitionStats{
+	of := func(bytes int64, load float64) *members.NodeStats {
+		return &members.NodeStats{FreeBytes: 1000, Partitions: map[millrace.Partition]members.PartitionStats{
 			1: {Bytes: bytes, Load: load}, 2: {Bytes: 1000, Load: 100, Records: bytes},
 		}}
 	}
@@ -88,10 +88,10 @@ func TestStatsNear(t *testing.T) {
 	full := of(1000, 100)
 	full.FreeBytes = 800
 	for i, c := range []struct {
-		now  *cluster.NodeStats
+		now  *members.NodeStats
 		near bool
 	}{
-		{base, true}, {of(1190, 119), true}, {of(1210, 100), false}, {of(1000, 79), false}, {held, false}, {other, false}, {full, false}, {new(cluster.NodeStats), false},
+		{base, true}, {of(1190, 119), true}, {of(1210, 100), false}, {of(1000, 79), false}, {held, false}, {other, false}, {full, false}, {new(members.NodeStats), false},
 	} {
 		if got := base.Near(c.now); got != c.near {
 			t.Errorf("%d: near %v", i, got)

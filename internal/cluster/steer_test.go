@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -22,8 +23,8 @@ func lead(t *testing.T, c *cluster.Client, name string) *cluster.Lead {
 }
 
 // put returns a change of one document.
-func put(name, body string) func(*cluster.Steering) error {
-	return func(s *cluster.Steering) error { s.Documents[name] = body; return nil }
+func put(name, body string) func(*steering.State) error {
+	return func(s *steering.State) error { s.Documents[name] = body; return nil }
 }
 
 // One process leads; the next one when it resigns, or when its key is gone,
@@ -32,7 +33,7 @@ func TestOneLeads(t *testing.T) {
 	s := startEtcd(t)
 	a, b := s.open(""), s.open("")
 	first := lead(t, a, "a")
-	check(t, a.Steer(t.Context(), first, put("plan", "1")))
+	check(t, steering.Change(t.Context(), a, first, put("plan", "1")))
 
 	second := make(chan *cluster.Lead, 1)
 	go func() {
@@ -47,12 +48,12 @@ func TestOneLeads(t *testing.T) {
 	}
 	s.raw(deleteKey("/millrace/test/leader")) // as its lease does, while it is frozen
 	l := <-second
-	check(t, b.Steer(t.Context(), l, put("plan", "2")))
-	if err := a.Steer(t.Context(), first, put("plan", "3")); !errors.Is(err, cluster.ErrNotLeader) {
+	check(t, steering.Change(t.Context(), b, l, put("plan", "2")))
+	if err := steering.Change(t.Context(), a, first, put("plan", "3")); !errors.Is(err, cluster.ErrNotLeader) {
 		t.Errorf("a leader that is none writes: %v", err)
 	}
 	first.Resign(t.Context()) // takes nothing from the other
-	check(t, b.Steer(t.Context(), l, put("plan", "4")))
+	check(t, steering.Change(t.Context(), b, l, put("plan", "4")))
 	l.Resign(t.Context())
 	if _, ok, err := b.Leader(t.Context()); ok || err != nil {
 		t.Errorf("somebody leads after both resigned: %v", err)
@@ -62,7 +63,7 @@ func TestOneLeads(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the first one still believes that it leads")
 	}
-	if got, err := a.Steering(t.Context()); err != nil || got.Documents["plan"] != "4" {
+	if got, err := steering.Read(t.Context(), a); err != nil || got.Documents["plan"] != "4" {
 		t.Errorf("the plan is %q, %v", got.Documents["plan"], err)
 	}
 }
@@ -76,38 +77,38 @@ func TestSteerIsOneTransaction(t *testing.T) {
 	w := watch(t, c)
 	await(t, "a", w.Changed, func() bool { return w.Current().Alive("a") })
 	first := spreadOver(t, 1, "a")
-	check(t, c.Steer(t.Context(), nil, func(s *cluster.Steering) error {
+	check(t, steering.Change(t.Context(), c, nil, func(s *steering.State) error {
 		s.Assignment, s.Documents["plan"] = first, "one"
 		return nil
 	}))
-	got, err := c.Steering(t.Context())
+	got, err := steering.Read(t.Context(), c)
 	check(t, err)
 	if got.Assignment.Epoch != 1 || got.Documents["plan"] != "one" || !got.Map.Alive("a") {
 		t.Errorf("epoch %d, plan %q, alive %v", got.Assignment.Epoch, got.Documents["plan"], got.Map.Alive("a"))
 	}
 
-	for name, race := range map[string]func(*cluster.Steering) error{
+	for name, race := range map[string]func(*steering.State) error{
 		"document":   put("plan", "theirs"),
 		"other":      put("intent", "theirs"),
-		"assignment": func(s *cluster.Steering) error { s.Assignment.Wanted = 2; return nil },
+		"assignment": func(s *steering.State) error { s.Assignment.Wanted = 2; return nil },
 	} {
-		err := c.Steer(t.Context(), nil, func(s *cluster.Steering) error {
-			check(t, c.Steer(t.Context(), nil, race))
+		err := steering.Change(t.Context(), c, nil, func(s *steering.State) error {
+			check(t, steering.Change(t.Context(), c, nil, race))
 			s.Documents["plan"] = "mine"
 			s.Assignment.Wanted = 5
 			return nil
 		})
-		if !errors.Is(err, cluster.ErrRaced) {
+		if !errors.Is(err, steering.ErrRaced) {
 			t.Errorf("beside a change of the %s: %v", name, err)
 		}
 	}
-	got, err = c.Steering(t.Context())
+	got, err = steering.Read(t.Context(), c)
 	check(t, err)
 	if got.Documents["plan"] != "theirs" || got.Assignment.Wanted != 2 || got.Assignment.Epoch != 2 {
 		t.Errorf("plan %q, wanted %d, epoch %d", got.Documents["plan"], got.Assignment.Wanted, got.Assignment.Epoch)
 	}
-	unknown := func(s *cluster.Steering) error { s.Assignment.Replicas[7] = []millrace.NodeID{"stranger"}; return nil }
-	if err := c.Steer(t.Context(), nil, unknown); !errors.Is(err, topology.ErrUnknownOwner) {
+	unknown := func(s *steering.State) error { s.Assignment.Replicas[7] = []millrace.NodeID{"stranger"}; return nil }
+	if err := steering.Change(t.Context(), c, nil, unknown); !errors.Is(err, topology.ErrUnknownOwner) {
 		t.Errorf("an owner that nobody knows: %v", err)
 	}
 }

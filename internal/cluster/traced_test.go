@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 )
 
 // A viewer is traced from soon after somebody says so until somebody ends it
@@ -15,7 +16,7 @@ import (
 func TestTraced(t *testing.T) {
 	s := startEtcd(t)
 	c := s.open("")
-	traced := c.Traced(t.Context())
+	traced := brokers.WatchTraced(t.Context(), c)
 	await := func(what string, want bool) {
 		t.Helper()
 		for deadline := time.After(10 * time.Second); ; {
@@ -35,22 +36,22 @@ func TestTraced(t *testing.T) {
 		d      time.Duration
 	}{{"", time.Minute}, {"member:9", 0}, {"member:9", 25 * time.Hour}} {
 		var e *millrace.Error
-		if _, err := c.Trace(t.Context(), bad.viewer, bad.d); !errors.As(err, &e) {
+		if _, err := brokers.Trace(t.Context(), c, bad.viewer, bad.d); !errors.As(err, &e) {
 			t.Errorf("%q for %s: %v", bad.viewer, bad.d, err)
 		}
 	}
-	if _, err := c.Trace(t.Context(), "member:9", time.Hour); err != nil {
+	if _, err := brokers.Trace(t.Context(), c, "member:9", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	await("on", true)
 	if traced.Has("member:1") || traced.Has("") {
 		t.Error("others are traced as well")
 	}
-	if err := c.Untrace(t.Context(), "member:9"); err != nil {
+	if err := brokers.Untrace(t.Context(), c, "member:9"); err != nil {
 		t.Fatal(err)
 	}
 	await("off", false)
-	if _, err := c.Trace(t.Context(), "member:9", time.Hour); err != nil {
+	if _, err := brokers.Trace(t.Context(), c, "member:9", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	await("on again", true)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // What the disk has no room for is written once it has: the documents, and the
@@ -17,7 +17,7 @@ func TestWhatIsNotOnDiskIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	ctx, etcd, dir := t.Context(), startEtcd(t), filepath.Join(t.TempDir(), "data")
 	c := etcd.open(dir)
-	a, err := c.Artefacts(ctx, "models")
+	a, err := artefacts.Watch(ctx, c, "models")
 	check(t, err)
 	away := dir + "-away" // root may write to what it may not
 	check(t, os.Rename(dir, away))
@@ -27,7 +27,7 @@ func TestWhatIsNotOnDiskIsWrittenAgain(t *testing.T) {
 	check(t, a.Serve(ctx, v, nil, "ann"))
 	_, err = a.Body(ctx, v)
 	check(t, err)
-	a.Use(map[string]cluster.Version{"m": v})
+	a.Use(map[string]artefacts.Version{"m": v})
 	if files, seconds := c.Unwritten(); a.Unkept(v) == nil || seconds == 0 || files < 2 {
 		t.Fatalf("%v is not on disk, and %d files are to be written for %v s", a.Unkept(v), files, seconds)
 	}
@@ -50,7 +50,7 @@ func TestWhatIsNotOnDiskIsWrittenAgain(t *testing.T) {
 	}
 	next := etcd.open(dir)
 	defer next.Close()
-	again, err := next.Artefacts(ctx, "models")
+	again, err := artefacts.Watch(ctx, next, "models")
 	check(t, err)
 	if got := again.LastUsed(); string(got[v]) != "m 1" {
 		t.Errorf("on disk are %q", got)

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// mapPrefix is where what makes a [topology.Map] is.
-const mapPrefix = "map/"
+// MapPrefix is where what makes a [topology.Map] is.
+const MapPrefix = "map/"
 
 // Watcher keeps a [topology.Map] up to date.
 type Watcher struct {
@@ -26,12 +26,12 @@ type Watcher struct {
 // works until ctx or the client ends.
 func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	w := &Watcher{state: keyspace.NewLatest(topology.NewMap(topology.Assignment{}, nil, nil)), log: c.log}
-	c.alarms.add(ctx, "map", w.state.FaultSince)
+	c.Alarm(ctx, "map", w.state.FaultSince)
 	first, known := make(chan struct{}), sync.Once{}
 	if old, from, err := topology.LoadMap(c.dir); err == nil {
 		w.state.Set(old, nil)
 		w.origin = from
-		c.fromDisk.Begin("map", datadir.MapFile(c.dir))
+		c.BeginFromDisk("map", datadir.MapFile(c.dir))
 		c.remember(from, old.Epoch())
 	} else if c.hasLastGood() {
 		w.log.Warn("the last good map on disk is of no use", "err", err)
@@ -39,15 +39,15 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(c.ctx, cancel)
 	kept := keeper{c: c}
-	c.run(func() {
+	c.Run(func() {
 		defer cancel()
-		c.follow(ctx, mapPrefix, func(s *keyspace.Snapshot, err error) {
+		c.Follow(ctx, MapPrefix, func(s *keyspace.Snapshot, err error) {
 			old, from := w.Current(), w.origin
 			w.apply(s, err)
-			c.tellFromDisk("map", from, w.Fault())
+			c.TellFromDisk("map", from, w.Fault())
 			if err == nil {
-				c.tellSetback(ctx, "map", s, w.origin)
-				c.tellRemembered(ctx, mapKind, keep{Revision: w.Current().Epoch()}, nil, w.origin, w.Fault())
+				c.TellSetback(ctx, "map", s, w.origin)
+				c.TellRemembered(ctx, MapKind, Kept{Revision: w.Current().Epoch()}, nil, w.origin, w.Fault())
 			}
 			if m := w.Current(); m != old || w.origin.Moved(from) {
 				kept.save(ctx, m, w.origin)
@@ -58,7 +58,7 @@ func (c *Client) Watch(ctx context.Context) (*Watcher, error) {
 			}
 		})
 	})
-	if err := c.first(ctx, "watch", first); err != nil {
+	if err := c.AwaitFirst(ctx, "watch", first); err != nil {
 		return nil, err
 	}
 	return w, nil

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -27,7 +28,7 @@ func bared(t *testing.T) (s *experiments.Store, bare func(document string)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cl.Close() })
-	documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+	documents, err := artefacts.Watch(t.Context(), cl, experiments.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestADocumentWithoutBytesHoldsUpNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if fault, way := fmt.Sprint(st.Faults["late"]), st.WayBack("late"); fault != "the bytes of experiment late 1 are not in etcd" || !strings.HasPrefix(way, cluster.BytesWayOut+"; else put document late in place again") {
+	if fault, way := fmt.Sprint(st.Faults["late"]), st.WayBack("late"); fault != "the bytes of experiment late 1 are not in etcd" || !strings.HasPrefix(way, artefacts.BytesWayOut+"; else put document late in place again") {
 		t.Errorf("%s; %s", fault, way)
 	}
 	for name, want := range map[string]string{

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -21,14 +21,14 @@ import (
 // experiments, in YAML.
 const Kind = "experiments"
 
-// Source gives documents as they are now; [cluster.Artefacts] of [Kind] does.
+// Source gives documents as they are now; [artefacts.Kind] of [Kind] does.
 type Source interface {
-	Serving() map[string]cluster.Version
-	Body(ctx context.Context, v cluster.Version) ([]byte, error)
+	Serving() map[string]artefacts.Version
+	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{}
 	// Use is told what is gone by, which the next process finds in LastUsed.
-	Use(versions map[string]cluster.Version)
-	LastUsed() map[cluster.Version][]byte
+	Use(versions map[string]artefacts.Version)
+	LastUsed() map[artefacts.Version][]byte
 }
 
 // Known is what definitions may refer to, and when that changes.
@@ -66,7 +66,7 @@ type Live struct {
 
 // good is a document that was taken over.
 type good struct {
-	version cluster.Version
+	version artefacts.Version
 	doc     experiment.Document
 }
 
@@ -166,7 +166,7 @@ func (l *Live) take(ctx context.Context) {
 	l.taken = next
 	l.set.Store(set)
 	l.faults.Store(&faults)
-	used := make(map[string]cluster.Version, len(next))
+	used := make(map[string]artefacts.Version, len(next))
 	for name, g := range next {
 		used[name] = g.version
 	}
@@ -175,7 +175,7 @@ func (l *Live) take(ctx context.Context) {
 
 var errUnread = errors.New("experiments: it is read later; others could not be read for too long")
 
-func (l *Live) read(ctx context.Context, v cluster.Version) (experiment.Document, error) {
+func (l *Live) read(ctx context.Context, v artefacts.Version) (experiment.Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	body, err := l.src.Body(ctx, v)

@@ -14,31 +14,31 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 )
 
 // source is a cluster's documents, in memory.
 type source struct {
 	mu      sync.Mutex
-	serving map[string]cluster.Version
-	bodies  map[cluster.Version]string
+	serving map[string]artefacts.Version
+	bodies  map[artefacts.Version]string
 	away    error // of bodies
 	reads   int
-	used    map[string]cluster.Version
+	used    map[string]artefacts.Version
 	changed chan struct{}
 }
 
 func newSource() *source {
-	return &source{serving: map[string]cluster.Version{}, bodies: map[cluster.Version]string{}, changed: make(chan struct{})}
+	return &source{serving: map[string]artefacts.Version{}, bodies: map[artefacts.Version]string{}, changed: make(chan struct{})}
 }
 
-func (s *source) Serving() map[string]cluster.Version {
+func (s *source) Serving() map[string]artefacts.Version {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.serving)
 }
 
-func (s *source) Body(_ context.Context, v cluster.Version) ([]byte, error) {
+func (s *source) Body(_ context.Context, v artefacts.Version) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
@@ -51,16 +51,16 @@ func (s *source) Changed() <-chan struct{} {
 	return s.changed
 }
 
-func (s *source) Use(versions map[string]cluster.Version) {
+func (s *source) Use(versions map[string]artefacts.Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used = versions
 }
 
-func (s *source) LastUsed() map[cluster.Version][]byte {
+func (s *source) LastUsed() map[artefacts.Version][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := map[cluster.Version][]byte{}
+	all := map[artefacts.Version][]byte{}
 	for _, v := range s.used {
 		all[v] = []byte(s.bodies[v])
 	}
@@ -71,7 +71,7 @@ func (s *source) LastUsed() map[cluster.Version][]byte {
 func (s *source) serve(name, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := cluster.Version{Name: name, Version: text, Sum: text}
+	v := artefacts.Version{Name: name, Version: text, Sum: text}
 	s.serving[name], s.bodies[v] = v, text
 	if text == "" {
 		delete(s.serving, name)
@@ -236,7 +236,7 @@ func TestLiveIsNotDriven(t *testing.T) {
 // slow answers for a body when ctx ends.
 type slow struct{ *source }
 
-func (s slow) Body(ctx context.Context, _ cluster.Version) ([]byte, error) {
+func (s slow) Body(ctx context.Context, _ artefacts.Version) ([]byte, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

@@ -17,19 +17,21 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // Store changes the documents of experiments in a cluster. A change that is
 // refused changes nothing.
 type Store struct {
-	Documents *cluster.Artefacts // of [Kind]
+	Documents *artefacts.Kind // of [Kind]
 	Known     experiment.Known
 	Who       string // as the history says it
 	Why       string // what the history says beside it; empty: what it changes
 	// With is a document that changes with each of them, in one transaction; nil:
 	// none.
-	With *cluster.With
+	With *artefacts.With
 
 	met  met // what was read at last
 	made made
@@ -61,7 +63,7 @@ func (s *Store) GoesOn(from *Store) {
 
 // document returns a document of a version, and keeps it in place of another of its
 // name. The error says that it cannot be had.
-func (s *Store) document(ctx context.Context, v cluster.Version) (read, error) {
+func (s *Store) document(ctx context.Context, v artefacts.Version) (read, error) {
 	s.met.Lock()
 	d, ok := s.met.of[v.Name]
 	s.met.Unlock()
@@ -84,7 +86,7 @@ func (s *Store) document(ctx context.Context, v cluster.Version) (read, error) {
 }
 
 // forget lets go of documents that are dropped.
-func (s *Store) forget(serving map[string]cluster.Version) {
+func (s *Store) forget(serving map[string]artefacts.Version) {
 	s.met.Lock()
 	defer s.met.Unlock()
 	maps.DeleteFunc(s.met.of, func(name string, _ read) bool { _, serves := serving[name]; return !serves })
@@ -93,7 +95,7 @@ func (s *Store) forget(serving map[string]cluster.Version) {
 // State is all documents as they were at one moment.
 type State struct {
 	Set      *experiment.Set
-	Versions map[string]cluster.Version
+	Versions map[string]artefacts.Version
 	Texts    map[string][]byte
 	Faults   map[string]error // of documents: why all of one is left out of the set, or what of it gives nobody a variant
 
@@ -101,13 +103,13 @@ type State struct {
 	left     map[string]experiment.Document // that are left out, as far as they could be read
 	whole    map[string]good                // of those, what is good but for what it contradicts
 	earlier  map[string]earlier             // of documents whose bytes are not there, what they were before
-	events   map[string][]cluster.Event     // of all documents, dropped ones too
+	events   map[string][]ledger.Event      // of all documents, dropped ones too
 	revision int64
 }
 
 // Changed is what became of a document, or would.
 type Changed struct {
-	Version   cluster.Version
+	Version   artefacts.Version
 	Fresh     bool     // it was not there before
 	Sentences []string // what changes, and who moves where; none: nothing does
 }
@@ -115,13 +117,13 @@ type Changed struct {
 // Read reads all documents. One that somebody takes away meanwhile has all of them
 // looked at anew; one whose bytes are not there holds up none of the others.
 func (s *Store) Read(ctx context.Context) (*State, error) {
-	faults := map[cluster.Version]error{}
+	faults := map[artefacts.Version]error{}
 	for range maxTries {
 		if err := s.Documents.Settle(ctx); err != nil {
 			return nil, err
 		}
 		st, of, err := s.read(ctx, faults)
-		if err == nil || of == (cluster.Version{}) || errors.Is(err, cluster.ErrAway) {
+		if err == nil || of == (artefacts.Version{}) || errors.Is(err, cluster.ErrAway) {
 			return st, err
 		}
 		if ctx.Err() != nil {
@@ -134,12 +136,12 @@ func (s *Store) Read(ctx context.Context) (*State, error) {
 			faults[of] = unread{err} // it is there, and cannot be read
 		}
 	}
-	return nil, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+	return nil, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
 }
 
 // read is Read of what is known here, but for versions that cannot be read. The version
 // is the one that an error is of, if it is of one.
-func (s *Store) read(ctx context.Context, faults map[cluster.Version]error) (*State, cluster.Version, error) {
+func (s *Store) read(ctx context.Context, faults map[artefacts.Version]error) (*State, artefacts.Version, error) {
 	st := &State{revision: s.Documents.Revision(), Texts: map[string][]byte{}, Faults: map[string]error{}, docs: map[string]good{}, left: map[string]experiment.Document{}, whole: map[string]good{}, earlier: map[string]earlier{}, events: s.Documents.Histories()}
 	st.Versions = s.Documents.Serving()
 	s.forget(st.Versions)
@@ -168,14 +170,14 @@ func (s *Store) read(ctx context.Context, faults map[cluster.Version]error) (*St
 		st.Faults[name], st.left[name], st.whole[name] = fault, st.docs[name].doc, st.docs[name]
 	})
 	if err != nil {
-		return nil, cluster.Version{}, err
+		return nil, artefacts.Version{}, err
 	}
 	if unfit := st.Set.Unfit(); unfit != nil {
 		for _, d := range unfit.Documents {
 			st.Faults[d.Name] = d.Error
 		}
 	}
-	return st, cluster.Version{}, nil
+	return st, artefacts.Version{}, nil
 }
 
 // earlier is a version of a document that served before the present one.
@@ -372,20 +374,20 @@ func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.T
 	var gone []string // sums of versions that were dropped since another served
 	for _, e := range slices.Backward(events) {
 		switch e.What {
-		case cluster.Dropped: // the one that served, or an older one, to make room
+		case ledger.Dropped: // the one that served, or an older one, to make room
 			gone = append(gone, e.Sum)
-		case cluster.Served, cluster.RolledBack:
+		case ledger.Served, ledger.RolledBack:
 			if slices.Contains(gone, e.Sum) {
 				return begun, nil
 			}
 			gone = nil
-			if !s.has(ctx, cluster.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
+			if !s.has(ctx, artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
 				return begun, nil
 			}
 			begun = e.When
 		}
 	}
-	if len(events) == 0 || events[0].What != cluster.Published { // what came before is forgotten
+	if len(events) == 0 || events[0].What != ledger.Published { // what came before is forgotten
 		return time.Time{}, nil
 	}
 	return begun, nil
@@ -400,10 +402,10 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 		return since, err
 	}
 	for _, e := range slices.Backward(events) {
-		if e.What != cluster.Served && e.What != cluster.RolledBack {
+		if e.What != ledger.Served && e.What != ledger.RolledBack {
 			continue
 		}
-		v := cluster.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}
+		v := artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}
 		if !s.Documents.Has(v) {
 			return since, nil
 		}
@@ -426,7 +428,7 @@ func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Ti
 
 // has reports whether a version of a document may have had an experiment: of one
 // that is not kept, or could not be read, it may.
-func (s *Store) has(ctx context.Context, v cluster.Version, name string) bool {
+func (s *Store) has(ctx context.Context, v artefacts.Version, name string) bool {
 	if !s.Documents.Has(v) {
 		return true
 	}
@@ -440,10 +442,10 @@ func (s *Store) has(ctx context.Context, v cluster.Version, name string) bool {
 
 // Same reports whether two versions of a document have an experiment alike. Of one
 // that is not kept, or cannot be read, that is not known: they do not.
-func (s *Store) Same(ctx context.Context, a, b cluster.Version, name string) (bool, error) {
+func (s *Store) Same(ctx context.Context, a, b artefacts.Version, name string) (bool, error) {
 	var was *experiment.Experiment
-	for i, v := range []cluster.Version{a, b} {
-		if v != (cluster.Version{}) && !s.Documents.Has(v) { // it may be new
+	for i, v := range []artefacts.Version{a, b} {
+		if v != (artefacts.Version{}) && !s.Documents.Has(v) { // it may be new
 			if err := s.Documents.Settle(ctx); err != nil {
 				return false, err
 			}
@@ -488,8 +490,8 @@ func (st *State) Bare(document string) bool {
 
 // WayBack says how to get a document back that is left out.
 func (st *State) WayBack(document string) string {
-	if errors.Is(st.Faults[document], cluster.ErrNoBytes) {
-		return fmt.Sprintf("%s; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", cluster.BytesWayOut, document, document)
+	if errors.Is(st.Faults[document], artefacts.ErrNoBytes) {
+		return fmt.Sprintf("%s; else put document %s in place again with millrace experiment define, or take it out with millrace experiment drop %s", artefacts.BytesWayOut, document, document)
 	}
 	return fmt.Sprintf("mend document %s, or give its experiments state: stopped, and let millrace experiment define put it in place; or take it out with millrace experiment drop %s", document, document)
 }
@@ -611,7 +613,7 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if err == nil {
 			s.made.without(c.Version)
 		}
-		if !cluster.Unsteady(err) {
+		if !artefacts.Unsteady(err) {
 			s.TakeBack()
 		}
 	}()
@@ -647,34 +649,34 @@ func (s *Store) change(ctx context.Context, propose func(*State) (name string, s
 		if !maps.Equal(s.Documents.Serving(), st.Versions) {
 			continue
 		}
-		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.note(c)); !errors.Is(err, cluster.ErrMoved) && !errors.Is(err, cluster.ErrNoVersion) {
+		if err := s.Documents.ServeAt(ctx, c.Version, at, s.With, s.note(c)); !errors.Is(err, artefacts.ErrMoved) && !errors.Is(err, artefacts.ErrNoVersion) {
 			return c, err
 		}
 	}
-	return c, fmt.Errorf("experiments: %w, all the time; try again", cluster.ErrMoved)
+	return c, fmt.Errorf("experiments: %w, all the time; try again", artefacts.ErrMoved)
 }
 
 // made are versions that were published to be put in place, and are not yet.
 type made struct {
 	sync.Mutex
-	versions []cluster.Version
+	versions []artefacts.Version
 }
 
-func (m *made) add(v cluster.Version) {
+func (m *made) add(v artefacts.Version) {
 	m.Lock()
 	defer m.Unlock()
 	m.versions = append(m.versions, v)
 }
 
 // without forgets a version.
-func (m *made) without(v cluster.Version) {
+func (m *made) without(v artefacts.Version) {
 	m.Lock()
 	defer m.Unlock()
-	m.versions = slices.DeleteFunc(m.versions, func(o cluster.Version) bool { return o == v })
+	m.versions = slices.DeleteFunc(m.versions, func(o artefacts.Version) bool { return o == v })
 }
 
 // take returns all of them, and forgets them.
-func (m *made) take() (all []cluster.Version) {
+func (m *made) take() (all []artefacts.Version) {
 	m.Lock()
 	defer m.Unlock()
 	all, m.versions = m.versions, nil
@@ -686,7 +688,7 @@ const takeBackWithin = 5 * time.Second
 
 // TakeBack removes what was published for changes that were refused after that, or made
 // otherwise, since others changed something meanwhile. Each change does so itself, but one that
-// is called again ([cluster.Unsteady]): then who calls does, once it is over. Whoever asks may be gone.
+// is called again ([artefacts.Unsteady]): then who calls does, once it is over. Whoever asks may be gone.
 func (s *Store) TakeBack() {
 	ctx, cancel := context.WithTimeout(context.Background(), takeBackWithin)
 	defer cancel()
@@ -705,12 +707,12 @@ func (s *Store) note(c Changed) string {
 
 // PausedBy returns the change that paused an experiment which is paused, as the history
 // of its document tells it; ok is false where it no longer does.
-func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by cluster.Event, ok bool, err error) {
+func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
 	events, err := s.Documents.History(ctx, of.Document)
 	name := of.Experiment.Name
 	for _, e := range slices.Backward(events) {
 		switch {
-		case e.What != cluster.Served:
+		case e.What != ledger.Served:
 		case strings.Contains(e.Who, ": paused "+name+": "), strings.Contains(e.Who, "experiment "+name+": state running → paused"):
 			return e, true, err
 		case strings.Contains(e.Who, "experiment "+name+": state paused → running"):
@@ -768,12 +770,12 @@ func (s *Store) Drop(ctx context.Context, name string) error {
 		return err
 	}
 	versions, serving := s.Documents.All()[name], st.Versions[name]
-	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v cluster.Version) bool { return v == serving }), serving)
+	versions = append(slices.DeleteFunc(slices.Clone(versions), func(v artefacts.Version) bool { return v == serving }), serving)
 	for _, v := range versions {
-		if v == (cluster.Version{}) {
+		if v == (artefacts.Version{}) {
 			continue // none serves
 		}
-		if err := s.Documents.Drop(ctx, v, nil, s.Who); err != nil && !errors.Is(err, cluster.ErrNoVersion) {
+		if err := s.Documents.Drop(ctx, v, nil, s.Who); err != nil && !errors.Is(err, artefacts.ErrNoVersion) {
 			return err
 		}
 	}

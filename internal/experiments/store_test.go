@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -40,7 +42,7 @@ func stores(t testing.TB, n int) (all []*experiments.Store) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cl.Close() })
-		documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+		documents, err := artefacts.Watch(t.Context(), cl, experiments.Kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +184,7 @@ func TestSteeredAtOneTime(t *testing.T) {
 	var g sync.WaitGroup
 	for i, s := range all {
 		g.Go(func() {
-			if _, err := s.Steer(t.Context(), "e", to(experiment.Draft, 1000*(i+1))); err != nil && !errors.Is(err, cluster.ErrMoved) {
+			if _, err := s.Steer(t.Context(), "e", to(experiment.Draft, 1000*(i+1))); err != nil && !errors.Is(err, artefacts.ErrMoved) {
 				t.Error(err)
 			}
 		})
@@ -415,7 +417,7 @@ func TestDefinitionsStartNothingThatIsPaused(t *testing.T) {
 	}
 	var told []string
 	for _, e := range all {
-		if e.What == cluster.Served {
+		if e.What == ledger.Served {
 			told = append(told, e.Who)
 		}
 	}
@@ -453,7 +455,7 @@ func TestExperimentsOfManyVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := slices.IndexFunc(events, func(e cluster.Event) bool { return e.What == cluster.Served })
+	first := slices.IndexFunc(events, func(e ledger.Event) bool { return e.What == ledger.Served })
 	if begun, err := store.Begun(t.Context(), &of); err != nil || !begun.Equal(events[first].When) {
 		t.Errorf("it began %s, %v, and not %s", begun, err, events[first].When)
 	}
@@ -464,7 +466,7 @@ func TestExperimentsOfManyVersions(t *testing.T) {
 			t.Errorf("%s is the same: %v, %v", name, same, err)
 		}
 	}
-	if same, err := store.Same(t.Context(), cluster.Version{Name: "d", Version: "1", Sum: events[first].Sum}, b, "a"); err != nil || same {
+	if same, err := store.Same(t.Context(), artefacts.Version{Name: "d", Version: "1", Sum: events[first].Sum}, b, "a"); err != nil || same {
 		t.Errorf("as in a version that is gone: %v, %v", same, err)
 	}
 }
@@ -492,7 +494,7 @@ func TestRunsSince(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if e.What == cluster.Served {
+			if e.What == ledger.Served {
 				when = e.When
 			}
 		}

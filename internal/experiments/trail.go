@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/line"
 	"github.com/millrace/millrace/internal/outcome"
@@ -216,12 +218,12 @@ const (
 )
 
 // Trails is the watched trails of all experiments.
-type Trails struct{ docs *cluster.Documents }
+type Trails struct{ docs *documents.Kind }
 
 // OpenTrails watches the trails of a cluster. It returns as
-// [cluster.Client.Documents] does.
+// [documents.Watch] does.
 func OpenTrails(ctx context.Context, cl *cluster.Client) (*Trails, error) {
-	docs, err := cl.Documents(ctx, TrailsKind)
+	docs, err := documents.Watch(ctx, cl, TrailsKind)
 	return &Trails{docs}, err
 }
 
@@ -297,7 +299,7 @@ var ErrHeld = errors.New("experiments: its next step is held")
 // Ramps notes that an experiment is ramped, with the change of its document (see
 // [Store.With]): so there is no step without its reason. It gives [ErrHeld]
 // where there is a veto.
-func (t *Trails) Ramps(name string, d Decision) *cluster.With {
+func (t *Trails) Ramps(name string, d Decision) *artefacts.With {
 	return t.with(name, func(body string) (string, error) {
 		trail, err := parseTrail(name, body)
 		if trail.Hold != nil {
@@ -308,15 +310,15 @@ func (t *Trails) Ramps(name string, d Decision) *cluster.With {
 }
 
 // Pauses is Ramps of a pause, which no veto keeps off.
-func (t *Trails) Pauses(name string, d Decision) *cluster.With {
+func (t *Trails) Pauses(name string, d Decision) *artefacts.With {
 	return t.with(name, func(body string) (string, error) {
 		trail, _ := parseTrail(name, body)
 		return trail.textWith(d)
 	})
 }
 
-func (t *Trails) with(name string, by func(body string) (string, error)) *cluster.With {
-	return &cluster.With{Documents: t.docs, Name: name, By: by}
+func (t *Trails) with(name string, by func(body string) (string, error)) *artefacts.With {
+	return &artefacts.With{Documents: t.docs, Name: name, By: by}
 }
 
 // textWith returns the text of a trail with one more decision.

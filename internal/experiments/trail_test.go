@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -20,7 +22,7 @@ import (
 // anew, held, until a person takes that back or holds it themselves.
 func TestTrailsThatCannotBeRead(t *testing.T) {
 	cl := client(t)
-	docs, err := cl.Documents(t.Context(), "decisions")
+	docs, err := documents.Watch(t.Context(), cl, "decisions")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +108,7 @@ func TestALookIsDueFromWhenItRuns(t *testing.T) {
 // person writes it by a command.
 func TestTrailsStandInLines(t *testing.T) {
 	cl := client(t)
-	docs, err := cl.Documents(t.Context(), "decisions")
+	docs, err := documents.Watch(t.Context(), cl, "decisions")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +167,11 @@ func client(t *testing.T) *cluster.Client {
 // off, and no pause; who held an experiment and resumed it is kept.
 func TestDecisionsComeWithTheirChange(t *testing.T) {
 	cl := client(t)
-	documents, err := cl.Artefacts(t.Context(), experiments.Kind)
+	definitions, err := artefacts.Watch(t.Context(), cl, experiments.Kind)
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs, err := cl.Documents(t.Context(), "decisions")
+	docs, err := documents.Watch(t.Context(), cl, "decisions")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +179,7 @@ func TestDecisionsComeWithTheirChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &experiments.Store{Documents: documents, Known: anything{}, Who: "ann"}
+	store := &experiments.Store{Documents: definitions, Known: anything{}, Who: "ann"}
 	if _, err := store.Define(t.Context(), "d", []byte(document(true, "e", 0, 999))); err != nil {
 		t.Fatal(err)
 	}
@@ -191,15 +193,15 @@ func TestDecisionsComeWithTheirChange(t *testing.T) {
 			t.Errorf("it is %s with %d, %v; want %s with %d", d.Experiment.State, d.Experiment.Share, err, state, share)
 		}
 	}
-	step := func(with *cluster.With, state experiment.State, share int) error {
-		coordinator := experiments.Store{Documents: documents, Known: anything{}, Who: "ann"}
+	step := func(with *artefacts.With, state experiment.State, share int) error {
+		coordinator := experiments.Store{Documents: definitions, Known: anything{}, Who: "ann"}
 		coordinator.With = with
 		_, err := coordinator.Steer(t.Context(), "e", to(state, share))
 		return err
 	}
 	together := func() {
 		t.Helper()
-		for at := documents.Revision(); docs.Current()["e"].Version < at; {
+		for at := definitions.Revision(); docs.Current()["e"].Version < at; {
 			select {
 			case <-docs.Changed():
 			case <-time.After(10 * time.Millisecond):
@@ -208,7 +210,7 @@ func TestDecisionsComeWithTheirChange(t *testing.T) {
 				t.Fatal("the decision does not come")
 			}
 		}
-		if kept, made := docs.Current()["e"].Version, documents.Revision(); kept != made {
+		if kept, made := docs.Current()["e"].Version, definitions.Revision(); kept != made {
 			t.Errorf("the decision is of revision %d, and the change of %d", kept, made)
 		}
 	}

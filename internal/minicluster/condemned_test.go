@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/compute"
 	"github.com/millrace/millrace/indexnode"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -55,7 +56,7 @@ func init() {
 
 // likesOf publishes a version of the model likes with one feature, which is a
 // golden row's of one like and one impression, and waits for the nodes.
-func (r *rollout) likesOf(version, feature string, golden int) cluster.Version {
+func (r *rollout) likesOf(version, feature string, golden int) artefacts.Version {
 	r.Helper()
 	dir := r.TempDir()
 	for name, text := range map[string]string{
@@ -96,11 +97,11 @@ func TestLastGoodOnACluster(t *testing.T) {
 	r.c, err = Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Feeds: []feeds.Feed{{Name: "liked", Model: "likes"}}})
 	r.check(err)
 	defer func() { r.check(r.c.Close()) }()
-	r.models, err = r.c.client.Artefacts(ctx, indexnode.ModelsKind)
+	r.models, err = artefacts.Watch(ctx, r.c.client, indexnode.ModelsKind)
 	r.check(err)
-	r.heard, err = r.c.client.Admitted(ctx)
+	r.heard, err = members.WatchAdmitted(ctx, r.c.client)
 	r.check(err)
-	condemned, err := r.c.client.Condemned(ctx)
+	condemned, err := artefacts.WatchCondemned(ctx, r.c.client)
 	r.check(err)
 	_, err = r.c.Produce(ctx, r.c.ContentTopic(), schemas.Activity(), sampleRecords())
 	r.check(err)

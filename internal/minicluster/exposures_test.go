@@ -17,6 +17,7 @@ import (
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
@@ -88,7 +89,7 @@ func startExposing(ctx context.Context, t *testing.T, kafkaAddr, document, exper
 	must(err)
 	must(c.WaitReady(ctx))
 	must(c.WaitIndexed(ctx))
-	documents, err := c.client.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, c.client, experiments.Kind)
 	must(err)
 	e.store = &experiments.Store{Documents: documents, Known: everything{}, Who: "a test"}
 	_, err = e.store.Define(ctx, "tried", []byte(document))

@@ -27,6 +27,10 @@ import (
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/brokers"
+	"github.com/millrace/millrace/internal/cluster/secrets"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
@@ -247,7 +251,7 @@ func (c *Cluster) startEtcd(ctx, run context.Context) error {
 		first = c.cfg.Assign(c.nodeIDs())
 	}
 	first.AllowUnknown = true // the nodes start after this
-	return c.client.Assign(ctx, first)
+	return steering.Assign(ctx, c.client, first)
 }
 
 func (c *Cluster) nodeIDs() []millrace.NodeID {
@@ -308,27 +312,27 @@ func (c *Cluster) startPartitioner(run context.Context, metrics prometheus.Regis
 }
 
 func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry) error {
-	definitions, err := c.client.Artefacts(run, feeds.Kind)
+	definitions, err := artefacts.Watch(run, c.client, feeds.Kind)
 	if err != nil {
 		return err
 	}
-	models, err := c.client.Artefacts(run, indexnode.ModelsKind)
+	models, err := artefacts.Watch(run, c.client, indexnode.ModelsKind)
 	if err != nil {
 		return err
 	}
-	condemned, err := c.client.Condemned(run)
+	condemned, err := artefacts.WatchCondemned(run, c.client)
 	if err != nil {
 		return err
 	}
-	tests, err := c.client.Artefacts(run, experiments.Kind)
+	tests, err := artefacts.Watch(run, c.client, experiments.Kind)
 	if err != nil {
 		return err
 	}
-	pages, err := c.client.Generations(run, pagetoken.Secret)
+	pages, err := secrets.Watch(run, c.client, pagetoken.Secret)
 	if err != nil {
 		return err
 	}
-	traced := c.client.Traced(run)
+	traced := brokers.WatchTraced(run, c.client)
 	cfg := broker.Config{Maps: c.maps, Feeds: c.cfg.Feeds, Definitions: definitions, Models: models, Condemned: condemned, Experiments: tests, PageKeys: pages.Current, Traced: traced, Name: brokerName, Metrics: metrics, Log: c.cfg.Log}
 	closeExposures := func() {}
 	if c.cfg.Exposures != "" {
@@ -377,7 +381,7 @@ func (c *Cluster) startBroker(run context.Context, metrics *prometheus.Registry)
 			return server.Serve(b.Guard(l))
 		}),
 	)
-	leave := c.client.Announce(cluster.Broker{Name: brokerName, Addr: c.GRPC, Admin: c.Admin, Version: c.cfg.Version}, brokerName, definitions, models, condemned, tests, pages, traced)
+	leave := brokers.Announce(c.client, brokers.Broker{Name: brokerName, Addr: c.GRPC, Admin: c.Admin, Version: c.cfg.Version}, brokerName, definitions, models, condemned, tests, pages, traced)
 	c.closed = append(c.closed, func() error { _ = leave(context.Background()); return nil }) // or its lease ends
 	return err
 }

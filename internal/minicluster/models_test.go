@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/indexnode"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -27,8 +28,8 @@ type rollout struct {
 	*testing.T
 	ctx    context.Context
 	c      *Cluster
-	models *cluster.Artefacts
-	heard  *cluster.Admitted
+	models *artefacts.Kind
+	heard  *members.Admitted
 }
 
 func startRollout(ctx context.Context, t *testing.T, dir string) *rollout {
@@ -37,9 +38,9 @@ func startRollout(ctx context.Context, t *testing.T, dir string) *rollout {
 	var err error
 	r.c, err = Start(ctx, Config{Dir: dir, Nodes: 2, Replicas: 2})
 	r.check(err)
-	r.models, err = r.c.client.Artefacts(ctx, indexnode.ModelsKind)
+	r.models, err = artefacts.Watch(ctx, r.c.client, indexnode.ModelsKind)
 	r.check(err)
-	r.heard, err = r.c.client.Admitted(ctx)
+	r.heard, err = members.WatchAdmitted(ctx, r.c.client)
 	r.check(err)
 	return r
 }
@@ -53,7 +54,7 @@ func (r *rollout) check(err error) {
 
 // publish publishes a version of the model likes and waits until every node
 // has said what it makes of it.
-func (r *rollout) publish(version int) cluster.Version {
+func (r *rollout) publish(version int) artefacts.Version {
 	r.Helper()
 	dir := r.TempDir()
 	for name, text := range map[string]string{
@@ -74,7 +75,7 @@ func (r *rollout) publish(version int) cluster.Version {
 }
 
 // admitted waits until both nodes have admitted a version.
-func (r *rollout) admitted(v cluster.Version) {
+func (r *rollout) admitted(v artefacts.Version) {
 	r.Helper()
 	for {
 		changed, has := r.heard.Changed(), 0

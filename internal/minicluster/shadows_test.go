@@ -15,6 +15,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/sample"
 	"github.com/millrace/millrace/schemas"
 )
@@ -39,9 +41,9 @@ func TestAnswersBesideShadows(t *testing.T) {
 	r.c, err = Start(ctx, Config{Dir: t.TempDir(), Nodes: 2, Replicas: 2, Feeds: feeds})
 	r.check(err)
 	defer func() { r.check(r.c.Close()) }()
-	r.models, err = r.c.client.Artefacts(ctx, indexnode.ModelsKind)
+	r.models, err = artefacts.Watch(ctx, r.c.client, indexnode.ModelsKind)
 	r.check(err)
-	r.heard, err = r.c.client.Admitted(ctx)
+	r.heard, err = members.WatchAdmitted(ctx, r.c.client)
 	r.check(err)
 	_, err = r.c.Produce(ctx, r.c.ContentTopic(), schemas.Activity(), sampleRecords())
 	r.check(err)

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/schemas"
@@ -153,7 +154,7 @@ func TestTracedViewer(t *testing.T) {
 		t.Fatalf("%d spans before it is on, and lines %v", n, lines)
 	}
 	began := time.Now()
-	if _, err := c.client.Trace(ctx, "member:9", time.Hour); err != nil {
+	if _, err := brokers.Trace(ctx, c.client, "member:9", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	var n int
@@ -176,7 +177,7 @@ func TestTracedViewer(t *testing.T) {
 	if n, lines := ask("member:1"); n > 0 || len(lines) > 0 {
 		t.Errorf("another viewer leaves %d spans and lines %v", n, lines)
 	}
-	if _, err := c.client.Trace(ctx, "member:9", time.Second); err != nil { // a shorter lease
+	if _, err := brokers.Trace(ctx, c.client, "member:9", time.Second); err != nil { // a shorter lease
 		t.Fatal(err)
 	}
 	for n > 0 && ctx.Err() == nil {

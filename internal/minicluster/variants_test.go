@@ -12,6 +12,7 @@ import (
 	"time"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance/weights"
 
 	"github.com/millrace/millrace"
@@ -205,7 +206,7 @@ func TestRandomExperimentsEqualTheOracle(t *testing.T) {
 	_, err = c.Produce(ctx, c.ContentTopic(), schemas.Activity(), withDeletions())
 	must(err)
 	must(errors.Join(c.WaitReady(ctx), c.WaitIndexed(ctx)))
-	documents, err := c.client.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, c.client, experiments.Kind)
 	must(err)
 	src := randomExperiments(r)
 	t.Cleanup(func() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/sample"
@@ -76,7 +77,7 @@ func TestAMoveHandsTheCacheOver(t *testing.T) {
 	assign := func(next topology.Assignment) {
 		t.Helper()
 		next.Epoch, next.AllowShrink = c.maps.Current().Epoch()+1, true
-		if err := c.client.Assign(ctx, next); err != nil {
+		if err := steering.Assign(ctx, c.client, next); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/broker"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/oracle"
 	"github.com/millrace/millrace/internal/partition"
@@ -215,7 +216,7 @@ func (h *history) moves(r *rand.Rand, at time.Duration) (steps []step) {
 			next := h.w.assignment
 			next.Replicas[p] = to
 			next.Epoch++
-			h.w.must(h.w.client.Assign(ctx, next))
+			h.w.must(steering.Assign(ctx, h.w.client, next))
 			h.w.assignment = next
 		}})
 		at += time.Duration(200+r.IntN(6000)) * time.Millisecond

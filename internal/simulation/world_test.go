@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/indexnode/cache"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
@@ -237,7 +238,7 @@ func (w *world) assign(r *rand.Rand) {
 	for _, p := range w.hosted {
 		w.assignment.Replicas[p] = w.owners(r)
 	}
-	w.must(w.client.Assign(w.t.Context(), w.assignment))
+	w.must(steering.Assign(w.t.Context(), w.client, w.assignment))
 }
 
 // owners draws two of the nodes.

@@ -15,6 +15,11 @@ import (
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/brokers"
+	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/secrets"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
@@ -26,13 +31,13 @@ import (
 type Stage struct {
 	*testing.T
 	Name    string // of the cluster
-	Models  *cluster.Artefacts
-	Feeds   *cluster.Artefacts
-	Failed  *cluster.Condemned
+	Models  *artefacts.Kind
+	Feeds   *artefacts.Kind
+	Failed  *artefacts.Condemned
 	Client  *cluster.Client
 	Etcd    []string // its address
 	Stop    func()   // ends it
-	Members map[millrace.NodeID]*cluster.Membership
+	Members map[millrace.NodeID]*members.Membership
 	Dir     string                      // of etcd
 	Fill    func(context.Context) error // etcd
 	lose    func(context.Context, string) error
@@ -47,7 +52,7 @@ func NewStage(t *testing.T, nodes ...millrace.NodeID) *Stage {
 // NewStageOf is a cluster of another name.
 func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	t.Helper()
-	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*cluster.Membership{}}
+	s := &Stage{T: t, Name: name, Members: map[millrace.NodeID]*members.Membership{}}
 	s.Dir = t.TempDir()
 	etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, "127.0.0.1:0")
 	s.Check(err)
@@ -61,18 +66,18 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	a, err := topology.Spread(nodes, 2)
 	a.AllowUnknown = true
 	s.Check(err)
-	s.Check(s.Client.Assign(t.Context(), a))
+	s.Check(steering.Assign(t.Context(), s.Client, a))
 	for _, id := range nodes {
-		s.Members[id], err = s.Client.Join(t.Context(), topology.Node{ID: id, Addr: "none:1"})
+		s.Members[id], err = members.Join(t.Context(), s.Client, topology.Node{ID: id, Addr: "none:1"})
 		s.Check(err)
 	}
 	_, err = s.Client.Watch(t.Context()) // as nodes do, which so remember the assignment
 	s.Check(err)
-	s.Models, err = s.Client.Artefacts(t.Context(), indexnode.ModelsKind)
+	s.Models, err = artefacts.Watch(t.Context(), s.Client, indexnode.ModelsKind)
 	s.Check(err)
-	s.Feeds, err = s.Client.Artefacts(t.Context(), feeds.Kind)
+	s.Feeds, err = artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
-	s.Failed, err = s.Client.Condemned(t.Context())
+	s.Failed, err = artefacts.WatchCondemned(t.Context(), s.Client)
 	s.Check(err)
 	return s
 }
@@ -93,19 +98,19 @@ func (s *Stage) Bare(kind, name string) {
 
 // Answer lets a node answer every version as it comes, until the test ends or stop has
 // returned.
-func (s *Stage) Answer(id millrace.NodeID, refuse func(v cluster.Version) string) (stop func()) {
-	return s.AnswerAs(id, func(v cluster.Version) cluster.Admission { return cluster.Admission{Refused: refuse(v)} })
+func (s *Stage) Answer(id millrace.NodeID, refuse func(v artefacts.Version) string) (stop func()) {
+	return s.AnswerAs(id, func(v artefacts.Version) members.Admission { return members.Admission{Refused: refuse(v)} })
 }
 
 // AnswerAs is answer of a node that tells more.
-func (s *Stage) AnswerAs(id millrace.NodeID, of func(v cluster.Version) cluster.Admission) (stop func()) {
+func (s *Stage) AnswerAs(id millrace.NodeID, of func(v artefacts.Version) members.Admission) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			changed := s.Models.Changed()
-			var all []cluster.Admission
+			var all []members.Admission
 			for _, versions := range s.Models.All() {
 				for _, v := range versions {
 					a := of(v)
@@ -132,20 +137,20 @@ func (s *Stage) Broker(name string) (stop func()) {
 	s.Helper()
 	cl, err := cluster.Open(s.Context(), cluster.Config{Endpoints: s.Etcd, Name: s.Name, Log: slog.New(slog.DiscardHandler)})
 	s.Check(err)
-	artefacts := func(kind string) *cluster.Artefacts {
-		a, err := cl.Artefacts(s.Context(), kind)
+	watch := func(kind string) *artefacts.Kind {
+		a, err := artefacts.Watch(s.Context(), cl, kind)
 		s.Check(err)
 		return a
 	}
-	failed, err := cl.Condemned(s.Context())
+	failed, err := artefacts.WatchCondemned(s.Context(), cl)
 	s.Check(err)
-	pages, err := cl.Generations(s.Context(), pagetoken.Secret)
+	pages, err := secrets.Watch(s.Context(), cl, pagetoken.Secret)
 	s.Check(err)
-	cl.Announce(cluster.Broker{Name: name, Addr: name + ":9090", Admin: name + ":6060", Version: "v1"}, "",
-		artefacts(feeds.Kind), artefacts(experiments.Kind), artefacts(indexnode.ModelsKind), failed, pages, cl.Traced(s.Context()))
+	brokers.Announce(cl, brokers.Broker{Name: name, Addr: name + ":9090", Admin: name + ":6060", Version: "v1"}, "",
+		watch(feeds.Kind), watch(experiments.Kind), watch(indexnode.ModelsKind), failed, pages, brokers.WatchTraced(s.Context(), cl))
 	WaitFor(s.Context(), s.T, name+" to be registered", func() bool {
-		all, err := cl.Heard(s.Context(), nil)
-		return err == nil && slices.ContainsFunc(all, func(b cluster.Hearer) bool { return b.Name == name })
+		all, err := brokers.Heard(s.Context(), cl, nil)
+		return err == nil && slices.ContainsFunc(all, func(b brokers.Hearer) bool { return b.Name == name })
 	})
 	stop = sync.OnceFunc(func() { _ = cl.Close() })
 	s.Cleanup(stop)
@@ -153,7 +158,7 @@ func (s *Stage) Broker(name string) (stop func()) {
 }
 
 // Admits is what a node has against a version that it admits.
-func Admits(cluster.Version) string { return "" }
+func Admits(artefacts.Version) string { return "" }
 
 // RatePack makes a pack of a version of the model rate, with one feature.
 func (s *Stage) RatePack(version, feature string) string {
@@ -175,7 +180,7 @@ func (s *Stage) RatePack(version, feature string) string {
 // commands: nobody needs to be asked about them.
 func (s *Stage) NewsAt(bodies ...string) {
 	s.Helper()
-	feeds, err := s.Client.Artefacts(s.Context(), feeds.Kind)
+	feeds, err := artefacts.Watch(s.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	for _, body := range bodies {
 		v, _, err := feeds.Publish(s.Context(), "news", "", []byte("name: news\n"+body), "somebody")

@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 	"github.com/millrace/millrace/internal/experiments"
 )
 
@@ -36,11 +38,11 @@ func HeardOf(ctx context.Context, cl *cluster.Client) *Heard {
 	if len(of) == 0 {
 		return nil
 	}
-	return heardBy(cl.Heard(ctx, of))
+	return heardBy(brokers.Heard(ctx, cl, of))
 }
 
 // heardBy says of brokers which go by changes.
-func heardBy(all []cluster.Hearer, err error) *Heard {
+func heardBy(all []brokers.Hearer, err error) *Heard {
 	h := &Heard{By: []string{}, Not: []unheard{}}
 	if err != nil {
 		h.Fault = err.Error()
@@ -56,7 +58,7 @@ func heardBy(all []cluster.Hearer, err error) *Heard {
 }
 
 // notHeard says of a broker that it does not go by what was changed.
-func notHeard(b *cluster.Hearer, now time.Time) string {
+func notHeard(b *brokers.Hearer, now time.Time) string {
 	look := "its log says why"
 	if b.Admin != "" {
 		look = "see millrace doctor --admin " + b.Admin
@@ -123,14 +125,14 @@ func TellHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
 
 // TellAllHeard is [TellHeard] of all that etcd has, for a command that brought it back.
 func TellAllHeard(ctx context.Context, w io.Writer, cl *cluster.Client) error {
-	return heardBy(cl.Brokers(ctx)).Write(w)
+	return heardBy(brokers.All(ctx, cl)).Write(w)
 }
 
 // wordsOf are what people call something that brokers go by.
 func wordsOf(w cluster.Written) string {
 	words, ok := map[string][2]string{
 		feeds.Kind: {"feeds", "feed "}, experiments.Kind: {"experiments", "document "}, indexnode.ModelsKind: {"models", "model "},
-		cluster.CondemnedKind: {"condemned versions", "what is condemned of model "}, cluster.TraceKind: {"traces", "the trace of "}, cluster.SecretsKind: {"page keys", "page keys: "},
+		artefacts.CondemnedKind: {"condemned versions", "what is condemned of model "}, cluster.TraceKind: {"traces", "the trace of "}, cluster.SecretsKind: {"page keys", "page keys: "},
 	}[w.Kind]
 	switch {
 	case !ok:
@@ -167,7 +169,7 @@ func (c *Flags) Brokers(ctx context.Context) ([]Broker, error) {
 		return nil, err
 	}
 	defer cl.Close()
-	all, err := cl.Brokers(ctx)
+	all, err := brokers.All(ctx, cl)
 	shown := []Broker{}
 	for _, b := range all {
 		x := Broker{Name: b.Name, Addr: b.Addr, Admin: b.Admin, Version: b.Version, Told: b.Told, Silent: b.Silent(time.Now()).Round(time.Second).Seconds()}
@@ -221,7 +223,7 @@ func (b *Broker) State() string {
 func (b *Broker) Well() bool { return b.Silent == 0 && len(b.Behind) == 0 }
 
 // Faulty reports whether a broker does not go by what etcd has, though it could have heard
-// of it for long: see [cluster.Client.Brokers]. What it is ahead in is etcd's fault, and
+// of it for long: see [brokers.All]. What it is ahead in is etcd's fault, and
 // one that is only silent may have ended.
 func (b *Broker) Faulty() bool {
 	return slices.ContainsFunc(b.Behind, func(x behind) bool { return !x.Ahead })

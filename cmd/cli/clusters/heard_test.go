@@ -8,20 +8,21 @@ import (
 
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 	"github.com/millrace/millrace/internal/experiments"
 )
 
 // What is told of a broker that does not go by a change is what is known of it.
 func TestWhyABrokerHasNotHeard(t *testing.T) {
 	now := time.Now()
-	behind := func(ago time.Duration, admin string, heard ...bool) *cluster.Hearer {
-		h := &cluster.Hearer{Broker: cluster.Broker{Name: "host-2 127.0.0.1:9090", Admin: admin, Told: now.Add(-ago)}}
+	behind := func(ago time.Duration, admin string, heard ...bool) *brokers.Hearer {
+		h := &brokers.Hearer{Broker: brokers.Broker{Name: "host-2 127.0.0.1:9090", Admin: admin, Told: now.Add(-ago)}}
 		for i, heard := range heard {
-			h.Behind = append(h.Behind, cluster.Behind{Written: cluster.Written{Kind: []string{feeds.Kind, experiments.Kind}[i], Name: "town", Revision: 7}, Heard: heard})
+			h.Behind = append(h.Behind, brokers.Behind{Written: cluster.Written{Kind: []string{feeds.Kind, experiments.Kind}[i], Name: "town", Revision: 7}, Heard: heard})
 		}
 		return h
 	}
-	for want, h := range map[string]*cluster.Hearer{
+	for want, h := range map[string]*brokers.Hearer{
 		"NOT HEARD by host-2 127.0.0.1:9090, which last told etcd something 3m12s ago: if it still answers, it goes on with what was before; see millrace doctor --admin host-2:6060": behind(192*time.Second, "host-2:6060", false),
 		"NOT HEARD by host-2 127.0.0.1:9090 yet: it goes on with what was before; its log says why":                                                                                   behind(time.Second, "", true, false),
 		"NOT TAKEN OVER by host-2 127.0.0.1:9090: it has heard of document town, feed town, and goes on with what was before; its log says why":                                       behind(time.Second, "host-2:6060", true, true),

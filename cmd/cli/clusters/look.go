@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -32,7 +33,7 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	if err != nil {
 		return Look{}, err
 	}
-	seen, err := cl.Seen(ctx)
+	seen, err := members.Seen(ctx, cl)
 	if err != nil {
 		return Look{}, err
 	}

@@ -20,12 +20,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/leans"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/client"
 	"github.com/millrace/millrace/cmd/cli/ask"
 	"github.com/millrace/millrace/cmd/cli/command"
-	"github.com/millrace/millrace/cmd/cli/rollouts"
 	"github.com/millrace/millrace/cmd/cli/version"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/indexnode/backups"
@@ -162,7 +162,7 @@ func runCluster(ctx context.Context, cfg minicluster.Config, use func(*miniclust
 		return err
 	}
 	cfg.Log, cfg.LogLevels = slog.Default(), command.LevelsOf(ctx).Handler(nil)
-	cfg.Leans, cfg.Version = rollouts.LeansOf, version.Here()
+	cfg.Leans, cfg.Version = leans.Of, version.Here()
 	mc, err := minicluster.Start(ctx, cfg)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	"github.com/millrace/millrace/cmd/cli/trials"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
@@ -745,7 +746,7 @@ func (d *doctor) experimentsWhole(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer cl.Close()
-	says, lines, err := rollouts.ExperimentFaults(ctx, &d.Flags, cl)
+	says, lines, err := trials.Faults(ctx, cl)
 	if err != nil {
 		return "", err
 	}

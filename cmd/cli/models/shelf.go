@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance"
@@ -96,18 +97,18 @@ func (s *shelf) defined(file, of string) error {
 // fetch takes from a cluster what it has of models that ranked, and every version of
 // the experiment that it keeps.
 func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want []ranking, validate func(*modelpack.Pack) (*relevance.Model, error)) error {
-	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+	models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 	if err != nil {
 		return err
 	}
-	documents, err := cl.Artefacts(ctx, experiments.Kind)
+	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
 		return err
 	}
 	for _, versions := range documents.All() {
 		for _, v := range versions {
 			body, err := documents.Body(ctx, v)
-			if errors.Is(err, cluster.ErrNoBytes) {
+			if errors.Is(err, artefacts.ErrNoBytes) {
 				continue // what it defined is as of a version that is not kept
 			}
 			if err != nil {
@@ -120,7 +121,7 @@ func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want [
 	for _, k := range want {
 		sum, _, _ := strings.Cut(k.checksum, "+")
 		k.checksum = sum
-		v := cluster.Version{Name: k.name, Version: k.version, Sum: sum}
+		v := artefacts.Version{Name: k.name, Version: k.version, Sum: sum}
 		if s.models[k] != nil || !models.Has(v) {
 			continue
 		}
@@ -134,7 +135,7 @@ func (s *shelf) fetch(ctx context.Context, cl *cluster.Client, of string, want [
 }
 
 // modelOf is a version that a cluster has.
-func modelOf(ctx context.Context, models *cluster.Artefacts, v cluster.Version, validate func(*modelpack.Pack) (*relevance.Model, error)) (*relevance.Model, error) {
+func modelOf(ctx context.Context, models *artefacts.Kind, v artefacts.Version, validate func(*modelpack.Pack) (*relevance.Model, error)) (*relevance.Model, error) {
 	body, err := models.Body(ctx, v)
 	if err != nil {
 		return nil, err

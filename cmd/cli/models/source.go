@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -69,7 +70,7 @@ func (s *source) open(ctx context.Context, name string) (*opened, error) {
 func (s *source) served(ctx context.Context, name string) (*opened, error) {
 	var o *opened
 	return o, s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
-		models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+		models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 		if err != nil {
 			return err
 		}

@@ -30,6 +30,9 @@ import (
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/admin"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/brokers"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
@@ -219,23 +222,23 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		definitions, err := cl.Artefacts(ctx, feeds.Kind)
+		definitions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 		if err != nil {
 			return err
 		}
-		models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+		models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 		if err != nil {
 			return err
 		}
-		condemned, err := cl.Condemned(ctx)
+		condemned, err := artefacts.WatchCondemned(ctx, cl)
 		if err != nil {
 			return err
 		}
-		tests, err := cl.Artefacts(ctx, experiments.Kind)
+		tests, err := artefacts.Watch(ctx, cl, experiments.Kind)
 		if err != nil {
 			return err
 		}
-		pages, err := cl.Generations(ctx, pagetoken.Secret)
+		pages, err := secrets.Watch(ctx, cl, pagetoken.Secret)
 		if err != nil {
 			return err
 		}
@@ -250,14 +253,14 @@ func Broker() *cobra.Command {
 		}
 		cfg.Permit, cfg.Exposures, cfg.Name, cfg.Maps, cfg.Dial = r.permit, exposures, host+" "+c.GRPC, maps, fanout.DialGRPC(dial)
 		cfg.Definitions, cfg.Models, cfg.Condemned, cfg.Experiments = definitions, models, condemned, tests
-		traced := cl.Traced(ctx)
+		traced := brokers.WatchTraced(ctx, cl)
 		cfg.PageKeys, cfg.Traced, cfg.Metrics = pages.Current, traced, r.metrics
 		b, err := broker.New(cfg)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		leave := cl.Announce(cluster.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
+		leave := brokers.Announce(cl, brokers.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
 			instance.Word, definitions, models, condemned, tests, pages, traced)
 		defer func() {
 			if err := leave(context.WithoutCancel(ctx)); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/config"
-	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/cmd/cli/trials"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/kafka"
@@ -92,7 +93,7 @@ func (c *coordinatorConfig) outcomes() coordinator.Outcomes {
 		return nil
 	}
 	return func(of *experiment.Experiment, from millrace.Time) coordinator.Acts {
-		return rollouts.Acts(of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
+		return trials.Acts(of, exposures.ActsConfig{Brokers: c.kafka(), Exposures: c.Exposures, Schemas: kafka.Prefixed(c.TopicPrefix).Schemas, From: from, Log: slog.Default()})
 	}
 }
 
@@ -138,7 +139,7 @@ func Coordinator() *cobra.Command {
 			return err
 		}
 		cfg.Cluster, cfg.Dial = cl, conns.Dial
-		if cfg.Leans, err = rollouts.LeansOf(ctx, cl); err != nil {
+		if cfg.Leans, err = leans.Of(ctx, cl); err != nil {
 			return err
 		}
 		made, err := coordinator.New(cfg)

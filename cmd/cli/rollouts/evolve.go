@@ -18,10 +18,12 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/filter"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/relevance"
@@ -151,9 +153,9 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 	all = builtInReaders()
 	for _, kind := range []struct {
 		kind string
-		read func(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error)
+		read func(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error)
 	}{{feeds.Kind, feedReader}, {indexnode.ModelsKind, modelReader}} {
-		a, err := cl.Artefacts(ctx, kind.kind)
+		a, err := artefacts.Watch(ctx, cl, kind.kind)
 		if err != nil {
 			return nil, err
 		}
@@ -173,7 +175,7 @@ func readers(ctx context.Context, cm *clusters.Flags, known *registry.Snapshot) 
 			all = append(all, one)
 		}
 	}
-	set, err := experimentSet(ctx, cl)
+	set, err := leans.ExperimentSet(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +204,7 @@ const builtIn = "built-in model "
 
 func anySchema(string, string) bool { return true }
 
-func feedReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
+func feedReader(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	f, err := feeds.Parse(body)
 	r := reader{name: "feed " + v.Name, of: anySchema}
 	if err != nil || f.Filter == "" {
@@ -215,7 +217,7 @@ func feedReader(v cluster.Version, body []byte, known *registry.Snapshot) (reade
 	return r, err
 }
 
-func modelReader(v cluster.Version, body []byte, known *registry.Snapshot) (reader, error) {
+func modelReader(v artefacts.Version, body []byte, known *registry.Snapshot) (reader, error) {
 	pack, err := modelpack.Read(bytes.NewReader(body))
 	if err != nil {
 		return reader{}, err
@@ -259,29 +261,25 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 	if err != nil {
 		return nil, err
 	}
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
+	serves, err := leans.OpenServing(ctx, cl)
 	if err != nil {
 		return nil, err
 	}
-	feeds := &feedStore{cm, cl, versions}
-	r := &rollout{feeds: feeds}
-	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
-		return nil, err
-	}
-	all, err := feeds.definitions(ctx)
+	r := &rollout{Serving: serves}
+	all, err := r.Feeds.Definitions(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if f := all[name]; f.Filter != "" && filterFits(f.Filter, known) == nil {
-			if err := filterFits(f.Filter, after); err != nil {
+		if f := all[name]; f.Filter != "" && leans.FilterFits(f.Filter, known) == nil {
+			if err := leans.FilterFits(f.Filter, after); err != nil {
 				lost = append(lost, fmt.Sprintf("feed %s: %v", name, err))
 			}
 		}
 	}
 	now, then := relevance.SchemasOf(known), relevance.SchemasOf(after)
-	for _, name := range r.models.Names() {
-		v, serves := r.models.Served(name)
+	for _, name := range r.Models.Names() {
+		v, serves := r.Models.Served(name)
 		if !serves {
 			continue
 		}
@@ -312,7 +310,7 @@ func lostReaders(ctx context.Context, cm *clusters.Flags, cl *cluster.Client, kn
 			}
 		}
 	}
-	err = feeds.keepsFilters(ctx, known, after)
+	err = r.Feeds.KeepsFilters(ctx, known, after)
 	if kept := (*millrace.Error)(nil); errors.As(err, &kept) && kept.Field == "experiment" {
 		return append(lost, kept.Detail), nil
 	}

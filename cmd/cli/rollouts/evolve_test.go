@@ -31,9 +31,9 @@ func TestReviewOfASchema(t *testing.T) {
 		"jobs":   "name: jobs\nmodel: recency\nfilter: record.language == \"en\" && record.likes % 2 == 0",
 		"german": "name: german\nmodel: recency\nfilter: record.language == \"de\"",
 	} {
-		v, _, err := s.feeds.versions.Publish(t.Context(), name, "", []byte(definition), "test")
+		v, _, err := s.Serving.Feeds.Versions.Publish(t.Context(), name, "", []byte(definition), "test")
 		if err == nil {
-			err = s.feeds.versions.Serve(t.Context(), v, nil, "test")
+			err = s.Serving.Feeds.Versions.Serve(t.Context(), v, nil, "test")
 		}
 		if err != nil {
 			t.Fatalf("%s of %s: %v", name, feeds.Kind, err)

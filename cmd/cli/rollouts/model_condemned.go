@@ -9,13 +9,15 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // condemnation says why a version is condemned, and what ranks in its place.
 type condemnation struct {
-	of        cluster.Version
+	of        artefacts.Version
 	When      time.Time `json:"when"`
 	Who       string    `json:"who"` // the node that met it
 	Why       string    `json:"why"`
@@ -24,17 +26,17 @@ type condemnation struct {
 	Unknown   string    `json:"undrafted_unknown,omitempty"`  // why that is not known
 }
 
-func (r *rollout) condemnation(ctx context.Context, v cluster.Version, x cluster.Condemnation) *condemnation {
+func (r *rollout) condemnation(ctx context.Context, v artefacts.Version, x artefacts.Condemnation) *condemnation {
 	c := &condemnation{of: v, When: x.When.UTC(), Who: x.Who, Why: x.Why}
-	if serves, _ := r.models.Served(v.Name); serves != v {
+	if serves, _ := r.Models.Served(v.Name); serves != v {
 		return c
 	}
 	c.InPlace = "recency"
-	if before, ok := r.inPlaceOf(v); ok {
+	if before, ok := r.InPlaceOf(v); ok {
 		c.InPlace = before.String()
 	}
 	var err error
-	c.Undrafted, err = experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
+	c.Undrafted, err = leans.ExperimentsUsing(ctx, r.Feeds.Cluster, func(s *experiment.Set) []string { return s.DraftsSecond(v.Name) })
 	c.Unknown = display.FaultText(err)
 	return c
 }
@@ -53,24 +55,13 @@ func (c *condemnation) String() string {
 	return line
 }
 
-// inPlaceOf returns the version that ranks in the place of a condemned one; false
-// if that is recency.
-func (r *rollout) inPlaceOf(v cluster.Version) (cluster.Version, bool) {
-	for _, before := range r.models.Before(v.Name) {
-		if r.failed.Why(before) == "" {
-			return before, true
-		}
-	}
-	return cluster.Version{}, false
-}
-
 // absolve lets a version be asked for again, if it is condemned.
-func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
-	why, died := r.failed.Why(v), r.diedOf(v)
+func (r *rollout) absolve(ctx context.Context, v artefacts.Version) error {
+	why, died := r.Failed.Why(v), r.diedOf(v)
 	if why == "" && len(died) == 0 {
 		return nil
 	}
-	if err := r.failed.Release(ctx, r.models, v, r.who); err != nil {
+	if err := r.Failed.Release(ctx, r.Models, v, r.who); err != nil {
 		return err
 	}
 	if why != "" {
@@ -83,9 +74,9 @@ func (r *rollout) absolve(ctx context.Context, v cluster.Version) error {
 }
 
 // diedOf returns the nodes that refuse a version since they died of it.
-func (r *rollout) diedOf(v cluster.Version) (nodes []millrace.NodeID) {
+func (r *rollout) diedOf(v artefacts.Version) (nodes []millrace.NodeID) {
 	for id, all := range r.heard.Current() {
-		if slices.ContainsFunc(all, func(a cluster.Admission) bool { return a.Of(v) && a.Deadly }) {
+		if slices.ContainsFunc(all, func(a members.Admission) bool { return a.Of(v) && a.Deadly }) {
 			nodes = append(nodes, id)
 		}
 	}
@@ -98,7 +89,7 @@ func (r *rollout) release(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if r.failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
+	if r.Failed.Why(v) == "" && len(r.diedOf(v)) == 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is not condemned, and no index node died of it", v), WayOut: "see millrace model list"}
 	}
 	return r.absolve(ctx, v)

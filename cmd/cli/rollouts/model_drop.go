@@ -3,7 +3,6 @@ package rollouts
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +11,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/pagetoken"
-	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -37,7 +37,7 @@ such were refused, stands behind two: millrace model drop NAME -- -1.`,
 			return err
 		}
 		if len(args) == 1 {
-			done, err := dropUnreadable(ctx, r.out, r.models, "model", args[0], a.Of(c))
+			done, err := leans.DropUnreadable(ctx, r.out, r.Models, "model", args[0], a.Of(c))
 			if !done && err == nil {
 				err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "version", Detail: "which version of " + args[0] + " is to be dropped is not said", WayOut: "name one of millrace model list"}
 			}
@@ -51,24 +51,6 @@ such were refused, stands behind two: millrace model drop NAME -- -1.`,
 	return c
 }
 
-// dropUnreadable removes what cannot be read under a name, and reports whether that is
-// so.
-func dropUnreadable(ctx context.Context, w io.Writer, of *cluster.Artefacts, what, name string, meant command.Meant) (bool, error) {
-	why, err := of.Unreadable(ctx, name)
-	if why == nil || err != nil {
-		return false, err
-	}
-	fmt.Fprintf(w, "%s %s would be dropped, whole, with its history, and what brokers and nodes last read of it: it cannot be read: %v\n", what, name, why)
-	if ok, err := meant(); !ok {
-		return true, err
-	}
-	if err := of.DropUnreadable(ctx, name, clusters.Who()); err != nil {
-		return true, err
-	}
-	fmt.Fprintf(w, "%s %s is dropped\n", what, name)
-	return true, nil
-}
-
 // uses returns the feeds and the experiments that name a model, and the experiments on
 // such feeds.
 func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
@@ -76,11 +58,11 @@ func (r *rollout) uses(ctx context.Context, name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defined, err := r.feeds.definitions(ctx)
+	defined, err := r.Feeds.Definitions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	using, err := experimentsUsing(ctx, r.feeds.cluster, func(s *experiment.Set) []string {
+	using, err := leans.ExperimentsUsing(ctx, r.Feeds.Cluster, func(s *experiment.Set) []string {
 		all := s.UsesModel(name)
 		for feed, d := range defined {
 			if d.Model == name {
@@ -112,7 +94,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 			return err
 		}
 	}
-	uses := func(_ cluster.Version, serves bool) []string {
+	uses := func(_ artefacts.Version, serves bool) []string {
 		if serves {
 			return named
 		}
@@ -121,7 +103,7 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err := r.ranksNowhere(v); err != nil {
 		return err
 	}
-	bytes, err := r.models.MayDrop(ctx, v, uses)
+	bytes, err := r.Models.MayDrop(ctx, v, uses)
 	if err != nil {
 		return err
 	}
@@ -135,17 +117,17 @@ func (r *rollout) drop(ctx context.Context, name, version string, over bool, mea
 	if err := r.ranksNowhere(v); err != nil { // what serves may have failed meanwhile
 		return err
 	}
-	if err := r.models.Drop(ctx, v, uses, r.who); err != nil {
+	if err := r.Models.Drop(ctx, v, uses, r.who); err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "%s is dropped\n", v)
-	return r.failed.Forget(ctx, v)
+	return r.Failed.Forget(ctx, v)
 }
 
 // ranksNowhere refuses a version that ranks in the place of one that is condemned.
-func (r *rollout) ranksNowhere(v cluster.Version) error {
-	serves, _ := r.models.Served(v.Name)
-	if in, ok := r.inPlaceOf(v); !ok || in != v || r.failed.Why(serves) == "" {
+func (r *rollout) ranksNowhere(v artefacts.Version) error {
+	serves, _ := r.Models.Served(v.Name)
+	if in, ok := r.InPlaceOf(v); !ok || in != v || r.Failed.Why(serves) == "" {
 		return nil
 	}
 	return &millrace.Error{
@@ -156,8 +138,8 @@ func (r *rollout) ranksNowhere(v cluster.Version) error {
 
 // ranksNoPages refuses a version that a page token may name: those of who asked for
 // a first page while it ranked.
-func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
-	events, err := r.models.History(ctx, v.Name)
+func (r *rollout) ranksNoPages(ctx context.Context, v artefacts.Version) error {
+	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
 		return err
 	}
@@ -171,25 +153,25 @@ func (r *rollout) ranksNoPages(ctx context.Context, v cluster.Version) error {
 }
 
 // pagesUntil returns until when a page token may name a version.
-func pagesUntil(events []cluster.Event, v cluster.Version) time.Time {
+func pagesUntil(events []ledger.Event, v artefacts.Version) time.Time {
 	return lastRanked(events, v, time.Now()).Add(pagetoken.Life)
 }
 
 // lastRanked returns when a version ranked last by a model's history: it served, or
 // had served before another that was condemned. The zero time: never.
-func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last time.Time) {
+func lastRanked(events []ledger.Event, v artefacts.Version, now time.Time) (last time.Time) {
 	ranks, served, serves := false, false, "" // the sum of what serves
 	for _, e := range events {                // oldest first
 		was := ranks
 		switch {
-		case e.What == cluster.Served || e.What == cluster.RolledBack:
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
 			serves, ranks = e.Sum, e.Sum == v.Sum
 			served = served || ranks
-		case e.What == cluster.Dropped && e.Sum == v.Sum:
+		case e.What == ledger.Dropped && e.Sum == v.Sum:
 			ranks, served = false, false
-		case e.What == cluster.Failed && e.Sum == serves:
+		case e.What == ledger.Failed && e.Sum == serves:
 			ranks = served && e.Sum != v.Sum
-		case e.What == cluster.Released && e.Sum == serves:
+		case e.What == ledger.Released && e.Sum == serves:
 			ranks = e.Sum == v.Sum
 		}
 		if was && !ranks {
@@ -205,10 +187,10 @@ func lastRanked(events []cluster.Event, v cluster.Version, now time.Time) (last 
 // feedsThatName returns the feeds of the cluster whose model or shadow has a
 // name.
 func (r *rollout) feedsThatName(ctx context.Context, model string) (names []string, err error) {
-	all, err := r.feeds.definitions(ctx)
+	all, err := r.Feeds.Definitions(ctx)
 	for name, f := range all {
 		switch {
-		case f.fault != nil:
+		case f.Fault != nil:
 			names = append(names, "feed "+name+", perhaps: its definition has a fault")
 		case f.Model == model || slices.Contains(f.Shadow, model):
 			names = append(names, "feed "+name)

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
 )
 
@@ -37,9 +37,9 @@ func (r *rollout) list(ctx context.Context, output *display.Form) error {
 		}
 		shown = append(shown, listedModel{Name: name, Version: m.Version(), BuiltIn: true, Serves: true, Nodes: []nodeAnswer{}})
 	}
-	all, serving := r.models.All(), r.models.Serving()
-	condemned := r.failed.Current()
-	for _, name := range r.models.Names() {
+	all, serving := r.Models.All(), r.Models.Serving()
+	condemned := r.Failed.Current()
+	for _, name := range r.Models.Names() {
 		for _, v := range all[name] {
 			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: display.List(r.answers(v)), Checksum: v.Sum}
 			if x, is := condemned[v]; is {
@@ -93,11 +93,11 @@ func writeModels(w io.Writer, all []listedModel) error {
 }
 
 func (r *rollout) history(ctx context.Context, output *display.Form, name string) error {
-	events, err := r.models.History(ctx, name)
+	events, err := r.Models.History(ctx, name)
 	if err != nil {
 		return err
 	}
-	return output.Write(r.out, eventsShown(events), func(w io.Writer) error {
+	return output.Write(r.out, leans.EventsShown(events), func(w io.Writer) error {
 		t := display.NewTable(w)
 		t.Printf("WHEN\tWHAT\tVERSION\tCHECKSUM\tWHO\n")
 		for _, e := range events {
@@ -105,23 +105,6 @@ func (r *rollout) history(ctx context.Context, output *display.Form, name string
 		}
 		return t.Flush()
 	})
-}
-
-// eventShown is a change of a document or of a model, as JSON.
-type eventShown struct {
-	When     time.Time      `json:"when"`
-	What     cluster.Change `json:"what"`
-	Version  string         `json:"version,omitempty"`
-	Checksum string         `json:"checksum,omitempty"`
-	Who      string         `json:"who"`
-}
-
-func eventsShown(events []cluster.Event) []eventShown {
-	all := []eventShown{}
-	for _, e := range events {
-		all = append(all, eventShown{e.When.UTC(), e.What, strings.TrimPrefix(e.Version, "-"), e.Sum, e.Who})
-	}
-	return all
 }
 
 // nodeAnswer is what one node made of a version.
@@ -155,7 +138,7 @@ func (a nodeAnswer) String() string {
 
 // answers is what the assigned nodes made of a version, in the order of their
 // ids.
-func (r *rollout) answers(v cluster.Version) (all []nodeAnswer) {
+func (r *rollout) answers(v artefacts.Version) (all []nodeAnswer) {
 	heard := r.heard.Current()
 	assignment := r.maps.Current().Assignment()
 	nodes := assignment.Nodes()

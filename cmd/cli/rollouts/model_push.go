@@ -15,8 +15,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -85,7 +87,7 @@ type push struct {
 var errHeld = errors.New("is published and does not serve")
 
 func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error {
-	before, _ := r.models.Served(pack.Manifest.Name)
+	before, _ := r.Models.Served(pack.Manifest.Name)
 	v, err := r.publish(ctx, pack)
 	if err != nil {
 		return err
@@ -105,7 +107,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	if err := r.showUses(ctx, v.Name); err != nil {
 		return err
 	}
-	changes, err := r.changes(ctx, before, v)
+	changes, err := r.Changes(ctx, before, v)
 	if err != nil {
 		return err
 	}
@@ -116,7 +118,7 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 	case before == v:
 		fmt.Fprintf(r.out, "%s serves already\n", v)
 	case hold != "" && !p.serve:
-		if err := r.feeds.keeps(ctx, change{model: v}); err != nil { // with --serve, too
+		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil { // with --serve, too
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
 		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
@@ -124,26 +126,26 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
 		}
-		err := r.feeds.keeping(ctx, func(ctx context.Context) error { return r.feeds.keeps(ctx, change{model: v}) }, func(ctx context.Context) error {
-			return r.models.Serve(ctx, v, &before, r.who)
+		err := r.Feeds.Keeping(ctx, func(ctx context.Context) error { return r.Feeds.Keeps(ctx, leans.Change{Model: v}) }, func(ctx context.Context) error {
+			return r.Models.Serve(ctx, v, &before, r.who)
 		})
 		if err != nil {
-			now, _ := r.models.Served(v.Name)
-			return unserved(v, now, r.models.Has(v), err)
+			now, _ := r.Models.Served(v.Name)
+			return unserved(v, now, r.Models.Has(v), err)
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
-		return tellFaults(ctx, r.out, r.feeds.cluster, nil)
+		return leans.TellFaults(ctx, r.out, r.Feeds.Cluster, nil)
 	}
 	return nil
 }
 
 // unserved says what became of a version that was published, and that this push could not
 // let serve: others may have changed it meanwhile.
-func unserved(v, now cluster.Version, there bool, err error) error {
+func unserved(v, now artefacts.Version, there bool, err error) error {
 	switch {
 	case now == v:
 		return fmt.Errorf("%s serves: somebody else let it serve at the same time; look at its history", v)
-	case !there && errors.Is(err, cluster.ErrNoVersion):
+	case !there && errors.Is(err, artefacts.ErrNoVersion):
 		return fmt.Errorf("%s was published, and somebody dropped it at the same time: push it again if it is needed", v)
 	}
 	return fmt.Errorf("%s is published and does not serve: %w", v, err)
@@ -151,15 +153,15 @@ func unserved(v, now cluster.Version, there bool, err error) error {
 
 // publish stores a pack. The same pack is the same version, whatever wrote its
 // archive.
-func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Version, error) {
+func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, error) {
 	tar, err := pack.Tar()
 	if err != nil {
-		return cluster.Version{}, err
+		return artefacts.Version{}, err
 	}
 	name, version := pack.Manifest.Name, pack.Manifest.Version
-	before := r.models.All()[name]
-	v, fresh, err := r.models.Publish(ctx, name, version, tar, r.who)
-	if errors.Is(err, cluster.ErrOtherBytes) {
+	before := r.Models.All()[name]
+	v, fresh, err := r.Models.Publish(ctx, name, version, tar, r.who)
+	if errors.Is(err, artefacts.ErrOtherBytes) {
 		if same, ok := r.samePack(ctx, pack); ok {
 			v, err = same, nil
 		}
@@ -170,7 +172,7 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Ve
 	if fresh {
 		fmt.Fprintf(r.out, "%s is published, %d bytes, checksum %.12s\n", v, len(tar), v.Sum)
 		for _, old := range before {
-			if !slices.Contains(r.models.All()[name], old) {
+			if !slices.Contains(r.Models.All()[name], old) {
 				fmt.Fprintf(r.out, "%s is dropped to make room%s\n", old, r.pagesOf(ctx, old))
 			}
 		}
@@ -181,20 +183,20 @@ func (r *rollout) publish(ctx context.Context, pack *modelpack.Pack) (cluster.Ve
 }
 
 // pagesOf says what the loss of a version does to pages, if it does anything.
-func (r *rollout) pagesOf(ctx context.Context, v cluster.Version) string {
-	events, err := r.models.History(ctx, v.Name)
+func (r *rollout) pagesOf(ctx context.Context, v artefacts.Version) string {
+	events, err := r.Models.History(ctx, v.Name)
 	if err != nil {
 		return ""
 	}
 	for gone, e := range slices.Backward(events) {
-		if e.What == cluster.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
+		if e.What == ledger.Dropped && e.Sum == v.Sum && time.Now().Before(pagesUntil(events[:gone], v)) {
 			return ": all that are kept ranked within a day; who began a feed by it and asks for more is told to begin anew"
 		}
 	}
 	return ""
 }
 
-func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (cluster.Version, bool) {
+func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (artefacts.Version, bool) {
 	v, err := r.version(pack.Manifest.Name, pack.Manifest.Version)
 	if err != nil {
 		return v, false
@@ -205,7 +207,7 @@ func (r *rollout) samePack(ctx context.Context, pack *modelpack.Pack) (cluster.V
 
 // hold says why a version that nodes have admitted should not simply replace the
 // one that serves; "" if it may.
-func (r *rollout) hold(serving, next cluster.Version) string {
+func (r *rollout) hold(serving, next artefacts.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
 	}
@@ -224,7 +226,7 @@ func (r *rollout) hold(serving, next cluster.Version) string {
 
 // cost returns what a record costs by a version, in operations, as nodes reckon
 // it, which all come to the same; 0 if none has told.
-func (r *rollout) cost(v cluster.Version) int {
+func (r *rollout) cost(v artefacts.Version) int {
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
 			if a.Of(v) && a.Cost > 0 {
@@ -238,12 +240,12 @@ func (r *rollout) cost(v cluster.Version) int {
 // await waits until every assigned node has answered, and prints the answers.
 // The error says who has not admitted the version. A node that refuses may
 // still change its mind, as when a schema is on its way; it has half the time.
-func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Duration) error {
+func (r *rollout) await(ctx context.Context, v artefacts.Version, timeout time.Duration) error {
 	end, half := time.After(timeout), time.After(timeout/2)
 	patient := true
 	for {
-		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.models.Changed()
-		if !r.models.Has(v) {
+		changed, moved, models := r.heard.Changed(), r.maps.Changed(), r.Models.Changed()
+		if !r.Models.Has(v) {
 			return fmt.Errorf("%s was dropped while this waited for the index nodes, and does not serve: millrace model history %s says by whom; to publish it again, run the same push again", v, v.Name)
 		}
 		all := r.answers(v)
@@ -266,7 +268,7 @@ func (r *rollout) await(ctx context.Context, v cluster.Version, timeout time.Dur
 }
 
 // tell prints answers.
-func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
+func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	if len(all) == 0 {
 		return fmt.Errorf("%s is published and does not serve: no index node has partitions; run millrace cluster assign", v)
 	}
@@ -300,7 +302,7 @@ func (r *rollout) tell(v cluster.Version, all []nodeAnswer) error {
 		return err
 	}
 	lack := fmt.Sprintf("of %d index nodes %d refused it and %d were not heard; the nodes go on trying", len(all), refused, unheard)
-	if now, _ := r.models.Served(v.Name); now == v {
+	if now, _ := r.Models.Served(v.Name); now == v {
 		return fmt.Errorf("%s serves already: %s%s", v, lack, r.awayOf(all))
 	}
 	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all), len(all), r.awayOf(all))
@@ -328,7 +330,7 @@ type lacked struct {
 }
 
 // lacksOf joins what nodes found: what one of them found, is there.
-func (r *rollout) lacksOf(v cluster.Version) map[string]*lacked {
+func (r *rollout) lacksOf(v artefacts.Version) map[string]*lacked {
 	types := map[string]*lacked{}
 	for _, all := range r.heard.Current() {
 		for _, a := range all {
@@ -353,12 +355,12 @@ func (r *rollout) lacksOf(v cluster.Version) map[string]*lacked {
 // tellLacks tells which fields that a version reads no live record has anything
 // in, by content type and by the feeds that show it and name the model. It
 // refuses nothing: records that have them may be on their way.
-func (r *rollout) tellLacks(ctx context.Context, v cluster.Version) error {
+func (r *rollout) tellLacks(ctx context.Context, v artefacts.Version) error {
 	types := r.lacksOf(v)
 	if len(types) == 0 {
 		return nil
 	}
-	feeds, err := r.feeds.definitions(ctx)
+	feeds, err := r.Feeds.Definitions(ctx)
 	if err != nil {
 		return err
 	}
@@ -375,10 +377,10 @@ func (r *rollout) tellLacks(ctx context.Context, v cluster.Version) error {
 
 // feedsRanking returns the feeds that have a model rank records of a type, for
 // viewers or as a shadow.
-func feedsRanking(all map[string]definition, model, t string) (names []string) {
+func feedsRanking(all map[string]leans.Definition, model, t string) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
-		ranks := f.fault == nil && (f.Model == model || slices.Contains(f.Shadow, model))
+		ranks := f.Fault == nil && (f.Model == model || slices.Contains(f.Shadow, model))
 		if ranks && (len(f.Types) == 0 || slices.Contains(f.Types, millrace.ContentType(t))) {
 			names = append(names, name)
 		}

@@ -1,5 +1,5 @@
-// Package rollouts is the commands that change which feeds, models and experiments a
-// cluster has, and look at them. No change may take from another what it uses.
+// Package rollouts is the commands that change which feeds and models a cluster has,
+// and look at them, and what tells whom a schema would take fields from.
 package rollouts
 
 import (
@@ -15,24 +15,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace"
-	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
-	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
 
 // rollout is what the commands see that change which models there are.
 type rollout struct {
-	out    io.Writer
-	models *cluster.Artefacts
-	maps   *cluster.Watcher
-	heard  *cluster.Admitted
-	failed *cluster.Condemned
-	feeds  *feedStore
-	who    string
+	*leans.Serving
+	out   io.Writer
+	maps  *cluster.Watcher
+	heard *members.Admitted
+	who   string
 	// overrideWay is [command.Act.OverrideWay], of commands that have one.
 	overrideWay string
 }
@@ -40,41 +40,31 @@ type rollout struct {
 // The ways out of refusals.
 var (
 	modelWays = []command.Way{
-		{Of: cluster.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
-		{Of: cluster.ErrNoVersion, WayOut: "millrace model list names what there is"},
-		{Of: cluster.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
+		{Of: artefacts.ErrNothingBefore, WayOut: "let another version serve: millrace model push PACK --serve"},
+		{Of: artefacts.ErrNoVersion, WayOut: "millrace model list names what there is"},
+		{Of: artefacts.ErrInUse, WayOut: "let feeds name another model (millrace feed define FILE.yaml), stop the experiments that it names (millrace experiment stop NAME), or another version serve (millrace model rollback NAME, or millrace model push PACK --serve)"},
 	}
 	feedWays = []command.Way{
-		{Of: cluster.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
-		{Of: cluster.ErrNoVersion, WayOut: "millrace feed list names what there is"},
-		{Of: cluster.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
-	}
-	experimentWays = []command.Way{
-		{Of: cluster.ErrNoVersion, WayOut: "millrace experiment list names what there is"},
+		{Of: artefacts.ErrNothingBefore, WayOut: "put another definition in place: millrace feed define FILE.yaml"},
+		{Of: artefacts.ErrNoVersion, WayOut: "millrace feed list names what there is"},
+		{Of: artefacts.ErrInUse, WayOut: "stop the experiments first: millrace experiment stop NAME"},
 	}
 )
 
 // openRollout reads the state of a cluster for the time of ctx.
 func openRollout(ctx context.Context, cl *cluster.Client, out io.Writer) (*rollout, error) {
-	r := &rollout{out: out, who: clusters.Who()}
-	var err error
-	if r.models, err = cl.Artefacts(ctx, indexnode.ModelsKind); err != nil {
+	serves, err := leans.OpenServing(ctx, cl)
+	if err != nil {
 		return nil, err
 	}
+	r := &rollout{Serving: serves, out: out, who: clusters.Who()}
 	if r.maps, err = cl.Watch(ctx); err != nil {
 		return nil, err
 	}
-	if r.heard, err = cl.Admitted(ctx); err != nil {
-		return nil, err
-	}
-	if r.failed, err = cl.Condemned(ctx); err != nil {
-		return nil, err
-	}
-	r.models.Spare(func(v cluster.Version) bool { return r.ranksNowhere(v) != nil }, func(v cluster.Version, history []cluster.Event) bool {
+	r.heard, err = members.WatchAdmitted(ctx, cl)
+	r.Models.Spare(func(v artefacts.Version) bool { return r.ranksNowhere(v) != nil }, func(v artefacts.Version, history []ledger.Event) bool {
 		return time.Now().Before(pagesUntil(history, v))
 	})
-	versions, err := cl.Artefacts(ctx, feeds.Kind)
-	r.feeds = &feedStore{cluster: cl, versions: versions}
 	return r, err
 }
 
@@ -91,7 +81,7 @@ func onRollout(c *cobra.Command, run func(ctx context.Context, r *rollout, args 
 		if err != nil {
 			return err
 		}
-		clusters.TellFaults(c, r.models, r.maps, r.heard, r.feeds.versions)
+		clusters.TellFaults(c, r.Models, r.maps, r.heard, r.Feeds.Versions)
 		return command.WithWay(run(ctx, r, args), modelWays)
 	})
 }
@@ -162,8 +152,8 @@ weights, it is refused without --serve, unless what serves is condemned.`,
 	return c
 }
 
-func (r *rollout) pack(ctx context.Context, v cluster.Version) (*modelpack.Pack, error) {
-	body, err := r.models.Body(ctx, v)
+func (r *rollout) pack(ctx context.Context, v artefacts.Version) (*modelpack.Pack, error) {
+	body, err := r.Models.Body(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -171,10 +161,10 @@ func (r *rollout) pack(ctx context.Context, v cluster.Version) (*modelpack.Pack,
 }
 
 // version finds a version of a model.
-func (r *rollout) version(name, version string) (cluster.Version, error) {
-	all := r.models.All()[name]
+func (r *rollout) version(name, version string) (artefacts.Version, error) {
+	all := r.Models.All()[name]
 	if len(all) == 0 {
-		return cluster.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
+		return artefacts.Version{}, fmt.Errorf("no model %q has been pushed; see millrace model list", name)
 	}
 	var known []string
 	for _, v := range all {
@@ -183,15 +173,15 @@ func (r *rollout) version(name, version string) (cluster.Version, error) {
 		}
 		known = append(known, v.Version)
 	}
-	return cluster.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
+	return artefacts.Version{}, fmt.Errorf("model %s has no version %q; it has %s", name, version, strings.Join(known, ", "))
 }
 
 func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant command.Meant) error {
-	before, _ := r.models.Served(name)
-	v, err := r.models.RollsBackTo(ctx, name)
-	if errors.Is(err, cluster.ErrNoVersion) && before.Version != "" {
+	before, _ := r.Models.Served(name)
+	v, err := r.Models.RollsBackTo(ctx, name)
+	if errors.Is(err, artefacts.ErrNoVersion) && before.Version != "" {
 		others := ""
-		for _, v := range r.models.All()[name] {
+		for _, v := range r.Models.All()[name] {
 			if v != before {
 				others += fmt.Sprintf(" (%s is there, and is no way back from it)", v.Version)
 			}
@@ -199,9 +189,9 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 		return fmt.Errorf("no version of model %s that is still there served before %s%s: to let another of millrace model list serve, run millrace model pull %s VERSION --out FILE, and millrace model push --serve FILE: %w", name, before.Version, others, name, err)
 	}
 	switch {
-	case errors.Is(err, cluster.ErrNothingBefore) && len(r.models.All()[name]) == 0:
+	case errors.Is(err, artefacts.ErrNothingBefore) && len(r.Models.All()[name]) == 0:
 		return fmt.Errorf("no model %q has been pushed, so that there is nothing to go back to; see millrace model list", name)
-	case errors.Is(err, cluster.ErrNothingBefore):
+	case errors.Is(err, artefacts.ErrNothingBefore):
 		return fmt.Errorf("no version of model %s serves, and none that is still there served before: millrace model push --serve PACK lets one serve; see millrace model list", name)
 	case err != nil:
 		return err
@@ -215,14 +205,14 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 	if err != nil {
 		return err
 	}
-	tellAltered(r.out, changes)
+	leans.TellAltered(r.out, changes)
 	if ok, err := meant(); !ok {
 		return err
 	}
-	err = r.feeds.keeping(ctx, func(ctx context.Context) error {
+	err = r.Feeds.Keeping(ctx, func(ctx context.Context) error {
 		_, err := r.mayGoBack(ctx, before, v, serve)
 		return err
-	}, func(ctx context.Context) error { return goBack(ctx, r.models, v) })
+	}, func(ctx context.Context) error { return goBack(ctx, r.Models, v) })
 	if err != nil {
 		return err
 	}
@@ -232,11 +222,11 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 
 // mayGoBack says what a version that would serve again changes of running experiments.
 // It refuses that, unless it is meant, and what would give one a fault.
-func (r *rollout) mayGoBack(ctx context.Context, from, to cluster.Version, meant bool) (string, error) {
-	if err := r.feeds.keeps(ctx, change{model: to}); err != nil {
+func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, meant bool) (string, error) {
+	if err := r.Feeds.Keeps(ctx, leans.Change{Model: to}); err != nil {
 		return "", err
 	}
-	changes, err := r.changes(ctx, from, to)
+	changes, err := r.Changes(ctx, from, to)
 	if err == nil && changes != "" && !meant {
 		err = &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: changes, WayOut: "pause or stop it first, or add --serve: its evidence begins anew then"}
 	}
@@ -245,8 +235,8 @@ func (r *rollout) mayGoBack(ctx context.Context, from, to cluster.Version, meant
 
 // tellUnfit tells what speaks against a version, and refuses nothing by it: it is
 // condemned, or nodes do not have it.
-func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
-	if x, is := r.failed.Current()[v]; is {
+func (r *rollout) tellUnfit(ctx context.Context, v artefacts.Version) {
+	if x, is := r.Failed.Current()[v]; is {
 		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))
 	}
 	for _, a := range r.answers(v) {
@@ -257,7 +247,7 @@ func (r *rollout) tellUnfit(ctx context.Context, v cluster.Version) {
 }
 
 func (r *rollout) pull(ctx context.Context, args []string, out string) error {
-	v, serves := r.models.Served(args[0])
+	v, serves := r.Models.Served(args[0])
 	if len(args) > 1 {
 		var err error
 		if v, err = r.version(args[0], args[1]); err != nil {
@@ -266,7 +256,7 @@ func (r *rollout) pull(ctx context.Context, args []string, out string) error {
 	} else if !serves {
 		return fmt.Errorf("no version of model %q serves; see millrace model list", args[0])
 	}
-	body, err := r.models.Body(ctx, v)
+	body, err := r.Models.Body(ctx, v)
 	if err != nil {
 		return err
 	}

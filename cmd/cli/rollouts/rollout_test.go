@@ -24,7 +24,11 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/models"
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/cmd/cli/trials"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/relevance"
 	"github.com/millrace/millrace/relevance/modelpack"
 )
@@ -51,7 +55,7 @@ func (s *rolling) run(args ...string) (string, error) {
 	model := &cobra.Command{Use: "model"}
 	model.AddCommand(Models(new([]string))...)
 	c := &cobra.Command{Use: "millrace"}
-	c.AddCommand(model, Experiments())
+	c.AddCommand(model, trials.Command())
 	command.Prepare(c)
 	c.SetArgs(append(args, "--etcd", s.Etcd[0], "--cluster", "test"))
 	c.SetOut(&out)
@@ -106,7 +110,7 @@ func TestRoomIsMadeOfWhatRanksNoPages(t *testing.T) {
 		v, err := s.publish(s.Context(), s.likes(strconv.Itoa(version), "2"))
 		s.Check(err)
 		if serve {
-			s.Check(s.models.Serve(s.Context(), v, nil, "ann"))
+			s.Check(s.Serving.Models.Serve(s.Context(), v, nil, "ann"))
 		}
 		return s.out.String()
 	}
@@ -147,7 +151,7 @@ func (s *rolling) pushedOnceHeard(version, weight string, nodes ...millrace.Node
 
 func (s *rolling) serves(version string) {
 	s.Helper()
-	if v, _ := s.models.Served("likes"); v.Version != version {
+	if v, _ := s.Serving.Models.Served("likes"); v.Version != version {
 		s.Errorf("version %q serves, want %q", v.Version, version)
 	}
 }
@@ -159,7 +163,7 @@ func TestPushReportsEachNode(t *testing.T) {
 	s := newRolling(t, "n1", "n2", "n3")
 	s.Answer("n1", clitest.Admits)
 	s.Answer("n3", clitest.Admits)
-	s.Answer("n2", func(v cluster.Version) string {
+	s.Answer("n2", func(v artefacts.Version) string {
 		if v.Version == "2" {
 			return "no schema team.Talk"
 		}
@@ -193,8 +197,8 @@ func TestPushOfADearVersion(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
 	s.Answer("n1", clitest.Admits) // as older nodes, which do not tell
-	s.AnswerAs("n2", func(v cluster.Version) cluster.Admission {
-		return cluster.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
+	s.AnswerAs("n2", func(v artefacts.Version) members.Admission {
+		return members.Admission{Cost: map[string]int{"1": 200, "2": 10_000, "3": 10_001}[v.Version]}
 	})
 	for _, c := range []struct {
 		version, serves, says string
@@ -295,7 +299,7 @@ func TestPushOfAPackWhoseSchemasTheClusterKnows(t *testing.T) {
 	pack, err := packToPush(dir, nil)
 	s.Check(err)
 	s.Check(s.push(t.Context(), pack, push{timeout: time.Minute}))
-	v, _ := s.models.Served("claps")
+	v, _ := s.Serving.Models.Served("claps")
 	if v.Version != "1" || !strings.Contains(told.String(), v.Sum[:12]) {
 		t.Errorf("serves %+v; seal said %s", v, told.String())
 	}
@@ -320,8 +324,8 @@ func TestPushOfABuiltInName(t *testing.T) {
 		s.Check(os.WriteFile(filepath.Join(dir, modelpack.ManifestFile), manifest, 0o644))
 		_, err = s.run("model", "push", dir)
 		e, ok := errors.AsType[*millrace.Error](err)
-		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.models.Names()) > 0 {
-			t.Errorf("%s: %v; there are %v", name, err, s.models.Names())
+		if !ok || e.Field != "name" || e.Detail != name+" is built in" || e.WayOut != "give the model another name, in its spec" || len(s.Serving.Models.Names()) > 0 {
+			t.Errorf("%s: %v; there are %v", name, err, s.Serving.Models.Names())
 		}
 	}
 }
@@ -342,7 +346,7 @@ func TestPushOfVersions(t *testing.T) {
 	}{
 		{"2", "2", push{}, "likes 2 serves", "2", nil},
 		{"2", "2", push{}, "already, with the same content", "2", nil},
-		{"2", "3", push{}, "", "2", cluster.ErrOtherBytes},
+		{"2", "3", push{}, "", "2", artefacts.ErrOtherBytes},
 		{"1", "1", push{}, "", "2", errHeld},
 		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
 		{"10", "10", push{only: true}, "does not serve", "1", nil},
@@ -358,7 +362,7 @@ func TestPushOfVersions(t *testing.T) {
 		s.Check(s.rollout.rollback(t.Context(), "likes", false, isMeant))
 		s.serves(want)
 	}
-	if err := s.rollback(t.Context(), "likes", false, isMeant); !errors.Is(err, cluster.ErrNoVersion) {
+	if err := s.rollback(t.Context(), "likes", false, isMeant); !errors.Is(err, artefacts.ErrNoVersion) {
 		t.Errorf("a rollback too many: %v", err)
 	}
 	s.out.Reset()
@@ -383,22 +387,22 @@ func TestDropOfWhatAFeedNames(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.Check(err)
 	}
-	store, err := s.Client.Artefacts(t.Context(), feeds.Kind)
+	store, err := artefacts.Watch(t.Context(), s.Client, feeds.Kind)
 	s.Check(err)
 	likely, err := feeds.Define(t.Context(), store, feeds.Checks{Models: []string{"home", "likes"}}, []byte("name: likely\nmodel: home\nshadow: [likes]\n"), "somebody")
 	s.Check(err)
-	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) == 0; changed = s.feeds.versions.Changed() {
+	for changed := s.Serving.Feeds.Versions.Changed(); len(s.Serving.Feeds.Versions.Serving()) == 0; changed = s.Serving.Feeds.Versions.Changed() {
 		<-changed
 	}
-	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, artefacts.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the version that serves: %v", err)
 	}
 	s.Check(s.drop(t.Context(), "likes", "1", true, isMeant))
-	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, cluster.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
+	if err := s.drop(t.Context(), "likes", "2", true, isMeant); !errors.Is(err, artefacts.ErrInUse) || !strings.Contains(err.Error(), "feed likely") {
 		t.Errorf("the last version: %v", err)
 	}
 	s.Check(store.Drop(t.Context(), likely.Version, nil, "somebody"))
-	for changed := s.feeds.versions.Changed(); len(s.feeds.versions.Serving()) > 0; changed = s.feeds.versions.Changed() {
+	for changed := s.Serving.Feeds.Versions.Changed(); len(s.Serving.Feeds.Versions.Serving()) > 0; changed = s.Serving.Feeds.Versions.Changed() {
 		<-changed
 	}
 	s.Check(s.drop(t.Context(), "likes", "2", true, isMeant))
@@ -428,17 +432,17 @@ func TestLastRanked(t *testing.T) {
 		{"serve 1, drop 1, put 1", map[string]int{"1": 1}},
 		{"serve 1, serve 2, drop 1, put 1, condemn 2", map[string]int{"1": 1, "2": 4}},
 	} {
-		var events []cluster.Event
+		var events []ledger.Event
 		for i, event := range strings.Split(c.history, ", ") {
 			what, version, _ := strings.Cut(event, " ")
-			events = append(events, cluster.Event{What: cluster.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
+			events = append(events, ledger.Event{What: ledger.Change(what), Version: version, Sum: "sum" + version, When: at(i)})
 		}
 		for _, version := range []string{"1", "2", "3"} {
 			want := time.Time{}
 			if minute, ok := c.want[version]; ok {
 				want = at(minute)
 			}
-			if got := lastRanked(events, cluster.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
+			if got := lastRanked(events, artefacts.Version{Name: "m", Version: version, Sum: "sum" + version}, at(9)); !got.Equal(want) {
 				t.Errorf("%s: version %s ranked last at %v, want %v", c.history, version, got, want)
 			}
 		}
@@ -464,11 +468,11 @@ func TestDropOfWhatPagesAreRankedBy(t *testing.T) {
 	}
 	refused := func(version string) {
 		t.Helper()
-		events, err := s.models.History(t.Context(), "likes")
+		events, err := s.Serving.Models.History(t.Context(), "likes")
 		s.Check(err)
 		until := time.Now() // it serves
 		if version == "1" {
-			i := slices.IndexFunc(events, func(e cluster.Event) bool { return e.What == cluster.Served && e.Version == "2" })
+			i := slices.IndexFunc(events, func(e ledger.Event) bool { return e.What == ledger.Served && e.Version == "2" })
 			until = events[i].When
 		}
 		err = drop(version)
@@ -496,12 +500,12 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 	if out, err := s.pushed("1", "1", push{}); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
-	v, _ := s.models.Served("likes")
+	v, _ := s.Serving.Models.Served("likes")
 	if err := s.release(t.Context(), "likes", "1"); err == nil || !strings.Contains(err.Error(), "no index node died of it") {
 		t.Errorf("released for nothing: %v", err)
 	}
 	stop() // or an answer of before would come after this one
-	s.Members["n1"].SetModels([]cluster.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
+	s.Members["n1"].SetModels([]members.Admission{{Name: v.Name, Version: v.Version, Sum: v.Sum, Refused: "n1 died 2 times", Deadly: true}})
 	for len(s.diedOf(v)) == 0 {
 		changed := s.heard.Changed()
 		if len(s.diedOf(v)) == 0 {
@@ -513,8 +517,8 @@ func TestReleaseWhatANodeDiedOf(t *testing.T) {
 	if out := s.out.String(); out != "n1 tries again to admit likes 1, once: it died of that before\n" {
 		t.Errorf("released\n%s", out)
 	}
-	events, err := s.models.History(t.Context(), "likes")
-	if s.Check(err); events[len(events)-1].What != cluster.Released || events[len(events)-1].Sum != v.Sum {
+	events, err := s.Serving.Models.History(t.Context(), "likes")
+	if s.Check(err); events[len(events)-1].What != ledger.Released || events[len(events)-1].Sum != v.Sum {
 		t.Errorf("the node is told %+v", events)
 	}
 }
@@ -533,10 +537,10 @@ func TestCondemnedVersions(t *testing.T) {
 			t.Fatalf("%v:\n%s", err, out)
 		}
 	}
-	bad, _ := s.models.Served("likes")
+	bad, _ := s.Serving.Models.Served("likes")
 	condemn := func() {
 		t.Helper()
-		s.Check(s.failed.Condemn(t.Context(), s.models, bad, "it panicked on n1: a broken table", "n1", time.Now()))
+		s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, bad, "it panicked on n1: a broken table", "n1", time.Now()))
 	}
 	listed := func() string {
 		t.Helper()
@@ -573,11 +577,11 @@ func TestCondemnedVersions(t *testing.T) {
 		t.Errorf("released twice: %v", err)
 	}
 	condemn()
-	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.failed.Why(bad) != "" {
+	if out, err := s.pushed("2", "2", push{}); err != nil || !strings.Contains(out, "likes 2 is asked for again") || s.Serving.Failed.Why(bad) != "" {
 		t.Errorf("pushed again: %v\n%s", err, out)
 	}
 	condemn()
-	good := s.models.Before("likes")[0]
+	good := s.Serving.Models.Before("likes")[0]
 	err = s.drop(t.Context(), "likes", "1", true, func() (bool, error) {
 		t.Error("the version that ranks in its place would be dropped")
 		return false, nil
@@ -585,7 +589,7 @@ func TestCondemnedVersions(t *testing.T) {
 	if e := (*millrace.Error)(nil); !errors.As(err, &e) || !strings.Contains(e.Detail, "likes 1 ranks in the place of likes 2") || !strings.Contains(e.WayOut, "release") {
 		t.Errorf("the version that ranks in its place: %v", err)
 	}
-	s.Check(s.failed.Condemn(t.Context(), s.models, good, "it is as bad", "n2", time.Now()))
+	s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, good, "it is as bad", "n2", time.Now()))
 	if out := listed(); !strings.Contains(out, "; recency ranks in its place") {
 		t.Errorf("listed\n%s", out)
 	}
@@ -600,18 +604,18 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 		_, err := s.pushed(version, version, push{})
 		s.Check(err)
 	}
-	for _, v := range s.models.All()["likes"] {
+	for _, v := range s.Serving.Models.All()["likes"] {
 		if v.Version != "1" {
-			s.Check(s.failed.Condemn(t.Context(), s.models, v, "it panicked", "n1", time.Now()))
+			s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, v, "it panicked", "n1", time.Now()))
 		}
 	}
 	for i := range 31 { // 32 are kept
 		version := strconv.Itoa(4 + i)
-		_, _, err := s.models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
+		_, _, err := s.Serving.Models.Publish(t.Context(), "likes", version, []byte(version), "somebody")
 		s.Check(err)
 	}
 	var there []string
-	for _, v := range s.models.All()["likes"][:4] {
+	for _, v := range s.Serving.Models.All()["likes"][:4] {
 		there = append(there, v.Version)
 	}
 	if !slices.Equal(there, []string{"1", "2", "3", "6"}) {
@@ -624,15 +628,15 @@ func TestTheVersionThatRanksIsSpared(t *testing.T) {
 func TestPushTellsWhatRecordsLack(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
-	lacks := map[millrace.NodeID][]cluster.Lack{
+	lacks := map[millrace.NodeID][]members.Lack{
 		"n1": {{Type: "post", Records: 10, Fields: []string{"likes", "shares"}}, {Type: "like", Records: 3}},
 		"n2": {{Type: "post", Records: 5, Fields: []string{"likes"}}},
 	}
 	for id := range s.Members {
-		s.AnswerAs(id, func(cluster.Version) cluster.Admission { return cluster.Admission{Lacks: lacks[id]} })
+		s.AnswerAs(id, func(artefacts.Version) members.Admission { return members.Admission{Lacks: lacks[id]} })
 	}
 	s.NewsAt("model: likes\ntypes: [post]\n")
-	s.Check(s.feeds.versions.Settle(t.Context())) // whose watcher is another
+	s.Check(s.Serving.Feeds.Versions.Settle(t.Context())) // whose watcher is another
 	out, err := s.pushed("1", "1", push{})
 	if err != nil || !strings.Contains(out, "note: no post (feed news) of 15 that index nodes looked at has anything in record.likes\n") || strings.Contains(out, "shares") || strings.Count(out, "note:") != 1 {
 		t.Errorf("%v:\n%s", err, out)
@@ -645,9 +649,9 @@ func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
 	s := newRolling(t, "n1")
 	go func() {
 		for {
-			changed := s.models.Changed()
+			changed := s.Serving.Models.Changed()
 			if v, err := s.version("likes", "1"); err == nil {
-				_ = s.models.Drop(context.WithoutCancel(t.Context()), v, nil, "bob")
+				_ = s.Serving.Models.Drop(context.WithoutCancel(t.Context()), v, nil, "bob")
 				return
 			}
 			<-changed
@@ -664,19 +668,19 @@ func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
 func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1")
-	v, _, err := s.models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
+	v, _, err := s.Serving.Models.Publish(t.Context(), "home", "1", []byte("no pack"), "mallory")
 	s.Check(err)
-	s.Check(s.models.Serve(t.Context(), v, nil, "mallory"))
+	s.Check(s.Serving.Models.Serve(t.Context(), v, nil, "mallory"))
 	s.Check(s.list(t.Context(), new(display.Form)))
 	if out := s.out.String(); !strings.Contains(out, "never asked for") || !strings.Contains(out, "millrace model drop home 1 --apply removes it") {
 		t.Errorf("list says\n%s", out)
 	}
 	s.Check(s.rollout.drop(t.Context(), "home", "1", false, isMeant))
-	if s.models.Has(v) {
+	if s.Serving.Models.Has(v) {
 		t.Error("home 1 is still there")
 	}
 
-	raw, err := s.Client.Documents(t.Context(), "models")
+	raw, err := documents.Watch(t.Context(), s.Client, "models")
 	s.Check(err)
 	s.Check(raw.Put(t.Context(), "garb", []byte("garbage")))
 	if out, err := s.run("model", "drop", "garb"); err != nil || !strings.Contains(out, "cannot be read") {
@@ -697,7 +701,7 @@ func TestRollbackToNothing(t *testing.T) {
 	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), `no model "rm" has been pushed`) {
 		t.Error(err)
 	}
-	_, _, err := s.models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
+	_, _, err := s.Serving.Models.Publish(t.Context(), "rm", "1", []byte("no pack"), "ann")
 	s.Check(err)
 	if err := s.rollout.rollback(t.Context(), "rm", false, isMeant); err == nil || !strings.HasPrefix(err.Error(), "no version of model rm serves, and none that is still there served before") {
 		t.Error(err)
@@ -708,7 +712,7 @@ func TestRollbackToNothing(t *testing.T) {
 func TestAnUnkeptPackIsTold(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1")
-	s.AnswerAs("n1", func(cluster.Version) cluster.Admission { return cluster.Admission{Unkept: "no space left on device"} })
+	s.AnswerAs("n1", func(artefacts.Version) members.Admission { return members.Admission{Unkept: "no space left on device"} })
 	const want = "admitted, but not kept on its disk, so that a restart while etcd is away loses it: no space left on device"
 	if out, err := s.pushed("1", "1", push{}); err != nil || !strings.Contains(out, want) || !strings.Contains(out, "likes 1 serves") {
 		t.Errorf("%v:\n%s", err, out)
@@ -814,9 +818,9 @@ func TestAVariantThatChangesNothingIsTold(t *testing.T) {
 	s := newRolling(t, "n1")
 	s.Answer("n1", clitest.Admits)
 	for name, definition := range map[string]string{"jobs": "name: jobs\nmodel: recency\ncap_per_entity: 3\n", "shops": "name: shops\nmodel: recency\ncap_per_entity: 2\nlimit: 20\n"} {
-		v, _, err := s.feeds.versions.Publish(t.Context(), name, "", []byte(definition), "test")
+		v, _, err := s.Serving.Feeds.Versions.Publish(t.Context(), name, "", []byte(definition), "test")
 		s.Check(err)
-		s.Check(s.feeds.versions.Serve(t.Context(), v, nil, "test"))
+		s.Check(s.Serving.Feeds.Versions.Serve(t.Context(), v, nil, "test"))
 	}
 	file := filepath.Join(t.TempDir(), "d.yaml")
 	for set, told := range map[string]bool{

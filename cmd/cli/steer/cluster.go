@@ -20,6 +20,9 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/partition"
@@ -270,12 +273,12 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 	if err != nil {
 		return a, err
 	}
-	now, ok, err := cl.Assigned(ctx)
+	now, ok, err := steering.Assigned(ctx, cl)
 	if err != nil {
 		return a, err
 	}
 	if ok && as.from == "" && !as.replace {
-		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", cluster.ErrEpoch, now.Epoch)
+		return a, fmt.Errorf("%w: it has epoch %d; change it by millrace cluster plan, go back to an earlier one with --from, or move everything with --replace", steering.ErrEpoch, now.Epoch)
 	}
 	limited, cancel := context.WithTimeout(ctx, as.wait)
 	defer cancel()
@@ -285,7 +288,7 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 		}
 		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
 		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
-		err = cl.Assign(ctx, a)
+		err = steering.Assign(ctx, cl, a)
 		if !errors.Is(err, topology.ErrUnknownOwner) {
 			return a, err
 		}
@@ -348,7 +351,7 @@ func called(doc string) string {
 func document(doc string) restoredDoc {
 	kind, name, _ := strings.Cut(doc, " ")
 	switch {
-	case kind == cluster.CondemnedKind:
+	case kind == artefacts.CondemnedKind:
 		return restoredDoc{"what is condemned of model " + name, "nodes condemn again what they meet", "an index node, or model release or push,"}
 	case kind != experiments.TrailsKind:
 		return restoredDoc{called(doc), "push or define again what it lacks", "somebody"}
@@ -362,7 +365,7 @@ func document(doc string) restoredDoc {
 }
 
 // tellRestored tells what was restored and from where, and what was not, and why.
-func tellRestored(w io.Writer, r *cluster.Restored) {
+func tellRestored(w io.Writer, r *restoration.Restored) {
 	for _, dir := range r.Dirs {
 		fmt.Fprintf(w, "%s: last written %s\n", dir.Dir, dir.Written.UTC().Format(time.RFC3339))
 	}
@@ -408,7 +411,7 @@ func tellRestored(w io.Writer, r *cluster.Restored) {
 }
 
 // tellStays tells of a document that is not restored, and why.
-func tellStays(w io.Writer, r *cluster.Restored, doc, why string) {
+func tellStays(w io.Writer, r *restoration.Restored, doc, why string) {
 	d := document(doc)
 	if d.what == "" {
 		return
@@ -429,7 +432,7 @@ func versions(all []string) string {
 }
 
 // sumRestored is the last line of what was restored.
-func sumRestored(r *cluster.Restored) string {
+func sumRestored(r *restoration.Restored) string {
 	if r.Alone {
 		others := ""
 		if r.Dropped > 0 {
@@ -491,13 +494,13 @@ does within seconds, is named as NOT HEARD.`,
 			if err != nil {
 				return err
 			}
-			restore := cl.Restore
+			restore := restoration.Restore
 			if over {
-				restore = cl.RestoreOlder
+				restore = restoration.RestoreOlder
 			}
-			r, err := restore(c.Context(), dirs...)
+			r, err := restore(c.Context(), cl, dirs...)
 			var refused *millrace.Error
-			if errors.Is(err, cluster.ErrOlderDirs) && errors.As(err, &refused) {
+			if errors.Is(err, restoration.ErrOlderDirs) && errors.As(err, &refused) {
 				refused.WayOut += "; if what they keep is gone for good, " + act.OverrideWay()
 			}
 			if err != nil {

@@ -160,7 +160,7 @@ there is drained first ("node drain") and then simply stopped.`,
 
 // changing has a command begin a plan for the nodes that it is given.
 func changing(cm *clusters.Flags, kind coordinator.Kind, c *cobra.Command) *cobra.Command {
-	st := steering{Act: command.Act{Cluster: cm}}
+	st := hosting{Act: command.Act{Cluster: cm}}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return st.propose(c, coordinator.Request{Kind: kind, Nodes: nodeIDs(args)})
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
 // spread is until a new page key signs, so that all brokers know it by then.
@@ -48,7 +49,7 @@ this version: older ones know the first key alone.`,
 			return err
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
-		all, err := cl.SecretsOf(c.Context(), pagetoken.Secret)
+		all, err := secrets.All(c.Context(), cl, pagetoken.Secret)
 		if err != nil {
 			return err
 		}
@@ -56,7 +57,7 @@ this version: older ones know the first key alone.`,
 		if !rotate {
 			return output.Write(w, shown, shown.write)
 		}
-		next := cluster.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
+		next := secrets.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
 		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", display.ShortTime(next.From), display.ShortTime(next.From.Add(pagetoken.Life)))
 		if revoke {
 			next.From = time.Now().Truncate(time.Millisecond)
@@ -112,14 +113,14 @@ type nextKey struct {
 	Alone     bool      `json:"revokes"` // those before it
 }
 
-func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
+func pageKeysOf(all []secrets.Generation, now time.Time) *pageKeys {
 	shown := &pageKeys{Keys: []pageKey{}}
 	for i, g := range all {
 		k := pageKey{Taken: true}
 		if from := g.From.UTC(); !g.From.IsZero() {
 			k.SignsFrom = &from
 		}
-		if end := cluster.Until(all, i, pagetoken.Life).UTC(); !end.IsZero() {
+		if end := secrets.Until(all, i, pagetoken.Life).UTC(); !end.IsZero() {
 			k.Until, k.Taken = &end, !now.After(end)
 		}
 		shown.Keys = append(shown.Keys, k)
@@ -127,11 +128,11 @@ func pageKeysOf(all []cluster.Generation, now time.Time) *pageKeys {
 	return shown
 }
 
-func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next cluster.Generation) error {
-	if err := cl.Rotate(ctx, pagetoken.Secret, next, time.Now().Add(-2*pagetoken.Life)); err != nil {
+func (p *pageKeys) rotated(ctx context.Context, cl *cluster.Client, next secrets.Generation) error {
+	if err := secrets.Rotate(ctx, cl, pagetoken.Secret, next, time.Now().Add(-2*pagetoken.Life)); err != nil {
 		return err
 	}
-	all, err := cl.SecretsOf(ctx, pagetoken.Secret)
+	all, err := secrets.All(ctx, cl, pagetoken.Secret)
 	p.Keys, p.Applied, p.Heard = pageKeysOf(all, time.Now()).Keys, true, clusters.HeardOf(ctx, cl)
 	return err
 }

@@ -5,29 +5,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/restoration"
 )
 
 // What is not restored is told in words, and nothing of what only roles know.
 func TestWhatIsNotRestoredIsTold(t *testing.T) {
 	var out strings.Builder
-	tellRestored(&out, &cluster.Restored{
-		Dirs:  []cluster.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
+	tellRestored(&out, &restoration.Restored{
+		Dirs:  []restoration.KeptDir{{Dir: "b1", Written: time.Unix(1e9, 0)}},
 		Empty: []string{"c1"},
-		Documents: []cluster.Brought{
+		Documents: []restoration.Brought{
 			{Document: "decisions 0-restored", Dir: "c1", Revision: 3},
 			{Document: "definitions home", Dir: "b1", Revision: 31, Serves: "version 7"},
 		},
-		Bytes: []cluster.BroughtBytes{
+		Bytes: []restoration.BroughtBytes{
 			{Document: "definitions home", Versions: []string{"6", "7"}, Dir: "b1"},
 			{Document: "models rate", Versions: []string{"1"}, Dir: "n1"},
 		},
 		Undone: []string{"definitions home 8"},
-		Serves: map[string]cluster.Pointers{"experiments ranker": {Now: "version 2", Kept: "version 3"}},
+		Serves: map[string]restoration.Pointers{"experiments ranker": {Now: "version 2", Kept: "version 3"}},
 		Stays:  []string{"condemned rate", "decisions 0-restored", "decisions fresher", "experiments ranker"},
 		Unsure: []string{"decisions ranker"},
 		Again:  []string{"definitions old", "decisions 0-restored"},
-		Lost:   []cluster.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 9", Now: "version 8"}},
+		Lost:   []restoration.Lost{{Version: "experiments late 1", Now: "no version"}, {Version: "experiments ranker 9", Now: "version 8"}},
 		Lacks:  []string{"definitions home 5"},
 	})
 	const want = `b1: last written 2001-09-09T01:46:40Z
@@ -53,7 +53,7 @@ feed home 5: its bytes are in none of the directories, nor in etcd: push or defi
 // Where bytes alone were lost the last line counts them, and says that nothing else is
 // another.
 func TestBytesAloneAreTold(t *testing.T) {
-	r := &cluster.Restored{Epoch: 3, Bytes: []cluster.BroughtBytes{{Document: "definitions home", Versions: []string{"6", "7"}}, {Document: "models rate", Versions: []string{"1"}}}}
+	r := &restoration.Restored{Epoch: 3, Bytes: []restoration.BroughtBytes{{Document: "definitions home", Versions: []string{"6", "7"}}, {Document: "models rate", Versions: []string{"1"}}}}
 	if got := sumRestored(r); got != "assignment epoch 3, 0 documents, bytes of 3 versions, 0 secrets" {
 		t.Error(got)
 	}

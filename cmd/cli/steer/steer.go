@@ -20,10 +20,11 @@ import (
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 )
 
-// steering is what every command has that changes who hosts what.
-type steering struct {
+// hosting is what every command has that changes who hosts what.
+type hosting struct {
 	command.Act
 	wait  bool
 	per   int
@@ -32,7 +33,7 @@ type steering struct {
 }
 
 // planFlags adds those of a command that begins a plan.
-func (st *steering) planFlags(c *cobra.Command) {
+func (st *hosting) planFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&st.wait, "wait", false, "wait until it is done, and show how far it is")
 	f.IntVar(&st.per, "moves-per-node", 0, "moves to a node at a time (default: the coordinator's)")
@@ -43,7 +44,7 @@ func (st *steering) planFlags(c *cobra.Command) {
 }
 
 // nodeStats is what nodes say of themselves.
-type nodeStats = map[millrace.NodeID]cluster.NodeStats
+type nodeStats = map[millrace.NodeID]members.NodeStats
 
 // showing has a command show how the cluster is steered: look returns what is
 // shown as JSON, and what writes the same as text.
@@ -70,7 +71,7 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 }
 
 // request completes what is wanted by what the flags say.
-func (st *steering) request(r coordinator.Request) (coordinator.Request, error) {
+func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
 	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
@@ -78,7 +79,7 @@ func (st *steering) request(r coordinator.Request) (coordinator.Request, error) 
 }
 
 // propose shows what is wanted and, if that is so, does it.
-func (st *steering) propose(c *cobra.Command, r coordinator.Request) error {
+func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 	r, err := st.request(r)
 	if err != nil {
 		return err
@@ -212,7 +213,7 @@ func (out *shownProposal) write(w io.Writer) error {
 }
 
 func clusterPlan(cm *clusters.Flags) *cobra.Command {
-	st := steering{Act: command.Act{Cluster: cm, How: "millrace cluster apply"}}
+	st := hosting{Act: command.Act{Cluster: cm, How: "millrace cluster apply"}}
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "plan",
@@ -226,7 +227,7 @@ func clusterPlan(cm *clusters.Flags) *cobra.Command {
 }
 
 func clusterApply(cm *clusters.Flags) *cobra.Command {
-	st := steering{Act: command.Act{Cluster: cm, Apply: true}} // as its name says; cluster plan is its dry run
+	st := hosting{Act: command.Act{Cluster: cm, Apply: true}} // as its name says; cluster plan is its dry run
 	r := coordinator.Request{Kind: coordinator.Rebalance}
 	c := &cobra.Command{
 		Use:   "apply",
@@ -269,7 +270,7 @@ const maxGain = 1000
 
 // respread proposes to spread the partitions, with another number of replicas if
 // one is said.
-func (st *steering) respread(c *cobra.Command, r coordinator.Request) error {
+func (st *hosting) respread(c *cobra.Command, r coordinator.Request) error {
 	if c.Flags().Changed("replicas") {
 		if r.Kind = coordinator.Resize; r.Replicas < 1 {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "replicas", Detail: fmt.Sprintf("%d replicas of each partition answer nothing", r.Replicas), WayOut: "say 1 or more, or leave it out for as many as now"}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -28,7 +29,7 @@ func TestGainsArePercent(t *testing.T) {
 // and gives up in the end; any other fault ends the wait.
 func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 	is := func(status coordinator.Status) *coordinator.Steered {
-		return &coordinator.Steered{Steering: &cluster.Steering{}, Plan: &coordinator.Plan{ID: "p1", Status: status}}
+		return &coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p1", Status: status}}
 	}
 	away := fmt.Errorf("cluster: %w", cluster.ErrAway)
 	type look struct {

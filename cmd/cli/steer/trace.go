@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/brokers"
 )
 
 // Trace has every broker trace one viewer for a while.
@@ -33,7 +34,7 @@ made, as with "explain". It ends by itself.`,
 		}
 		defer func() { err = errors.Join(err, cl.Close()) }()
 		if off {
-			if err := cl.Untrace(c.Context(), viewer); err != nil {
+			if err := brokers.Untrace(c.Context(), cl, viewer); err != nil {
 				return err
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s is not traced\n", viewer)
@@ -42,7 +43,7 @@ made, as with "explain". It ends by itself.`,
 		if err := cl.Note(c.Context(), audit.Entry{Act: "trace", On: fmt.Sprintf("viewer %.100q", viewer), Before: "not traced", After: "traced for " + d.String()}); err != nil {
 			return err
 		}
-		until, err := cl.Trace(c.Context(), viewer, d)
+		until, err := brokers.Trace(c.Context(), cl, viewer, d)
 		if err != nil {
 			return err
 		}

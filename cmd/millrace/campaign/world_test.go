@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -223,7 +224,7 @@ func (w *world) startProcesses(atOnce bool) {
 		t.Fatal(err)
 	}
 	defer look.Close()
-	a, _, err := look.Assigned(w.ctx)
+	a, _, err := steering.Assigned(w.ctx, look)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,3 +31,6 @@ func (s *Snapshot) Size() (bytes int) {
 // MaxDocumentBytes bounds what is accepted from etcd, whose own limit is
 // 1.5 MiB.
 const MaxDocumentBytes = 1 << 20
+
+// MaxPartedBytes bounds what is kept in parts, each of which is at most that.
+const MaxPartedBytes = 32 << 20

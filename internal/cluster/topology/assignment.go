@@ -38,7 +38,7 @@ type Assignment struct {
 	// AllowUnknown lets this epoch name nodes that have never registered, which
 	// are otherwise taken for misspelt and refused.
 	AllowUnknown bool `json:"allow_unknown,omitempty"`
-	// Past is the size of the epochs before, oldest first, as [cluster.Client.Assign]
+	// Past is the size of the epochs before, oldest first, as [steering.Assign]
 	// notes it. By it a watcher that missed some of them judges each step and
 	// not their sum.
 	Past []Step `json:"past,omitempty"`

@@ -40,7 +40,7 @@ type NodeHealth struct {
 }
 
 // Health holds the nodes that are alive against the assignment. seen is what
-// [cluster.Client.Seen] gives.
+// [members.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.Replication()}
 	ids := maps.Clone(m.alive)

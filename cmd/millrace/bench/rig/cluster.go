@@ -16,6 +16,8 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/grpctune"
 	"github.com/millrace/millrace/relevance/modelpack"
@@ -101,11 +103,11 @@ func prepare(ctx context.Context, b *Backing, s Setup, ids []millrace.NodeID) er
 			return err
 		}
 		a.AllowUnknown = true // the nodes start after this
-		if err := cl.Assign(ctx, a); err != nil {
+		if err := steering.Assign(ctx, cl, a); err != nil {
 			return err
 		}
 	}
-	models, err := cl.Artefacts(ctx, indexnode.ModelsKind)
+	models, err := artefacts.Watch(ctx, cl, indexnode.ModelsKind)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,317 @@
+package leans
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
+)
+
+// alteration says what another definition of a feed changes of the variants of an
+// experiment: what they leave as the feed has it. "" for nothing.
+func alteration(e *experiment.Experiment, from, to *feeds.Feed) string {
+	var all []string
+	for _, x := range []struct {
+		of    experiment.Parameter
+		other bool
+	}{
+		{experiment.OfModel, from.Model != to.Model}, {experiment.OfFilter, from.Filter != to.Filter}, {experiment.OfWindow, from.Window != to.Window},
+		{experiment.OfTypes, !slices.Equal(slices.Sorted(slices.Values(from.Types)), slices.Sorted(slices.Values(to.Types)))},
+		{experiment.OfCap, from.CapPerEntity != to.CapPerEntity}, {experiment.OfSpacing, from.Spacing != to.Spacing},
+		{experiment.OfLimit, cmp.Or(from.Limit, feeds.DefaultLimit) != cmp.Or(to.Limit, feeds.DefaultLimit)}, {experiment.OfDistinct, from.DistinctObjects != to.DistinctObjects},
+	} {
+		var variants []string
+		for i := range e.Variants {
+			if x.other && e.Variants[i].Set.Leaves(x.of) {
+				variants = append(variants, e.Variants[i].Name)
+			}
+		}
+		if len(variants) > 0 {
+			all = append(all, fmt.Sprintf("%s of %s", x.of, strings.Join(variants, " and ")))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// Alters says of a definition of a feed that would serve what it changes of running
+// experiments. It refuses that, unless it is meant.
+func (s *Feeds) Alters(ctx context.Context, feed string, to *feeds.Feed, meant bool) (says string, err error) {
+	now, err := s.Definitions(ctx)
+	from, there := now[feed]
+	if err != nil || !there {
+		return "", err
+	}
+	set, err := ExperimentSet(ctx, s.Cluster)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, d := range set.Experiments() {
+		e := &d.Experiment
+		if e.State != experiment.Running || !slices.Contains(e.Feeds, feed) {
+			continue
+		}
+		what := alteration(e, &from.Feed, to)
+		switch {
+		case from.Fault != nil:
+			names = append(names, e.Name)
+			says = display.Joined(says, fmt.Sprintf("what it changes in experiment %s, which runs, is not known: %s", e.Name, detailOf(from.Fault)))
+		case what != "":
+			names = append(names, e.Name)
+			says = display.Joined(says, fmt.Sprintf("it changes %s in experiment %s, which runs", what, e.Name))
+		}
+	}
+	if says == "" || meant {
+		return says, nil
+	}
+	all := strings.Join(names, " and ")
+	return "", &millrace.Error{
+		Reason: millrace.ReasonInvalid, Field: "experiment", Detail: says,
+		WayOut: fmt.Sprintf("pause or stop %s first, or add --serve: the evidence on %s begins anew then", all, all),
+	}
+}
+
+// TellAltered tells what a change of a feed changes of experiments, if it does.
+func TellAltered(w io.Writer, altered string) {
+	if altered != "" {
+		fmt.Fprintf(w, "note: %s; its evidence begins anew then\n", altered)
+	}
+}
+
+// tenure is a definition of a feed from when it came to serve.
+type tenure struct {
+	event   ledger.Event
+	feed    *feeds.Feed // nil: it is not known, or there was none
+	version int64       // as exposures have it; 0: it is built in
+}
+
+// tenures are the definitions of a feed that served, as far as its history tells,
+// oldest first. One that cannot be read as a definition never served: brokers keep the
+// one before.
+func (s *Feeds) tenures(ctx context.Context, name string) (all []tenure, err error) {
+	built := tenure{}
+	if i := slices.IndexFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name }); i >= 0 {
+		built.feed = &feeds.BuiltIn()[i]
+	}
+	if len(s.Versions.All()[name]) == 0 && built.feed != nil {
+		return []tenure{built}, nil
+	}
+	events, err := s.Versions.History(ctx, name)
+	if errors.Is(err, artefacts.ErrNoVersion) {
+		return nil, nil // it is gone
+	}
+	if err == nil {
+		err = s.Versions.Settle(ctx) // what the history tells is there
+	}
+	if err != nil {
+		return nil, err
+	}
+	if built.feed != nil && events[0].What == ledger.Published { // else what came before is forgotten
+		all = append(all, built)
+	}
+	sum := "" // of what serves
+	for _, e := range events {
+		switch {
+		case e.What == ledger.Dropped && e.Sum == sum:
+			gone := built
+			gone.event, sum = e, ""
+			all = append(all, gone)
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
+			sum = e.Sum
+			t := tenure{event: e}
+			if t.version, err = strconv.ParseInt(e.Version, 10, 64); err != nil {
+				continue
+			}
+			if v := (artefacts.Version{Name: name, Version: e.Version, Sum: e.Sum}); s.Versions.Has(v) {
+				d := s.Read(ctx, v)
+				if errors.Is(d.Fault, cluster.ErrAway) {
+					return nil, d.Fault
+				}
+				if d.Fault != nil {
+					continue
+				}
+				t.feed = &d.Feed
+			}
+			all = append(all, t)
+		}
+	}
+	return all, nil
+}
+
+// changed says what of an experiment is other than by a tenure before; "" for nothing.
+// A definition that is not kept is another.
+func (t *tenure) changed(e *experiment.Experiment, before *tenure) string {
+	if t.feed == nil || before.feed == nil {
+		return "the definition"
+	}
+	return alteration(e, before.feed, t.feed)
+}
+
+// says what came about by a tenure.
+func (t *tenure) says(feed, changed string) string {
+	now := "its version " + t.event.Version
+	if t.version == 0 {
+		now = "the built-in one"
+	}
+	return fmt.Sprintf("feed %s came to %s, which changed %s", feed, now, changed)
+}
+
+// Basis says which answers of an experiment are by its feeds and models as they are
+// now, and since when that is so.
+func (r *Serving) Basis(ctx context.Context, e *experiment.Experiment) (b compare.Basis, err error) {
+	b.Feeds, b.Models = map[string][]int64{}, map[string]string{}
+	since := func(when time.Time, why string) {
+		if when.After(b.Since) {
+			b.Since, b.Why = when, why
+		}
+	}
+	for _, feed := range e.Feeds {
+		all, err := r.Feeds.tenures(ctx, feed)
+		if err != nil {
+			return b, err
+		}
+		if len(all) == 0 {
+			continue
+		}
+		now := &all[len(all)-1]
+		b.Feeds[feed] = []int64{now.version}
+		for i, t := range slices.Backward(all[:len(all)-1]) {
+			if what := now.changed(e, &t); what != "" {
+				since(all[i+1].event.When, all[i+1].says(feed, what))
+				break
+			}
+			b.Feeds[feed] = append(b.Feeds[feed], t.version)
+		}
+	}
+	models, err := r.compared(ctx, e)
+	if err != nil {
+		return b, err
+	}
+	for _, name := range models {
+		serves, pushed := r.Models.Served(name)
+		if !pushed {
+			continue // every binary has it
+		}
+		events, err := r.Models.History(ctx, name)
+		if err != nil {
+			return b, err
+		}
+		ranks := serves
+		if r.Failed.Why(serves) != "" {
+			ranks, _ = r.InPlaceOf(serves) // none: by recency, which has no versions
+		}
+		b.Models[name] = ranks.Version
+		if t := lastBecame(events); !t.IsZero() {
+			since(t, fmt.Sprintf("model %s came to version %s", name, cmp.Or(ranks.Version, "none")))
+		}
+	}
+	return b, nil
+}
+
+// compared returns the models that an experiment ranks by, if it leans on which
+// versions these are.
+func (r *Serving) compared(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+	if !e.LeansOnVersions() {
+		return nil, nil
+	}
+	return r.ranking(ctx, e)
+}
+
+// ranking returns the models by which pages of an experiment are ranked.
+func (r *Serving) ranking(ctx context.Context, e *experiment.Experiment) (models []string, err error) {
+	for i := range e.Variants {
+		ranked, err := r.rankings(ctx, e, &e.Variants[i])
+		if err != nil {
+			return nil, err
+		}
+		models = append(models, ranked...)
+	}
+	slices.Sort(models)
+	return slices.Compact(models), nil
+}
+
+// lastBecame returns when another version than before last came to rank, by a model's
+// history: zero if none has but the first.
+func lastBecame(events []ledger.Event) (last time.Time) {
+	serves := ""
+	for _, e := range events {
+		switch {
+		case e.What == ledger.Served || e.What == ledger.RolledBack:
+			if serves != "" && e.Sum != serves {
+				last = e.When
+			}
+			serves = e.Sum
+		case (e.What == ledger.Failed || e.What == ledger.Released) && e.Sum == serves:
+			last = e.When
+		}
+	}
+	return last
+}
+
+// BecameOthers are the changes of feeds and models since a time by which experiments
+// show or rank by something else than before, for the history of their document.
+func (r *Serving) BecameOthers(ctx context.Context, of []experiment.Experiment, since time.Time) (all []ledger.Event, err error) {
+	models := map[string]bool{}
+	feeds := map[string][]*experiment.Experiment{} // that are on it
+	for i := range of {
+		names, err := r.compared(ctx, &of[i])
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			models[name] = true
+		}
+		for _, name := range of[i].Feeds {
+			feeds[name] = append(feeds[name], &of[i])
+		}
+	}
+	add := func(of string, e ledger.Event, more string) {
+		if e.When.After(since) {
+			e.What, e.Who = ledger.Change(fmt.Sprintf("%s: %s", of, e.What)), e.Who+more
+			all = append(all, e)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		if len(r.Models.All()[name]) == 0 {
+			continue // every binary has it
+		}
+		events, err := r.Models.History(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			if slices.Contains([]ledger.Change{ledger.Served, ledger.RolledBack, ledger.Failed, ledger.Released}, e.What) {
+				add("model "+name, e, "")
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(feeds)) {
+		tenures, err := r.Feeds.tenures(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for i := 1; i < len(tenures); i++ {
+			for _, e := range feeds[name] {
+				if what := tenures[i].changed(e, &tenures[i-1]); what != "" {
+					add("feed "+name, tenures[i].event, fmt.Sprintf(": it changed %s in %s", what, e.Name))
+				}
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,96 @@
+package leans
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+)
+
+// Unread says which documents cannot be read, and what removes them. The error is a
+// fault of all that etcd holds: then each of them may be good, and none is to be
+// removed.
+func Unread(fault error, remove string) (lines []string, err error) {
+	switch {
+	case fault == nil:
+		return nil, nil
+	case cluster.Doubted(fault):
+		return nil, fault
+	}
+	return []string{fault.Error() + "\nwhat cannot be read is removed by " + remove}, nil
+}
+
+// BareLines tells of versions that etcd names without their bytes. Of what commands read,
+// all but models, those that serve are told with what cannot be read.
+func BareLines(ctx context.Context, of *artefacts.Kind, one string) (lines []string, err error) {
+	beside := "define it again if it is needed"
+	if one == "model" {
+		beside = "push the same pack again"
+	}
+	all, err := of.Bare(ctx)
+	serving := of.Serving()
+	for _, v := range all {
+		then := "nobody can go back to it"
+		if serving[v.Name] == v {
+			then = "it serves, and who starts without it on disk does not get it"
+		}
+		if one == "model" || serving[v.Name] != v {
+			lines = append(lines, fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside))
+		}
+	}
+	return lines, err
+}
+
+// DropUnreadable removes what cannot be read under a name, and reports whether that is
+// so.
+func DropUnreadable(ctx context.Context, w io.Writer, of *artefacts.Kind, what, name string, meant command.Meant) (bool, error) {
+	why, err := of.Unreadable(ctx, name)
+	if why == nil || err != nil {
+		return false, err
+	}
+	fmt.Fprintf(w, "%s %s would be dropped, whole, with its history, and what brokers and nodes last read of it: it cannot be read: %v\n", what, name, why)
+	if ok, err := meant(); !ok {
+		return true, err
+	}
+	if err := of.DropUnreadable(ctx, name, clusters.Who()); err != nil {
+		return true, err
+	}
+	fmt.Fprintf(w, "%s %s is dropped\n", what, name)
+	return true, nil
+}
+
+// EventShown is a change of a document or of a model, as JSON.
+type EventShown struct {
+	When     time.Time     `json:"when"`
+	What     ledger.Change `json:"what"`
+	Version  string        `json:"version,omitempty"`
+	Checksum string        `json:"checksum,omitempty"`
+	Who      string        `json:"who"`
+}
+
+// EventsShown are changes as JSON has them.
+func EventsShown(events []ledger.Event) []EventShown {
+	all := []EventShown{}
+	for _, e := range events {
+		all = append(all, EventShown{e.When.UTC(), e.What, strings.TrimPrefix(e.Version, "-"), e.Sum, e.Who})
+	}
+	return all
+}
+
+// WriteEvents prints the changes of a document.
+func WriteEvents(w io.Writer, events []ledger.Event) error {
+	t := display.NewTable(w)
+	t.Printf("WHEN\tWHAT\tVERSION\tWHO\n")
+	for _, e := range events {
+		t.Printf("%s\t%s\t%s\t%s\n", e.When.Format(time.RFC3339), e.What, e.Version, e.Who)
+	}
+	return t.Flush()
+}

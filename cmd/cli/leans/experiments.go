@@ -1,0 +1,301 @@
+package leans
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// Experiments is the experiments of a cluster, and what they lean on.
+type Experiments struct {
+	*experiments.Store
+	Cluster *cluster.Client
+	Feeds   *Feeds
+	serves  *Serving // nil: not read yet
+}
+
+// OpenExperiments reads experiments for the time of ctx.
+func OpenExperiments(ctx context.Context, cl *cluster.Client) (*Experiments, error) {
+	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
+	if err != nil {
+		return nil, err
+	}
+	feeds, err := artefacts.Watch(ctx, cl, feeds.Kind)
+	if err != nil {
+		return nil, err
+	}
+	store := &Feeds{cl, feeds}
+	known, err := newReferred(ctx, store)
+	return &Experiments{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, Cluster: cl, Feeds: store}, err
+}
+
+// Steadily has an experiment change by what it leans on, which does not change
+// meanwhile.
+func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Context) error) error {
+	defer t.TakeBack()
+	return artefacts.Steady(ctx, t.Cluster, leaning, func(ctx context.Context) error {
+		err := t.Feeds.Versions.Settle(ctx)
+		if err == nil {
+			t.Known, err = newReferred(ctx, t.Feeds)
+		}
+		if err != nil {
+			return err
+		}
+		return change(ctx)
+	})
+}
+
+// ExperimentsUsing returns the experiments that need something that is to be
+// dropped. Documents with a fault need nothing.
+func ExperimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
+	set, err := ExperimentSet(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, name := range uses(set) {
+		all = append(all, "experiment "+name)
+	}
+	return all, nil
+}
+
+// Serving is what serves, read once.
+func (t *Experiments) Serving(ctx context.Context) (r *Serving, err error) {
+	if t.serves == nil {
+		t.serves, err = OpenServing(ctx, t.Cluster)
+	}
+	return t.serves, err
+}
+
+// Unapplied is that of an experiment that runs, is tried or may run again.
+func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
+	if e.State == experiment.Stopped {
+		return "", nil
+	}
+	r, err := t.Serving(ctx)
+	if err != nil {
+		return "", err
+	}
+	return r.unapplied(ctx, e)
+}
+
+// Notes are [faultLines], and a line for each experiment that is not applied, for each
+// that is on a feed which cannot be read, and for each variant whose types no record has.
+func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]string, error) {
+	lines := faultLines(st)
+	for _, d := range st.Set.Experiments() {
+		why, err := t.Unapplied(ctx, &d.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			lines = append(lines, UnappliedLine(&d.Experiment, why))
+		}
+		lines = append(lines, t.unknown(ctx, &d.Experiment)...)
+	}
+	strange, err := t.strange(ctx, st)
+	return append(lines, strange...), err
+}
+
+// unknown tells of the feeds of an experiment that cannot be read: brokers go on by what
+// they keep of them.
+func (t *Experiments) unknown(ctx context.Context, e *experiment.Experiment) (lines []string) {
+	for _, feed := range e.Feeds {
+		v, defined := t.Feeds.Versions.Served(feed)
+		if !defined || e.State == experiment.Stopped {
+			continue
+		}
+		if d := t.Feeds.Read(ctx, v); d.Fault != nil {
+			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known, and brokers go on by what they keep: %v", e.Name, e.State, d.Fault))
+		}
+	}
+	return lines
+}
+
+// Alike tells of variants, of a document's experiments that have not stopped, that set
+// what all their feeds say already. Who compares a feed with itself means it.
+func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document string) (lines []string) {
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		if e.State == experiment.Stopped || d.Document != document {
+			continue
+		}
+		for i := range e.Variants {
+			v := &e.Variants[i]
+			if !v.Set.Nothing() && !slices.ContainsFunc(e.Feeds, func(feed string) bool {
+				f, err := t.Feeds.Find(ctx, []string{feed})
+				return err != nil || f.Fault != nil || f.Changes(v.Set)
+			}) {
+				lines = append(lines, fmt.Sprintf("experiment %s, %s: variant %s sets what its feeds (%s) say already, and shows what the control does", e.Name, e.State, v.Name, strings.Join(e.Feeds, ", ")))
+			}
+		}
+	}
+	return lines
+}
+
+// Wanting tells of variants, of a document's experiments that have not stopped, whose
+// model reads values of the viewer that a feed's own does not, or as another type:
+// callers who send something else are refused by the variant alone.
+func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, document string) (lines []string, err error) {
+	r, err := t.Serving(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defined, err := r.Feeds.Definitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		if e.State == experiment.Stopped || d.Document != document {
+			continue
+		}
+		for i := range e.Variants {
+			v := &e.Variants[i]
+			for at, model := range v.Set.Rankings() {
+				if model == "" {
+					continue
+				}
+				then := "refuses callers who send another type"
+				if at > 0 {
+					then = "drafts nothing where callers send another type"
+				}
+				wants, fault := r.viewerValues(ctx, model)
+				for _, feed := range e.Feeds {
+					has, err := r.viewerValues(ctx, defined[feed].Model)
+					if err = cmp.Or(fault, defined[feed].Fault, err); ctx.Err() != nil {
+						return nil, err
+					} else if err != nil { // the document is defined: no reason to fail
+						lines = append(lines, fmt.Sprintf("experiment %s, %s: what variant %s reads of viewers on feed %s is not known: %v", e.Name, e.State, v.Name, feed, err))
+						continue
+					}
+					if news := unlike(wants, has); len(news) > 0 {
+						lines = append(lines, fmt.Sprintf("experiment %s, %s: variant %s ranks feed %s by %s, which reads %s, as %s does not: it %s", e.Name, e.State, v.Name, feed, model, strings.Join(news, ", "), defined[feed].Model, then))
+					}
+				}
+			}
+		}
+	}
+	return lines, nil
+}
+
+// unlike returns what is among the first and not, as it is there, among the second.
+func unlike(wants, has map[string]string) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(wants)) {
+		if has[name] != wants[name] {
+			all = append(all, fmt.Sprintf("viewer.%s (%s)", name, wants[name]))
+		}
+	}
+	return all
+}
+
+// strange tells of variants that set types which no record has, of experiments that
+// have not stopped.
+func (t *Experiments) strange(ctx context.Context, st *experiments.State) (lines []string, err error) {
+	var who []string
+	var types [][]millrace.ContentType
+	for _, d := range st.Set.Experiments() {
+		e := &d.Experiment
+		for _, v := range e.Variants {
+			if e.State != experiment.Stopped && v.Set.Types != nil {
+				who, types = append(who, fmt.Sprintf("experiment %s, %s: variant %s sets types", e.Name, e.State, v.Name)), append(types, v.Set.Types)
+			}
+		}
+	}
+	says, err := t.Feeds.UnseenIn(ctx, types)
+	if err != nil {
+		return nil, err
+	}
+	for i := range who {
+		if says[i] != "" {
+			lines = append(lines, fmt.Sprintf("%s, and %s", who[i], says[i]))
+		}
+	}
+	return lines, nil
+}
+
+// UnappliedLine says of an experiment why its variants are not applied.
+func UnappliedLine(e *experiment.Experiment, why string) string {
+	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
+}
+
+// LeftOut is a document that brokers take nothing of, or nothing but what they keep.
+type LeftOut struct {
+	Document string `json:"document"`
+	Fault    string `json:"fault"`
+	WayOut   string `json:"way_out"`
+	Bare     bool   `json:"bytes_missing,omitempty"` // brokers go on by those that they keep
+}
+
+func (l *LeftOut) String() string {
+	is := "is left out"
+	if l.Bare {
+		is = "cannot be read, and brokers go on by the bytes that they keep"
+	}
+	return fmt.Sprintf("document %s %s: %s; %s", l.Document, is, l.Fault, l.WayOut)
+}
+
+// LeftOuts are the documents with a fault.
+func LeftOuts(st *experiments.State) []LeftOut {
+	all := []LeftOut{}
+	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
+		if _, is := st.LeftOut(name); is {
+			all = append(all, LeftOut{name, st.Faults[name].Error(), st.WayBack(name), st.Bare(name)})
+		}
+	}
+	return all
+}
+
+// faultLines says of each document with a fault what brokers make of it, and the way
+// out.
+func faultLines(st *experiments.State) (lines []string) {
+	for _, l := range LeftOuts(st) {
+		lines = append(lines, l.String())
+	}
+	for _, d := range st.Set.Experiments() {
+		if d.Unfit != "" {
+			lines = append(lines, UnfitLine(&d))
+		}
+	}
+	return lines
+}
+
+// UnfitLine says of an experiment which fault it has.
+func UnfitLine(d *experiment.Defined) string {
+	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
+}
+
+// TellFaults tells of experiments with a fault, or that are not applied, once something
+// was changed: schemas and condemned versions are no part of the transaction, and may
+// have changed meanwhile. Read has the documents as they were read before; nil: they
+// were not.
+func TellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
+	t, err := OpenExperiments(ctx, cl)
+	if err != nil {
+		return err
+	}
+	if read != nil {
+		t.GoesOn(read)
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	lines, err := t.Notes(ctx, st)
+	for _, line := range lines {
+		fmt.Fprintf(w, "note: %s\n", line)
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+package leans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/relevance"
+)
+
+// Feeds is a cluster's definitions, and what they are checked against.
+type Feeds struct {
+	Cluster  *cluster.Client
+	Versions *artefacts.Kind
+}
+
+// Models are the names of those that serve.
+func (s *Feeds) Models(ctx context.Context) ([]string, error) {
+	pushed, err := artefacts.Watch(ctx, s.Cluster, indexnode.ModelsKind)
+	if err != nil {
+		return nil, err
+	}
+	return append(relevance.Builtin().Names(), slices.Sorted(maps.Keys(pushed.Serving()))...), nil
+}
+
+// Checks is what a definition is held against, and closes the ways to the
+// nodes.
+func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err error) {
+	done = func() {}
+	if c.Models, err = s.Models(ctx); err != nil {
+		return c, done, err
+	}
+	maps, err := s.Cluster.Watch(ctx)
+	if err != nil {
+		return c, done, err
+	}
+	credentials, err := reach.Of(ctx).Dial()
+	if err != nil {
+		return c, done, err
+	}
+	dial, m := fanout.DialGRPC(credentials), maps.Current()
+	assigned := m.Assignment()
+	c.Absent = slices.ContainsFunc(assigned.Nodes(), func(id millrace.NodeID) bool { return !m.Alive(id) })
+	c.Nodes = map[millrace.NodeID]fanout.Node{}
+	for _, n := range m.Nodes() {
+		if !m.Alive(n.ID) {
+			continue
+		}
+		if c.Nodes[n.ID], err = dial(n); err != nil {
+			return c, done, err
+		}
+	}
+	return c, func() {
+		for _, n := range c.Nodes {
+			if way, ok := n.(io.Closer); ok {
+				_ = way.Close() // the command is over
+			}
+		}
+	}, nil
+}
+
+// Unseen says that no record has some types, of those that records have; "" of none.
+func Unseen(types []string, known string) string {
+	if len(types) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("no record has the type %s; there are %s", strings.Join(types, ", nor "), known)
+}
+
+// UnseenIn tells of each list of types which of them no record has, by [Unseen].
+func (s *Feeds) UnseenIn(ctx context.Context, lists [][]millrace.ContentType) (says []string, err error) {
+	says = make([]string, len(lists))
+	all := slices.Concat(lists...)
+	if len(all) == 0 {
+		return says, nil
+	}
+	checks, done, err := s.Checks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	none, known := checks.Unseen(ctx, all)
+	for i, list := range lists {
+		says[i] = Unseen(slices.DeleteFunc(slices.Clone(none), func(t string) bool { return !slices.Contains(list, millrace.ContentType(t)) }), known)
+	}
+	return says, nil
+}
+
+// Definition is a feed and where it is from.
+type Definition struct {
+	feeds.Feed
+	Edition string // "": it is built in
+	Covers  bool   // it is in place of the built-in one
+	Text    []byte
+	Fault   error // why brokers don't take it over
+}
+
+// Definitions are the feeds that brokers are told to serve: the cluster's over
+// the built-in ones.
+func (s *Feeds) Definitions(ctx context.Context) (map[string]Definition, error) {
+	all := map[string]Definition{}
+	for _, f := range feeds.BuiltIn() {
+		text, err := document.Encode(f)
+		if err != nil {
+			return nil, err
+		}
+		all[f.Name] = Definition{Feed: f, Text: text}
+	}
+	for name, v := range s.Versions.Serving() {
+		d := s.Read(ctx, v)
+		_, d.Covers = all[name]
+		all[name] = d
+	}
+	return all, nil
+}
+
+// Read reads a version as far as it can be read.
+func (s *Feeds) Read(ctx context.Context, v artefacts.Version) (d Definition) {
+	d.Edition = v.Version
+	if d.Text, d.Fault = s.Versions.Body(ctx, v); d.Fault == nil {
+		d.Feed, d.Fault = feeds.Parse(d.Text)
+	}
+	d.Fault = s.unreadable(v, d.Fault)
+	return d
+}
+
+// unreadable is why a version cannot be read, with the way out that all commands tell.
+func (s *Feeds) unreadable(v artefacts.Version, why error) error {
+	if why == nil || errors.Is(why, cluster.ErrAway) {
+		return why
+	}
+	what, way := "version "+v.Version+" of feed "+v.Name, "define it again if it is needed"
+	if serving, _ := s.Versions.Served(v.Name); serving == v {
+		what, way = "feed "+v.Name, fmt.Sprintf("put feed %s in place anew with millrace feed define, or go back with millrace feed rollback %s --apply", v.Name, v.Name)
+	}
+	detail := why.Error()
+	if errors.Is(why, artefacts.ErrNoBytes) {
+		detail, way = detailOf(why), artefacts.BytesWayOut+"; else "+way
+	}
+	return command.Refused(&millrace.Error{Reason: millrace.ReasonUnavailable, Detail: what + " cannot be read: " + detail, WayOut: way}, why)
+}
+
+// detailOf is what an error says without a way out.
+func detailOf(err error) string {
+	if e := (*millrace.Error)(nil); errors.As(err, &e) {
+		return e.Detail
+	}
+	return err.Error()
+}
+
+// Find returns the serving definition of a name, or one of its versions.
+func (s *Feeds) Find(ctx context.Context, args []string) (Definition, error) {
+	if len(args) == 2 {
+		for _, v := range s.Versions.All()[args[0]] {
+			if v.Version == args[1] {
+				return s.Read(ctx, v), nil
+			}
+		}
+		return Definition{}, fmt.Errorf("feed %q has no version %q; see millrace feed history", args[0], args[1])
+	}
+	all, err := s.Definitions(ctx)
+	if err != nil {
+		return Definition{}, err
+	}
+	f, ok := all[args[0]]
+	if !ok {
+		return Definition{}, fmt.Errorf("no feed %q; see millrace feed list", args[0])
+	}
+	return f, nil
+}

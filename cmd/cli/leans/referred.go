@@ -1,0 +1,83 @@
+package leans
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+)
+
+// referred is what documents may refer to, as the cluster has it now.
+type referred struct {
+	ctx      context.Context
+	feeds    *Feeds
+	models   []string
+	versions *artefacts.Kind        // of models
+	asked    map[string]error       // filters that index nodes were asked about
+	read     map[string]*Definition // feeds that were looked at
+}
+
+func newReferred(ctx context.Context, feeds *Feeds) (*referred, error) {
+	models, err := feeds.Models(ctx)
+	if err != nil {
+		return nil, err
+	}
+	versions, err := artefacts.Watch(ctx, feeds.Cluster, indexnode.ModelsKind)
+	return &referred{ctx: ctx, feeds: feeds, models: models, versions: versions, asked: map[string]error{}, read: map[string]*Definition{}}, err
+}
+
+func (k *referred) HasFeed(name string) bool {
+	_, defined := k.feeds.Versions.Serving()[name]
+	return defined || slices.ContainsFunc(feeds.BuiltIn(), func(f feeds.Feed) bool { return f.Name == name })
+}
+
+// IsPrivate reads the feed's definition.
+func (k *referred) IsPrivate(name string) (bool, error) {
+	d := k.read[name]
+	if v, defined := k.feeds.Versions.Serving()[name]; defined && d == nil {
+		of := k.feeds.Read(k.ctx, v)
+		d, k.read[name] = &of, &of
+	}
+	if d == nil { // it is built in, or not there
+		return false, nil
+	}
+	return d.Private, d.Fault
+}
+
+func (k *referred) HasModel(name string) bool { return slices.Contains(k.models, name) }
+
+// CheckFilter asks the index nodes, once for each filter.
+func (k *referred) CheckFilter(src string) error {
+	err, asked := k.asked[src]
+	if asked {
+		return err
+	}
+	checks, done, err := k.feeds.Checks(k.ctx)
+	defer done()
+	if err == nil {
+		_, err = feeds.Check(k.ctx, feeds.Feed{Model: "recency", Filter: src}, checks)
+	}
+	k.asked[src] = err
+	return err
+}
+
+// CheckWeights looks into the version that serves.
+func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
+	if model == "" {
+		var err error
+		if model, err = k.modelOf(feed); err != nil {
+			return err
+		}
+	}
+	return servedWeighs(k.ctx, k.versions, model, set)
+}
+
+func (k *referred) modelOf(feed string) (string, error) {
+	d, err := k.feeds.Find(k.ctx, []string{feed})
+	if err == nil {
+		err = d.Fault
+	}
+	return d.Model, err
+}

@@ -1,0 +1,167 @@
+package leans
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// Serving is what a cluster has that ranks: models, those of them that failed, and
+// feeds.
+type Serving struct {
+	Models *artefacts.Kind
+	Failed *artefacts.Condemned
+	Feeds  *Feeds
+}
+
+// OpenServing reads what serves for the time of ctx.
+func OpenServing(ctx context.Context, cl *cluster.Client) (r *Serving, err error) {
+	r = &Serving{}
+	if r.Models, err = artefacts.Watch(ctx, cl, indexnode.ModelsKind); err != nil {
+		return nil, err
+	}
+	if r.Failed, err = artefacts.WatchCondemned(ctx, cl); err != nil {
+		return nil, err
+	}
+	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
+	r.Feeds = &Feeds{Cluster: cl, Versions: versions}
+	return r, err
+}
+
+// InPlaceOf returns the version that ranks in the place of a condemned one; false
+// if that is recency.
+func (r *Serving) InPlaceOf(v artefacts.Version) (artefacts.Version, bool) {
+	for _, before := range r.Models.Before(v.Name) {
+		if r.Failed.Why(before) == "" {
+			return before, true
+		}
+	}
+	return artefacts.Version{}, false
+}
+
+// unapplied says of the first variant that answers are not by now why they are not:
+// the experiment compares models, and another version ranks in the place of one that
+// is condemned; or it sets weights of such a version, and what ranks in its place lacks
+// them. Answers count for no variant then. "" if all are applied.
+func (r *Serving) unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
+	compares := e.ComparesModels()
+	for i := range e.Variants {
+		v := &e.Variants[i]
+		if !compares && len(v.Set.Weights) == 0 {
+			continue
+		}
+		models, err := r.rankings(ctx, e, v)
+		if err != nil {
+			return "", err
+		}
+		for at, model := range models {
+			serves, _ := r.Models.Served(model)
+			if r.Failed.Why(serves) == "" {
+				continue
+			}
+			ranks, in, ok := "recency", artefacts.Version{}, false
+			if in, ok = r.InPlaceOf(serves); ok {
+				ranks = in.String()
+			}
+			says := fmt.Sprintf("variant %s is not applied: %s, ", v.Name, serves)
+			switch {
+			case at > 0 && v.Set.Interleave != nil:
+				return says + "which drafts its pages as the second, is condemned, and nothing drafts in its place", nil
+			case compares:
+				return says + fmt.Sprintf("which it is ranked by, is condemned, and %s ranks in its place", ranks), nil
+			case !ok || weighs(ctx, r.Models, in, v.Set.Weights) != nil:
+				return says + fmt.Sprintf("whose weights it sets, is condemned, and %s, which ranks in its place, lacks them", ranks), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// rankings returns the models that a variant is ranked by: its own, or those of the
+// experiment's feeds.
+func (r *Serving) rankings(ctx context.Context, e *experiment.Experiment, v *experiment.Variant) (models []string, err error) {
+	for _, name := range v.Set.Rankings() {
+		if name != "" {
+			models = append(models, name)
+			continue
+		}
+		feeds, err := r.Feeds.Definitions(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, feed := range e.Feeds {
+			if own := feeds[feed].Model; own != "" && !slices.Contains(models, own) {
+				models = append(models, own)
+			}
+		}
+	}
+	return models, nil
+}
+
+// fails says that a model by which pages of an experiment are ranked is condemned,
+// though its variants are applied.
+func (r *Serving) fails(ctx context.Context, e *experiment.Experiment) (string, error) {
+	models, err := r.ranking(ctx, e)
+	for _, name := range models {
+		if serves, _ := r.Models.Served(name); r.Failed.Why(serves) != "" {
+			return fmt.Sprintf("%s, by which its pages are ranked, is condemned", serves), err
+		}
+	}
+	return "", err
+}
+
+// viewerValues returns the values of the viewer that a model reads, by the version
+// that serves. One that is not there reads none.
+func (r *Serving) viewerValues(ctx context.Context, model string) (map[string]string, error) {
+	v, pushed := r.Models.Served(model)
+	if !pushed || relevance.CheckName(model) != nil {
+		m, err := relevance.Builtin().Get(model)
+		if err != nil {
+			return nil, nil
+		}
+		return m.ViewerValues(), nil
+	}
+	pack, err := packOf(ctx, r.Models, v)
+	if err != nil {
+		return nil, err
+	}
+	return pack.ViewerValues()
+}
+
+// Changes says of a version that would serve in the place of another which variants
+// of running experiments it would be from then on: those that lean on versions, as long
+// as what serves is not condemned. "" for none.
+func (r *Serving) Changes(ctx context.Context, serving, next artefacts.Version) (string, error) {
+	if serving.Version == "" || serving == next || r.Failed.Why(serving) != "" {
+		return "", nil
+	}
+	set, err := ExperimentSet(ctx, r.Feeds.Cluster)
+	if err != nil {
+		return "", err
+	}
+	says := ""
+	for _, d := range set.Experiments() {
+		e := &d.Experiment
+		if e.State != experiment.Running || !e.LeansOnVersions() {
+			continue
+		}
+		for i := range e.Variants {
+			models, err := r.rankings(ctx, e, &e.Variants[i])
+			if err != nil {
+				return "", err
+			}
+			if slices.Contains(models, next.Name) {
+				says = display.Joined(says, fmt.Sprintf("it changes what variant %s of experiment %s, which runs, is ranked by", e.Variants[i].Name, e.Name))
+			}
+		}
+	}
+	return says, nil
+}

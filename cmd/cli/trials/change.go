@@ -1,0 +1,186 @@
+package trials
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/document"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+func (t *trial) define(ctx context.Context, file, name string) error {
+	name, c, err := ofFile(ctx, file, name, func(ctx context.Context, name string, src []byte) (c experiments.Changed, err error) {
+		err = t.Steadily(ctx, func(ctx context.Context) (err error) {
+			c, err = t.Define(ctx, name, src)
+			return err
+		})
+		return c, err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "document %s is defined, version %s\n", name, c.Version.Version)
+	t.tell(c)
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	wanting, err := t.Wanting(ctx, st, name)
+	if err != nil {
+		return err
+	}
+	for _, line := range append(t.Alike(ctx, st, name), wanting...) {
+		fmt.Fprintf(t.out, "note: %s\n", line)
+	}
+	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
+}
+
+func (t *trial) diff(ctx context.Context, output *display.Form, file, name string) error {
+	name, c, err := ofFile(ctx, file, name, t.Check)
+	if err != nil {
+		return err
+	}
+	shown := struct {
+		Document string   `json:"document"`
+		Changes  []string `json:"changes"` // sentences
+	}{name, display.List(c.Sentences)}
+	return output.Write(t.out, shown, func(io.Writer) error { t.tell(c); return nil })
+}
+
+// ofFile does something with the document of a file, whose name is the file's
+// unless it is said. What show has written above it is no part of it.
+func ofFile(ctx context.Context, file, name string, do func(context.Context, string, []byte) (experiments.Changed, error)) (string, experiments.Changed, error) {
+	src, err := document.ReadFile(file)
+	if err != nil {
+		return name, experiments.Changed{}, err
+	}
+	if name == "" {
+		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	above := shownAbove.Find(src)
+	blank := bytes.Repeat([]byte("\n"), bytes.Count(above, []byte("\n"))) // so that faults name the file's lines
+	c, err := do(ctx, name, append(blank, src[len(above):]...))
+	if err != nil {
+		err = fmt.Errorf("%s: %w", file, err)
+	}
+	return name, c, err
+}
+
+func (t *trial) tell(c experiments.Changed) {
+	if len(c.Sentences) == 0 {
+		fmt.Fprintln(t.out, "no change")
+	}
+	for _, s := range c.Sentences {
+		fmt.Fprintln(t.out, s)
+	}
+}
+
+// asItIs is a share that stays.
+const asItIs = -1
+
+// steer changes an experiment's state, "" for the one that it has, and its
+// share in percent.
+func (t *trial) steer(ctx context.Context, name string, state experiment.State, percent float64) error {
+	share := -1
+	if percent != asItIs {
+		of := percent * slot.Count / 100
+		if share = int(math.Round(of)); !(percent > 0 && percent <= 100) || share == 0 || math.Abs(of-float64(share)) > 1e-6 {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--share", Detail: fmt.Sprintf("%v percent of an experiment's slots", percent), WayOut: "say more than 0, in hundredths of a percent, and at most 100; to let nobody in, pause it"}
+		}
+	}
+	to := func(now experiment.Experiment) (experiment.State, int, error) {
+		to, at := state, share
+		if to == "" {
+			to = now.State
+		}
+		if at < 0 {
+			at = now.Share
+		}
+		return to, at, nil
+	}
+	var c experiments.Changed
+	err := t.Steadily(ctx, func(ctx context.Context) (err error) {
+		c, err = t.Steer(ctx, name, to)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t.tell(c)
+	return leans.TellFaults(ctx, t.out, t.Cluster, t.Store)
+}
+
+// shownAbove is what show writes above a document, once or more often.
+var shownAbove = regexp.MustCompile(`^(# document [^\n]*, version [^\n]*\n(# [^\n]*\n)*?# [^\n]*: checksum [0-9a-f]+; [0-9]+ of [0-9]+ slots assign\n)+`)
+
+func experimentDrop() *cobra.Command {
+	var a command.Act
+	c := &cobra.Command{Use: "drop DOCUMENT", Short: "Take a document whose experiments have stopped out of the cluster", Args: cobra.ExactArgs(1)}
+	experimentOn(c, func(ctx context.Context, t *trial, args []string) error { return t.drop(ctx, args[0], a.Of(c)) })
+	a.Flags(c)
+	return c
+}
+
+func (t *trial) drop(ctx context.Context, name string, meant command.Meant) error {
+	if done, err := leans.DropUnreadable(ctx, t.out, t.Documents, "document", name, meant); done || err != nil {
+		return err
+	}
+	before, err := t.MayDrop(ctx, name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "document %s would be dropped, with all its versions\n", name)
+	for _, d := range before.Set.Experiments() {
+		if d.Document == name {
+			tellGone(t.out, &d.Experiment)
+		}
+	}
+	if left, is := before.LeftOut(name); is {
+		fmt.Fprintf(t.out, "it is left out by brokers that have started since, and goes on as it last was good on others: %v\n", before.Faults[name])
+		if len(left) == 0 {
+			fmt.Fprintln(t.out, "which experiments it has cannot be read")
+		}
+		for i := range left {
+			tellGone(t.out, &left[i])
+		}
+	}
+	if ok, err := meant(); !ok {
+		return err
+	}
+	if err := t.Drop(ctx, name); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "document %s is dropped\n", name)
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, d := range st.Set.Experiments() {
+		names = append(names, d.Experiment.Name)
+	}
+	for document := range st.Faults {
+		if _, is := st.LeftOut(document); is {
+			return nil // whose experiments are not all known
+		}
+	}
+	return t.trails.Keep(ctx, names)
+}
+
+func tellGone(w io.Writer, e *experiment.Experiment) {
+	fmt.Fprintf(w, "experiment %s, %s, goes with what was decided about it\n", e.Name, e.State)
+}

@@ -1,0 +1,49 @@
+package trials
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster"
+)
+
+// Faults returns how many experiments there are, in how many documents, and
+// which of them give nobody a variant though they may, or whose answers count for
+// none, or cannot be taken over.
+func Faults(ctx context.Context, cl *cluster.Client) (says string, lines []string, err error) {
+	t, err := openTrial(ctx, cl, io.Discard)
+	if err != nil {
+		return "", nil, err
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	if lines, err = t.Notes(ctx, st); err != nil {
+		return "", nil, err
+	}
+	unwatched, outcomes, err := t.unwatchedLines(ctx, st)
+	if err != nil {
+		return "", nil, err
+	}
+	bare, err := leans.BareLines(ctx, t.Documents, "document")
+	if err != nil {
+		return "", nil, err
+	}
+	lines = append(lines, bare...)
+	odd, err := leans.Unread(t.Documents.Fault(), "millrace experiment drop DOCUMENT --apply")
+	says = fmt.Sprintf("%d in %d documents", len(st.Set.Experiments()), len(st.Versions)) + outcomes
+	for _, d := range st.Set.Experiments() {
+		by, paused, err := t.pausedBy(ctx, &d)
+		if err != nil {
+			return "", nil, err
+		}
+		if paused {
+			says += fmt.Sprintf("; %s is paused by %s", d.Experiment.Name, by.Who)
+		}
+	}
+	return says, slices.Concat(lines, unwatched, odd), err
+}

@@ -1,0 +1,187 @@
+package trials
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// experimentShown is an experiment as list and show tell of it.
+type experimentShown struct {
+	Name       string            `json:"name"`
+	State      experiment.State  `json:"state"`
+	Share      float64           `json:"share_percent"` // of its slots
+	Layer      string            `json:"layer"`
+	Feeds      []string          `json:"feeds"`
+	Variants   []armShown        `json:"variants"`
+	Document   string            `json:"document"`
+	Version    string            `json:"version"`
+	Checksum   string            `json:"checksum"`
+	Assigning  int               `json:"slots_assigning"` // of all slots
+	Slots      int               `json:"slots"`
+	Fault      string            `json:"fault,omitempty"`     // so that brokers give nobody a variant
+	Unapplied  string            `json:"unapplied,omitempty"` // why answers count for no variant
+	Paused     *leans.EventShown `json:"paused,omitempty"`    // by whom, and why
+	Definition any               `json:"definition,omitempty"`
+}
+
+type armShown struct {
+	Name   string  `json:"name"`
+	Weight float64 `json:"weight_percent"`
+}
+
+func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.Defined) (x experimentShown, err error) {
+	e := &d.Experiment
+	x = experimentShown{
+		Name: e.Name, State: e.State, Share: float64(e.Share) / 100, Layer: e.Layer, Feeds: display.List(e.Feeds), Variants: []armShown{},
+		Document: d.Document, Version: st.Versions[d.Document].Version, Checksum: d.Checksum, Slots: slot.Count, Fault: d.Unfit,
+	}
+	for _, a := range d.Rule.Arms {
+		x.Variants = append(x.Variants, armShown{a.Variant, float64(a.Weight) / 100})
+	}
+	for _, r := range d.Rule.Slots {
+		x.Assigning += r.To - r.From + 1
+	}
+	by, paused, err := t.pausedBy(ctx, d)
+	if err != nil {
+		return x, err
+	}
+	if paused {
+		x.Paused = &leans.EventsShown([]ledger.Event{by})[0]
+	}
+	x.Unapplied, err = t.Unapplied(ctx, e)
+	return x, err
+}
+
+// pausedBy returns who paused an experiment, and why, if it is paused and its history
+// tells it.
+func (t *trial) pausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
+	if of.Experiment.State != experiment.Paused {
+		return by, false, nil
+	}
+	return t.PausedBy(ctx, of)
+}
+
+func (t *trial) list(ctx context.Context, output *display.Form) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	unwatched, _, err := t.unwatchedLines(ctx, st)
+	if err != nil {
+		return err
+	}
+	shown := struct {
+		Experiments []experimentShown `json:"experiments"`
+		LeftOut     []leans.LeftOut   `json:"left_out"`
+		NotWatched  []string          `json:"not_watched"` // who runs with guards, and why
+	}{[]experimentShown{}, leans.LeftOuts(st), display.List(unwatched)}
+	for _, d := range st.Set.Experiments() {
+		x, err := t.shown(ctx, st, &d)
+		if err != nil {
+			return err
+		}
+		shown.Experiments = append(shown.Experiments, x)
+	}
+	lines, err := t.Notes(ctx, st)
+	if err != nil {
+		return err
+	}
+	return output.Write(t.out, shown, func(w io.Writer) error {
+		table := display.NewTable(w)
+		table.Printf("NAME\tSTATE\tSHARE\tLAYER\tFEEDS\tVARIANTS\tDOCUMENT\n")
+		for _, e := range shown.Experiments {
+			var names []string
+			for _, a := range e.Variants {
+				names = append(names, fmt.Sprintf("%s %g%%", a.Name, a.Weight))
+			}
+			table.Printf("%s\t%s\t%g%%\t%s\t%s\t%s\t%s %s\n", e.Name, e.State, e.Share, e.Layer, strings.Join(e.Feeds, ","), strings.Join(names, ", "), e.Document, e.Version)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+		for _, e := range shown.Experiments {
+			if e.Paused != nil {
+				display.Printf(w, "experiment %s is paused since %s by %s\n", e.Name, e.Paused.When.Format(time.RFC3339), e.Paused.Who)
+			}
+		}
+		for _, line := range append(lines, shown.NotWatched...) {
+			fmt.Fprintln(w, line)
+		}
+		return nil
+	})
+}
+
+func (t *trial) show(ctx context.Context, output *display.Form, name string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	d, err := st.Find(name)
+	if err != nil {
+		return err
+	}
+	shown, err := t.shown(ctx, st, &d)
+	if err != nil {
+		return err
+	}
+	shown.Definition = display.Object(st.Texts[d.Document])
+	return output.Write(t.out, shown, func(w io.Writer) error {
+		fmt.Fprintf(w, "# document %s, version %s\n", shown.Document, shown.Version)
+		if d.Unfit != "" {
+			fmt.Fprintf(w, "# %s\n", leans.UnfitLine(&d))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintf(w, "# %s\n", leans.UnappliedLine(&d.Experiment, shown.Unapplied))
+		}
+		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
+		_, err := w.Write(st.Texts[d.Document])
+		return err
+	})
+}
+
+// history tells of a document by its own name, or by that of an experiment that is or
+// was in it, also once it is dropped.
+func (t *trial) history(ctx context.Context, output *display.Form, name string) error {
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if len(t.Documents.All()[name]) == 0 {
+		dropped := ""
+		if len(t.Documents.Histories()[name]) > 0 {
+			dropped = name
+		}
+		if name = cmp.Or(st.DocumentOf(name), dropped, st.Had(name)); name == "" {
+			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: "there is no experiment and no document of this name", WayOut: "millrace experiment list names what there is"}
+		}
+	}
+	events, err := t.Documents.History(ctx, name)
+	if err != nil {
+		return err
+	}
+	of := st.Of(name)
+	r, err := t.Serving(ctx)
+	if err != nil {
+		return err
+	}
+	others, err := r.BecameOthers(ctx, of, events[0].When)
+	if err != nil {
+		return err
+	}
+	events = append(append(events, t.said(of)...), others...)
+	slices.SortStableFunc(events, func(a, b ledger.Event) int { return a.When.Compare(b.When) })
+	return output.Write(t.out, leans.EventsShown(events), func(w io.Writer) error { return leans.WriteEvents(w, events) })
+}

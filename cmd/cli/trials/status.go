@@ -1,0 +1,605 @@
+package trials
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/command"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/leans"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/cmd/cli/shadows"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/exposures"
+	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/slot"
+	"github.com/millrace/millrace/relevance/experiment"
+	"github.com/millrace/millrace/relevance/experiment/compare"
+	"github.com/millrace/millrace/relevance/interleave"
+	"github.com/millrace/millrace/relevance/shadow"
+)
+
+// statusQuery is what `experiment status` is asked.
+type statusQuery struct {
+	brokers      []string
+	prefix       string
+	topic, since string
+	alpha        float64
+}
+
+func experimentStatus() *cobra.Command {
+	var q statusQuery
+	c := experimentLook(&cobra.Command{
+		Use: "status NAME", Short: "How the variants of an experiment do, by what its viewers were shown", Args: cobra.ExactArgs(1),
+		Long: `Reads the topic of exposures and compares each variant with the control: the one
+that sets nothing, or is named control. Each viewer counts once, by their first
+page that has come, the earliest by time; who was forced into a variant does not
+count, nor what was shown before the experiment had its name. Which versions of
+models ranked a variant's answers is told, and that it has CHANGED where there are
+several of one model, or a feed changed what a variant leaves to it.
+
+It may be asked as often as you like: the chance that any interval is ever wrong,
+over all the times together, is at most --alpha. "no difference seen" is no proof
+that there is none: the interval says what there may be.
+
+If the definition has outcomes, such as {topic: clicks, actions: [click]}, it also
+compares how many viewers did each with something that they were shown, and, of
+two models that draft pages together, whose items they did it with: how many
+answers (impressions) each wins by more of them, how many viewers by more answers,
+with Δ of both, from -0.5 to 0.5 (the second wins all), and how many viewers by
+their first item, of which the interval is. Impressions of one viewer depend on
+each other and have none; what a viewer prefers in all may change.
+
+An experiment with guards is looked at by the coordinator that leads: what it
+waits for, and how old its evidence is, comes first, out of etcd; NOT WATCHED says
+that no guard sees what is shown, or what viewers do, and why. Each step that it
+took, with what it was decided by, comes behind the comparison. Last comes a line
+for each shadow of its feeds; "feed shadows" says all of it. A Kafka that does not
+answer for ten seconds ends the command with an error, and what is known is told.
+NOT ALL says that an open transaction in the topic hides answers from it.`,
+		Example: `  millrace experiment status fresher --since 24h`,
+	}, func(ctx context.Context, t *trial, output *display.Form, args []string) error {
+		return t.status(ctx, output, args[0], &q)
+	})
+	f := c.Flags()
+	f.StringSliceVar(&q.brokers, "brokers", []string{"127.0.0.1:9092"}, "Kafka, host:port each")
+	f.StringVar(&q.prefix, "topic-prefix", "", "before Millrace's own topics")
+	f.StringVar(&q.topic, "topic", "exposures", "the topic that brokers write what they showed to")
+	f.StringVar(&q.since, "since", "", "only answers since then: 90m, or a time as of RFC 3339 (default: all that the topic has)")
+	f.Float64Var(&q.alpha, "alpha", 0.05, "the chance of being wrong, over all intervals and looks together")
+	return c
+}
+
+// placed is when an experiment's document was last changed.
+func (t *trial) placed(ctx context.Context, of *experiment.Defined) (at time.Time, err error) {
+	events, err := t.Documents.History(ctx, of.Document)
+	for _, e := range events {
+		if e.What == ledger.Served || e.What == ledger.RolledBack {
+			at = e.When
+		}
+	}
+	return at, err
+}
+
+func (t *trial) status(ctx context.Context, output *display.Form, name string, q *statusQuery) error {
+	if err := command.CheckChance("--alpha", q.alpha); err != nil {
+		return err
+	}
+	var from millrace.Time
+	if q.since != "" {
+		var err error
+		if from, err = command.Since("since", q.since, time.Now()); err != nil {
+			return err
+		}
+	}
+	st, err := t.Read(ctx)
+	if err != nil {
+		return err
+	}
+	of, err := st.Find(name)
+	if err != nil {
+		return err
+	}
+	if of.Rule.Unit == "entity" {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "experiment", Detail: fmt.Sprintf("%s divides entities, and this compares viewers", name), WayOut: "compare items: export exposures, whose rows have the entity, and its variant among experiments"}
+	}
+	begun, err := t.Begun(ctx, &of)
+	if err != nil {
+		return err
+	}
+	own := from
+	if !begun.IsZero() { // what was of its name before is another experiment's
+		own = max(from, millrace.TimeOf(begun))
+	}
+	as, err := t.shown(ctx, st, &of)
+	if err != nil {
+		return err
+	}
+	watch, err := t.watching(ctx, &of)
+	if err != nil {
+		return err
+	}
+	trail := watch.Trail
+	trail.Decisions = slices.DeleteFunc(trail.Decisions, func(d experiments.Decision) bool { return d.When.Before(begun) })
+	shown := statusShown{Unwatched: watch.unwatched, experimentShown: as, Trail: trail}
+	// What coordinators know is told whether Kafka answers or not, and before it is asked.
+	if w := t.out; !output.JSON() {
+		display.Printf(w, "experiment %s is %s, with %g%% of its slots; document %s, version %s\n", name, shown.State, shown.Share, shown.Document, shown.Version)
+		if of.Unfit != "" {
+			fmt.Fprintln(w, leans.UnfitLine(&of))
+		}
+		if shown.Unapplied != "" {
+			fmt.Fprintln(w, leans.UnappliedLine(&of.Experiment, shown.Unapplied))
+		}
+		printWatch(w, &of.Experiment, &watch, time.Now())
+	}
+	tally, compared := compare.New(of), shadow.Tally{}
+	placed, err := t.placed(ctx, &of)
+	if err != nil {
+		return err
+	}
+	outdated := compare.NewOutdated(of, placed)
+	tally.CreditDrafts()
+	others, hidden, unread := exposures.Read(ctx, reach.Kafka(ctx, q.brokers), q.topic, from, func(r *exposure.Record) {
+		if r.Time >= own {
+			tally.Add(r)
+			outdated.Add(r)
+		}
+		if slices.Contains(of.Experiment.Feeds, r.Feed) {
+			compared.Add(r)
+		}
+	})
+	if unread != nil { // what was read is not all
+		none, err := compare.New(of).Report(q.alpha)
+		if err != nil {
+			return err
+		}
+		shown.reportShown, shown.Shadows, shown.Unshown = reportOf(&none, q.alpha), []shadow.Report{}, display.FaultText(unread)
+		return errors.Join(output.Write(t.out, shown, func(w io.Writer) error {
+			printDecisions(w, trail)
+			return nil
+		}), fmt.Errorf("how the variants do is not known: %w", unread))
+	}
+	strange := outcome.Faults{}
+	if of.Experiment.Outcomes != nil {
+		acts := Acts(&of.Experiment, exposures.ActsConfig{Brokers: reach.Kafka(ctx, q.brokers), Exposures: q.topic, Schemas: kafka.Prefixed(q.prefix).Schemas, From: own})
+		unread = acts.Read(ctx, tally.Did)
+		strange = acts.Faults
+		told := acts.Told()
+		shown.Told = &told
+		shown.Broken, shown.Mended = brokenOutcomes(&told, acts.Course())
+	}
+	r, err := tally.Report(q.alpha)
+	if err != nil {
+		return err
+	}
+	shown.reportShown, shown.Shadows, shown.Foreign, shown.Strange, shown.Unread = reportOf(&r, q.alpha), shadows.Of(&compared), others, strange.N, display.FaultText(unread)
+	shown.Outdated = outdated.Says(own)
+	if q.since != "" {
+		shown.Since = from.String()
+	}
+	if hidden != nil {
+		shown.Hidden = hidden.Error()
+	}
+	rolled, err := t.Serving(ctx)
+	if err != nil {
+		return err
+	}
+	basis, err := rolled.Basis(ctx, &of.Experiment)
+	if err != nil {
+		return err
+	}
+	if at := millrace.TimeOf(basis.Since); !basis.Since.IsZero() && r.First < at && at <= r.Last {
+		shown.Changed = fmt.Sprintf("at %s %s", basis.Since.Format(time.RFC3339), basis.Why)
+	}
+	if strange.N > 0 {
+		shown.FirstStrange = fmt.Sprint(strange.First)
+	}
+	if err := output.Write(t.out, shown, func(w io.Writer) error {
+		if shown.Changed != "" {
+			display.Printf(w, "CHANGED: %s; what is compared pools what was shown before and after, and --since tells the last apart\n", shown.Changed)
+		}
+		if shown.Outdated != "" {
+			display.Printf(w, "NOT ON EVERY BROKER: %s\n", shown.Outdated)
+		}
+		if hidden != nil {
+			display.Printf(w, "NOT ALL: %d entries of %s are not compared: %v\n", hidden.Entries, q.topic, hidden)
+		}
+		if shown.Unread != "" {
+			display.Printf(w, "NO OUTCOMES, or not all: %s\n", shown.Unread)
+		}
+		if shown.Broken != "" {
+			display.Printf(w, "BROKEN OUTCOMES: of %s %s; believe nothing below that viewers did before you know why\n", of.Experiment.Outcomes.Topic, shown.Broken)
+		}
+		if shown.Mended != "" {
+			display.Printf(w, "outcomes were broken: of %s %s\n", of.Experiment.Outcomes.Topic, shown.Mended)
+		}
+		if err := printReport(w, &r, q.alpha, shown.Since); err != nil {
+			return err
+		}
+		if shown.Told != nil && shown.Unread == "" {
+			display.Printf(w, "of all outcomes in %s, by what %s showed, %s\n", of.Experiment.Outcomes.Topic, name, shown.Told)
+		}
+		printDecisions(w, trail)
+		if len(shown.Shadows) > 0 {
+			fmt.Fprintln(w)
+			if err := shadows.Summarize(w, shown.Shadows, compared.Beyond()); err != nil {
+				return err
+			}
+		}
+		if others > 0 {
+			display.Printf(w, "%d entries of %s are no exposures that this version reads, of a time that has not come, or batches that cannot be opened\n", others, q.topic)
+		}
+		if strange.N > 0 {
+			display.Printf(w, "%d entries of %s are no outcomes, and are not counted; the first: %v\n", strange.N, of.Experiment.Outcomes.Topic, strange.First)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if _, hides := errors.AsType[*kafka.Hidden](unread); unread != nil && !hides {
+		return fmt.Errorf("the report is without outcomes, or some of them: %w", unread)
+	}
+	return nil
+}
+
+// statusShown is what experiment status shows, as JSON.
+type statusShown struct {
+	experimentShown
+	reportShown
+	experiments.Trail
+	Since        string          `json:"since,omitempty"`            // only answers since then are compared
+	Unwatched    string          `json:"unwatched,omitempty"`        // why nobody knows whether it hurts
+	Unshown      string          `json:"exposures_unread,omitempty"` // why there is no report
+	Changed      string          `json:"changed,omitempty"`          // a feed or model, among what is compared
+	Shadows      []shadow.Report `json:"shadows"`                    // of its feeds
+	Outdated     string          `json:"outdated,omitempty"`         // brokers that go by an older definition
+	Hidden       string          `json:"exposures_hidden,omitempty"` // which are not compared: a transaction is open
+	Foreign      int             `json:"no_exposures"`               // entries of the topic that this version does not read, of a time that has not come, or batches that cannot be opened
+	Strange      int             `json:"no_outcomes"`
+	FirstStrange string          `json:"first_no_outcome,omitempty"`
+	Unread       string          `json:"outcomes_unread,omitempty"`      // why the report is without outcomes
+	Told         *outcome.Report `json:"outcomes,omitempty"`             // what became of all of them, by answers of this experiment; none: it has none
+	Broken       string          `json:"outcomes_broken,omitempty"`      // why what is told of them says nothing, since when
+	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same, where they are whole again
+}
+
+// brokenOutcomes says why most outcomes cannot belong to the answers that they name, and
+// since when; or until when it was so, where those that came since are whole.
+func brokenOutcomes(told *outcome.Report, course *outcome.Course) (broken, mended string) {
+	says := told.Broken()
+	if says == "" {
+		return "", ""
+	}
+	from, until, whole := course.Broken()
+	if whole {
+		return "", fmt.Sprintf("%s, from %s to %s; since then they are whole, and --since %s tells that apart", says, from, until, until)
+	}
+	return fmt.Sprintf("%s, since %s", says, from), ""
+}
+
+// reportShown is a report, in which null is a number that is not known.
+type reportShown struct {
+	First   string        `json:"first_answer,omitempty"` // none: nothing was shown, of that time
+	Last    string        `json:"last_answer,omitempty"`
+	Control string        `json:"control"`
+	Units   string        `json:"units"` // what is counted as viewers: these, or values of an attribute
+	Arms    []shownArm    `json:"compared"`
+	Effects []effectShown `json:"effects"`
+	Drafts  []draftShown  `json:"drafts"`
+	SplitP  *float64      `json:"split_p"` // null: chance deals no two variants
+	Fits    bool          `json:"viewers_fit_the_weights"`
+	Crossed int64         `json:"met_two_variants"`    // viewers
+	Unknown int64         `json:"of_unknown_variants"` // answers
+	// Answers of viewers whom the hash deals another variant, which do not count.
+	Misdealt int64 `json:"of_misdealt_viewers"`
+	// Answers whose variants were dealt by other chances than now, which do not count.
+	Otherwise int64 `json:"of_other_chances"`
+	Beyond    int64 `json:"beyond_those_told_apart"` // answers
+	// Acts of units, or with items of drafts, beyond those that are told apart, and
+	// with drafts of other models.
+	BeyondActs int64 `json:"acts_beyond_those_told_apart"`
+	OtherTeams int64 `json:"acts_with_other_drafts"`
+}
+
+type shownArm struct {
+	Variant   string           `json:"variant"`
+	Weight    float64          `json:"weight_percent"`
+	Viewers   int64            `json:"viewers"`
+	Answers   int64            `json:"answers"`
+	Forced    int64            `json:"forced"`
+	Refused   int64            `json:"refused"` // viewers, as all that follow
+	Empty     int64            `json:"empty"`
+	Partial   int64            `json:"partial"`
+	NaN       int64            `json:"nan"`
+	Did       map[string]int64 `json:"did,omitempty"`       // by action
+	Items     *float64         `json:"items"`               // mean of an answer
+	Millis    [3]*float64      `json:"millis"`              // quantiles 0.5, 0.95 and 0.99
+	Undrafted int64            `json:"undrafted,omitempty"` // answers
+	Ranked    []rankedShown    `json:"ranked_by"`           // all answers, by version
+}
+
+// rankedShown is a version that has ranked answers of a variant. Several of one model
+// are pooled in what is compared.
+type rankedShown struct {
+	Model   string `json:"model"`
+	Version string `json:"version"`
+	Answers int64  `json:"answers"`
+	First   string `json:"first_answer"`
+	Last    string `json:"last_answer"`
+}
+
+type effectShown struct {
+	Variant string       `json:"variant"`
+	What    compare.What `json:"what"`
+	estimate
+}
+
+// estimate is what is known of a difference.
+type estimate struct {
+	Says  string   `json:"says"`  // unknown, no difference, more or less
+	Times bool     `json:"times"` // it is a multiple, and not a difference
+	Value *float64 `json:"value"`
+	Low   *float64 `json:"low"`
+	High  *float64 `json:"high"`
+	P     *float64 `json:"p"`
+}
+
+type draftShown struct {
+	Variant     string     `json:"variant"`
+	Action      string     `json:"action"`
+	Teams       []string   `json:"teams"`
+	Impressions tallyShown `json:"impressions"`
+	Viewers     tallyShown `json:"viewers"`
+	FirstItem   wonShown   `json:"first_item"` // of viewers: of which team it is
+	estimate               // of these
+}
+
+// wonShown is what the second of two teams has won, where there is no tie.
+type wonShown struct {
+	Wins   int64 `json:"wins"`
+	Losses int64 `json:"losses"`
+}
+
+// tallyShown is what the second of two teams has won.
+type tallyShown struct {
+	Wins   int      `json:"wins"`
+	Losses int      `json:"losses"`
+	Ties   int      `json:"ties"`
+	Delta  *float64 `json:"delta"`
+}
+
+func tallyOf(t interleave.Tally) tallyShown {
+	return tallyShown{t.Wins, t.Losses, t.Ties, display.Known(t.Delta())}
+}
+
+func estimateOf(e *compare.Effect) estimate {
+	return estimate{judged(e), e.What.Rate(), display.Known(e.Value), display.Known(e.Low), display.Known(e.High), display.Known(e.P)}
+}
+
+func reportOf(r *compare.Report, alpha float64) reportShown {
+	out := reportShown{Control: r.Control, Units: r.Units, Arms: []shownArm{}, Effects: []effectShown{}, Drafts: []draftShown{}, Fits: r.Fits(alpha / 10), Crossed: r.Crossed, Unknown: r.Unknown, Misdealt: r.Misdealt, Otherwise: r.Otherwise, Beyond: r.Beyond, BeyondActs: r.BeyondActs, OtherTeams: r.OtherTeams}
+	if r.Split != nil {
+		out.SplitP = display.Known(r.Split.P)
+	}
+	if r.First != 0 {
+		out.First, out.Last = r.First.String(), r.Last.String()
+	}
+	for _, a := range r.Arms {
+		arm := shownArm{
+			Variant: a.Variant, Weight: inPercent(a.Weight), Viewers: a.Units, Answers: a.Answers, Forced: a.Forced, Refused: a.Refused, Empty: a.Empty, Partial: a.Partial, NaN: a.NaN,
+			Items: display.Known(a.Items), Millis: [3]*float64{display.Known(a.Millis[0]), display.Known(a.Millis[1]), display.Known(a.Millis[2])}, Undrafted: a.Undrafted, Did: map[string]int64{}, Ranked: []rankedShown{},
+		}
+		for _, x := range a.Ranked {
+			arm.Ranked = append(arm.Ranked, rankedShown{x.Model, x.Version, x.Answers, x.First.String(), x.Last.String()})
+		}
+		for i, n := range a.Did {
+			arm.Did[r.Actions[i]] = n
+		}
+		out.Arms = append(out.Arms, arm)
+	}
+	for _, e := range r.Effects {
+		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
+	}
+	for _, d := range r.Drafts {
+		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), wonShown{d.First[1], d.First[0]}, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
+	}
+	return out
+}
+
+// printReport prints what is known since a time; empty: ever.
+func printReport(w io.Writer, r *compare.Report, alpha float64, since string) error {
+	if r.First == 0 {
+		switch {
+		case r.Unknown+r.Misdealt+r.Otherwise > 0:
+			fmt.Fprintln(w, "no answer counts")
+		case since != "":
+			display.Printf(w, "nothing was shown since %s; without --since all that the topic has is compared\n", since)
+		default:
+			fmt.Fprintln(w, "nothing was shown yet: brokers write what they show if their configuration has exposures")
+		}
+		printApart(w, r)
+		return nil
+	}
+	display.Printf(w, "answers from %s to %s\n\n", r.First, r.Last)
+	t := display.NewTable(w)
+	t.Printf("VARIANT\tWEIGHT\t%s\tANSWERS\tFORCED\tREFUSED\tEMPTY\tPARTIAL\tNAN\tITEMS\tP50 MS\tP95\tP99", strings.ToUpper(r.Units))
+	for _, action := range r.Actions {
+		t.Printf("\tDID %s", strings.ToUpper(action))
+	}
+	t.Printf("\n")
+	for _, a := range r.Arms {
+		part := func(n int64) string { return text(100*float64(n)/float64(a.Units), "%.3g%%") }
+		t.Printf("%s\t%g%%\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.3g\t%s\t%s\t%s", a.Variant, inPercent(a.Weight), a.Units, a.Answers, a.Forced,
+			part(a.Refused), part(a.Empty), part(a.Partial), part(a.NaN), a.Items, text(a.Millis[0], "%.3g"), text(a.Millis[1], "%.3g"), text(a.Millis[2], "%.3g"))
+		for _, n := range a.Did {
+			t.Printf("\t%s", part(n))
+		}
+		t.Printf("\n")
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, a := range r.Arms {
+		var by []string
+		for _, x := range a.Ranked {
+			by = append(by, fmt.Sprintf("%s %s in %d answers", x.Model, x.Version, x.Answers))
+		}
+		if len(by) > 0 {
+			display.Printf(w, "%s is ranked by %s\n", a.Variant, strings.Join(by, ", "))
+		}
+	}
+	for _, a := range r.Arms {
+		for _, says := range a.Changed() {
+			display.Printf(w, "CHANGED: %s; what is compared pools them, and --since tells the last apart\n", says)
+		}
+	}
+	for _, a := range r.Arms {
+		if a.Undrafted > 0 {
+			display.Printf(w, "%d answers of %s were not drafted: only the first model ranked them; their receipts say why\n", a.Undrafted, a.Variant)
+		}
+	}
+	last := ""
+	for _, e := range r.Effects {
+		if e.Variant != last {
+			last = e.Variant
+			if err := t.Flush(); err != nil { // the table of the variant before
+				return err
+			}
+			display.Printf(w, "\n%s beside %s:\n", e.Variant, r.Control)
+		}
+		t.Printf("  %s\t%s\n", e.What, effect(&e))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if err := printDrafts(w, r); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	switch {
+	case r.Split == nil:
+		display.Printf(w, "all %s are dealt one variant: there are no weights that they could not fit\n", r.Units)
+	case !r.Fits(alpha / 10):
+		display.Printf(w, "%s DO NOT FIT THE WEIGHTS (p %.2g): something but the hash decides who is in; believe nothing above before you know what\n", strings.ToUpper(r.Units), r.Split.P)
+	default:
+		display.Printf(w, "%s fit the weights (p %.2g)\n", r.Units, r.Split.P)
+	}
+	printApart(w, r)
+	return nil
+}
+
+// printApart prints what is not compared.
+func printApart(w io.Writer, r *compare.Report) {
+	for i := range r.Named {
+		display.Printf(w, "%s\n", &r.Named[i])
+	}
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{r.Crossed, r.Units + " met two variants, and stay with their first"},
+		{r.Unknown, "answers are of variants that the definition does not have"},
+		{r.Misdealt, "answers " + compare.Misdealt},
+		{r.Otherwise, "answers are of a time in which variants were dealt by other chances, as while monitored, and do not count"},
+		{r.Beyond, "answers are of " + r.Units + " beyond those that are told apart"},
+		{r.BeyondActs, "acts are of " + r.Units + ", or with items of drafts, beyond those that are told apart"},
+		{r.OtherTeams, "acts are with drafts of other models than the definition's, and credit nobody"},
+	} {
+		if n.count > 0 {
+			display.Printf(w, "%d %s\n", n.count, n.what)
+		}
+	}
+}
+
+// printDrafts prints what viewers prefer of two models that draft pages.
+func printDrafts(w io.Writer, r *compare.Report) error {
+	t := display.NewTable(w)
+	last := ""
+	for _, d := range r.Drafts {
+		if d.Variant != last {
+			last = d.Variant
+			t.Printf("\n%s, drafted by %s and %s; %s wins by more of its items:\n", d.Variant, d.Teams[0], d.Teams[1], d.Teams[1])
+			t.Printf("ACTION\tBY\tWINS\tLOSSES\tTIES\tΔ\n")
+		}
+		row := func(by string, x interleave.Tally) {
+			t.Printf("%s\t%s\t%d\t%d\t%d\t%s\n", d.Action, by, x.Wins, x.Losses, x.Ties, text(x.Delta(), "%+.3g"))
+		}
+		row("impression", d.Impressions)
+		row("viewer", d.Units)
+		t.Printf("%s\tfirst item\t%d\t%d\t\t%s\n", d.Action, d.First[1], d.First[0], effect(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect}))
+	}
+	return t.Flush()
+}
+
+// inPercent is a weight of 10,000 in percent, without what floats add to it.
+func inPercent(weight float64) float64 { return math.Round(weight*slot.Count) / (slot.Count / 100) }
+
+// text renders a number, and - for none.
+func text(x float64, format string) string {
+	if math.IsNaN(x) {
+		return "-"
+	}
+	return fmt.Sprintf(format, x)
+}
+
+// judged says what is known of a difference.
+func judged(e *compare.Effect) string {
+	none := 0.
+	if e.What.Rate() {
+		none = 1
+	}
+	switch {
+	case e.Unknown():
+		return "unknown"
+	case e.Contains(none):
+		return "no difference"
+	case e.Below(none):
+		return "less"
+	}
+	return "more"
+}
+
+// effect is what is known of a difference, in words.
+func effect(e *compare.Effect) string {
+	times := ""
+	if e.What.Rate() {
+		times = " times"
+	}
+	switch says := judged(e); says {
+	case "unknown":
+		return "too little is known"
+	case "no difference":
+		return fmt.Sprintf("no difference seen: %s to %s%s", number(e.Low), number(e.High), times)
+	default:
+		return strings.ToUpper(says) + fmt.Sprintf(": %s%s (%s to %s)", number(e.Value), times, number(e.Low), number(e.High))
+	}
+}
+
+func number(x float64) string {
+	if math.IsInf(x, 1) {
+		return "any number"
+	}
+	return fmt.Sprintf("%.3g", x)
+}
+
+// Acts reads what an experiment's outcomes say, where the configuration has
+// all that its definition does not.
+func Acts(e *experiment.Experiment, cfg exposures.ActsConfig) *exposures.Acts {
+	o := e.Outcomes
+	cfg.Experiment, cfg.Outcomes, cfg.AnswerField, cfg.Window, cfg.Actions, cfg.Named = e.Name, o.Topic, o.Field(), o.For(), o.Actions, o.AnswerField != ""
+	return exposures.NewActs(cfg)
+}

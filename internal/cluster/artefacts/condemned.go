@@ -1,0 +1,240 @@
+package artefacts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/line"
+)
+
+// Condemnation says why a version is not to be asked for.
+type Condemnation struct {
+	Version string    `json:"version"`
+	Sum     string    `json:"sum"`
+	Why     string    `json:"why"`
+	Who     string    `json:"who"` // the node that met it
+	When    time.Time `json:"when"`
+}
+
+// CondemnedKind is the kind of their documents, one of each model.
+const CondemnedKind = "condemned"
+
+const (
+	maxCondemned = 2 * ledger.MaxVersions // of a name
+	maxWhyBytes  = 300
+)
+
+// Condemned is the watched versions of models that are not to be asked for,
+// since they failed while they served: a document a model, apart from its
+// ledger, so that a binary that knows of none reads the ledger all the same.
+type Condemned struct {
+	docs  *documents.Kind
+	state *keyspace.Latest[condemned]
+}
+
+// condemned is what is condemned.
+type condemned struct {
+	versions map[Version]Condemnation
+	revision int64 // of the documents that say so
+}
+
+// WatchCondemned watches the versions that are condemned. It returns as
+// [documents.Watch] does.
+func WatchCondemned(ctx context.Context, c *cluster.Client) (*Condemned, error) {
+	docs, err := documents.Watch(ctx, c, CondemnedKind)
+	if err != nil {
+		return nil, err
+	}
+	d := &Condemned{docs: docs, state: keyspace.NewLatest(condemned{})}
+	c.Alarm(ctx, CondemnedKind, d.state.FaultSince)
+	docs.Each(ctx, d.follow)
+	return d, nil
+}
+
+// follow takes over the documents as they are. What one that is malformed said
+// before stays.
+func (d *Condemned) follow() {
+	old := d.Current()
+	docs, revision, fault := d.docs.AsOf()
+	next := map[Version]Condemnation{}
+	for name, doc := range docs {
+		all, err := parseCondemned(doc.Body)
+		if err != nil {
+			fault = errors.Join(fault, fmt.Errorf("cluster: condemned versions of %s: %w", name, err))
+			for v, x := range old {
+				if v.Name == name {
+					next[v] = x
+				}
+			}
+		}
+		for _, x := range all {
+			next[Version{name, x.Version, x.Sum}] = x
+		}
+	}
+	d.state.Set(condemned{next, revision}, fault)
+}
+
+func parseCondemned(body string) (all []Condemnation, err error) {
+	if body == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(body), &all); err != nil {
+		return nil, fmt.Errorf("it is no list of versions: %w", err)
+	}
+	for i, x := range all {
+		if ledger.CheckVersion(x.Version) != nil || !ledger.IsSum(x.Sum) {
+			return nil, fmt.Errorf("version %.100q is malformed", x.Version)
+		}
+		all[i].Why, all[i].Who = line.Of(x.Why), line.Of(x.Who)
+	}
+	return all, nil
+}
+
+// Current returns the versions that are condemned. The caller must not change
+// it.
+func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); return v.versions }
+
+// GoesBy tells of the documents that it has taken over.
+func (d *Condemned) GoesBy() (string, cluster.Applied) {
+	read := d.docs.ReadAt() // before they are looked at, which so are not older
+	_, revision, _ := d.docs.AsOf()
+	now, fault := d.state.Get()
+	switch {
+	case keyspace.PastLost(fault):
+		return CondemnedKind, cluster.Applied{}
+	case now.revision == revision:
+		return CondemnedKind, cluster.Applied{Revision: read}
+	}
+	return CondemnedKind, cluster.Applied{Revision: now.revision}
+}
+
+// Why returns why a version is condemned; "" if it is not.
+func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
+
+// Changed is as [cluster.Watcher.Changed].
+func (d *Condemned) Changed() <-chan struct{} { return d.state.Changed() }
+
+// errSaid ends a change of what is said already.
+var errSaid = errors.New("cluster: it is said already")
+
+// ErrReleased is that a version was released after what speaks against it was seen.
+var ErrReleased = errors.New("cluster: the version was released since")
+
+// Condemn says of a version of models that it is not to be asked for, for what was seen
+// of it then. The first reason stays, and the history keeps it, and who gave it. The
+// error is [ErrReleased] if somebody has released it since: who is late does not undo
+// that.
+func (d *Condemned) Condemn(ctx context.Context, models *Kind, v Version, why, who string, seen time.Time) error {
+	why = strings.ToValidUTF8(why[:min(len(why), maxWhyBytes)], "")
+	by := func(body string) (string, error) {
+		all, err := parseCondemned(body)
+		if err == nil && slices.ContainsFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum }) {
+			err = errSaid
+		}
+		if err != nil {
+			return body, err
+		}
+		all = append(all, Condemnation{v.Version, v.Sum, why, audit.Shortened(who), time.Now().UTC().Truncate(time.Millisecond)})
+		next, err := json.Marshal(all[max(0, len(all)-maxCondemned):])
+		return string(next), err
+	}
+	err := models.change(ctx, v.Name, func(l *ledger.Ledger) (edit, error) {
+		e, ok := l.Find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, nil // it was dropped: there is nothing to ask for
+		}
+		if slices.ContainsFunc(l.History, func(e ledger.Event) bool { return e.What == ledger.Released && e.Sum == v.Sum && e.When.After(seen) }) {
+			return unchanged, ErrReleased
+		}
+		l.Note(ledger.Failed, e, who+": "+why)
+		return edit{made: true, with: &With{d.docs, v.Name, by}}, nil
+	})
+	if errors.Is(err, errSaid) {
+		err = nil
+	}
+	if err == nil && models.Has(v) {
+		d.await(ctx, v, true)
+	}
+	return err
+}
+
+// Release lets a version of models be asked for again, whose history keeps who
+// did so, and what it was condemned for.
+func (d *Condemned) Release(ctx context.Context, models *Kind, v Version, who string) error {
+	if why := d.Why(v); why != "" {
+		who += ": it was condemned: " + why
+	}
+	err := models.change(ctx, v.Name, func(l *ledger.Ledger) (edit, error) {
+		e, ok := l.Find(v.Sum)
+		if !ok || e.Version != v.Version {
+			return unchanged, models.unknown(v.Name, v.Version)
+		}
+		l.Note(ledger.Released, e, who)
+		return edit{made: true, with: &With{d.docs, v.Name, editing(without(v))}}, nil
+	})
+	if err == nil {
+		d.await(ctx, v, false)
+	}
+	return err
+}
+
+// Forget says no more of a version that is dropped. One that is not condemned is
+// no error.
+func (d *Condemned) Forget(ctx context.Context, v Version) error {
+	err := d.docs.Change(ctx, v.Name, editing(without(v)))
+	if err == nil {
+		d.await(ctx, v, false)
+	}
+	return err
+}
+
+func without(v Version) func([]Condemnation) []Condemnation {
+	return func(all []Condemnation) []Condemnation {
+		return slices.DeleteFunc(all, func(x Condemnation) bool { return x.Sum == v.Sum })
+	}
+}
+
+// editing does by to a document.
+func editing(by func([]Condemnation) []Condemnation) func(body string) (string, error) {
+	return func(body string) (string, error) {
+		all, err := parseCondemned(body)
+		if err != nil {
+			return "", err
+		}
+		if all = by(all); len(all) == 0 {
+			return "", nil
+		}
+		next, err := json.Marshal(all)
+		return string(next), err
+	}
+}
+
+// await returns when this watcher says of a version what it should; at the
+// latest when etcd has been silent for too long.
+func (d *Condemned) await(ctx context.Context, v Version, condemned bool) {
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	for {
+		changed := d.Changed()
+		if _, is := d.Current()[v]; is == condemned {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.docs.Client().Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}

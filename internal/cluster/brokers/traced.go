@@ -1,0 +1,116 @@
+package brokers
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
+
+// maxTrace bounds how long a viewer is traced, maxViewerBytes its id, and
+// maxTraced how many are at once.
+const (
+	maxTrace       = 24 * time.Hour
+	maxViewerBytes = 512
+	maxTraced      = 10_000
+)
+
+// tracePrefix is where the viewers are who are traced.
+const tracePrefix = "trace/"
+
+func traceKey(c *cluster.Client, viewer string) string { return c.Prefix() + tracePrefix + viewer }
+
+// Trace has every broker trace a viewer's requests for a while, from within a
+// second on. The key is leased, so it ends by itself; see [Untrace].
+func Trace(ctx context.Context, c *cluster.Client, viewer string, d time.Duration) (until time.Time, err error) {
+	switch {
+	case viewer == "" || len(viewer) > maxViewerBytes || !utf8.ValidString(viewer):
+		return until, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "viewer", Detail: fmt.Sprintf("%.100q is no viewer's id", viewer), WayOut: fmt.Sprintf("send UTF-8 of 1 to %d bytes", maxViewerBytes)}
+	case d < time.Second || d > maxTrace:
+		return until, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "for", Detail: fmt.Sprintf("%s is out of range", d), WayOut: fmt.Sprintf("trace for 1s to %s", maxTrace)}
+	}
+	d = d.Round(time.Second)
+	lease, err := c.Etcd().Grant(ctx, int64(d/time.Second))
+	if err != nil {
+		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
+	}
+	until = time.Now().Add(d)
+	put, err := c.Etcd().Put(ctx, traceKey(c, viewer), d.String(), clientv3.WithLease(lease.ID))
+	if err != nil {
+		return until, fmt.Errorf("cluster: trace %s: %w", viewer, err)
+	}
+	c.NoteWritten(cluster.TraceKind, viewer, put.Header.Revision)
+	return until, nil
+}
+
+// Untrace ends a viewer's trace; without one it does nothing.
+func Untrace(ctx context.Context, c *cluster.Client, viewer string) error {
+	gone, err := c.Etcd().Delete(ctx, traceKey(c, viewer))
+	if err != nil {
+		return fmt.Errorf("cluster: untrace %s: %w", viewer, err)
+	}
+	if gone.Deleted > 0 {
+		c.NoteWritten(cluster.TraceKind, viewer, gone.Header.Revision)
+	}
+	return nil
+}
+
+// Traced is the watched set of viewers who are traced.
+type Traced struct {
+	state    *keyspace.Latest[map[string]traced]
+	revision atomic.Int64 // of etcd, that it has taken over
+}
+
+// traced is a viewer's trace. It ends here by itself, too, should etcd be away.
+type traced struct {
+	version int64
+	until   time.Time // by this process's clock
+}
+
+// WatchTraced watches who is traced until ctx or the client ends.
+func WatchTraced(ctx context.Context, c *cluster.Client) *Traced {
+	t := &Traced{state: keyspace.NewLatest(map[string]traced{})}
+	c.Run(func() {
+		c.Follow(ctx, tracePrefix, func(s *keyspace.Snapshot, err error) {
+			if err != nil {
+				return
+			}
+			old, _ := t.state.Get()
+			next := make(map[string]traced, len(s.Values))
+			for viewer, v := range s.Values {
+				if old[viewer].version == v.Version {
+					next[viewer] = old[viewer]
+				} else if d, bad := time.ParseDuration(fmt.Sprintf("%.40s", v.Data)); bad != nil || len(viewer) > maxViewerBytes || len(next) >= maxTraced {
+					c.Log().Warn("a viewer is not traced", "viewer", fmt.Sprintf("%.100s", viewer), "err", bad)
+				} else {
+					next[viewer] = traced{v.Version, time.Now().Add(min(d, maxTrace))}
+				}
+			}
+			t.state.Set(next, nil)
+			t.revision.Store(s.Revision)
+		})
+	})
+	return t
+}
+
+// Has reports whether a viewer is traced now.
+func (t *Traced) Has(viewer string) bool {
+	all, _ := t.state.Get()
+	v, ok := all[viewer]
+	return ok && time.Now().Before(v.until)
+}
+
+// GoesBy tells of the keys that it has taken over.
+func (t *Traced) GoesBy() (string, cluster.Applied) {
+	return cluster.TraceKind, cluster.Applied{Revision: t.revision.Load()}
+}
+
+// Changed is as [cluster.Watcher.Changed].
+func (t *Traced) Changed() <-chan struct{} { return t.state.Changed() }

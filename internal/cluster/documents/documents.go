@@ -1,0 +1,403 @@
+// Package documents watches the documents of a cluster, a kind at a time. Readers
+// hold the last good ones, also on disk, whatever becomes of etcd; one of more than
+// a value of etcd is kept in parts. What documents mean is for whoever watches them.
+package documents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+)
+
+// Document is one of [Kind].
+type Document struct {
+	Name    string
+	Body    string
+	Version int64 // rises with every change
+}
+
+// Kind is the watched documents of one kind.
+type Kind struct {
+	c      *cluster.Client
+	kind   string
+	state  *keyspace.Latest[documents]
+	read   atomic.Int64 // etcd's revision when they were last found to be as they are
+	origin keyspace.Origin
+	log    *slog.Logger
+
+	generation atomic.Int64 // of origin, for everybody
+}
+
+// documents are all of a kind, as they were last good.
+type documents struct {
+	by       map[string]Document // by name
+	revision int64               // of etcd, when they were first found to be so
+}
+
+var errSilent = errors.New("it has not answered since this process started")
+
+// Watch watches the documents of a kind, such as "feeds". It returns once
+// they have been read, from etcd or, when etcd is away, from disk, and works
+// until ctx or the client ends.
+func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
+	if err := keyspace.ValidID(kind); err != nil {
+		return nil, fmt.Errorf("cluster: documents: %w", err)
+	}
+	d := &Kind{c: c, kind: kind, state: keyspace.NewLatest(documents{}), log: c.Log().With("documents", kind)}
+	c.Alarm(ctx, kind, d.state.FaultSince)
+	first, known := make(chan struct{}), sync.Once{}
+	kept, err := loadDocs(c, kind)
+	if err == nil {
+		d.state.Set(documents{kept.Documents, kept.Origin.Revision}, nil)
+		d.origin = kept.Origin
+		d.generation.Store(d.origin.Keyspace.Generation)
+		c.BeginFromDisk(kind, docsFile(c, kind))
+	}
+	onDisk := err == nil
+	if onDisk && c.Silent() { // to wait for it again is to wait behind all who read something else
+		d.state.Set(documents{kept.Documents, kept.Origin.Revision}, cluster.Away(errSilent))
+		known.Do(func() { close(first) })
+	}
+	c.Run(func() {
+		c.Follow(ctx, Prefix(d.kind), func(s *keyspace.Snapshot, err error) {
+			whole := s
+			if err == nil {
+				if err = d.join(ctx, s); err == nil {
+					s.Forked, err = d.forked(ctx, s)
+				}
+				if err != nil {
+					s = nil
+				}
+			}
+			from := d.origin
+			if d.apply(s, err) || d.origin.Moved(from) {
+				saveDocs(c, kind, LastGood{Origin: d.origin, Documents: d.Current()})
+			}
+			c.TellFromDisk(kind, from, d.Fault())
+			if whole != nil {
+				c.TellSetback(ctx, kind, whole, d.origin)
+				c.TellRemembered(ctx, kind, NewestLacked(d.Current(), whole), keptBodies(c, kind, d.Current(), whole), d.origin, d.Fault())
+				whole.Bytes = sizeOf(d.Current())
+			}
+			if err == nil || onDisk {
+				known.Do(func() { close(first) })
+			}
+		})
+	})
+	if err := c.AwaitFirst(ctx, "documents "+kind, first); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Of are the documents of a kind, not watched: to write and compare them.
+func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
+
+// Prefix is where the documents of a kind are, behind the cluster's prefix.
+func Prefix(kind string) string { return cluster.DocsPrefix + kind + "/" }
+
+// Key is where a document is in etcd.
+func (d *Kind) Key(name string) string { return d.c.Prefix() + Prefix(d.kind) + name }
+
+// Current returns the last good documents, by name. The caller must not
+// change them.
+func (d *Kind) Current() map[string]Document { v, _ := d.state.Get(); return v.by }
+
+// Name is of the kind.
+func (d *Kind) Name() string { return d.kind }
+
+// Client is what the documents are watched by.
+func (d *Kind) Client() *cluster.Client { return d.c }
+
+// AsOf is Current, the revision of etcd when it was first found to be so, and Fault.
+func (d *Kind) AsOf() (docs map[string]Document, revision int64, fault error) {
+	v, fault := d.state.Get()
+	return v.by, v.revision, fault
+}
+
+// ReadAt is the revision of etcd when the documents were last found to be as they are.
+func (d *Kind) ReadAt() int64 { return d.read.Load() }
+
+// Generation counts the restorations of etcd that these documents have been through,
+// from 1; 0 if that is not known. It rises before [cluster.Client.Lost] says that all is well.
+func (d *Kind) Generation() int64 { return d.generation.Load() }
+
+// Changed is as [cluster.Watcher.Changed].
+func (d *Kind) Changed() <-chan struct{} { return d.state.Changed() }
+
+// Fault is as [cluster.Watcher.Fault].
+func (d *Kind) Fault() error { _, err := d.state.Get(); return err }
+
+// apply takes a snapshot over unless etcd has lost or changed its past: what
+// it lacks then was not deleted by anybody.
+func (d *Kind) apply(s *keyspace.Snapshot, fault error) (changed bool) {
+	was, oldFault := d.state.Get()
+	old, revision, good := was.by, was.revision, false
+	next, from := old, d.origin.Keyspace
+	if fault == nil {
+		fault = d.origin.Judge(s)
+	}
+	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also where others have found it: each says what it keeps
+		fault = d.origin.WentBack(s)
+	}
+	if fault == nil {
+		next = make(map[string]Document, len(s.Values))
+		fault = s.Fault
+		for name, v := range s.Values {
+			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
+				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w", d.kind, err))
+				continue
+			}
+			if v.Version > s.Revision { // kept from before a restoration
+				v.Version = 0
+			}
+			next[name] = Document{Name: name, Body: string(v.Data), Version: v.Version}
+		}
+		good = fault == nil
+		if s.Keyspace.Generation > from.Generation && from.Generation > 0 {
+			d.tellGivenUp(old, next)
+		}
+	}
+	if good {
+		revision = s.Revision
+		defer d.read.Store(revision)
+	}
+	d.generation.Store(d.origin.Keyspace.Generation)
+	changed = !maps.Equal(next, old)
+	if !changed && keyspace.SameFault(fault, oldFault) {
+		return false
+	}
+	if fault != nil && !keyspace.SameFault(fault, oldFault) {
+		d.log.Error("serving the last good documents", "fault", fault)
+	}
+	d.state.Set(documents{next, revision}, fault)
+	return changed
+}
+
+// tellGivenUp logs which documents a restoration has otherwise than they were kept here.
+// An artefact of which it has all changes is none.
+func (d *Kind) tellGivenUp(old, next map[string]Document) {
+	for name, was := range old {
+		now, there := next[name]
+		if there && now.Body == was.Body {
+			continue
+		}
+		about := []any{"name", name, "revision", was.Version}
+		if kept, has := ledger.ParseBoth(was.Body, now.Body); kept != nil && len(kept.History) > 0 {
+			last := kept.History[len(kept.History)-1]
+			if has != nil && slices.ContainsFunc(has.History, last.Same) {
+				continue
+			}
+			about = append(about, "serves", kept.Serves(), "changed", last.When.Format(time.RFC3339), "by", last.Who)
+		}
+		d.log.Warn("giving up what was kept: etcd was restored without it", about...)
+	}
+}
+
+// Put writes a document of at most 32 MiB. Readers find it whole, or the one
+// before.
+func (d *Kind) Put(ctx context.Context, name string, body []byte) error {
+	if err := keyspace.ValidID(name); err != nil {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
+	}
+	if _, err := d.PutIf(ctx, name, body); err != nil {
+		return fmt.Errorf("cluster: put %s %s: %w", d.kind, name, err)
+	}
+	return nil
+}
+
+// PutIf writes a document if the conditions hold, and reports whether they did.
+func (d *Kind) PutIf(ctx context.Context, name string, body []byte, conditions ...clientv3.Cmp) (bool, error) {
+	if len(body) > keyspace.MaxDocumentBytes {
+		return d.putParts(ctx, name, body, conditions)
+	}
+	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(clientv3.OpPut(d.Key(name), string(body)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
+	return err == nil && put.Succeeded, err
+}
+
+// Delete removes a document; one that is not there is no error.
+func (d *Kind) Delete(ctx context.Context, name string) error {
+	_, err := d.c.Etcd().Txn(ctx).Then(clientv3.OpDelete(d.Key(name)), clientv3.OpDelete(d.partsPrefix(name), clientv3.WithPrefix())).Commit()
+	if err != nil {
+		return fmt.Errorf("cluster: delete %s %s: %w", d.kind, name, err)
+	}
+	return nil
+}
+
+// Change replaces a document, of one piece, by what the function makes of it, ""
+// being none; it is asked again after others have changed the same. An error of
+// the function changes nothing.
+func (d *Kind) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
+	return d.ChangeAs(ctx, nil, name, by)
+}
+
+// ChangeAs is Change by a leader: it gives [cluster.ErrNotLeader] once that does not hold
+// any more. nil: by anybody.
+func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) error {
+	for range cluster.MaxChanges {
+		if done, err := d.tryChange(ctx, lead, name, by); done || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("cluster: %s %s: others change it all the time; try again", d.kind, name)
+}
+
+// tryChange reports whether etcd has what it should, which it has not where
+// somebody else made another change meanwhile.
+func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	same, change, err := d.Prepare(ctx, name, by)
+	if err != nil || change == nil {
+		return true, err
+	}
+	if err := d.c.Lost(); err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err)
+	}
+	conditions := []clientv3.Cmp{same, d.c.Whole()}
+	if lead != nil {
+		conditions = append(conditions, lead.Holds())
+	}
+	put, err := d.c.Etcd().Txn(ctx).If(conditions...).Then(*change).Else(clientv3.OpGet(d.c.LeaderKey()), clientv3.OpGet(d.c.SetbackKey())).Commit()
+	if err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, cluster.Away(err))
+	}
+	if put.Succeeded {
+		return true, nil
+	}
+	if err := cluster.UnlessSetback(put); err != nil {
+		return false, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err)
+	}
+	if lead != nil && !lead.Is(put.Responses[0].GetResponseRange().Kvs) {
+		return false, cluster.ErrNotLeader
+	}
+	return false, nil
+}
+
+// Prepare reads a document and returns what changes it, nil for no change, and
+// the condition that nobody else has changed it.
+func (d *Kind) Prepare(ctx context.Context, name string, by func(body string) (string, error)) (same clientv3.Cmp, change *clientv3.Op, err error) {
+	if err := keyspace.ValidID(name); err != nil {
+		return same, nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "name", Detail: err.Error(), WayOut: "choose another name"}
+	}
+	got, err := d.c.Etcd().Get(ctx, d.Key(name))
+	if err != nil {
+		return same, nil, fmt.Errorf("cluster: %s %s: %w", d.kind, name, cluster.Away(err))
+	}
+	body, revision := "", int64(0)
+	if len(got.Kvs) > 0 {
+		body, revision = string(got.Kvs[0].Value), got.Kvs[0].ModRevision
+	}
+	same = clientv3.Compare(clientv3.ModRevision(d.Key(name)), "=", revision)
+	next, err := by(body)
+	if err != nil || next == body {
+		return same, nil, err
+	}
+	op := clientv3.OpDelete(d.Key(name))
+	if next != "" {
+		op = clientv3.OpPut(d.Key(name), next)
+	}
+	return same, &op, nil
+}
+
+// Each calls follow now, and whenever the documents have changed, until ctx or
+// the client ends.
+func (d *Kind) Each(ctx context.Context, follow func()) {
+	changed := d.Changed()
+	follow()
+	d.c.Run(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.c.Context().Done():
+				return
+			case <-changed:
+			}
+			changed = d.Changed()
+			follow()
+		}
+	})
+}
+
+// Older reports whether a document is older than it has been, which no later
+// write can make it: etcd went back, and its revisions have caught up since.
+func Older(old map[string]Document, s *keyspace.Snapshot) bool {
+	for name, v := range s.Values {
+		if v.Version < old[name].Version {
+			return true
+		}
+	}
+	return false
+}
+
+// forked reports whether etcd's past is another than what is remembered: the
+// newest document that is known here was never written there. Revisions do not tell
+// once they have caught up, nor do documents that are gone or were written since.
+// What etcd has compacted cannot be told.
+func (d *Kind) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
+	if d.origin.Back > 0 {
+		return false, nil // as is known
+	}
+	return d.ForkedFrom(ctx, d.Current(), d.origin, s)
+}
+
+// ForkedFrom is forked of documents that somebody kept.
+func (d *Kind) ForkedFrom(ctx context.Context, docs map[string]Document, from keyspace.Origin, s *keyspace.Snapshot) (bool, error) {
+	var newest Document
+	for _, doc := range docs {
+		if doc.Version > newest.Version {
+			newest = doc
+		}
+	}
+	now, there := s.Values[newest.Name]
+	switch {
+	case newest.Version == 0 || s.Keyspace != from.Keyspace:
+		return false, nil
+	case there && now.Version == newest.Version:
+		return !HoldsBody(now.Data, newest.Body), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	got, err := d.c.Etcd().Get(ctx, d.Key(newest.Name), clientv3.WithRev(newest.Version), clientv3.WithKeysOnly())
+	switch {
+	case errors.Is(err, rpctypes.ErrFutureRev):
+		return true, nil
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return false, nil
+	case err != nil:
+		return false, cluster.Away(err)
+	}
+	return len(got.Kvs) == 0 || got.Kvs[0].ModRevision != newest.Version, nil
+}
+
+func sizeOf(docs map[string]Document) (bytes int) {
+	for name, d := range docs {
+		bytes += len(name) + len(d.Body)
+	}
+	return bytes
+}
+
+// NewestLacked is the newest of documents that a snapshot does not have just so.
+func NewestLacked(docs map[string]Document, s *keyspace.Snapshot) (k cluster.Kept) {
+	for name, d := range docs {
+		if d.Version > k.Revision && s.Values[name].Version != d.Version {
+			k = cluster.Kept{Name: name, Revision: d.Version}
+		}
+	}
+	return k
+}

@@ -1,0 +1,189 @@
+package documents
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
+
+// A document that is larger than a value of etcd may be is kept in parts. They
+// stand outside the watched prefix, under the checksum of the whole, and so
+// never change; the document itself is then a line that names them. One
+// transaction writes that line, if all parts are there, and removes the parts
+// of before: a reader finds the old document or the new one.
+
+const partsMagic = "millrace parts 1"
+
+// parts is what a document's line says of its parts.
+type parts struct {
+	count, bytes int
+	sum          string // SHA-256 of the whole, in hex
+}
+
+func partsOf(body []byte) parts {
+	return parts{PartCount(len(body)), len(body), Checksum(body)}
+}
+
+// PartCount is how many parts so many bytes take.
+func PartCount(bytes int) int {
+	return (bytes + keyspace.MaxDocumentBytes - 1) / keyspace.MaxDocumentBytes
+}
+
+// Checksum is the SHA-256 of a body, in hex.
+func Checksum(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+func (p parts) line() string { return fmt.Sprintf("%s %d %d %s", partsMagic, p.count, p.bytes, p.sum) }
+
+// parseParts reads a document that is such a line.
+func parseParts(doc string) (p parts, ok bool) {
+	if !strings.HasPrefix(doc, partsMagic) {
+		return p, false
+	}
+	_, err := fmt.Sscanf(doc, partsMagic+" %d %d %s", &p.count, &p.bytes, &p.sum)
+	return p, err == nil && p.bytes > 0 && p.bytes <= keyspace.MaxPartedBytes && p.count == PartCount(p.bytes)
+}
+
+// partsPrefix is where all parts of a document are, of every checksum.
+func (d *Kind) partsPrefix(name string) string {
+	return d.c.Prefix() + "parts/" + d.kind + "/" + name + "/"
+}
+
+func (d *Kind) partKey(name string, p parts, i int) string {
+	return fmt.Sprintf("%s%s/%03d", d.partsPrefix(name), p.sum, i)
+}
+
+// putParts writes a large document, otherwise as put.
+func (d *Kind) putParts(ctx context.Context, name string, body []byte, conditions []clientv3.Cmp) (bool, error) {
+	if len(body) > keyspace.MaxPartedBytes {
+		return false, &millrace.Error{
+			Reason: millrace.ReasonTooLarge,
+			Detail: fmt.Sprintf("%s is %d bytes, more than %d", name, len(body), keyspace.MaxPartedBytes),
+			WayOut: "make it smaller: of a model, fewer trees, leaves or golden rows",
+		}
+	}
+	p := partsOf(body)
+	there := slices.Clone(conditions)
+	for i := range p.count {
+		part, key := body[i*keyspace.MaxDocumentBytes:min((i+1)*keyspace.MaxDocumentBytes, len(body))], d.partKey(name, p, i)
+		if _, err := d.c.Etcd().Put(ctx, key, string(part)); err != nil {
+			return false, err
+		}
+		there = append(there, clientv3.Compare(clientv3.CreateRevision(key), ">", 0))
+	}
+	all, own := d.partsPrefix(name), d.partsPrefix(name)+p.sum+"/"
+	put, err := d.c.Etcd().Txn(ctx).If(there...).Then(
+		clientv3.OpPut(d.Key(name), p.line()),
+		clientv3.OpDelete(all, clientv3.WithRange(own)),
+		clientv3.OpDelete(clientv3.GetPrefixRangeEnd(own), clientv3.WithRange(clientv3.GetPrefixRangeEnd(all))),
+	).Commit()
+	if err == nil && !put.Succeeded && len(conditions) == 0 {
+		err = errors.New("somebody else put it at the same time; try again")
+	}
+	return err == nil && put.Succeeded, err
+}
+
+// join puts the documents together that are in parts. One of which that fails,
+// or that is larger than a document in one piece may be, or than there is room
+// for, is as it was before, and the snapshot says why. Those that have not
+// changed are there before others are read; an error says that there is no room
+// for them and what is small.
+func (d *Kind) join(ctx context.Context, s *keyspace.Snapshot) error {
+	old := d.Current()
+	bytes := s.Size() // so far
+	var changed []string
+	for _, name := range slices.Sorted(maps.Keys(s.Values)) {
+		v := s.Values[name]
+		p, parted := parseParts(string(v.Data))
+		if !parted && len(v.Data) <= keyspace.MaxDocumentBytes {
+			continue
+		}
+		before, had := old[name]
+		if parted && had && before.Version == v.Version && len(before.Body) == p.bytes && Checksum([]byte(before.Body)) == p.sum {
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: v.Version}
+			bytes += p.bytes - len(v.Data)
+			continue
+		}
+		changed = append(changed, name)
+	}
+	if err := s.Fits(bytes); err != nil {
+		return err
+	}
+	for _, name := range changed {
+		v, before := s.Values[name], old[name]
+		bytes -= len(v.Data)
+		body, err := d.joined(ctx, s, name, bytes)
+		switch {
+		case err == nil:
+			s.Values[name] = keyspace.Value{Data: body, Version: v.Version}
+		case before.Name != "":
+			s.Values[name] = keyspace.Value{Data: []byte(before.Body), Version: before.Version}
+		default:
+			delete(s.Values, name)
+		}
+		if err != nil {
+			s.Fault = errors.Join(s.Fault, fmt.Errorf("cluster: %s %s: %w", d.kind, name, err))
+		}
+		bytes += len(s.Values[name].Data)
+	}
+	return nil
+}
+
+// joined returns a document that is in parts, if there is room for it beside
+// other bytes.
+func (d *Kind) joined(ctx context.Context, s *keyspace.Snapshot, name string, beside int) ([]byte, error) {
+	v := s.Values[name]
+	p, parted := parseParts(string(v.Data))
+	if !parted {
+		return nil, fmt.Errorf("%d bytes in one piece are more than %d", len(v.Data), keyspace.MaxDocumentBytes)
+	}
+	if err := s.Fits(beside + p.bytes); err != nil {
+		return nil, err
+	}
+	return d.readParts(ctx, name, p)
+}
+
+func (d *Kind) readParts(ctx context.Context, name string, p parts) ([]byte, error) {
+	var body []byte
+	for i := range p.count {
+		call, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+		got, err := d.c.Etcd().Get(call, d.partKey(name, p, i))
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		if len(got.Kvs) == 0 {
+			return nil, fmt.Errorf("part %d of %d is not there", i+1, p.count)
+		}
+		if len(body)+len(got.Kvs[0].Value) > p.bytes {
+			return nil, fmt.Errorf("part %d of %d is larger than it says", i+1, p.count)
+		}
+		body = append(body, got.Kvs[0].Value...)
+	}
+	if len(body) != p.bytes || Checksum(body) != p.sum {
+		return nil, fmt.Errorf("its %d parts have another checksum than it says", p.count)
+	}
+	return body, nil
+}
+
+// HoldsBody reports whether what etcd has of a document, in one piece or in parts,
+// is a body.
+func HoldsBody(data []byte, body string) bool {
+	if p, parted := parseParts(string(data)); parted {
+		return p.sum == Checksum([]byte(body))
+	}
+	return string(data) == body
+}

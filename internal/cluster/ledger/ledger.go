@@ -1,0 +1,339 @@
+// Package ledger is what is known of one artefact but the bytes of its versions:
+// which there are, which serves, which served before, and who changed that. Ledgers
+// are values; nothing here calls etcd.
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/line"
+)
+
+// The bounds of what is kept of one artefact.
+const (
+	maxEvents      = 100       // of its history
+	MaxVersions    = 32        // that can be served
+	maxKeptBytes   = 128 << 20 // of all its versions
+	maxServed      = 32        // versions that a rollback can go back through
+	maxLedgerBytes = 128 << 10
+	maxVersionLen  = 100 // bytes of a version's name
+)
+
+// Change is what an [Event] did.
+type Change string
+
+// The changes of an artefact.
+const (
+	Published  Change = "put"
+	Served     Change = "serve"
+	RolledBack Change = "rollback"
+	Dropped    Change = "drop"
+	Failed     Change = "condemn" // see [artefacts.Condemned.Condemn]; Who is the node, and why
+	Released   Change = "release" // it was condemned, or nodes died of it; see [artefacts.Condemned.Release]
+)
+
+// Event is a change of an artefact.
+type Event struct {
+	What    Change    `json:"what"`
+	Version string    `json:"version"`
+	Sum     string    `json:"sum"`
+	Who     string    `json:"who"`
+	When    time.Time `json:"when"`
+}
+
+// Ledger is all that is known of one artefact but the bytes of its versions: a
+// document. Every change replaces it whole, and only if nobody else has
+// changed it since: the pointer, the versions and the history always agree.
+type Ledger struct {
+	Format   int       `json:"format"`             // 1
+	Serving  string    `json:"serving,omitempty"`  // a version's sum; "": none serves
+	Before   []string  `json:"before,omitempty"`   // sums of what served before, newest last
+	Versions []Edition `json:"versions,omitempty"` // in the order of their publication
+	History  []Event   `json:"history"`            // oldest first
+
+	At  int64 `json:"-"` // the revision that wrote it; 0: none
+	Bad error `json:"-"` // why it is older than that
+}
+
+// format is that of what [Ledger] is encoded as.
+const format = 1
+
+// Edition is a version that is kept.
+type Edition struct {
+	Version string `json:"version"`
+	Sum     string `json:"sum"`
+	Bytes   int    `json:"bytes"`
+}
+
+// Parse reads a ledger and refuses one that contradicts itself.
+func Parse(body string) (*Ledger, error) {
+	if len(body) > maxLedgerBytes {
+		return nil, fmt.Errorf("%d bytes are no ledger", len(body))
+	}
+	var l Ledger
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l); err != nil {
+		return nil, fmt.Errorf("it is no ledger of versions: %w", err)
+	}
+	if l.Format != format || len(l.Versions) > MaxVersions || len(l.History) > maxEvents || len(l.Before) > maxServed {
+		return nil, fmt.Errorf("it is no ledger of format %d", format)
+	}
+	seen := map[string]bool{}
+	for _, e := range l.Versions {
+		if err := CheckVersion(e.Version); err != nil {
+			return nil, err
+		}
+		if !IsSum(e.Sum) || e.Bytes < 1 || e.Bytes > keyspace.MaxPartedBytes || seen[e.Sum] || seen["v "+e.Version] {
+			return nil, fmt.Errorf("version %q is malformed or there twice", e.Version)
+		}
+		seen[e.Sum], seen["v "+e.Version] = true, true
+	}
+	for _, sum := range append(slices.Clone(l.Before), l.Serving) {
+		if sum != "" && !seen[sum] {
+			return nil, fmt.Errorf("it points at %.20q, which it does not have", sum)
+		}
+	}
+	for i := range l.History {
+		e := &l.History[i]
+		e.What, e.Version, e.Sum, e.Who = Change(line.Of(string(e.What))), line.Of(e.Version), line.Of(e.Sum), line.Of(e.Who)
+	}
+	return &l, nil
+}
+
+// Encode returns the ledger as it is stored; its history is shortened until it
+// fits.
+func (l *Ledger) Encode() (string, error) {
+	l.Format = format
+	for {
+		body, err := json.Marshal(l)
+		if err != nil || len(body) <= maxLedgerBytes {
+			return string(body), err
+		}
+		if len(l.History) == 0 {
+			return "", errors.New("the ledger is too large")
+		}
+		l.History = l.History[1:]
+	}
+}
+
+// Clone returns a copy that shares nothing with l.
+func (l *Ledger) Clone() *Ledger {
+	c := *l
+	c.Before, c.Versions, c.History = slices.Clone(l.Before), slices.Clone(l.Versions), slices.Clone(l.History)
+	return &c
+}
+
+// Find returns the version of a sum.
+func (l *Ledger) Find(sum string) (Edition, bool) {
+	i := slices.IndexFunc(l.Versions, func(e Edition) bool { return e.Sum == sum })
+	if i < 0 {
+		return Edition{}, false
+	}
+	return l.Versions[i], true
+}
+
+// SumOf returns the sum that a version has, or had as far as the history
+// tells; "" if there was no such version.
+func (l *Ledger) SumOf(version string) string {
+	for _, e := range l.Versions {
+		if e.Version == version {
+			return e.Sum
+		}
+	}
+	for _, e := range l.History {
+		if e.Version == version {
+			return e.Sum
+		}
+	}
+	return ""
+}
+
+// NextNumber is one above the highest version that is a number.
+func (l *Ledger) NextNumber() string {
+	highest := 0
+	see := func(version string) {
+		if n, err := strconv.Atoi(version); err == nil {
+			highest = max(highest, n)
+		}
+	}
+	for _, e := range l.Versions {
+		see(e.Version)
+	}
+	for _, e := range l.History {
+		see(e.Version)
+	}
+	return strconv.Itoa(highest + 1)
+}
+
+// Same reports whether two events are one.
+func (e Event) Same(o Event) bool {
+	return e.What == o.What && e.Version == o.Version && e.Sum == o.Sum && e.Who == o.Who && e.When.Equal(o.When)
+}
+
+// Note adds an event to the history.
+func (l *Ledger) Note(what Change, e Edition, who string) {
+	l.History = append(l.History, Event{What: what, Version: e.Version, Sum: e.Sum, Who: audit.Shortened(who), When: time.Now().UTC().Truncate(time.Millisecond)})
+	l.History = l.History[max(0, len(l.History)-maxEvents):]
+}
+
+// Care is how much a version is still needed when room is made.
+type Care int
+
+// The versions that [Ledger.Publish] removes to make room, in this order.
+const (
+	Unneeded Care = iota
+	Wanted        // removed once there is none that is not
+	Spared        // never
+)
+
+// Publish adds a version, and makes room for it: of the oldest that is needed least.
+func (l *Ledger) Publish(e Edition, needed func(Edition) Care, who string) {
+	l.Versions = append(l.Versions, e)
+	l.Note(Published, e, who)
+	for l.full() {
+		oldest, least := -1, Spared
+		for i, v := range l.Versions {
+			if v == e || v.Sum == l.Serving || len(l.Before) > 0 && v.Sum == l.Before[len(l.Before)-1] {
+				continue
+			}
+			if n := needed(v); n < least {
+				oldest, least = i, n
+			}
+		}
+		if oldest < 0 {
+			return
+		}
+		l.Drop(l.Versions[oldest], "to make room")
+	}
+}
+
+func (l *Ledger) full() bool {
+	total := 0
+	for _, v := range l.Versions {
+		total += v.Bytes
+	}
+	return len(l.Versions) > MaxVersions || total > maxKeptBytes
+}
+
+// Serve points at a version.
+func (l *Ledger) Serve(e Edition, who string) {
+	if l.Serving != "" {
+		l.Before = append(l.Before, l.Serving)
+		l.Before = l.Before[max(0, len(l.Before)-maxServed):]
+	}
+	l.Serving = e.Sum
+	l.Note(Served, e, who)
+}
+
+// move is the last change of what serves, by its place in the history; -1: it is not
+// known any more.
+func (l *Ledger) move() int {
+	for i, e := range slices.Backward(l.History) {
+		if e.What == Served || e.What == RolledBack || e.What == Dropped && l.Serving == "" {
+			return i
+		}
+	}
+	return -1
+}
+
+// Precedes reports whether what serves by l was changed to what serves by o: l has no
+// change of that which o does not have.
+func (l *Ledger) Precedes(o *Ledger) bool {
+	at := l.move()
+	if at < 0 {
+		return false
+	}
+	i := slices.IndexFunc(o.History, l.History[at].Same)
+	return i >= 0 && i < o.move()
+}
+
+// Lacks are the versions that o has and l does not, behind what they are of.
+func (l *Ledger) Lacks(of string, o *Ledger) (all []string) {
+	for _, e := range o.Versions {
+		if _, has := l.Find(e.Sum); !has {
+			all = append(all, of+" "+e.Version)
+		}
+	}
+	return all
+}
+
+// Serves names the version that serves.
+func (l *Ledger) Serves() string {
+	e, _ := l.Find(l.Serving)
+	return Named(e.Version)
+}
+
+// Named names a version that may be none.
+func Named(version string) string {
+	if version == "" {
+		return "no version"
+	}
+	return "version " + version
+}
+
+// Rollback points at what served before, which there is.
+func (l *Ledger) Rollback(who string) {
+	last := len(l.Before) - 1
+	e, _ := l.Find(l.Before[last])
+	l.Serving, l.Before = e.Sum, l.Before[:last]
+	l.Note(RolledBack, e, who)
+}
+
+// Drop forgets a version.
+func (l *Ledger) Drop(e Edition, who string) {
+	l.Versions = slices.DeleteFunc(l.Versions, func(v Edition) bool { return v.Sum == e.Sum })
+	l.Before = slices.DeleteFunc(l.Before, func(sum string) bool { return sum == e.Sum })
+	if l.Serving == e.Sum {
+		l.Serving = ""
+	}
+	// What remains may name the same version twice in a row.
+	l.Before = slices.Compact(l.Before)
+	if n := len(l.Before); n > 0 && l.Before[n-1] == l.Serving {
+		l.Before = l.Before[:n-1]
+	}
+	l.Note(Dropped, e, who)
+}
+
+var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
+
+// CheckNewVersion holds for what is published: no two versions look alike, and none
+// looks like a flag. What is there already may be otherwise.
+func CheckNewVersion(version string) error {
+	if !newVersion.MatchString(version) {
+		return fmt.Errorf("%+.120q is not the name of a version: 1 to %d letters, digits, '.', '_', '+' and '-' of ASCII, a letter or digit first", version, maxVersionLen)
+	}
+	return nil
+}
+
+// CheckVersion holds for everything that names a version.
+func CheckVersion(version string) error {
+	if version == "" || len(version) > maxVersionLen || !utf8.ValidString(version) || strings.ContainsFunc(version, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		return fmt.Errorf("%.120q is not the name of a version: 1 to %d bytes without spaces", version, maxVersionLen)
+	}
+	return nil
+}
+
+// IsSum reports whether s is a SHA-256 in hex.
+func IsSum(s string) bool {
+	return len(s) == 64 && !bytes.ContainsFunc([]byte(s), func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+}
+
+// ParseBoth reads two bodies as ledgers; nil: it is none.
+func ParseBoth(kept, has string) (k, h *Ledger) {
+	k, _ = Parse(kept)
+	h, _ = Parse(has)
+	return k, h
+}

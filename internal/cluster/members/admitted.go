@@ -1,0 +1,149 @@
+package members
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/line"
+)
+
+// Admission is what a node made of one version of a model.
+type Admission struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Sum     string `json:"sum"`
+	Refused string `json:"refused,omitempty"` // why it can't be asked for there; "": it can
+	Deadly  bool   `json:"deadly,omitempty"`  // it is refused since the node died of it, until it is released
+	Unkept  string `json:"unkept,omitempty"`  // why it is gone there when the node restarts while etcd is away
+	Cost    int    `json:"cost,omitempty"`    // of a record, in operations; 0: not told
+	// Lacks is what records that the node looked at lack, by content type: all
+	// types that it has met, those that lack nothing too.
+	Lacks []Lack `json:"lacks,omitempty"`
+}
+
+// Lack is the fields that a model reads in which no record of a content type has
+// anything.
+type Lack struct {
+	Type    string   `json:"type"`
+	Records int      `json:"records"` // that were looked at
+	Fields  []string `json:"fields,omitempty"`
+}
+
+// Of reports whether the admission is of a version.
+func (a Admission) Of(v artefacts.Version) bool {
+	return a.Name == v.Name && a.Version == v.Version && a.Sum == v.Sum
+}
+
+const (
+	admittedPrefix   = cluster.MapPrefix + "models/"
+	maxAdmittedBytes = 64 << 10 // of a node
+	maxRefusedBytes  = 500      // of a reason
+)
+
+// encodeAdmitted writes admissions within their bound: what records lack is left
+// out first, the longest reasons are cut, and then the last are left out.
+func encodeAdmitted(all []Admission) string {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b Admission) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version), cmp.Compare(a.Sum, b.Sum))
+	})
+	for limit := maxRefusedBytes; ; limit /= 2 {
+		for i := range all {
+			if len(all[i].Unkept) > limit {
+				all[i].Unkept = strings.ToValidUTF8(all[i].Unkept[:limit], "") + " ..."
+			}
+			if len(all[i].Refused) > limit {
+				all[i].Refused = strings.ToValidUTF8(all[i].Refused[:limit], "") + " ..."
+			}
+		}
+		body, err := json.Marshal(all)
+		if err != nil {
+			panic(fmt.Sprintf("cluster: admissions: %v", err)) // texts only: JSON has them all
+		}
+		if len(body) <= maxAdmittedBytes {
+			return string(body)
+		}
+		if slices.ContainsFunc(all, func(a Admission) bool { return a.Lacks != nil }) {
+			for i := range all {
+				all[i].Lacks = nil
+			}
+			limit = 2 * maxRefusedBytes
+			continue
+		}
+		if limit < 16 {
+			all, limit = all[:len(all)*3/4], maxRefusedBytes
+		}
+	}
+}
+
+func decodeAdmitted(b []byte) ([]Admission, error) {
+	if len(b) > maxAdmittedBytes {
+		return nil, fmt.Errorf("%d bytes of models, more than %d", len(b), maxAdmittedBytes)
+	}
+	var all []Admission
+	err := json.Unmarshal(b, &all)
+	for i, a := range all {
+		all[i].Unkept = line.Of(a.Unkept)
+		all[i].Refused = line.Keep(strings.ToValidUTF8(a.Refused, "\ufffd"), "\n") // a fault of a spec has several lines
+	}
+	return all, err
+}
+
+// SetModels notes what the node made of the models, otherwise as SetReady.
+func (m *Membership) SetModels(all []Admission) { m.say("models", encodeAdmitted(all)) }
+
+// Admitted is the watched answers of the nodes to the models.
+type Admitted struct {
+	state *keyspace.Latest[map[millrace.NodeID][]Admission]
+}
+
+// WatchAdmitted watches what the nodes made of the models. It returns once that has
+// been read from etcd, and works until ctx or the client ends.
+func WatchAdmitted(ctx context.Context, c *cluster.Client) (*Admitted, error) {
+	a := &Admitted{keyspace.NewLatest(map[millrace.NodeID][]Admission{})}
+	first, known := make(chan struct{}), sync.Once{}
+	c.Run(func() {
+		c.Follow(ctx, admittedPrefix, func(s *keyspace.Snapshot, err error) {
+			old, _ := a.state.Get()
+			if err != nil {
+				a.state.Set(old, err)
+				return
+			}
+			next := map[millrace.NodeID][]Admission{}
+			var faults []error
+			for id, v := range s.Values {
+				all, err := decodeAdmitted(v.Data)
+				if err != nil {
+					faults = append(faults, fmt.Errorf("cluster: models of %s: %w", id, err))
+				}
+				next[millrace.NodeID(id)] = all
+			}
+			a.state.Set(next, errors.Join(faults...))
+			known.Do(func() { close(first) })
+		})
+	})
+	if err := c.AwaitFirst(ctx, "admitted models", first); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Current returns what each living node made of the models it has heard of.
+// The caller must not change it.
+func (a *Admitted) Current() map[millrace.NodeID][]Admission { v, _ := a.state.Get(); return v }
+
+// Changed is as [cluster.Watcher.Changed].
+func (a *Admitted) Changed() <-chan struct{} { return a.state.Changed() }
+
+// Fault is as [cluster.Watcher.Fault].
+func (a *Admitted) Fault() error { _, err := a.state.Get(); return err }

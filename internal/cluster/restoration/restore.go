@@ -1,0 +1,680 @@
+// Package restoration brings the state of a cluster back into an etcd that has lost
+// it, out of what processes kept on disk. It begins the keyspace's next generation,
+// by which processes take what it wrote for the sequel of what they keep.
+package restoration
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/documents"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/cluster/secrets"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
+	"github.com/millrace/millrace/internal/line"
+	"github.com/millrace/millrace/internal/partition"
+)
+
+// Restored is what [Restore] brought back.
+type Restored struct {
+	Epoch     int64 // of the assignment
+	Documents []Brought
+	Bytes     []BroughtBytes
+	Secrets   int
+	// Alone says that etcd lacked bytes alone: the assignment and the keyspace are as
+	// before.
+	Alone bool
+	Dirs  []KeptDir
+	Empty []string // directories in which nothing is kept
+	// Stays are documents that are in etcd otherwise than in the directories, and
+	// stay so: they were written there since.
+	Stays []string
+	// Serves says of those of them that are artefacts which version serves, and which
+	// served by the directories.
+	Serves map[string]Pointers
+	// Undone are versions that were put into etcd since, by a change that was refused
+	// before they served, and that are gone.
+	Undone []string
+	// Unsure are documents that are in etcd otherwise than in the directories, and
+	// stay so, where it cannot be told which is newer.
+	Unsure []string
+	// Again are documents that are in etcd as of its backup, and that the
+	// directories know no longer: they were removed after the backup.
+	Again []string
+	// Lacks are versions that did not serve, and of which the bytes are nowhere. Those
+	// of documents that were restored are dropped.
+	Lacks []string
+	// Lost are versions that served, and of which the bytes are nowhere.
+	Lost []Lost
+	// Dropped is how many of these, and of those in Lacks, are named no longer.
+	Dropped int
+}
+
+// Lost is a version that served and is gone, and what serves in its place.
+type Lost struct{ Version, Now string }
+
+// Brought is a document that was restored.
+type Brought struct {
+	Document string // kind and name
+	Dir      string // that it comes from
+	Revision int64  // of etcd, that wrote it then
+	Serves   string // the version that serves; empty: it is no artefact
+}
+
+// BroughtBytes are versions of a document of which etcd lacked the bytes.
+type BroughtBytes struct {
+	Document string // kind and name
+	Versions []string
+	Dir      string // that the bytes come from
+}
+
+// Pointers are which version of an artefact serves.
+type Pointers struct{ Now, Kept string }
+
+// KeptDir is a directory that a restoration has read.
+type KeptDir struct {
+	Dir     string
+	Written time.Time // last, as the file system has it
+}
+
+// ErrNothingLost refuses a restoration.
+var ErrNothingLost = errors.New("cluster: etcd holds all that these directories know of, and no process that runs has said that it keeps more; nothing is restored")
+
+// ErrOlderDirs refuses a restoration from directories that are all older than what
+// processes keep, or that lack the bytes of what serves: that would be lost. It refuses
+// those, too, that have nothing which etcd lacks, where etcd lacks bytes.
+var ErrOlderDirs = errors.New("cluster: these directories are older than what processes remember")
+
+// Restore brings the state of a cluster back into an etcd that lost it, or that
+// was restored from an older backup: out of directories in which processes of
+// the cluster kept what was last good ([cluster.Config.Dir]), the newest of each thing.
+// What etcd has been given since stays. Processes that keep the last good state
+// take this for its sequel, and none takes it for anything else.
+//
+// It gives [ErrOlderDirs] where processes keep what is newer than all that the
+// directories have, and where the bytes of what serves are neither in these nor in etcd.
+func Restore(ctx context.Context, c *cluster.Client, dirs ...string) (Restored, error) {
+	return restore(ctx, c, false, dirs)
+}
+
+// RestoreOlder is Restore also from directories that are older than what processes
+// keep, which give that up. In place of a version without bytes serves what did before.
+func RestoreOlder(ctx context.Context, c *cluster.Client, dirs ...string) (Restored, error) {
+	return restore(ctx, c, true, dirs)
+}
+
+func restore(ctx context.Context, c *cluster.Client, older bool, dirs []string) (r Restored, err error) {
+	kept, err := readKept(dirs)
+	if err != nil {
+		return r, err
+	}
+	r.Empty, r.Dirs = kept.empty, kept.dirs
+	have, of, err := looked(ctx, c, kept)
+	if err != nil {
+		return r, err
+	}
+	p, err := steering.ReadPresent(ctx, c)
+	if err != nil {
+		return r, err
+	}
+	if err := kept.refuseOlder(of, have, p.Epoch()); err != nil && !older {
+		return r, err
+	}
+	holds, err := holds(ctx, c, kept, have)
+	if err != nil {
+		return r, err
+	}
+	plans := asTheyAre(have)
+	if !holds {
+		plans = kept.plans(have, &r)
+	}
+	if err := findBodies(ctx, c, plans, dirs); err != nil {
+		return r, err
+	}
+	if err := lackedBodies(plans, of); err != nil && !older {
+		return r, err
+	}
+	if holds {
+		r.Epoch, r.Alone = p.Epoch(), true
+		err = restoreBytes(ctx, c, plans, older, &r)
+		return r, err
+	}
+	if err = restoreDocuments(ctx, c, plans, older, &r); err != nil {
+		return r, fmt.Errorf("cluster: restore: %w", err)
+	}
+	for name, secret := range kept.secrets {
+		now, err := secrets.Share(ctx, c, name, secret)
+		if err != nil {
+			return r, fmt.Errorf("cluster: restore: secret %s: %w", name, err)
+		}
+		if _, there := have.Values[cluster.SecretsPrefix+name]; !there && bytes.Equal(now, secret) {
+			r.Secrets++
+		}
+	}
+	for _, id := range kept.assignment.Nodes() {
+		if err := restoreKnown(ctx, c, id, kept.nodes[id]); err != nil {
+			return r, fmt.Errorf("cluster: restore: %w", err)
+		}
+	}
+	// Last, since it is what makes everybody believe the rest.
+	if r.Epoch, err = restoreAssignment(ctx, c, kept, have, of, r); err != nil {
+		return r, fmt.Errorf("cluster: restore: %w", err)
+	}
+	return r, nil
+}
+
+// looked reads what etcd has of what the directories and processes know of, once
+// all processes have looked.
+func looked(ctx context.Context, c *cluster.Client, kept kept) (have *keyspace.Snapshot, of cluster.Remembered, err error) {
+	for waited := false; ; waited = true {
+		if of, _, err = c.Remembered(ctx); err != nil {
+			return nil, of, err
+		}
+		kinds, err := kinds(ctx, c)
+		if err != nil {
+			return nil, of, err
+		}
+		for _, kind := range slices.AppendSeq(slices.Collect(maps.Keys(kept.docs)), maps.Keys(of.Newest)) {
+			if !slices.Contains(kinds, kind) && kind != cluster.MapKind && keyspace.ValidID(kind) == nil {
+				kinds = append(kinds, kind)
+			}
+		}
+		if have, err = had(ctx, c, kinds); err != nil || waited {
+			return have, of, err
+		}
+		left := c.Relist() * 6 / 5
+		if b := have.Setback; b != nil { // somebody has looked already
+			left -= max(0, time.Since(b.When))
+		}
+		if err = cluster.Pause(ctx, left); err != nil {
+			return nil, of, err
+		}
+	}
+}
+
+// kinds are those of the documents that etcd has, also of what no directory knows: what
+// serves by them may lack its bytes.
+func kinds(ctx context.Context, c *cluster.Client) (kinds []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
+	defer cancel()
+	prefix := c.Prefix() + cluster.DocsPrefix
+	got, err := c.Etcd().Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, cluster.Away(err)
+	}
+	for _, kv := range got.Kvs {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+		if keyspace.ValidID(kind) == nil && !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+// had reads what etcd has of kinds of documents, by key behind the
+// cluster's prefix: not all, since bodies are large.
+func had(ctx context.Context, c *cluster.Client, kinds []string) (*keyspace.Snapshot, error) {
+	prefixes := []string{cluster.SecretsPrefix}
+	for _, kind := range kinds {
+		prefixes = append(prefixes, documents.Prefix(kind))
+	}
+	var have *keyspace.Snapshot
+	values := map[string]keyspace.Value{}
+	for _, prefix := range prefixes {
+		s, err := c.List(ctx, prefix)
+		if err != nil {
+			return nil, err
+		}
+		for name, v := range s.Values {
+			values[prefix+name] = v
+		}
+		if have == nil { // the oldest, by which what came since is newer
+			have = s
+		}
+	}
+	have.Values = values
+	return have, nil
+}
+
+// holds reports whether etcd has all that the directories know of.
+func holds(ctx context.Context, c *cluster.Client, k kept, have *keyspace.Snapshot) (bool, error) {
+	if k.keyspace != have.Keyspace {
+		return have.Keyspace.Generation > k.keyspace.Generation, nil
+	}
+	if have.Setback != nil || k.back[have.Keyspace] || k.origin.Keyspace == have.Keyspace && have.Revision < k.origin.Revision {
+		return false, nil
+	}
+	for kind, all := range k.docs {
+		d, now := documents.Of(c, kind), ofKind(have, kind)
+		for _, docs := range all {
+			if docs.Origin.Keyspace != have.Keyspace {
+				continue
+			}
+			if documents.Older(docs.Documents, now) {
+				return false, nil
+			}
+			if forked, err := d.ForkedFrom(ctx, docs.Documents, docs.Origin, now); forked || err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// ofKind is what etcd has of a kind of documents, by name.
+func ofKind(s *keyspace.Snapshot, kind string) *keyspace.Snapshot {
+	one := *s
+	one.Values = map[string]keyspace.Value{}
+	prefix := documents.Prefix(kind)
+	for key, v := range s.Values {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			one.Values[name] = v
+		}
+	}
+	return &one
+}
+
+// newest returns what the directories keep of a kind that is newest. Of one
+// keyspace that is what knows something that etcd lacks: the rest may have been
+// heard after etcd went back, when revisions had caught up.
+func newest(all []documents.LastGood, have *keyspace.Snapshot) documents.LastGood {
+	more := func(d documents.LastGood) int {
+		for name, doc := range d.Documents {
+			if d.Origin.Keyspace == have.Keyspace && have.Values[name].Version < doc.Version {
+				return 1
+			}
+		}
+		return 0
+	}
+	return slices.MaxFunc(all, func(a, b documents.LastGood) int {
+		return cmp.Or(cmp.Compare(a.Origin.Keyspace.Generation, b.Origin.Keyspace.Generation), cmp.Compare(more(a), more(b)), a.Origin.Compare(b.Origin))
+	})
+}
+
+// age is that of what etcd has beside what was kept.
+type age int
+
+const (
+	ofBackup age = iota // older
+	since               // somebody has written it since
+	unsure
+)
+
+// ageOf tells how old a document is that etcd has otherwise than it was kept (see
+// DESIGN.md).
+func ageOf(s *keyspace.Snapshot, now keyspace.Value, doc documents.Document, from keyspace.Origin) age {
+	switch {
+	case s.Keyspace != from.Keyspace && !s.Keyspace.Before(from.Keyspace):
+		if from.Keyspace.Generation == s.Keyspace.Generation {
+			return since // all of it: etcd was empty, and has begun anew
+		}
+		return unsure
+	case s.Keyspace == from.Keyspace && now.Version >= doc.Version:
+		return since
+	case s.Setback.Since(s.Keyspace, from.Keyspace) && now.Version > s.Setback.At:
+		return since
+	}
+	return ofBackup
+}
+
+// restoring is what a restoration makes of one document.
+type restoring struct {
+	kind   string
+	doc    documents.Document // as it is to be
+	dir    string             // that it comes from
+	now    keyspace.Value
+	there  bool // etcd has something of it
+	put    bool // it is to be as in the directory, and is not
+	undone []string
+
+	ledger  *ledger.Ledger   // that it is to be; nil: it has no versions
+	comes   []foundBody      // of versions whose bytes etcd lacks
+	nowhere []ledger.Edition // of those, which no directory has either
+	parts   artefacts.PartsThere
+}
+
+// plans says what is to be done with each document of the directories and of etcd.
+func (k *kept) plans(have *keyspace.Snapshot, r *Restored) (plans []*restoring) {
+	knows := map[string]documents.LastGood{} // by kind
+	for kind, known := range k.docs {
+		has := ofKind(have, kind)
+		docs := newest(known, has)
+		knows[kind] = docs
+		for _, doc := range docs.Documents {
+			now, there := has.Values[doc.Name]
+			p := &restoring{kind: kind, doc: doc, dir: docs.Dir, now: now, there: there}
+			p.judge(has, docs.Origin, r)
+			plans = append(plans, p)
+		}
+	}
+	for _, p := range asTheyAre(have) {
+		docs, known := knows[p.kind]
+		if _, has := docs.Documents[p.doc.Name]; has {
+			continue
+		}
+		plans = append(plans, p)
+		removed := documents.Document{Version: docs.Origin.Revision + 1} // by then
+		if known && ageOf(have, p.now, removed, docs.Origin) == ofBackup {
+			r.Again = append(r.Again, p.id())
+		}
+	}
+	inOrder(plans)
+	return plans
+}
+
+// asTheyAre leaves all documents as etcd has them.
+func asTheyAre(have *keyspace.Snapshot) (plans []*restoring) {
+	for key, now := range have.Values {
+		of, isDocument := strings.CutPrefix(key, cluster.DocsPrefix)
+		kind, name, _ := strings.Cut(of, "/")
+		if isDocument && keyspace.ValidID(name) == nil {
+			plans = append(plans, &restoring{kind: kind, doc: documents.Document{Name: name, Body: string(now.Data)}, now: now, there: true})
+		}
+	}
+	inOrder(plans)
+	return plans
+}
+
+func inOrder(plans []*restoring) {
+	slices.SortFunc(plans, func(a, b *restoring) int { return cmp.Compare(a.id(), b.id()) })
+}
+
+func (p *restoring) id() string { return p.kind + " " + p.doc.Name }
+
+// judge says whether a document is to be as it was kept. Where not, it is as etcd has it.
+func (p *restoring) judge(have *keyspace.Snapshot, from keyspace.Origin, r *Restored) {
+	if p.there && documents.HoldsBody(p.now.Data, p.doc.Body) {
+		return
+	}
+	if p.put = true; !p.there {
+		return
+	}
+	kept, has := ledger.ParseBoth(p.doc.Body, string(p.now.Data))
+	stays := &r.Stays
+	switch ageOf(have, p.now, p.doc, from) {
+	case ofBackup:
+		return
+	case since:
+		if kept != nil && has != nil && has.Precedes(kept) {
+			p.undone = kept.Lacks(p.id(), has) // a change that was refused halfway
+			return
+		}
+	case unsure:
+		stays = &r.Unsure
+	}
+	p.put, p.doc.Body = false, string(p.now.Data)
+	*stays = append(*stays, p.id())
+	r.serves(p.id(), kept, has)
+}
+
+// restoreDocuments writes the documents that etcd lacks, and those that it has
+// in an older form, of its backup; and the bytes that it lacks.
+func restoreDocuments(ctx context.Context, c *cluster.Client, plans []*restoring, older bool, r *Restored) error {
+	for _, p := range plans {
+		if err := restoreDocument(ctx, c, p, older, r); err != nil {
+			return fmt.Errorf("%s: %w", p.id(), err)
+		}
+	}
+	for _, list := range [][]string{r.Stays, r.Unsure, r.Again, r.Lacks, r.Undone} {
+		slices.Sort(list)
+	}
+	return nil
+}
+
+func restoreDocument(ctx context.Context, c *cluster.Client, p *restoring, older bool, r *Restored) error {
+	if err := bring(ctx, c, p, r); err != nil {
+		return err
+	}
+	if !p.mend(older, r) && !p.put {
+		return nil
+	}
+	d := documents.Of(c, p.kind)
+	put, err := d.PutIf(ctx, p.doc.Name, []byte(p.doc.Body), clientv3.Compare(clientv3.ModRevision(d.Key(p.doc.Name)), "=", p.now.Version))
+	switch {
+	case err != nil:
+		return err
+	case !put: // somebody has written it in the meantime
+		r.Stays = append(r.Stays, p.id())
+	case p.put:
+		b := Brought{Document: p.id(), Dir: p.dir, Revision: p.doc.Version}
+		if p.ledger != nil {
+			b.Serves = p.ledger.Serves()
+		}
+		r.Documents = append(r.Documents, b)
+		r.Undone = append(r.Undone, p.undone...)
+	}
+	return nil
+}
+
+// serves notes which version serves of what stays.
+func (r *Restored) serves(id string, kept, has *ledger.Ledger) {
+	if kept == nil || has == nil {
+		return
+	}
+	if r.Serves == nil {
+		r.Serves = map[string]Pointers{}
+	}
+	r.Serves[id] = Pointers{Now: has.Serves(), Kept: kept.Serves()}
+}
+
+// restoreKnown lets the nodes of the assignment count as registered before.
+func restoreKnown(ctx context.Context, c *cluster.Client, id millrace.NodeID, n topology.Node) error {
+	n.ID = id
+	body, err := json.Marshal(topology.Registration{Node: n})
+	if err != nil {
+		return err
+	}
+	key := c.Prefix() + cluster.MapPrefix + "known/" + string(id)
+	_, err = c.Etcd().Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, string(body))).Commit()
+	return err
+}
+
+// restoreAssignment writes the assignment under the next epoch, or keeps a
+// newer one that etcd has, and begins the keyspace's next generation.
+func restoreAssignment(ctx context.Context, c *cluster.Client, kept kept, have *keyspace.Snapshot, remembers cluster.Remembered, r Restored) (int64, error) {
+	p, err := steering.ReadPresent(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	a := kept.assignment
+	if p.Assignment != nil && p.Assignment.Epoch > a.Epoch {
+		a = *p.Assignment // somebody has assigned since
+	} else {
+		kept.assignment.Follow(&a)
+		if newest := remembers.Newest[cluster.MapKind].Revision; newest > a.Epoch { // who keeps it is to take this
+			a.Epoch, a.AllowShrink = newest, true
+		}
+		a.Epoch++
+	}
+	body, err := json.Marshal(a)
+	if err != nil {
+		return 0, err
+	}
+	of := kept.keyspace
+	if of == (keyspace.Name{}) {
+		of = have.Keyspace
+	}
+	generation := max(of.Generation, have.Keyspace.Generation)
+	if have.Setback != nil {
+		generation = max(generation, have.Setback.Generation)
+	}
+	if of.Before(remembers.Keyspace) {
+		generation = max(generation, remembers.Keyspace.Generation)
+	}
+	next := of.Next(1 + generation)
+	noted, err := c.Noted(audit.Entry{Act: cluster.RestoredAct, On: "what etcd had lost", Before: p.String(), After: fmt.Sprintf("%s; %d documents, bytes of %d versions, %d secrets", steering.AssignmentText(&a), len(r.Documents), r.BytesOf(), r.Secrets)})
+	if err != nil {
+		return 0, err
+	}
+	put, err := c.Etcd().Txn(ctx).If(steering.Still(c, p)...).Then(append(append(steering.AssignOps(c, body), noted...),
+		clientv3.OpPut(c.PartitionsKey(), strconv.Itoa(partition.Count)),
+		clientv3.OpPut(c.KeyspaceKey(), next.String()), clientv3.OpDelete(c.SetbackKey()), clientv3.OpDelete(c.RememberedKey()),
+	)...).Commit()
+	if err != nil {
+		return 0, err
+	}
+	if !put.Succeeded {
+		return 0, fmt.Errorf("%w: somebody assigned at the same time", steering.ErrEpoch)
+	}
+	return a.Epoch, nil
+}
+
+// kept is the newest that is known of a cluster.
+type kept struct {
+	origin     keyspace.Origin // of the newest map
+	keyspace   keyspace.Name   // the newest of all: maps and documents are written one after the other
+	assignment topology.Assignment
+	nodes      map[millrace.NodeID]topology.Node
+	docs       map[string][]documents.LastGood // by kind, of each directory
+	secrets    map[string][]byte
+	back       map[keyspace.Name]bool // that etcd was seen to have gone back
+	dirs       []KeptDir
+	empty      []string // directories in which there is nothing, as after the loss of a disk
+}
+
+func readKept(dirs []string) (kept, error) {
+	k := kept{nodes: map[millrace.NodeID]topology.Node{}, docs: map[string][]documents.LastGood{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
+	for _, dir := range dirs {
+		switch err := k.read(dir); {
+		case errors.Is(err, os.ErrNotExist):
+			k.empty = append(k.empty, dir)
+		case err != nil:
+			return k, fmt.Errorf("cluster: restore: %w", err)
+		}
+	}
+	switch {
+	case k.assignment.Epoch == 0 && len(k.empty) > 0:
+		return k, fmt.Errorf("cluster: restore: nothing is kept in %s; name directories of brokers and index nodes of this cluster", strings.Join(k.empty, ", "))
+	case k.assignment.Epoch == 0:
+		return k, errors.New("cluster: restore: no directory is named")
+	}
+	return k, nil
+}
+
+func (k *kept) read(dir string) error {
+	m, origin, err := topology.LoadMap(dir)
+	if err != nil {
+		return err
+	}
+	// Of one keyspace the higher epoch is the newer one: a process goes on
+	// taking them from an etcd that went back.
+	newest := cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.Compare(k.origin)) > 0
+	if newest || k.assignment.Epoch == 0 {
+		k.assignment = m.Assignment()
+	}
+	if origin.Compare(k.origin) > 0 {
+		k.origin = origin
+	}
+	k.heard(origin)
+	for _, n := range m.Nodes() {
+		k.nodes[n.ID] = n
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	read := KeptDir{Dir: dir}
+	for _, f := range files {
+		file := filepath.Join(dir, f.Name())
+		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
+			secret, err := datadir.Read(file, secrets.Size)
+			if err != nil || len(secret) != secrets.Size {
+				return fmt.Errorf("%s is no secret: %v", file, err)
+			}
+			if _, there := k.secrets[name]; !there || newest {
+				k.secrets[name] = secret
+			}
+		}
+		if info, err := f.Info(); err == nil && info.ModTime().After(read.Written) {
+			read.Written = info.ModTime()
+		}
+		kind, ok := strings.CutPrefix(strings.TrimSuffix(f.Name(), ".json"), "docs-")
+		if !ok || !strings.HasSuffix(f.Name(), ".json") {
+			continue
+		}
+		docs, err := documents.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		k.heard(docs.Origin)
+		docs.Dir = dir
+		k.docs[kind] = append(k.docs[kind], docs)
+	}
+	k.dirs = append(k.dirs, read)
+	return nil
+}
+
+// heard notes which etcd a process has heard.
+func (k *kept) heard(o keyspace.Origin) {
+	k.back[o.Keyspace] = k.back[o.Keyspace] || o.Back > 0
+	if o.Keyspace.Generation > k.keyspace.Generation {
+		k.keyspace = o.Keyspace
+	}
+}
+
+// lacked tells what processes keep that is newer than all that the directories and etcd have.
+func (k *kept) lacked(r cluster.Remembered, have *keyspace.Snapshot, epoch int64) (all []string) {
+	for _, kind := range slices.Sorted(maps.Keys(r.Newest)) {
+		n := r.Newest[kind]
+		by := line.Of(n.By)
+		if kind == cluster.MapKind {
+			if newest := max(k.assignment.Epoch, epoch); newest < n.Revision {
+				all = append(all, fmt.Sprintf("assignment %d, which is kept in %s (here it is %d)", n.Revision, by, newest))
+			}
+			continue
+		}
+		now := ofKind(have, kind)
+		if now.Keyspace == r.Keyspace && now.Values[n.Name].Version == n.Revision {
+			continue
+		}
+		var newest int64 // what etcd has itself may be of those who were new when it had gone back
+		for _, docs := range k.docs[kind] {
+			if docs.Origin.Keyspace == r.Keyspace {
+				newest = max(newest, documents.NewestLacked(docs.Documents, now).Revision)
+			}
+		}
+		if newest < n.Revision {
+			all = append(all, fmt.Sprintf("%s %s of revision %d, which is kept in %s", kind, line.Of(n.Name), n.Revision, by))
+		}
+	}
+	return all
+}
+
+const nameAllDirs = "name the data directories of all brokers, coordinators and index nodes that you can reach"
+
+// refuseOlder refuses directories that are older than what processes keep.
+func (k *kept) refuseOlder(r cluster.Remembered, have *keyspace.Snapshot, epoch int64) error {
+	if b := have.Setback; b != nil && b.Generation > k.keyspace.Generation {
+		return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "at %s a process remembered restoration %d of etcd, and these directories know of %d", b.When.Format(time.RFC3339), b.Generation-1, k.keyspace.Generation-1)
+	}
+	if k.keyspace.Before(r.Keyspace) {
+		return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "a process remembers restoration %d of etcd, and these directories know of %d", r.Keyspace.Generation-1, k.keyspace.Generation-1)
+	}
+	if k.keyspace != r.Keyspace {
+		return nil
+	}
+	if all := k.lacked(r, have, epoch); len(all) > 0 {
+		return cluster.Refuse(ErrOlderDirs, millrace.ReasonInvalid, "data", nameAllDirs, "processes remember what is newer than all that is in these directories: %s", strings.Join(all, "; "))
+	}
+	return nil
+}

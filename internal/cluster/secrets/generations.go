@@ -1,0 +1,222 @@
+package secrets
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/datadir"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+)
+
+// Generation is one of the secrets that a cluster has had under a name.
+type Generation struct {
+	Secret []byte
+	From   time.Time // when it takes the place of those before; zero: the first
+	// Alone says that those before are good for nothing from then on.
+	Alone bool
+}
+
+// Until returns when the i-th of generations, the newest first, is good for
+// nothing any more, where each is good for so long after the next took its place;
+// zero: not while it is the newest.
+func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
+	for _, newer := range all[:i] {
+		at := newer.From
+		if !newer.Alone {
+			at = at.Add(overlap)
+		}
+		if end.IsZero() || at.Before(end) {
+			end = at
+		}
+	}
+	return end
+}
+
+// Generations is a watched secret that is replaced from time to time.
+type Generations struct {
+	state    *keyspace.Latest[[]Generation]
+	revision atomic.Int64 // of etcd, that it has taken over
+}
+
+// Watch watches the generations of a secret until ctx or the client ends.
+// As with [Get] the first is made by whoever asks first, and while
+// etcd is away those count that are on disk.
+func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, error) {
+	first, err := Get(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string][]byte{name: first}
+	if c.Dir() != "" {
+		files, _ := filepath.Glob(filepath.Join(c.Dir(), "secret-"+name+".*"))
+		for _, file := range files {
+			if body, err := datadir.Read(file, Size); err == nil && len(body) == Size {
+				known[strings.TrimPrefix(filepath.Base(file), "secret-")] = body
+			}
+		}
+	}
+	learn := func(s *keyspace.Snapshot, err error) {
+		if err != nil {
+			return
+		}
+		for of, v := range s.Values {
+			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
+				continue
+			}
+			known[of] = v.Data
+			if c.Dir() == "" {
+				continue
+			}
+			file := filepath.Join(c.Dir(), "secret-"+of)
+			c.WriteFile(file, func() error { return os.WriteFile(file, v.Data, 0o600) })
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, c.FirstCall())
+	learn(c.List(call, cluster.SecretsPrefix))
+	cancel()
+	g := &Generations{state: keyspace.NewLatest(generationsOf(name, known))}
+	c.Run(func() {
+		c.Follow(ctx, cluster.SecretsPrefix, func(s *keyspace.Snapshot, err error) {
+			before := len(known)
+			if learn(s, err); len(known) > before {
+				g.state.Set(generationsOf(name, known), nil)
+			}
+			if err == nil {
+				g.revision.Store(s.Revision)
+			}
+		})
+	})
+	return g, nil
+}
+
+// GoesBy tells of the secrets that it has taken over.
+func (g *Generations) GoesBy() (string, cluster.Applied) {
+	return cluster.SecretsKind, cluster.Applied{Revision: g.revision.Load()}
+}
+
+// Changed is as [cluster.Watcher.Changed].
+func (g *Generations) Changed() <-chan struct{} { return g.state.Changed() }
+
+// Current returns the generations, the newest first.
+func (g *Generations) Current() []Generation {
+	all, _ := g.state.Get()
+	return all
+}
+
+// generationsOf returns what secrets say by their names: NAME, NAME.FROM and
+// NAME.FROM.alone, FROM in milliseconds of Unix time.
+func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
+	for _, of := range slices.Sorted(maps.Keys(secrets)) {
+		g := Generation{Secret: secrets[of]}
+		if text, later := strings.CutPrefix(of, name+"."); later {
+			text, g.Alone = strings.CutSuffix(text, alone)
+			ms, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				continue // which Rotate has not written
+			}
+			g.From = time.UnixMilli(ms)
+		}
+		all = append(all, g)
+	}
+	slices.SortStableFunc(all, func(a, b Generation) int { return cmp.Or(b.From.Compare(a.From), bytes.Compare(a.Secret, b.Secret)) })
+	return all
+}
+
+const alone = ".alone"
+
+// All reads the generations of a secret once, the newest first; none
+// before there is a first.
+func All(ctx context.Context, c *cluster.Client, name string) ([]Generation, error) {
+	s, err := c.List(ctx, cluster.SecretsPrefix)
+	if err != nil {
+		return nil, err
+	}
+	secrets := make(map[string][]byte, len(s.Values))
+	for of, v := range s.Values {
+		if of == name || strings.HasPrefix(of, name+".") {
+			secrets[of] = v.Data
+		}
+	}
+	return generationsOf(name, secrets), nil
+}
+
+// Rotate adds a generation of a secret. Those that another took the place of
+// before keep are removed, but for the first, which whoever starts would make
+// again. One that is yet to come is refused a second beside it.
+func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, keep time.Time) error {
+	fail := func(err error) error { return fmt.Errorf("cluster: rotate %s: %w", name, err) }
+	all, err := All(ctx, c, name)
+	if err != nil {
+		return fail(err)
+	}
+	if len(all) == 0 {
+		return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: name, Detail: "there is none yet", WayOut: "start a broker, which makes the first"}
+	}
+	if all[0].From.After(time.Now()) && !g.Alone {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: name, Detail: fmt.Sprintf("the newest is to take its place at %s", all[0].From.Format(time.RFC3339)), WayOut: "wait until then"}
+	}
+	var ops []clientv3.Op
+	for i, old := range all {
+		if i > 0 && !old.From.IsZero() && all[i-1].From.Before(keep) {
+			ops = append(ops, clientv3.OpDelete(c.Prefix()+cluster.SecretsPrefix+old.name(name)))
+		}
+	}
+	g.Secret = make([]byte, Size)
+	_, _ = rand.Read(g.Secret) // never fails
+	key := c.Prefix() + cluster.SecretsPrefix + g.name(name)
+	act := audit.Entry{Act: "rotate", On: "secret " + name, Before: signsFrom(all[0]), After: signsFrom(g)}
+	if g.Alone {
+		act.Act = "revoke"
+	}
+	noted, err := c.Noted(act)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Etcd().Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
+		Then(append(append(ops, clientv3.OpPut(key, string(g.Secret))), noted...)...).Commit()
+	if err == nil && !resp.Succeeded {
+		err = fmt.Errorf("another was added at the same instant")
+	}
+	if err != nil {
+		return fail(err)
+	}
+	c.NoteWritten(cluster.SecretsKind, name, resp.Header.Revision)
+	c.TrimHistory(ctx)
+	return nil
+}
+
+// signsFrom is a generation as the history says it, never the secret.
+func signsFrom(g Generation) string {
+	if g.From.IsZero() {
+		return "the first"
+	}
+	return "from " + g.From.UTC().Format(time.RFC3339)
+}
+
+// name is what a generation is called.
+func (g Generation) name(of string) string {
+	if g.From.IsZero() {
+		return of
+	}
+	of += "." + strconv.FormatInt(g.From.UnixMilli(), 10)
+	if g.Alone {
+		of += alone
+	}
+	return of
+}

@@ -1,0 +1,155 @@
+package steering
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/audit"
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
+	"github.com/millrace/millrace/internal/cluster/topology"
+)
+
+// ErrEpoch refuses an assignment: read the present one again and start over.
+var ErrEpoch = errors.New("cluster: the assignment has moved")
+
+// Present is what etcd has of an assignment when another is to follow.
+type Present struct {
+	Assignment     *topology.Assignment // nil: none that is of use
+	revision, last int64                // of the two keys that hold it
+	known          map[millrace.NodeID]bool
+}
+
+// Epoch is that of the assignment; 0: there is none.
+func (p *Present) Epoch() int64 {
+	if p.Assignment == nil {
+		return 0
+	}
+	return p.Assignment.Epoch
+}
+
+func assignmentKey(c *cluster.Client) string { return c.Prefix() + cluster.MapPrefix + "assignment" }
+func lastKey(c *cluster.Client) string       { return c.Prefix() + cluster.MapPrefix + "last" }
+
+// ReadPresent reads what watchers hold, as far as etcd can tell: of the assignment
+// and the one that this package last wrote the higher epoch, but none that is
+// malformed or so far ahead that no watcher takes it.
+func ReadPresent(ctx context.Context, c *cluster.Client) (*Present, error) {
+	s, err := c.List(ctx, cluster.MapPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return presentOf(s), nil
+}
+
+func presentOf(s *keyspace.Snapshot) *Present {
+	p := &Present{revision: s.Values["assignment"].Version, last: s.Values["last"].Version, known: topology.NewMap(topology.Assignment{}, nil, nil).Known(s)}
+	epoch := int64(0)
+	for _, key := range []string{"last", "assignment"} {
+		a, err := topology.DecodeAssignment(s.Values[key].Data)
+		if err != nil || a.Epoch < epoch || key == "assignment" && a.Epoch > epoch+topology.MaxEpochStep {
+			continue
+		}
+		p.Assignment, epoch = a, a.Epoch
+	}
+	if p.Assignment != nil {
+		for _, id := range p.Assignment.Nodes() {
+			p.known[id] = true
+		}
+	}
+	return p
+}
+
+// Assigned returns the present assignment; ok is false if there is none. A
+// change of it is assigned with the next epoch.
+func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok bool, err error) {
+	p, err := ReadPresent(ctx, c)
+	if err != nil || p.Assignment == nil {
+		return a, false, err
+	}
+	return *p.Assignment, true, nil
+}
+
+// Assign replaces the assignment. a.Epoch must be above the present one, by at
+// most 1,000 (the first one's at most 1,000); otherwise, or when somebody was
+// faster, it gives [ErrEpoch]. [topology.ErrShrink] and [topology.ErrUnknownOwner] guard against
+// mistakes.
+func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error {
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	p, err := ReadPresent(ctx, c)
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	if err := p.accepts(&a); err != nil {
+		return err
+	}
+	body, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	noted, err := c.Noted(audit.Entry{Act: "assign", On: "all partitions", Before: p.String(), After: AssignmentText(&a)})
+	if err != nil {
+		return err
+	}
+	put, err := c.Etcd().Txn(ctx).If(Still(c, p)...).Then(append(AssignOps(c, body), noted...)...).Commit()
+	if err != nil {
+		return fmt.Errorf("cluster: assign: %w", err)
+	}
+	if !put.Succeeded {
+		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
+	}
+	c.TrimHistory(ctx)
+	return nil
+}
+
+// String returns the assignment as the history says it.
+func (p *Present) String() string {
+	if p.Assignment == nil {
+		return "no assignment"
+	}
+	return AssignmentText(p.Assignment)
+}
+
+// AssignmentText is an assignment as the history says it.
+func AssignmentText(a *topology.Assignment) string {
+	return fmt.Sprintf("epoch %d: %d nodes, %d replicas", a.Epoch, len(a.Nodes()), a.Replication())
+}
+
+// Still holds while nobody else assigns.
+func Still(c *cluster.Client, p *Present) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(assignmentKey(c)), "=", p.revision),
+		clientv3.Compare(clientv3.ModRevision(lastKey(c)), "=", p.last),
+	}
+}
+
+// AssignOps writes an encoded assignment, under the conditions of [Still].
+func AssignOps(c *cluster.Client, body []byte) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpPut(assignmentKey(c), string(body)), clientv3.OpPut(lastKey(c), string(body))}
+}
+
+// accepts judges the assignment that is to follow, and notes the past in it.
+func (p *Present) accepts(a *topology.Assignment) error {
+	epoch := int64(0)
+	if p.Assignment != nil {
+		epoch = p.Assignment.Epoch
+	}
+	if a.Epoch <= epoch || a.Epoch > epoch+topology.MaxEpochStep {
+		return fmt.Errorf("%w: it has epoch %d, so the next is %d and not %d", ErrEpoch, epoch, epoch+1, a.Epoch)
+	}
+	a.Past = nil
+	if p.Assignment != nil {
+		p.Assignment.Follow(a)
+		if err := p.Assignment.Shrinks(a); err != nil {
+			return err
+		}
+	}
+	return a.Unknown(p.known)
+}

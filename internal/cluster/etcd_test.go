@@ -106,6 +106,22 @@ func (s *server) raw(do func(*clientv3.Client) error) {
 	}
 }
 
+// loses deletes a key, and returns once somebody has written it anew.
+func (s *server) loses(key string) {
+	s.t.Helper()
+	s.raw(func(c *clientv3.Client) error {
+		_, err := c.Delete(s.t.Context(), key)
+		if err != nil {
+			return err
+		}
+		await(s.t, key+" is written again", func() <-chan struct{} { return closedAfter(s.t) }, func() bool {
+			got, err := c.Get(s.t.Context(), key)
+			return err == nil && len(got.Kvs) > 0
+		})
+		return nil
+	})
+}
+
 // await waits until ok holds of something that tells of its changes.
 func await(t *testing.T, what string, changed func() <-chan struct{}, ok func() bool) {
 	t.Helper()

@@ -179,13 +179,11 @@ func TestALivingProcessRegistersAgain(t *testing.T) {
 	}
 	await(t, "all is told", w.Changed, told)
 
-	etcd.raw(func(e *clientv3.Client) error { _, err := e.Delete(ctx, nodeKey); return err })
-	await(t, "the loss is seen", w.Changed, func() bool { return !w.Current().Alive("n1") })
+	etcd.loses(nodeKey)
 	await(t, "it is registered again", w.Changed, told)
 
 	// What it says of itself is mended, too.
-	etcd.raw(func(e *clientv3.Client) error { _, err := e.Delete(ctx, "/millrace/test/map/ready/n1"); return err })
-	await(t, "the loss of what is ready is seen", w.Changed, func() bool { return w.Current().Ready("n1") == topology.Set{} })
+	etcd.loses("/millrace/test/map/ready/n1")
 	await(t, "what is ready is told again", w.Changed, told)
 
 	// Another has the name for the length of its lease.

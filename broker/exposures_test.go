@@ -110,6 +110,7 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		node   error // what nodes say
 		frozen bool
 		wait   time.Duration
+		hangs  time.Duration // when the caller hangs up; 0: never
 		change func(*feedv1.GetFeedRequest)
 		want   int // exposures of a refusal
 	}{
@@ -122,6 +123,8 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		"little time":           {frozen: true, wait: 20 * time.Millisecond, want: 1},
 		"at once, little time":  {node: fanout.ErrUnreachable, wait: 90 * time.Millisecond, want: 1},
 		"time enough":           {frozen: true, wait: 150 * time.Millisecond, want: 1},
+		"it hangs up in time":   {frozen: true, wait: 50 * time.Millisecond, hangs: 40 * time.Millisecond, want: 1}, // its word was faster than our clock
+		"it hangs up":           {frozen: true, hangs: 40 * time.Millisecond},
 		"nodes that are away":   {node: fanout.ErrUnreachable, want: 1},
 		"what a variant sets":   {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, want: 1},
 		"a variant's limit":     {node: &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit"}, want: 1},
@@ -136,6 +139,9 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(c.wait, time.Minute))
 			defer cancel()
+			if c.hangs > 0 {
+				time.AfterFunc(c.hangs, cancel)
+			}
 			if _, err := b.GetFeed(ctx, req); err == nil || len(told.all) != c.want {
 				t.Errorf("%v, and %d exposures", err, len(told.all))
 			}

@@ -63,7 +63,7 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	case err != nil:
 		return nil, limits.Under("request", err)
 	case ctx.Err() != nil:
-		return nil, late(ctx.Err())
+		return nil, late(ctx)
 	}
 	i.Take(o)
 	resp := &feedv1.WhyResponse{Coverage: coverage(i.q, o), Receipt: b.receipt(i.q, f, o, nil)}

@@ -125,6 +125,9 @@ func Text(s string) Value { return Value{Text: s, IsText: true} }
 // Missing returns the value of a feature that there is not.
 func Missing() Value { return Value{Number: math.NaN()} }
 
+// maxName bounds what a record says of a model: readers keep and print it.
+const maxName = 1 << 10
+
 // check returns what the schema alone does not see: that the record's parts fit
 // each other. The error is a [*millrace.Error].
 func (r *Record) check() error {
@@ -143,6 +146,13 @@ func (r *Record) check() error {
 		return wrong("shadow_share", "%v is not from 0 to 1", r.ShadowShare)
 	case len(r.ShadowRankings) > len(r.Shadows):
 		return wrong("shadow_rankings", "%d of %d shadows", len(r.ShadowRankings), len(r.Shadows))
+	}
+	for of, models := range map[string][]Model{"models": r.Models, "shadows": r.Shadows} {
+		for i := range models {
+			if m := &models[i]; max(len(m.Name), len(m.Version), len(m.Checksum)) > maxName {
+				return wrong(fmt.Sprintf("%s[%d]", of, i), "a name, version or checksum of more than %d bytes", maxName)
+			}
+		}
 	}
 	for i := range r.ShadowRankings {
 		x := &r.ShadowRankings[i]

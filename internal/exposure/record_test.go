@@ -292,6 +292,8 @@ func TestAppendRefuses(t *testing.T) {
 		{"experiments[0].probability", func(r *Record) { r.Experiments[0].ProbabilityInside = 1.1 }},
 		{"experiments[0].forced", func(r *Record) { r.Experiments[0].Probability = 0 }},
 		{"experiments[1].forced", func(r *Record) { r.Experiments[1].Forced = false }},
+		{"models[0]", func(r *Record) { r.Models[0].Version = strings.Repeat("1", 1025) }},
+		{"shadows[0]", func(r *Record) { r.Shadows[0].Checksum = strings.Repeat("a", 1025) }},
 		{"shadow_rankings", func(r *Record) { r.ShadowRankings = append(r.ShadowRankings, ShadowRanking{}) }},
 		{"shadow_rankings[0].overlap", func(r *Record) { r.ShadowRankings[0].RBO = 1.1 }},
 		{"items[1].place", func(r *Record) { r.Items[1].Place = 0 }},

@@ -98,6 +98,40 @@ func LogNow(ctx context.Context, cl *kgo.Client, topics [Streams]string) (l LogI
 // node every other second: so one partition of each topic is described (KIP-966),
 // where a Kafka before 3.8 tells all 720.
 func TopicsNow(ctx context.Context, cl *kgo.Client, topics ...string) (cluster string, ids map[string]TopicID, err error) {
+	type now struct {
+		cluster string
+		ids     map[string]TopicID
+	}
+	told, err := Ask(ctx, func() (n now, err error) {
+		n.cluster, n.ids, err = topicsNow(ctx, cl, topics)
+		return n, err
+	})
+	return told.cluster, told.ids, err
+}
+
+// Ask returns what a question to Kafka brings, or the end of ctx. Franz-go itself
+// waits for a connection on which nobody answers, ten seconds and more, whatever
+// its context says; what it brings then is nobody's.
+func Ask[T any](ctx context.Context, question func() (T, error)) (T, error) {
+	type answer struct {
+		is  T
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() {
+		is, err := question()
+		told <- answer{is, err}
+	}()
+	select {
+	case a := <-told:
+		return a.is, a.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("kafka: no answer: %w", context.Cause(ctx))
+	}
+}
+
+func topicsNow(ctx context.Context, cl *kgo.Client, topics []string) (cluster string, ids map[string]TopicID, err error) {
 	found := make([]*TopicID, len(topics))
 	var asked errgroup.Group
 	asked.Go(func() error {

@@ -370,7 +370,7 @@ func (c *Consumer) list(ctx context.Context, at int64, isolation int8, tps []kaf
 		}
 		req.Topics = append(req.Topics, of)
 	}
-	resp, err := req.RequestWith(ctx, c.cl)
+	resp, err := kafka.Ask(ctx, func() (*kmsg.ListOffsetsResponse, error) { return req.RequestWith(ctx, c.cl) })
 	if err != nil {
 		return nil, fmt.Errorf("kafka: list offsets: %w", err)
 	}

@@ -287,7 +287,7 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 		return never, errors.New("kafka: exposures are not followed")
 	}
 	adm := kadm.NewClient(cl)
-	all, err := adm.ListTopics(ctx, l.topic)
+	all, err := kafka.Ask(ctx, func() (kadm.TopicDetails, error) { return adm.ListTopics(ctx, l.topic) })
 	if err == nil {
 		err = all.Error()
 	}

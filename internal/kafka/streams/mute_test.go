@@ -30,7 +30,7 @@ func TestQuestionsEndWithTheirContext(t *testing.T) {
 	for _, ask := range asks {
 		go func() { ended <- ask() }()
 	}
-	stop()
+	time.AfterFunc(300*time.Millisecond, stop) // when they wait
 	franz := time.After(9 * time.Second) // by itself it says so after ten
 	for range asks {
 		select {

@@ -25,14 +25,14 @@ type Ends struct {
 // committed reads do, however much is written meanwhile.
 func ListEnds(ctx context.Context, adm *kadm.Client, topic string) (Ends, error) {
 	e := Ends{topic, time.Now(), map[int32]int64{}, map[int32]int64{}}
-	all, err := adm.ListEndOffsets(ctx, topic) // first, or what is written between the two would be hidden
+	all, err := Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListEndOffsets(ctx, topic) }) // first, or what is written between the two would be hidden
 	if err == nil {
 		err = all.Error()
 	}
 	if err != nil {
 		return e, err
 	}
-	stable, err := adm.ListCommittedOffsets(ctx, topic)
+	stable, err := Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListCommittedOffsets(ctx, topic) })
 	if err == nil {
 		err = stable.Error()
 	}

@@ -149,6 +149,20 @@ func NewClient(brokers Brokers, log *slog.Logger, more ...kgo.Opt) (*kgo.Client,
 	return cl, nil
 }
 
+// Close ends a client that reads. A Kafka that is frozen is told so for a second:
+// franz-go would wait for ten, in each client of a process that is to stop.
+func Close(cl *kgo.Client) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		cl.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
+}
+
 // WaitReady returns when a broker answers, or with ctx's end and the last
 // failure. What [Refused] tells does not pass, and is returned at once.
 func WaitReady(ctx context.Context, brokers Brokers) error {

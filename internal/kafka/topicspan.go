@@ -98,7 +98,7 @@ func millisOf(t millrace.Time) int64 { return max(0, int64(t)) }
 // ListSince returns, for each partition of topics, the offset of the first record that
 // was logged at a time or later; the end where there is none.
 func ListSince(ctx context.Context, adm *kadm.Client, t millrace.Time, topics ...string) (kadm.ListedOffsets, error) {
-	return adm.ListOffsetsAfterMilli(ctx, millisOf(t), topics...)
+	return Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListOffsetsAfterMilli(ctx, millisOf(t), topics...) })
 }
 
 // Since is where a client begins to read what was logged at a time or later.
@@ -114,7 +114,7 @@ func StartsAfter(ctx context.Context, adm *kadm.Client, topic string, from millr
 		if begins > 0 {
 			listed, err = ListSince(ctx, adm, begins, topic)
 		} else {
-			listed, err = adm.ListStartOffsets(ctx, topic)
+			listed, err = Ask(ctx, func() (kadm.ListedOffsets, error) { return adm.ListStartOffsets(ctx, topic) })
 		}
 		if err == nil {
 			err = listed.Error()

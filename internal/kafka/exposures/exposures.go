@@ -153,7 +153,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	if err != nil {
 		return err
 	}
-	defer asks.Close()
+	defer kafka.Close(asks)
 	l.begin(asks, from, again)
 	defer l.begin(nil, from, func() {})
 	starts, begins := l.begins(ctx, asks, from)
@@ -165,7 +165,7 @@ func (l *Log) follow(ctx context.Context, from millrace.Time, take func(*exposur
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
+	defer kafka.Close(cl)
 	l.begin(cl, from, again)
 	steps := kafka.NewSteps(cl, l.topic, starts, func(ctx context.Context) (map[int32]int64, error) { return l.places(ctx, cl) })
 	told, sound := "", true

@@ -86,7 +86,7 @@ func Open(f *Follower, cfg Config) error {
 func (f *Follower) Close() {
 	f.stop()
 	f.done.Wait()
-	f.cl.Close()
+	kafka.Close(f.cl)
 }
 
 // Read reports whether the topic has been read to its end once since it was
@@ -207,7 +207,7 @@ func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, e
 	asked := kmsg.NewMetadataRequestTopic()
 	asked.Topic = &topic
 	req.Topics = append(req.Topics, asked)
-	resp, err := req.RequestWith(ctx, cl)
+	resp, err := kafka.Ask(ctx, func() (*kmsg.MetadataResponse, error) { return req.RequestWith(ctx, cl) })
 	if err == nil {
 		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 	}
@@ -289,7 +289,7 @@ func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromSta
 	if err != nil {
 		return err
 	}
-	defer cl.Close()
+	defer kafka.Close(cl)
 	for {
 		fetches := cl.PollFetches(ctx)
 		if ctx.Err() != nil {

@@ -96,7 +96,7 @@ func (c *Consumer) Close() {
 	// in a session that it is ending: a data race. Without partitions it does
 	// not.
 	c.Assign(nil)
-	c.cl.Close()
+	kafka.Close(c.cl)
 }
 
 // Assign reads exactly these partitions from these offsets.

@@ -31,7 +31,7 @@ func TestQuestionsEndWithTheirContext(t *testing.T) {
 		go func() { ended <- ask() }()
 	}
 	time.AfterFunc(300*time.Millisecond, stop) // when they wait
-	franz := time.After(9 * time.Second) // by itself it says so after ten
+	franz := time.After(9 * time.Second)       // by itself it says so after ten
 	for range asks {
 		select {
 		case err := <-ended:

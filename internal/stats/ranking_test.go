@@ -173,8 +173,21 @@ func orders(gains []float64, tied []int, with func([]float64)) {
 }
 
 // Of tied items measures are the means over every order that they may have, at every
-// depth.
+// depth. The first is the example of ties in scikit-learn's documentation of dcg_score and
+// ndcg_score, which take McSherry and Najork's mean.
 func TestMeasuresOverTies(t *testing.T) {
+	graded := []float64{10, 5, 0, 0, 1}
+	means, err := MeanOfTied(graded, []int{2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dcg, err1 := DCG(means, 1)
+	ndcg, err2 := NDCG(means, graded, 1)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	same(t, "dcg", dcg, 7.5)
+	same(t, "ndcg", ndcg, 0.75)
 	for _, c := range []struct {
 		gains []float64
 		tied  []int

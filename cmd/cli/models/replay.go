@@ -94,7 +94,15 @@ A model may use any of the features that were written, by the same names; they
 must mean the same. Written is what the model that ranked the page reads: a page
 that lacks a feature of the new model is left out, and counted. So there must be
 pages of a model whose features include those of the new one, such as those of a
-variant that ranks by a version of it.
+variant that ranks by a version of it. A page of which rows are missing, so that
+its places have gaps, is left out, too; one whose first or last rows are missing
+looks like a shorter page, which the file does not tell.
+
+TIES. Items that the new model gives the same score have no order of its own. What
+a feed shows is the newer one first, which the file does not tell. So measures are
+the means over all orders of such items, each as likely (McSherry and Najork
+2008), and a page that begins as it was shown in some of these orders alone does
+not count for the estimates. What was shown has its order, ties or not.
 
 POSITION BIAS. Viewers do more with what stands higher, whatever it is. Taken as
 they are, their clicks favour the order that was shown: DIFFERENCE finds nearly
@@ -110,10 +118,12 @@ stand two estimates of how many items of a page viewers would act on: by inverse
 propensity, and self-normalised. They look at pages of --experiment alone that
 the new ranking begins with the same --match items, and divide each by how likely
 it was: the sum of probability_inside of all variants that would have begun it so.
-Where a variant ranks by this very model only its pages count: they show what it
+Where variants rank by this very model only their pages count: they show what it
 earns. Of another model pages tell as far as their items do, which another variant
 chose: so they must have ten items for each of --match, and the estimates lean
-towards what was shown where the new ranking would have chosen others.
+towards what was shown where the new ranking would have chosen others. Shorter
+pages are left out, and counted, if no variant has a say in how many items a page
+has; where one sets a limit, or it is not known, there is no estimate for them.
 That takes the models of the variants: built-in ones, the one that is replayed,
 the packs of --beside and, where --etcd, --cluster or a context names a cluster,
 the versions that it keeps. Weights and filters that variants set are those of the
@@ -125,9 +135,11 @@ The mean weight of pages is 1 where chances are right and some variant shows wha
 the new ranking would. Where it is not, beyond chance (its 99 % interval lacks 1),
 the estimates are not believable, and are not shown.
 
-Each viewer counts once: for NDCG and MRR by the first page in the file on which
-they did --action, for the estimates and DCG by their first page, whatever they
-did. All intervals are for one look, at a file that is complete: one that is looked
+Each viewer counts once: for NDCG and MRR by the first page on which they did
+--action, for the estimates and DCG by their first page, whatever they did. The
+first is the earliest by the column time, and then by answer_id, wherever it stands
+in the file. There is no interval of fewer than 100 viewers, nor of estimates that
+say less than 100 pages would. All intervals are for one look, at a file that is complete: one that is looked
 at again while it grows misses more often than --alpha.`,
 		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
   millrace model replay ./next --exposures shown.parquet --action click --experiment ranking --beside ./now

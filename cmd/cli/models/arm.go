@@ -259,9 +259,8 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	for _, l := range r.logged {
 		page := stats.Logged{Reward: l.reward, Old: l.of.chance}
 		if len(on.alone) == 0 && l.items < tellingPage*r.match {
-			if on.short++; on.sized == "" {
-				continue
-			}
+			on.short++
+			continue
 		}
 		switch {
 		case len(on.alone) > 0 && itself[l.of] && l.own.may:

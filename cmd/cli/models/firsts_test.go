@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/relevance"
 )
 
 // logs are pages for a file, of a model lin.
@@ -150,6 +151,58 @@ func TestEstimatesOfVariantsOfOneModel(t *testing.T) {
 		if e.Unknown != "" || e.Unbelieved != "" || *e.MeanWeight != 1 || *e.Effective != 400 || *e.IPS.Value != *e.Shown || e.IPS.Low == nil || (len(e.Alone) == 2) != (name == "itself") {
 			t.Errorf("%s: %+v", name, e)
 		}
+	}
+}
+
+// A variant that keeps the items of one entity apart has a say in all of a page but its
+// first item.
+func TestVariantsThatSpreadEntities(t *testing.T) {
+	dir, sum := lin(t, "1")
+	another, _ := lin(t, "2")
+	l := &logs{sum: sum, chance: map[string]float64{"control": 0.5, "each": 0.5}}
+	for i := range 400 {
+		l.page(fmt.Sprint("v", i), i, []string{"control", "each"}[i%2], rising(20), []int{0, 1, 2}[:i%4]...)
+	}
+	definition := filepath.Join(t.TempDir(), "tune.yaml")
+	write(t, definition, strings.NewReplacer("3333", "5000", "6667", "5000", "name: a,", "name: each,", "set: {weights: {likes: 1, fresh: 0}}", "set: {cap_per_entity: 1}").Replace(tune))
+	args := []string{another, "--beside", dir, "--exposures", l.save(t), "--experiment", "tune", "--definition", definition}
+	if e := told(t, args...).Estimate; e.Unknown != "" || *e.MeanWeight != 1 {
+		t.Errorf("%+v", e)
+	}
+	if e := told(t, append(args, "--match", "2")...).Estimate; !strings.Contains(e.Unknown, "not known of variant each: it sets cap_per_entity, and so has a say in all but the first item") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A model that gives all items one score begins a page as another arm of that very model
+// did; of a page of another model it is open.
+func TestArmsWhoseItemsScoreTheSame(t *testing.T) {
+	_, sum := lin(t, "1")
+	l := &logs{sum: sum}
+	page := l.page("v", 1, "control", []float64{1, 1, 1})
+	m, err := relevance.Builtin().Get("recency")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := rankerOf(m)
+	for i := range page {
+		page[i].Features = nil
+		for _, name := range same.features {
+			one := 1.
+			page[i].Features = append(page[i].Features, export.Feature{Name: name, Number: &one})
+		}
+	}
+	armed := func(variant, model string) *arm {
+		return &arm{dealt: dealt{"c", variant}, chance: 0.25, by: same, rankings: map[ranking]bool{{name: model}: true}}
+	}
+	shown, again, other := armed("shown", "m"), armed("again", "m"), armed("other", "o")
+	r := &replay{match: 1, all: []*arm{shown, again, other}, firsts: map[string]*loggedPage{}}
+	if err := r.log("v", &loggedPage{of: shown, own: begun{true, true}}, page); err != nil {
+		t.Fatal(err)
+	}
+	r.settle()
+	if chance := r.logged[0].alike(); chance != 0.5 || other.open != 1 || again.open != 0 || shown.other != 0 || shown.began != 1 {
+		t.Errorf("chance %v, %+v, %+v, %+v", chance, shown, again, other)
 	}
 }
 

@@ -259,12 +259,13 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	for _, l := range r.logged {
 		page := stats.Logged{Reward: l.reward, Old: l.of.chance}
 		if len(on.alone) == 0 && l.items < tellingPage*r.match {
-			on.short++
-			continue
+			if on.short++; on.sized == "" {
+				continue
+			}
 		}
 		switch {
 		case len(on.alone) > 0 && itself[l.of] && l.own.may:
-			page.New, page.Old = 1, chanceOf(l.of.checksum, itself)
+			page.New, page.Old = 1, r.chanceOf(l.of.checksum, itself)
 		case len(on.alone) == 0 && l.own.must:
 			page.New, page.Old = 1, l.alike()
 		case len(on.alone) == 0 && l.own.may:
@@ -281,10 +282,10 @@ func (r *replay) chances() (logged []stats.Logged, on grounds) {
 	return logged, on
 }
 
-// chanceOf is that of all arms of a definition which count alone.
-func chanceOf(checksum string, itself map[*arm]bool) (sum float64) {
-	for a, is := range itself {
-		if is && a.checksum == checksum {
+// chanceOf is that of all of some arms that are of a definition.
+func (r *replay) chanceOf(checksum string, some map[*arm]bool) (sum float64) {
+	for _, a := range r.all {
+		if some[a] && a.checksum == checksum {
 			sum += a.chance
 		}
 	}

@@ -139,8 +139,9 @@ Each viewer counts once: for NDCG and MRR by the first page on which they did
 --action, for the estimates and DCG by their first page, whatever they did. The
 first is the earliest by the column time, and then by answer_id, wherever it stands
 in the file. There is no interval of fewer than 100 viewers, nor of estimates that
-say less than 100 pages would. All intervals are for one look, at a file that is complete: one that is looked
-at again while it grows misses more often than --alpha.`,
+say less than 100 pages would. All intervals are for one look, at a file that is
+complete: one that is looked at again while it grows misses more often than
+--alpha.`,
 		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
   millrace model replay ./next --exposures shown.parquet --action click --experiment ranking --beside ./now
   millrace model replay ./next --exposures shown.parquet --positions places.csv`,

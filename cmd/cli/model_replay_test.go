@@ -129,9 +129,9 @@ func TestReplayAsJSON(t *testing.T) {
 	t.Parallel()
 	var rows []export.Item
 	for i := range 150 {
-		rows = append(rows, shownPage(i, fmt.Sprint("v", i), "a", 0.5, []float64{1, float64(2 + i%2), 2}, 1)...)
+		rows = append(rows, shownPage(i, fmt.Sprint("v", i), "a", 0.5, []float64{1, float64(3 + i%2), 2}, 1)...)
 	}
-	bare := shownPage(150, "x", "a", 0.5, []float64{1, 2}, 0)
+	bare := shownPage(150, "x", "a", 0.5, []float64{1, 2, 3}, 0)
 	bare[0].Features = nil
 	rows = append(rows, bare...)
 	type bounds struct{ Value, Low, High *float64 }
@@ -143,6 +143,7 @@ func TestReplayAsJSON(t *testing.T) {
 			Measure    string
 			Shown, New float64
 			Difference bounds
+			Same       bool `json:"same_for_all"`
 		}
 		Estimate *struct {
 			Viewers, Alike int
@@ -162,7 +163,7 @@ func TestReplayAsJSON(t *testing.T) {
 	if err != nil || shown.Model != "likes" || shown.Version != "1" || shown.Answers != 151 || shown.Left != 150 || shown.Viewers != 150 || len(shown.LeftOut) != 1 || len(shown.Measures) != 2 {
 		t.Fatalf("%v %+v", err, shown)
 	}
-	if m := shown.Measures[1]; m.Measure != "MRR" || m.Shown != 0.5 || m.New != 1 || m.Difference.Value == nil || *m.Difference.Value != 0.5 || m.Difference.Low != nil || m.Difference.High != nil {
+	if m := shown.Measures[1]; m.Measure != "MRR" || m.Shown != 0.5 || m.New != 1 || m.Difference.Value == nil || *m.Difference.Value != 0.5 || m.Difference.Low != nil || m.Difference.High != nil || !m.Same {
 		t.Errorf("%+v", m)
 	}
 	if e := shown.Estimate; e == nil || e.Viewers != 150 || e.Alike != 0 || e.Unknown == "" || e.IPS.Value != nil || e.MeanWeight != nil {
@@ -359,7 +360,7 @@ func TestReplayLeavesOutPagesThatLackFeatures(t *testing.T) {
 		"400 answers are in FILE; 200 are left out, which lack a feature that the model reads (likes); 200 are left\nof 100 viewers who did click:",
 		"all pages of control are left out: chances are those among the other variants\n",
 		"of 200 viewers' first pages 200 would begin with the same 1 items\n",
-		"which is not known of variant next: model gone 1 is not at hand\n",
+		"which is not known of variant next: model gone 1 is not at hand (it is built in; a millrace that has version 1 can replay it)\n",
 	} {
 		if err != nil || !strings.Contains(told, want) {
 			t.Errorf("%v: no %q in\n%s", err, want, told)

@@ -87,7 +87,7 @@ func (m Mean) Variance() float64 {
 // Sequence. It is the whole line before 100 values, and while all are the same.
 func (m Mean) Once(alpha float64) Interval {
 	if m.N < leastUnits || m.M2 == 0 {
-		return Interval{math.Inf(-1), math.Inf(1)}
+		return unknown
 	}
 	return within(m.Mean, normalQuantile(1-alpha/2)*math.Sqrt(m.Variance()/float64(m.N)))
 }

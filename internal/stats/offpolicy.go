@@ -14,8 +14,8 @@ type Logged struct {
 
 // OffPolicy says what another ranking would have been rewarded with, from
 // answers that it did not give. The intervals are for one look, by the normal
-// approximation: they need some hundreds of answers, and Effective says how
-// many there really are.
+// approximation. Those of rewards are the whole line while Effective is below 100,
+// and where all rewards with a weight are the same; that of weights before 100 answers.
 type OffPolicy struct {
 	// IPS is the mean of rewards weighted by New/Old, without bias if weights are
 	// not cut. Its variance is the sample variance of the weighted rewards (n-1)
@@ -59,8 +59,8 @@ const meanWeightAlpha = 0.01
 // about alpha each.
 func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, error) {
 	switch {
-	case len(logged) < 2:
-		return OffPolicy{}, refuse("logged", "give two logged answers or more", "%d say nothing of their variance", len(logged))
+	case len(logged) == 0:
+		return OffPolicy{}, refuse("logged", "give logged answers", "there is none")
 	case !(limit >= 0):
 		return OffPolicy{}, refuse("limit", "give the largest weight, or 0 to cut none", "%v is no weight", limit)
 	case !(alpha > 0 && alpha < 1):
@@ -68,7 +68,7 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 	}
 	var o OffPolicy
 	var sum, squares, rewards float64
-	var weighted, mean Mean
+	var weighted, mean, counted Mean // counted: the rewards that have a weight
 	weights := make([]float64, len(logged))
 	for i, l := range logged {
 		if err := l.validate(i); err != nil {
@@ -85,17 +85,28 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 		rewards += w * l.Reward
 		weighted.Add(w * l.Reward)
 		mean.Add(w)
+		if w > 0 {
+			counted.Add(l.Reward)
+		}
 	}
-	if sum == 0 || weighted.Inf > 0 || math.IsInf(squares, 0) {
-		return OffPolicy{}, refuse("logged", "log answers that both rankings may give, or cut weights", "the weights sum to %v, and %d weighted rewards are beyond measure", sum, weighted.Inf)
+	switch {
+	case sum == 0:
+		return OffPolicy{}, refuse("logged", "log answers that both rankings may give", "the other ranking gives none of them")
+	case weighted.Inf > 0 || math.IsInf(squares, 0):
+		return OffPolicy{}, refuse("logged", "cut weights", "weights or weighted rewards are beyond measure")
 	}
 	n, z := float64(len(logged)), normalQuantile(1-alpha/2)
-	o.MeanWeight = sum / n
-	o.MeanWeightInterval = within(o.MeanWeight, normalQuantile(1-meanWeightAlpha/2)*math.Sqrt(mean.Variance()/n))
+	o.MeanWeight, o.MeanWeightInterval = sum/n, unknown
+	if len(logged) >= leastUnits {
+		o.MeanWeightInterval = within(o.MeanWeight, normalQuantile(1-meanWeightAlpha/2)*math.Sqrt(mean.Variance()/n))
+	}
 	o.Effective = sum / squares * sum
-	o.IPS = weighted.Mean
+	o.IPS, o.SelfNormalised = weighted.Mean, rewards/sum
+	o.IPSInterval, o.SelfNormalisedInterval = unknown, unknown
+	if o.Effective < leastUnits || counted.M2 == 0 {
+		return o, nil
+	}
 	o.IPSInterval = within(o.IPS, z*math.Sqrt(weighted.Variance()/n))
-	o.SelfNormalised = rewards / sum
 	var spread float64
 	for i, l := range logged {
 		off := weights[i] / sum * (l.Reward - o.SelfNormalised)
@@ -104,6 +115,9 @@ func CounterfactualReward(logged []Logged, limit, alpha float64) (OffPolicy, err
 	o.SelfNormalisedInterval = within(o.SelfNormalised, z*math.Sqrt(spread))
 	return o, nil
 }
+
+// unknown is the interval of what too little is known of: the whole line.
+var unknown = Interval{math.Inf(-1), math.Inf(1)}
 
 func within(value, half float64) Interval { return Interval{value - half, value + half} }
 

@@ -1,20 +1,29 @@
 package stats
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
 
 // The values of statsmodels 0.15.0: the mean of the weighted rewards with its
 // sample variance, and weighted least squares on a constant with the HC0
-// variance, which is the delta method's. Normal quantile of scipy 1.17.1.
+// variance, which is the delta method's. Normal quantile of scipy 1.17.1. Of these eight
+// answers 25 times over the values are the same, and what divides their variances is 25
+// times as much, but for the n-1 of a sample.
 func TestCounterfactualReward(t *testing.T) {
 	rewards := []float64{1, 0, 1, 1, 0, 0, 2, 0.5}
 	shows := []float64{0.5, 0.2, 0.9, 0.1, 0.3, 0.6, 0.25, 0.4}
 	showed := []float64{0.25, 0.4, 0.3, 0.5, 0.3, 0.2, 0.5, 0.8}
 	var logged []Logged
-	for i, r := range rewards {
-		logged = append(logged, Logged{Reward: r, Old: showed[i], New: shows[i]})
+	const times = 25
+	for range times {
+		for i, r := range rewards {
+			logged = append(logged, Logged{Reward: r, Old: showed[i], New: shows[i]})
+		}
+	}
+	narrower := func(x Interval, by float64) Interval {
+		return within((x.Low+x.High)/2, (x.High-x.Low)/2*by)
 	}
 	for limit, want := range map[float64]OffPolicy{
 		0: {IPS: 0.80625, IPSInterval: Interval{0.02479774966, 1.587702250338935}, SelfNormalised: 0.60280374,
@@ -26,6 +35,8 @@ func TestCounterfactualReward(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		want.IPSInterval = narrower(want.IPSInterval, math.Sqrt(7./(8*times-1)))
+		want.SelfNormalisedInterval = narrower(want.SelfNormalisedInterval, math.Sqrt(1./times))
 		same(t, "ips", got.IPS, want.IPS)
 		same(t, "ips low", got.IPSInterval.Low, want.IPSInterval.Low)
 		same(t, "ips high", got.IPSInterval.High, want.IPSInterval.High)
@@ -33,10 +44,45 @@ func TestCounterfactualReward(t *testing.T) {
 		same(t, "self-normalised low", got.SelfNormalisedInterval.Low, want.SelfNormalisedInterval.Low)
 		same(t, "self-normalised high", got.SelfNormalisedInterval.High, want.SelfNormalisedInterval.High)
 		same(t, "mean weight", got.MeanWeight, want.MeanWeight)
-		same(t, "effective", got.Effective, want.Effective)
-		if got.Cut != want.Cut {
-			t.Errorf("%d weights cut, want %d", got.Cut, want.Cut)
+		same(t, "effective", got.Effective, want.Effective*times)
+		if got.Cut != want.Cut*times {
+			t.Errorf("%d weights cut, want %d", got.Cut, want.Cut*times)
 		}
+	}
+}
+
+// Of few answers, or such that all earned the same, there is a value, and nothing that
+// it lies between.
+func TestCounterfactualRewardOfTooLittle(t *testing.T) {
+	of := func(n, count int, rewards ...float64) OffPolicy {
+		t.Helper()
+		logged := make([]Logged, n)
+		for i := range logged {
+			logged[i] = Logged{Reward: rewards[i%len(rewards)], Old: 0.5}
+			if i < count {
+				logged[i].New = 0.5
+			}
+		}
+		o, err := CounterfactualReward(logged, 0, 0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	whole := Interval{math.Inf(-1), math.Inf(1)}
+	for name, o := range map[string]OffPolicy{"one": of(1, 1, 4), "99": of(99, 99, 1, 3), "99 of 1000": of(1000, 99, 1, 3), "the same": of(1000, 1000, 4), "none": of(1000, 1000, 0)} {
+		if o.IPSInterval != whole || o.SelfNormalisedInterval != whole {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+	if o := of(100, 100, 1, 3); o.IPSInterval == whole || o.SelfNormalisedInterval == whole || !o.MeanWeightInterval.Contains(1) {
+		t.Errorf("%+v", o)
+	}
+	if o := of(99, 1, 1); !o.Believable() {
+		t.Errorf("a mean weight of 99 answers: %+v", o)
+	}
+	if o := of(100, 1, 1); o.Believable() {
+		t.Errorf("a mean weight of 100 answers: %+v", o)
 	}
 }
 
@@ -144,12 +190,13 @@ func TestCounterfactualRewardOfRankingsThatAgree(t *testing.T) {
 	if ips < 363 || self < 363 || believed < 388 || wrong > 0 {
 		t.Errorf("of %d intervals %d and %d cover the truth; %d are believed, and %d of chances that are wrong", runs, ips, self, believed, wrong)
 	}
-	flat := []Logged{{Reward: 1, Old: 0.5, New: 0.5}, {Old: 0.5, New: 0.5}}
-	if o, err := CounterfactualReward(flat, 0, 0.05); err != nil || !o.Believable() {
-		t.Errorf("%v: weights of 1 are not believed: %+v", err, o)
-	}
-	flat[0].Old, flat[1].Old = 0.25, 0.25
-	if o, err := CounterfactualReward(flat, 0, 0.05); err != nil || o.Believable() {
-		t.Errorf("%v: weights of 2 are believed: %+v", err, o)
+	for old, want := range map[float64]bool{0.5: true, 0.25: false} {
+		flat := make([]Logged, 100)
+		for i := range flat {
+			flat[i] = Logged{Reward: float64(i % 2), Old: old, New: 0.5}
+		}
+		if o, err := CounterfactualReward(flat, 0, 0.05); err != nil || o.Believable() != want {
+			t.Errorf("%v: weights of %v are believed, or not: %+v", err, 0.5/old, o)
+		}
 	}
 }

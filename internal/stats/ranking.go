@@ -183,12 +183,87 @@ func discounted(gains []float64, k int) (sum float64) {
 
 // ReciprocalRank returns 1 over the place of the first gain above 0, and 0
 // where there is none. The mean of it over answers is MRR (Voorhees, "The
-// TREC-8 question answering track report", 1999).
-func ReciprocalRank(gains []float64) float64 {
-	for i, g := range gains {
+// TREC-8 question answering track report", 1999). Tied are the sizes of groups of
+// tied places, as for MeanOfTied: it is the mean over all orders then.
+func ReciprocalRank(gains []float64, tied []int) (float64, error) {
+	if err := groups(gains, tied); err != nil {
+		return 0, err
+	}
+	at := 0
+	for _, size := range tied {
+		if found := above0(gains[at : at+size]); found > 0 {
+			return firstFound(at, size, found), nil
+		}
+		at += size
+	}
+	for i, g := range gains[at:] { // without ties
 		if g > 0 {
-			return 1 / float64(i+1)
+			return 1 / float64(i+1), nil
 		}
 	}
-	return 0
+	return 0, nil
+}
+
+func above0(gains []float64) (n int) {
+	for _, g := range gains {
+		if g > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// firstFound is the mean, over all orders of a group of tied items behind the place at, of 1
+// over the place of the first one that is found. That the first i are others has the
+// chance others.
+func firstFound(at, size, found int) (mean float64) {
+	others := 1.
+	for i := range size - found + 1 {
+		chance := float64(found) / float64(size-i)
+		mean += others * chance / float64(at+i+1)
+		others *= 1 - chance
+	}
+	return mean
+}
+
+// MeanOfTied returns gains by place where items are tied, and so may stand in any
+// order among themselves: each has the mean of those it is tied with. The discounted
+// gain of that is the mean over all orders, each as likely, and so is NDCG, of which
+// these are the gains and those by place all (McSherry and Najork, "Computing
+// information retrieval performance measures efficiently in the presence of tied
+// scores", ECIR 2008). Tied are the sizes of the groups, by place; nil: nothing is tied.
+func MeanOfTied(gains []float64, tied []int) ([]float64, error) {
+	if err := groups(gains, tied); err != nil || tied == nil {
+		return gains, err
+	}
+	means, at := make([]float64, 0, len(gains)), 0
+	for _, size := range tied {
+		var sum float64
+		for _, g := range gains[at : at+size] {
+			sum += g
+		}
+		for range size {
+			means = append(means, sum/float64(size))
+		}
+		at += size
+	}
+	return means, nil
+}
+
+// groups refuses sizes of groups that are not those of all places.
+func groups(gains []float64, tied []int) error {
+	if tied == nil {
+		return nil
+	}
+	sum := 0
+	for i, size := range tied {
+		if size < 1 || size > len(gains)-sum {
+			return refuse("tied", "give the sizes of all groups, which sum to the places", "group %d of %d items, from place %d of %d", i+1, size, sum+1, len(gains))
+		}
+		sum += size
+	}
+	if sum < len(gains) {
+		return refuse("tied", "give the sizes of all groups, which sum to the places", "they sum to %d of %d places", sum, len(gains))
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package stats
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -137,10 +138,91 @@ func TestNDCG(t *testing.T) {
 func TestReciprocalRank(t *testing.T) {
 	var mrr Mean
 	for _, gains := range [][]float64{{0, 0, 1}, {0, 1, 0}, {1, 0, 0}} {
-		mrr.Add(ReciprocalRank(gains))
+		mrr.Add(reciprocal(t, gains, nil))
 	}
 	same(t, "mrr", mrr.Mean, 11.0/18)
-	same(t, "of nothing", ReciprocalRank([]float64{0, 0}), 0)
+	same(t, "of nothing", reciprocal(t, []float64{0, 0}, nil), 0)
+	same(t, "of nothing that is tied", reciprocal(t, []float64{0, 0}, []int{2}), 0)
+}
+
+func reciprocal(t *testing.T, gains []float64, tied []int) float64 {
+	t.Helper()
+	x, err := ReciprocalRank(gains, tied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// orders calls with every order of items that are tied.
+func orders(gains []float64, tied []int, with func([]float64)) {
+	if len(tied) == 0 {
+		with(nil)
+		return
+	}
+	var permute func(rest, taken []float64)
+	permute = func(rest, taken []float64) {
+		if len(rest) == 0 {
+			orders(gains[tied[0]:], tied[1:], func(after []float64) { with(slices.Concat(taken, after)) })
+		}
+		for i := range rest {
+			permute(slices.Delete(slices.Clone(rest), i, i+1), append(slices.Clone(taken), rest[i]))
+		}
+	}
+	permute(gains[:tied[0]], nil)
+}
+
+// Of tied items measures are the means over every order that they may have, at every
+// depth. The first is the example of ties in scikit-learn's documentation of dcg_score and
+// ndcg_score, which take McSherry and Najork's mean.
+func TestMeasuresOverTies(t *testing.T) {
+	graded := []float64{10, 5, 0, 0, 1}
+	means, err := MeanOfTied(graded, []int{2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dcg, err1 := DCG(means, 1)
+	ndcg, err2 := NDCG(means, graded, 1)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	same(t, "dcg", dcg, 7.5)
+	same(t, "ndcg", ndcg, 0.75)
+	for _, c := range []struct {
+		gains []float64
+		tied  []int
+	}{
+		{[]float64{1, 0, 0, 0, 0}, []int{5}},
+		{[]float64{0, 1, 0, 2, 0, 3}, []int{1, 3, 2}},
+		{[]float64{0, 0, 1, 1, 0, 0, 1}, []int{2, 4, 1}},
+		{[]float64{1, 0, 1}, []int{1, 1, 1}},
+	} {
+		for k := 1; k <= len(c.gains); k++ {
+			var dcg, ndcg, rr Mean
+			orders(c.gains, c.tied, func(gains []float64) {
+				d, err1 := DCG(gains, k)
+				n, err2 := NDCG(gains, nil, k)
+				if err1 != nil || err2 != nil {
+					t.Fatal(err1, err2)
+				}
+				dcg.Add(d)
+				ndcg.Add(n)
+				rr.Add(reciprocal(t, gains, nil))
+			})
+			means, err := MeanOfTied(c.gains, c.tied)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err1 := DCG(means, k)
+			n, err2 := NDCG(means, c.gains, k)
+			if err1 != nil || err2 != nil {
+				t.Fatal(err1, err2)
+			}
+			same(t, "dcg", d, dcg.Mean)
+			same(t, "ndcg", n, ndcg.Mean)
+			same(t, "reciprocal rank", reciprocal(t, c.gains, c.tied), rr.Mean)
+		}
+	}
 }
 
 // A ranking agrees with itself completely by every measure, whatever its ties,

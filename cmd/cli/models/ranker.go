@@ -39,6 +39,17 @@ func (k ranking) String() string {
 	return text
 }
 
+// wayOut says, in brackets, how a model comes to hand.
+func (k ranking) wayOut() string {
+	switch {
+	case k.name == "":
+		return ""
+	case k.checksum == "":
+		return fmt.Sprintf(" (it is built in; a millrace that has version %s can replay it)", k.version)
+	}
+	return " (give its pack by --beside, or name the cluster that has it by --etcd and --cluster)"
+}
+
 // ranker ranks pages by a model, from the features that they were shown by.
 type ranker struct {
 	model    *relevance.Model
@@ -66,29 +77,54 @@ func (r *ranker) lack(page []export.Item) (item int, name string, lacks bool) {
 	return 0, "", false
 }
 
-// order returns the items of a page, which lacks nothing, best first; those that
-// score the same stay as they were shown.
-func (r *ranker) order(page []export.Item) ([]int, error) {
-	order, scores := make([]int, len(page)), make([]float64, len(page))
-	for i := range page {
-		score, err := r.score(page[i].Features)
-		if err != nil {
-			return nil, err
-		}
-		order[i], scores[i] = i, score
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return millrace.CompareScores(scores[a], scores[b]) })
-	return order, nil
+// ordered is a page in the order of a model.
+type ordered struct {
+	items []int // by place; those that score the same as they were shown
+	tied  []int // the sizes of groups that score the same, by place
 }
 
-// begins reports whether an order begins with the items that were shown first.
-func begins(order []int, items int) bool {
-	for i, at := range order[:min(items, len(order))] {
-		if at != i {
-			return false
+// order returns a page, which lacks nothing, best first.
+func (r *ranker) order(page []export.Item) (o ordered, err error) {
+	o.items = make([]int, len(page))
+	scores := make([]float64, len(page))
+	for i := range page {
+		if scores[i], err = r.score(page[i].Features); err != nil {
+			return o, err
+		}
+		o.items[i] = i
+	}
+	slices.SortStableFunc(o.items, func(a, b int) int { return millrace.CompareScores(scores[a], scores[b]) })
+	for at, item := range o.items {
+		if at > 0 && millrace.CompareScores(scores[o.items[at-1]], scores[item]) == 0 {
+			o.tied[len(o.tied)-1]++
+		} else {
+			o.tied = append(o.tied, 1)
 		}
 	}
-	return true
+	return o, nil
+}
+
+// begun is whether a model begins a page with the items that were shown first: in some
+// order of those that score the same, and in every one. A feed has the newer of two
+// first, which rows do not tell.
+type begun struct{ may, must bool }
+
+// begins says it of the first items of a page.
+func (o ordered) begins(items int) begun {
+	items = min(items, len(o.items))
+	for i, at := range o.items[:items] {
+		if at != i {
+			return begun{}
+		}
+	}
+	at := 0
+	for _, size := range o.tied {
+		if at < items && size > 1 {
+			return begun{may: true}
+		}
+		at += size
+	}
+	return begun{true, true}
 }
 
 // score is what the model gives an item by its features, which it has.

@@ -45,35 +45,38 @@ type replay struct {
 	self         ranking           // as rows name it; zero of what no row can name
 	propensities map[int64]float64 // that what stands at a place is looked at; nil: clicks are taken as they are
 
-	viewers       map[string]bool  // whose answer counts
-	ranked        map[string]bool  // whose answer counts for the measures
-	begun         map[string]int64 // the answers of the file, with the place of the first row of each
-	experiments   map[string]bool  // of the file
-	forced        int              // answers that do not count: their variant is forced,
-	others        int              // or the experiment had no part in them
-	answers, bare int              // that may count, and of these without features of all items
-	lacking       int              // of these without a feature that the model reads
-	lack          error            // of the first of those
-	lacks         map[string]int   // features, and in how many answers each is the first that is not there
+	firsts        map[string]*loggedPage   // of viewers, for the estimates
+	ranked        map[string]*measuredPage // of viewers, for the measures
+	begun         map[string]int64         // the answers of the file, with the place of the first row of each
+	experiments   map[string]bool          // of the file
+	forced        int                      // answers that do not count: their variant is forced,
+	others        int                      // or the experiment had no part in them
+	answers, bare int                      // that may count, and of these without features of all items
+	lacking       int                      // of these without a feature that the model reads
+	lack          error                    // of the first of those
+	gaps          int                      // of these of which rows are missing
+	partial       bool                     // some page that counts does not begin at place 1
+	idle          bool                     // some item that counts was not acted on
+	most, latest  int                      // items of the longest page of the file, and of the last one
+	lacks         map[string]int           // features, and in how many answers each is the first that is not there
 	measures      []*measuring
 	acted         int // viewers that count for the measures and did the action
 	dealt         map[dealt]*arm
 	all           []*arm // in order
-	logged        []loggedPage
-	alike         int // of logged, that begin alike
-	longest       int // page of these
+	logged        []*loggedPage
+	longest       int // page that may count for the estimates
 }
 
 // measuring is a measure of both rankings, and of how much more the new one has.
 type measuring struct {
 	name             string
-	of               func(gains []float64) (float64, error)
+	of               func(gains []float64, tied []int) (float64, error) // tied: as ordered has it
 	shown, new, more stats.Mean
 }
 
 func replayCommand(avsc *[]string) *cobra.Command {
 	var output display.Form
-	r := replay{viewers: map[string]bool{}, ranked: map[string]bool{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*arm{}}
+	r := replay{firsts: map[string]*loggedPage{}, ranked: map[string]*measuredPage{}, begun: map[string]int64{}, experiments: map[string]bool{}, lacks: map[string]int{}, dealt: map[dealt]*arm{}}
 	c := &cobra.Command{
 		Use:   "replay PACK|SPEC.yaml|NAME",
 		Short: "Rank what was shown again, and hold both rankings against what viewers did",
@@ -91,7 +94,15 @@ A model may use any of the features that were written, by the same names; they
 must mean the same. Written is what the model that ranked the page reads: a page
 that lacks a feature of the new model is left out, and counted. So there must be
 pages of a model whose features include those of the new one, such as those of a
-variant that ranks by a version of it.
+variant that ranks by a version of it. A page of which rows are missing, so that
+its places have gaps, is left out, too; one whose first or last rows are missing
+looks like a shorter page, which the file does not tell.
+
+TIES. Items that the new model gives the same score have no order of its own. What
+a feed shows is the newer one first, which the file does not tell. So measures are
+the means over all orders of such items, each as likely (McSherry and Najork
+2008), and a page that begins as it was shown in some of these orders alone does
+not count for the estimates. What was shown has its order, ties or not.
 
 POSITION BIAS. Viewers do more with what stands higher, whatever it is. Taken as
 they are, their clicks favour the order that was shown: DIFFERENCE finds nearly
@@ -107,10 +118,12 @@ stand two estimates of how many items of a page viewers would act on: by inverse
 propensity, and self-normalised. They look at pages of --experiment alone that
 the new ranking begins with the same --match items, and divide each by how likely
 it was: the sum of probability_inside of all variants that would have begun it so.
-Where a variant ranks by this very model only its pages count: they show what it
+Where variants rank by this very model only their pages count: they show what it
 earns. Of another model pages tell as far as their items do, which another variant
 chose: so they must have ten items for each of --match, and the estimates lean
-towards what was shown where the new ranking would have chosen others.
+towards what was shown where the new ranking would have chosen others. Shorter
+pages are left out, and counted, if no variant has a say in how many items a page
+has; where one sets a limit, or it is not known, there is no estimate for them.
 That takes the models of the variants: built-in ones, the one that is replayed,
 the packs of --beside and, where --etcd, --cluster or a context names a cluster,
 the versions that it keeps. Weights and filters that variants set are those of the
@@ -122,10 +135,13 @@ The mean weight of pages is 1 where chances are right and some variant shows wha
 the new ranking would. Where it is not, beyond chance (its 99 % interval lacks 1),
 the estimates are not believable, and are not shown.
 
-Each viewer counts once: for NDCG and MRR by the first page in the file on which
-they did --action, for the estimates and DCG by their first page, whatever they
-did. All intervals are for one look, at a file that is complete: one that is looked
-at again while it grows misses more often than --alpha.`,
+Each viewer counts once: for NDCG and MRR by the first page on which they did
+--action, for the estimates and DCG by their first page, whatever they did. The
+first is the earliest by the column time, and then by answer_id, wherever it stands
+in the file. There is no interval of fewer than 100 viewers, nor of estimates that
+say less than 100 pages would. All intervals are for one look, at a file that is
+complete: one that is looked at again while it grows misses more often than
+--alpha.`,
 		Example: `  millrace export exposures --outcomes clicks --out shown.parquet
   millrace model replay ./next --exposures shown.parquet --action click --experiment ranking --beside ./now
   millrace model replay ./next --exposures shown.parquet --positions places.csv`,
@@ -209,7 +225,7 @@ func (r *replay) prepare(ctx context.Context, at *source, have *shelf) (err erro
 		have.models[ranking{o.model.Name(), o.model.Version(), o.sum}] = o.model
 	}
 	if r.definition != "" {
-		if err := have.defined(r.definition, r.experiment); err != nil {
+		if err := have.definedBy(r.definition, r.experiment); err != nil {
 			return err
 		}
 	}
@@ -227,13 +243,25 @@ func (r *replay) prepare(ctx context.Context, at *source, have *shelf) (err erro
 func (r *replay) measured() ([]*measuring, error) {
 	if r.places == "" {
 		return []*measuring{
-			{name: fmt.Sprintf("NDCG@%d", r.k), of: func(gains []float64) (float64, error) { return stats.NDCG(gains, nil, r.k) }},
-			{name: "MRR", of: func(gains []float64) (float64, error) { return stats.ReciprocalRank(gains), nil }},
+			{name: fmt.Sprintf("NDCG@%d", r.k), of: func(gains []float64, tied []int) (float64, error) {
+				means, err := stats.MeanOfTied(gains, tied)
+				if err != nil {
+					return 0, err
+				}
+				return stats.NDCG(means, gains, r.k)
+			}},
+			{name: "MRR", of: stats.ReciprocalRank},
 		}, nil
 	}
 	var err error
 	r.propensities, err = readPlaces(r.places)
-	return []*measuring{{name: fmt.Sprintf("DCG@%d", r.k), of: func(gains []float64) (float64, error) { return stats.DCG(gains, r.k) }}}, err
+	return []*measuring{{name: fmt.Sprintf("DCG@%d", r.k), of: func(gains []float64, tied []int) (float64, error) {
+		means, err := stats.MeanOfTied(gains, tied)
+		if err != nil {
+			return 0, err
+		}
+		return stats.DCG(means, r.k)
+	}}}, err
 }
 
 // weigh puts weights in place of the model's own, and returns their checksum, as
@@ -298,6 +326,7 @@ func (r *replay) read(ctx context.Context) error {
 			page, held = page[:0], 0
 		}
 		if err != nil {
+			r.settle()
 			return nil
 		}
 		bytes, err := textsOf(&row)
@@ -407,7 +436,7 @@ func (r *replay) begin(row *export.Item, n int) error {
 	case again:
 		return r.badRow(n, fmt.Sprintf("it is of answer %s, of which rows stand further up, before other answers", row.Answer), "sort the rows by answer_id and place, so that those of an answer stand together")
 	}
-	r.begun[row.Answer] = place
+	r.begun[row.Answer], r.latest = place, 0
 	return nil
 }
 
@@ -481,6 +510,7 @@ func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 
 // take ranks a page again, in the order in which it was shown.
 func (r *replay) take(page []export.Item) error {
+	r.latest, r.most = len(page), max(r.most, len(page))
 	var of export.Variant
 	part := false
 	for _, e := range page[0].Experiments {
@@ -505,7 +535,6 @@ func (r *replay) take(page []export.Item) error {
 		a.unread++
 		return nil
 	}
-	a.ranked++
 	slices.SortFunc(page, func(a, b export.Item) int { return cmp.Compare(*a.Place, *b.Place) })
 	for i := range page[1:] {
 		if place := *page[i].Place; place == *page[i+1].Place {
@@ -515,6 +544,16 @@ func (r *replay) take(page []export.Item) error {
 	if err := itemTwice(page); err != nil {
 		return err
 	}
+	if first, last := *page[0].Place, *page[len(page)-1].Place; last-first != int64(len(page)-1) {
+		r.gaps++
+		return nil
+	}
+	a.ranked++
+	return r.rankAnew(a, page)
+}
+
+// rankAnew ranks a page that is whole, for the measures and the estimates.
+func (r *replay) rankAnew(a *arm, page []export.Item) error {
 	order, err := r.ranker.order(page)
 	if err != nil {
 		return err
@@ -527,21 +566,19 @@ func (r *replay) take(page []export.Item) error {
 	if viewer == "" { // so many may be nobody
 		viewer = "\x00" + page[0].Answer
 	}
-	if r.experiment != "" && *page[0].Place == 1 && !r.viewers[viewer] {
-		r.viewers[viewer] = true
+	whole := *page[0].Place == 1
+	r.partial, r.idle = r.partial || !whole, r.idle || acted < len(page)
+	if r.experiment != "" && whole {
 		r.longest = max(r.longest, len(page))
-		if err := r.log(a, page, order, float64(acted)); err != nil {
+		l := &loggedPage{moment: momentOf(page), reward: float64(acted), of: a, items: len(page), own: order.begins(r.match)}
+		if err := r.log(viewer, l, page); err != nil {
 			return err
 		}
 	}
-	if acted == 0 && r.propensities == nil || r.ranked[viewer] {
+	if acted == 0 && r.propensities == nil {
 		return nil
 	}
-	r.ranked[viewer] = true
-	if acted > 0 {
-		r.acted++
-	}
-	return r.measure(gains, order)
+	return r.measure(viewer, &measuredPage{moment: momentOf(page), acted: acted > 0}, gains, order)
 }
 
 // gains are what items of a page are worth by what the viewer did, and how many items
@@ -566,24 +603,27 @@ func (r *replay) gains(page []export.Item) (gains []float64, acted int, err erro
 	return gains, acted, nil
 }
 
-// measure adds a viewer to the measures.
-func (r *replay) measure(gains []float64, order []int) error {
+// measure notes a viewer's page for the measures, if there was none before it. Where items
+// score the same, the measures are the means over all orders of these.
+func (r *replay) measure(viewer string, page *measuredPage, gains []float64, order ordered) error {
+	if first := r.ranked[viewer]; first != nil && !page.before(first.moment) {
+		return nil
+	}
+	r.ranked[viewer] = page
 	anew := make([]float64, len(gains))
-	for i, at := range order {
+	for i, at := range order.items {
 		anew[i] = gains[at]
 	}
 	for _, m := range r.measures {
-		was, err := m.of(gains)
+		was, err := m.of(gains, nil)
 		if err != nil {
 			return err
 		}
-		is, err := m.of(anew)
+		is, err := m.of(anew, order.tied)
 		if err != nil {
 			return err
 		}
-		m.shown.Add(was)
-		m.new.Add(is)
-		m.more.Add(is - was)
+		page.values = append(page.values, [2]float64{was, is})
 	}
 	return nil
 }

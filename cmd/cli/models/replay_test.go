@@ -164,7 +164,7 @@ func TestEstimatesThatAreNotBelievable(t *testing.T) {
 	write(t, definition, tune)
 	args := []string{dir, "--exposures", file, "--experiment", "tune", "--weights", "fresh=-1"} // the stalest first
 	e := told(t, append(args, "--definition", definition)...).Estimate
-	if !strings.HasPrefix(e.Unbelieved, "mean weight 0.") || !strings.Contains(e.Unbelieved, "should be 1; some of what the new ranking would show no variant shows") || e.IPS.Low != nil || e.Normalised.Low != nil {
+	if !strings.HasPrefix(e.Unbelieved, "mean weight 0.") || !strings.Contains(e.Unbelieved, "should be 1; variants are in the file as often as their chances say, so it seems that none shows some of what the new ranking would") || e.IPS.Low != nil || e.Normalised.Low != nil {
 		t.Errorf("%+v", e)
 	}
 	e = told(t, args...).Estimate
@@ -199,15 +199,23 @@ func TestShortPagesTellNothing(t *testing.T) {
 // have begun others.
 func TestArmsThatRankOtherwise(t *testing.T) {
 	a := &arm{by: new(ranker), began: 1000, other: 10, rankings: map[ranking]bool{{name: "m"}: true}}
-	if why := a.unclear(); why != "" {
+	if why := a.unclear(5000); why != "" {
 		t.Error(why)
 	}
 	a.other++
-	if why := a.unclear(); why != "11 of its 1000 first pages do not begin as model m  ranks them" {
+	if why := a.unclear(5000); why != "11 of its 1000 first pages do not begin as model m  ranks them" {
 		t.Errorf("%q", why)
 	}
 	a.other, a.blind = 0, 1
-	if why := a.unclear(); !strings.Contains(why, "1 pages lack features") {
+	if why := a.unclear(5000); !strings.Contains(why, "1 pages lack features") {
+		t.Errorf("%q", why)
+	}
+	a.blind, a.open = 0, 50
+	if why := a.unclear(5000); why != "" {
+		t.Error(why)
+	}
+	a.open++
+	if why := a.unclear(5000); why != "model m  gives the first items of 51 pages equal scores, which leaves open what it begins them with" {
 		t.Errorf("%q", why)
 	}
 }

@@ -23,6 +23,7 @@ type replayed struct {
 	Weights  string      `json:"weights_checksum,omitempty"` // in place of the model's own
 	Action   string      `json:"action"`
 	Answers  int         `json:"answers"`
+	Cut      bool        `json:"last_may_be_cut"` // the last answer is shorter than others, and the file does not say whether it is whole
 	LeftOut  []leftOut   `json:"left_out"`
 	Left     int         `json:"left"`
 	Viewers  int64       `json:"viewers"`             // who did the action; with positions, all
@@ -45,6 +46,7 @@ type measured struct {
 	Shown      float64 `json:"shown"`
 	New        float64 `json:"new"`
 	Difference between `json:"difference"`
+	Same       bool    `json:"same_for_all"` // the difference is, for every viewer
 }
 
 // between is a number and what it is known to lie between.
@@ -63,6 +65,8 @@ type estimation struct {
 	Experiment string   `json:"experiment"`
 	Viewers    int      `json:"viewers"`
 	Alike      int      `json:"alike"` // whose pages begin with the same items
+	Open       int      `json:"open"`  // that do so in some order of items that score the same, and in others not
+	Short      int      `json:"short"` // first pages that are left out: too few items to tell by
 	Match      int      `json:"match"` // how many items: --match, or as many as the longest page has
 	Without    []string `json:"variants_left_out"`
 	Unclear    []string `json:"variants_unclear"`  // how they begin pages, and why
@@ -82,17 +86,21 @@ func (r *replay) tell() (*replayed, error) {
 		return nil, r.noAnswer()
 	}
 	all := len(r.begun)
-	shown := &replayed{File: r.file, Model: r.ranker.model.Name(), Version: r.ranker.model.Version(), From: r.from, Action: r.action, Answers: all, LeftOut: []leftOut{}, Left: r.answers - r.bare - r.lacking, Measures: []measured{}}
+	shown := &replayed{File: r.file, Model: r.ranker.model.Name(), Version: r.ranker.model.Version(), From: r.from, Action: r.action, Answers: all, LeftOut: []leftOut{}, Left: r.answers - r.bare - r.lacking - r.gaps, Measures: []measured{}}
 	for _, out := range []leftOut{
 		{all - r.answers - r.forced - r.others, "which showed nothing"}, {r.forced, "whose variant was forced"},
 		{r.others, "in which experiment " + r.experiment + " had no part"}, {r.bare, "whose items have no features"},
 		{r.lacking, "which lack a feature that the model reads (" + strings.Join(slices.Sorted(maps.Keys(r.lacks)), ", ") + ")"},
+		{r.gaps, "of which rows between others are missing"},
 	} {
 		if out.Answers > 0 {
 			shown.LeftOut = append(shown.LeftOut, out)
 		}
 	}
+	shown.Cut = strings.HasSuffix(r.file, ".ndjson") && r.latest > 0 && r.latest < r.most
 	switch {
+	case shown.Left == 0 && r.gaps > 0, !r.idle && (r.gaps > 0 || r.partial):
+		return shown, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s lacks rows of its answers: places have gaps, or all that is left was acted on", r.file), WayOut: "give all rows of each answer, also of items without outcomes, as export writes them"}
 	case shown.Left == 0 && r.lack != nil:
 		return shown, r.lack
 	case shown.Left == 0:
@@ -104,7 +112,7 @@ func (r *replay) tell() (*replayed, error) {
 	}
 	shown.Alpha, shown.Places, shown.Bias = r.alpha, r.places, biasOf(r.propensities != nil)
 	for _, m := range r.measures {
-		shown.Measures = append(shown.Measures, measured{m.name, m.shown.Mean, m.new.Mean, betweenOf(m.more.Mean, m.more.Once(r.alpha))})
+		shown.Measures = append(shown.Measures, measured{m.name, m.shown.Mean, m.new.Mean, betweenOf(m.more.Mean, m.more.Once(r.alpha)), m.more.M2 == 0})
 	}
 	var err error
 	shown.Estimate, err = r.estimate()
@@ -124,12 +132,11 @@ func (r *replay) estimate() (*estimation, error) {
 	if r.experiment == "" {
 		return nil, nil
 	}
-	var was stats.Mean
-	for _, l := range r.logged {
-		was.Add(l.reward)
-	}
 	logged, on := r.chances()
-	e := &estimation{Experiment: r.experiment, Viewers: len(r.logged), Alike: r.alike, Match: min(r.match, r.longest), Without: display.List(on.without), Unclear: display.List(on.unclear), Alone: display.List(on.alone), Unknown: on.told()}
+	e := &estimation{Experiment: r.experiment, Viewers: on.viewers, Alike: on.alike, Open: on.open, Match: min(r.match, r.longest), Without: display.List(on.without), Unclear: display.List(on.unclear), Alone: display.List(on.alone), Unknown: on.told(r.experiment)}
+	if on.sized == "" {
+		e.Short = on.short
+	}
 	if e.Unknown != "" {
 		return e, nil
 	}
@@ -141,20 +148,30 @@ func (r *replay) estimate() (*estimation, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Shown, e.MeanWeight, e.Effective = display.Known(was.Mean), display.Known(o.MeanWeight), display.Known(o.Effective)
+	e.Shown, e.MeanWeight, e.Effective = display.Known(on.shown.Mean), display.Known(o.MeanWeight), display.Known(o.Effective)
 	if !o.Believable() {
-		e.Unbelieved = unbelieved(o)
+		e.Unbelieved = on.unbelieved(o)
 		return e, nil
 	}
 	e.IPS, e.Normalised = betweenOf(o.IPS, o.IPSInterval), betweenOf(o.SelfNormalised, o.SelfNormalisedInterval)
 	return e, nil
 }
 
-// unbelieved says why an estimate is none.
-func unbelieved(o stats.OffPolicy) string {
-	why := "some of what the new ranking would show no variant shows, or pages that do are not in the file"
-	if o.MeanWeight > 1 {
-		why = "variants show the same pages without its being known, or pages of some are not in the file"
+// unbelieved says why an estimate is none, as far as that is known.
+func (g *grounds) unbelieved(o stats.OffPolicy) string {
+	var why string
+	switch {
+	case len(g.amiss) > 0:
+		why = "pages are missing, or were not dealt by their chances: " + strings.Join(g.amiss, "; ")
+	case len(g.alone) > 0:
+		why = "viewers of " + strings.Join(g.alone, ", ") + ", which the model itself ranked, are not in the file as often as their chances say"
+	case o.MeanWeight > 1:
+		why = "variants show the same pages without its being known"
+	default:
+		why = "variants are in the file as often as their chances say, so it seems that none shows some of what the new ranking would"
+	}
+	if g.open > 0 {
+		why += fmt.Sprintf("; %d pages may begin alike, in some order of items that score the same, and do not count", g.open)
 	}
 	return fmt.Sprintf("mean weight %.3g (%.3g to %.3g), should be 1; %s", o.MeanWeight, o.MeanWeightInterval.Low, o.MeanWeightInterval.High, why)
 }
@@ -173,6 +190,9 @@ func (shown *replayed) write(w io.Writer) error {
 		display.Printf(w, "; %d are left", shown.Left)
 	}
 	fmt.Fprintln(w)
+	if shown.Cut {
+		display.Printf(w, "the last answer has fewer items than others: if the file was cut, rows of it are missing\n")
+	}
 	if len(shown.Measures) == 0 {
 		return nil
 	}
@@ -184,11 +204,7 @@ func (shown *replayed) write(w io.Writer) error {
 	t := display.NewTable(w)
 	t.Printf("\tSHOWN\tNEW\tDIFFERENCE\n")
 	for _, m := range shown.Measures {
-		says := "too little is known"
-		if m.Difference.Low != nil {
-			says = fmt.Sprintf("%+.3g (%.3g to %.3g)", *m.Difference.Value, *m.Difference.Low, *m.Difference.High)
-		}
-		t.Printf("%s\t%.3g\t%.3g\t%s\n", m.Measure, m.Shown, m.New, says)
+		t.Printf("%s\t%.3g\t%.3g\t%s\n", m.Measure, m.Shown, m.New, m.difference())
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -201,6 +217,21 @@ func (shown *replayed) write(w io.Writer) error {
 	return nil
 }
 
+func (m *measured) difference() string {
+	switch d := m.Difference; {
+	case d.Low != nil:
+		return fmt.Sprintf("%+.3g (%.3g to %.3g)", *d.Value, *d.Low, *d.High)
+	case m.Same && *d.Value == 0:
+		return "none, for every viewer"
+	case m.Same:
+		return fmt.Sprintf("%+.3g, for every viewer", *d.Value)
+	}
+	return tooLittle
+}
+
+// tooLittle stands in place of an interval that is not known.
+const tooLittle = "too little is known"
+
 func (e *estimation) write(w io.Writer, action string) {
 	number := func(x *float64) float64 {
 		if x == nil {
@@ -209,6 +240,12 @@ func (e *estimation) write(w io.Writer, action string) {
 		return *x
 	}
 	display.Printf(w, "\nof %d viewers' first pages %d would begin with the same %d items\n", e.Viewers, e.Alike, e.Match)
+	if e.Short > 0 {
+		display.Printf(w, "%d more are left out, of fewer than %d items for each of --match: estimates are of viewers with longer pages\n", e.Short, tellingPage)
+	}
+	if e.Open > 0 {
+		display.Printf(w, "%d may do so, in some order of items that score the same: they do not count\n", e.Open)
+	}
 	if len(e.Without) > 0 {
 		display.Printf(w, "all pages of %s are left out: chances are those among the other variants\n", strings.Join(e.Without, ", "))
 	}
@@ -224,7 +261,11 @@ func (e *estimation) write(w io.Writer, action string) {
 		return
 	}
 	line := func(name string, x between) {
-		display.Printf(w, "  %-23s%.3g (%.3g to %.3g)\n", name+":", number(x.Value), number(x.Low), number(x.High))
+		says := tooLittle
+		if x.Low != nil {
+			says = fmt.Sprintf("%.3g (%.3g to %.3g)", number(x.Value), *x.Low, *x.High)
+		}
+		display.Printf(w, "  %-23s%s\n", name+":", says)
 	}
 	display.Printf(w, "items of a page with %s: %.3g as shown\n", action, number(e.Shown))
 	line("by inverse propensity", e.IPS)

@@ -2,6 +2,7 @@ package models
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,12 +25,30 @@ import (
 type shelf struct {
 	models  map[ranking]*relevance.Model
 	weights map[string]map[string]float64
-	chooses map[string]string // variants, and what they set that has them choose among other records
-	fault   error             // of the cluster, which may have more
+	defined map[string]sets // variants of the experiment, and what they set
+	fault   error           // of the cluster, which may have more
+}
+
+// sets is what a variant sets that decides which items its pages have; "" for none.
+type sets struct {
+	chooses string // that has it choose among other records
+	spreads string // that keeps items of one entity apart
+	limit   string // that has it show more or fewer
+}
+
+// sized says why how many items a page has may depend on the variant.
+func (s sets) sized(variant string, defined bool) string {
+	switch set := cmp.Or(s.chooses, s.spreads, s.limit); {
+	case !defined:
+		return "what variant " + variant + " sets is not known, which may be how many items a page has; --definition, or a cluster that has the experiment, tells"
+	case set != "":
+		return "variant " + variant + " sets " + set + ", so that the number of items of a page depends on the variant"
+	}
+	return ""
 }
 
 func newShelf() *shelf {
-	s := &shelf{models: map[ranking]*relevance.Model{}, weights: map[string]map[string]float64{}, chooses: map[string]string{}}
+	s := &shelf{models: map[ranking]*relevance.Model{}, weights: map[string]map[string]float64{}, defined: map[string]sets{}}
 	for _, name := range relevance.Builtin().Names() {
 		if m, err := relevance.Builtin().Get(name); err == nil {
 			s.models[ranking{name: name, version: m.Version()}] = m
@@ -43,14 +62,14 @@ func (s *shelf) model(k ranking) (*relevance.Model, error) {
 	pack, weighed, has := strings.Cut(k.checksum, "+")
 	m := s.models[ranking{k.name, k.version, pack}]
 	if m == nil {
-		return nil, errors.Join(fmt.Errorf("%s is not at hand", k), s.fault)
+		return nil, errors.Join(fmt.Errorf("%s is not at hand%s", k, k.wayOut()), s.fault)
 	}
 	if !has {
 		return m, nil
 	}
 	set := s.weights[weighed]
 	if set == nil {
-		return nil, errors.Join(fmt.Errorf("the weights of %s are not at hand: %.12s", k.name, weighed), s.fault)
+		return nil, errors.Join(fmt.Errorf("the weights of %s are not at hand: %.12s (give the document of the experiment by --definition, or name the cluster that has it by --etcd and --cluster)", k.name, weighed), s.fault)
 	}
 	return m.Weighted(set)
 }
@@ -71,18 +90,23 @@ func (s *shelf) define(doc *experiment.Document, of string) (has bool) {
 		has = true
 		for _, v := range doc.Experiments[i].Variants {
 			s.weigh(v.Set.Weights)
-			for _, p := range []experiment.Parameter{experiment.OfFilter, experiment.OfWindow, experiment.OfTypes} {
+			set := s.defined[v.Name] // by other versions of the document, too
+			for p, to := range map[experiment.Parameter]*string{
+				experiment.OfFilter: &set.chooses, experiment.OfWindow: &set.chooses, experiment.OfTypes: &set.chooses,
+				experiment.OfCap: &set.spreads, experiment.OfSpacing: &set.spreads, experiment.OfLimit: &set.limit,
+			} {
 				if !v.Set.Leaves(p) {
-					s.chooses[v.Name] = string(p)
+					*to = max(*to, string(p)) // the same one every time
 				}
 			}
+			s.defined[v.Name] = set
 		}
 	}
 	return has
 }
 
-// defined takes what a file of a document says.
-func (s *shelf) defined(file, of string) error {
+// definedBy takes what a file of a document says.
+func (s *shelf) definedBy(file, of string) error {
 	text, err := document.ReadFile(file)
 	if err != nil {
 		return err

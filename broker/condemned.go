@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/pagetoken"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
@@ -226,12 +227,23 @@ const saysCondemned = "is condemned: "
 func (b *Broker) ask(ctx context.Context, q *question, end time.Time) (o fanout.Outcome, f *fanout.Asking, err error) {
 	for {
 		o, f, err = b.fanout.Ask(ctx, &q.Question, end)
-		err = q.feed.Discreet(err)
+		err = q.unblamed(q.feed.Discreet(err))
 		again := false
 		if again, err = b.givesWay(q, f.RefusedBy(), err); !again {
 			return o, f, err
 		}
 	}
+}
+
+// unblamed returns a refusal for a model that does not serve as a fault of the cluster
+// where the request names none: the feed does, or a variant, and the caller can change
+// nothing about that.
+func (q *question) unblamed(err error) error {
+	var e *millrace.Error
+	if q.named || !errors.As(err, &e) || e.Reason != millrace.ReasonUnknown || e.Field != "model" {
+		return err
+	}
+	return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q cannot be ranked: %s", q.feed.Name, e.Detail), WayOut: feeds.FaultWayOut}
 }
 
 // givesWay lets another version rank where a node refused to by one, w, or the

@@ -83,6 +83,16 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 	if got := feedstest.FaultsOf(t, b.feeds.Collectors()[0]); !slices.Equal(got, []string{"jobs"}) {
 		t.Errorf("faults are told of %v", got)
 	}
+	// Who asks for one of which no version was ever good is not to blame.
+	d.Serve("news", 1, "name: news\nmodel: recency\nfilter: record.strs > 1")
+	settled(b.feeds)
+	for name, want := range map[string]millrace.Reason{"news": millrace.ReasonUnavailable, "nosuch": millrace.ReasonUnknown} {
+		_, err := b.GetFeed(t.Context(), &feedv1.GetFeedRequest{Feed: name, Entities: entityNames(1)})
+		if e := refusal(t, err); e.Reason != want || e.Field != "feed" {
+			t.Errorf("feed %s: %+v", name, e)
+		}
+	}
+	d.Drop("news")
 	// One node that takes it is enough: the other does not know a schema yet.
 	w.nodes["n1"].set(func() { w.nodes["n1"].err = nil })
 	d.Serve("", 0, "")

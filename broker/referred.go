@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance"
+	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/weights"
 )
 
@@ -69,7 +70,9 @@ func (k *referred) CheckFilter(src string) error {
 func (k *referred) CheckWeights(feed, model string, set map[string]float64) error {
 	v := artefacts.Version{Name: model}
 	if model == "" {
-		v.Name = k.b.feeds.Current()[feed].Model
+		if v.Name = k.b.feeds.Current()[feed].Model; v.Name != "" && !k.HasModel(v.Name) {
+			return experiment.OwnModelGone(feed, v.Name)
+		}
 	}
 	if k.b.models != nil {
 		if served, ok := k.b.models.Served(v.Name); ok {

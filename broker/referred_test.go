@@ -11,6 +11,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/millrace/millrace"
+	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
@@ -81,6 +83,47 @@ experiments: [{name: e2, layer: l2, feeds: [f], state: running, slots: [0-9999],
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Weights of a feed's own model that is gone fit nothing, as a variant does not that names
+// it, whatever nodes say, and fit again once the model is back. The feed itself is refused
+// as a fault of whoever runs it; who names the model is told that it does not serve.
+func TestTheOwnModelOfAFeedIsGone(t *testing.T) {
+	like := artefacts.Version{Name: "like", Version: "2", Sum: "two"}
+	w, models, docs := variantedWorld(t), newPointers(), feedstest.New()
+	for _, n := range w.nodes {
+		n.set(func() {
+			n.refusal = func(r *nodev1.QueryRequest) error {
+				if r.Model != "like" || r.ModelVersion != "" {
+					return nil
+				}
+				return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: `no version of model "like" serves`, WayOut: "let one serve"}
+			}
+		})
+	}
+	docs.Serve("doc", 1, halves("running", "weights: {age: 1}"))
+	b, err := New(Config{Maps: w, Feeds: []feeds.Feed{{Name: "f", Model: "like"}}, Experiments: docs, Models: models, Log: slog.New(slog.DiscardHandler), Dial: w.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if fault := b.experiments.Faults()["doc"]; !strings.Contains(fault, "no model like serves, by which feed f is ranked") {
+		t.Errorf("the experiment's fault: %q", fault)
+	}
+	req := &feedv1.GetFeedRequest{Feed: "f", Viewer: &feedv1.Viewer{Id: "alice"}, Entities: entityNames(3)}
+	_, err = b.GetFeed(t.Context(), req)
+	if e := refusal(t, err); e.Reason != millrace.ReasonUnavailable || e.Field != "feed" || e.Detail != `feed "f" cannot be ranked: no version of model "like" serves` || e.WayOut != feeds.FaultWayOut {
+		t.Errorf("who names no model: %+v", e)
+	}
+	req.Model = "like"
+	_, err = b.GetFeed(t.Context(), req)
+	if e := refusal(t, err); e.Reason != millrace.ReasonUnknown || e.Field != "model" {
+		t.Errorf("who names it: %+v", e)
+	}
+	models.serve(like)
+	if fault := newReferred(b).CheckWeights("f", "", map[string]float64{"age": 1}); fault != nil {
+		t.Errorf("once it is back: %v", fault)
 	}
 }
 

@@ -114,11 +114,13 @@ func (b *Broker) feedOf(name string) (feeds.Feed, error) {
 		return feeds.Feed{}, limits.Invalid("feed", "name one of "+all.Names(), "no feed is named")
 	}
 	f, ok := all[name]
-	if !ok {
+	switch {
+	case !ok && b.feeds.Defined(name):
+		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and this broker could not take it over, or has not yet", name), WayOut: feeds.FaultWayOut}
+	case !ok:
 		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "feed", Detail: fmt.Sprintf("there is no feed %.100q", name), WayOut: "name one of " + all.Names()}
-	}
-	if f.IsRefused() {
-		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: "who runs it finds the fault by millrace feed list"}
+	case f.IsRefused():
+		return feeds.Feed{}, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "feed", Detail: fmt.Sprintf("feed %.100q is defined, and its definition has a fault", name), WayOut: feeds.FaultWayOut}
 	}
 	return f, b.servesBuiltIn(&f, all)
 }

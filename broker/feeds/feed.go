@@ -92,6 +92,9 @@ func Parse(file []byte) (f Feed, err error) {
 	return f, f.Validate()
 }
 
+// FaultWayOut is what a caller can do about a feed that has a fault.
+const FaultWayOut = "who runs it finds the fault by millrace feed list"
+
 // Validate reports every fault at once.
 func (f Feed) Validate() error {
 	var errs []error

@@ -49,7 +49,10 @@ func TestAFeedWithoutBytesIsToldAsSuch(t *testing.T) {
 			t.Errorf("doctor says of feeds\n%s", out)
 		}
 	}
-	if out := s.ran("experiment", "list"); !strings.Contains(out, "experiment fresher, draft: whether its variants fit is not known, and brokers go on by what they keep: ") || strings.Contains(out, "give nobody") {
+	if out := s.ran("feed", "list"); !strings.Contains(strings.Join(strings.Fields(out), " "), "news ? ? cluster, version 1") {
+		t.Error(out)
+	}
+	if out := s.ran("experiment", "list"); !strings.Contains(out, "experiment fresher, draft: whether its variants fit is not known; brokers that keep the feed as it last was good go on by that: ") || strings.Contains(out, "give nobody") {
 		t.Error(out)
 	}
 	for _, args := range [][]string{
@@ -99,11 +102,24 @@ func TestLostBytesAreNoEnd(t *testing.T) {
 	out := s.ran(doctor...)
 	for _, want := range []string{
 		"warn  models do not fail       the bytes of model rate 1 are not in etcd: it serves, and who starts without it on disk does not get it; " + artefacts.BytesWayOut + "; else push the same pack again\n",
-		"document ranking cannot be read, and brokers go on by the bytes that they keep: the bytes of experiment ranking 2 are not in etcd; " + artefacts.BytesWayOut + "; else put document ranking in place again",
+		"document ranking cannot be read, brokers that keep its bytes go on by them, and others leave it out: the bytes of experiment ranking 2 are not in etcd; " + artefacts.BytesWayOut + "; else put document ranking in place again",
 		"the bytes of document ranking 1 are not in etcd: nobody can go back to it; ",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor says\n%s\nand not %q", out, want)
+		}
+	}
+	const lost = "the bytes of model rate 1 are not in etcd: it serves, and who starts without it on disk does not get it; " + artefacts.BytesWayOut + "; else push the same pack again\n"
+	if out := s.ran("model", "list"); !strings.Contains(out, lost) || !strings.Contains(s.ran("model", "list", "--output", "json"), `"bytes_missing":true`) {
+		t.Error(out)
+	}
+	by := strings.NewReplacer("ranking", "other", "fresher", "rated", "limit: 30", "model: rate").Replace(clitest.Fresher)
+	if out, err := s.run("experiment", "define", s.File("other.yaml", by)); err != nil || !strings.Contains(out, "note: experiment rated, draft, is ranked by rate 1: "+lost) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"experiment", "list"}, {"experiment", "show", "rated"}, {"experiment", "status", "rated", "--brokers", "127.0.0.1:1"}, doctor} {
+		if out := s.ran(args...); !strings.Contains(out, "experiment rated, draft, is ranked by rate 1: "+lost) {
+			t.Errorf("%v says\n%s", args, out)
 		}
 	}
 	if out := s.ran("model", "pull", "rate"); !strings.Contains(out, "the bytes of model rate 1 are not in etcd; "+artefacts.BytesWayOut) {

@@ -481,8 +481,8 @@ func (u unread) Error() string {
 
 func (u unread) Unwrap() error { return u.error }
 
-// Bare reports whether the bytes of a document cannot be had: brokers go on by those that
-// they keep.
+// Bare reports whether the bytes of a document cannot be had: brokers that keep them go
+// on by those.
 func (st *State) Bare(document string) bool {
 	_, is := st.earlier[document]
 	return is

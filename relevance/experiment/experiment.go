@@ -169,8 +169,8 @@ type Known interface {
 	// CheckFilter returns why index nodes would refuse a filter, or nil.
 	CheckFilter(src string) error
 	// CheckWeights returns why index nodes would refuse weights, or nil. The model
-	// is that of the feed where none is named; a [millrace.Error] of the field
-	// weights says which of them it lacks.
+	// is that of the feed where none is named, and [OwnModelGone] says that it does
+	// not serve; a [millrace.Error] of the field weights says which of them it lacks.
 	CheckWeights(feed, model string, set map[string]float64) error
 }
 

@@ -77,6 +77,14 @@ func (e *Experiment) misfits(known Known) (all []misfit) {
 // drops.
 func (p Parameter) Opens() bool { return p == OfFilter || p == OfWindow || p == OfTypes }
 
+// OwnModelGone returns why weights of a feed's own model do not fit: it does not serve.
+func OwnModelGone(feed, model string) error {
+	return &millrace.Error{
+		Reason: millrace.ReasonUnknown, Detail: fmt.Sprintf("no model %s serves, by which feed %s is ranked", model, feed),
+		WayOut: "push it first, or let the feed name another",
+	}
+}
+
 // weighed returns the feeds for which a variant sets weights: the first one for
 // all where it names their model itself.
 func (e *Experiment) weighed(s *Sets) []string {

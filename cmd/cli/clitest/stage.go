@@ -96,6 +96,12 @@ func (s *Stage) Bare(kind, name string) {
 	s.Check(s.lose(s.Context(), "/millrace/"+s.Name+"/bodies/"+kind+"/"+name+"/"))
 }
 
+// Gone takes the document of a name from etcd, as somebody does past the commands.
+func (s *Stage) Gone(kind, name string) {
+	s.Helper()
+	s.Check(s.lose(s.Context(), "/millrace/"+s.Name+"/docs/"+kind+"/"+name))
+}
+
 // Answer lets a node answer every version as it comes, until the test ends or stop has
 // returned.
 func (s *Stage) Answer(id millrace.NodeID, refuse func(v artefacts.Version) string) (stop func()) {

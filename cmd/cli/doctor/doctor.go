@@ -702,16 +702,20 @@ func (d *doctor) modelsGood(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d serve", serve), nil
 }
 
-// feedsWhole warns of definitions that brokers cannot take over.
+// feedsWhole tells of feeds that everybody is refused, since their model does not serve,
+// and warns of definitions that brokers cannot take over.
 func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer cl.Close()
-	feeds, lines, err := rollouts.FeedFaults(ctx, cl)
+	feeds, refused, lines, err := rollouts.FeedFaults(ctx, cl)
 	if err != nil {
 		return "", err
+	}
+	if len(refused) > 0 {
+		return "", errors.New(strings.Join(append(refused, lines...), "\n"))
 	}
 	if len(lines) > 0 {
 		return "", warning{strings.Join(lines, "\n")}

@@ -31,22 +31,26 @@ func Unread(fault error, remove string) (lines []string, err error) {
 // BareLines tells of versions that etcd names without their bytes. Of what commands read,
 // all but models, those that serve are told with what cannot be read.
 func BareLines(ctx context.Context, of *artefacts.Kind, one string) (lines []string, err error) {
-	beside := "define it again if it is needed"
-	if one == "model" {
-		beside = "push the same pack again"
-	}
 	all, err := of.Bare(ctx)
 	serving := of.Serving()
 	for _, v := range all {
-		then := "nobody can go back to it"
-		if serving[v.Name] == v {
-			then = "it serves, and who starts without it on disk does not get it"
-		}
 		if one == "model" || serving[v.Name] != v {
-			lines = append(lines, fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside))
+			lines = append(lines, BareLine(one, v, serving[v.Name] == v))
 		}
 	}
 	return lines, err
+}
+
+// BareLine tells of a version that etcd names without its bytes.
+func BareLine(one string, v artefacts.Version, serves bool) string {
+	then, beside := "nobody can go back to it", "define it again if it is needed"
+	if serves {
+		then = "it serves, and who starts without it on disk does not get it"
+	}
+	if one == "model" {
+		beside = "push the same pack again"
+	}
+	return fmt.Sprintf("the bytes of %s %s are not in etcd: %s; %s; else %s", one, v, then, artefacts.BytesWayOut, beside)
 }
 
 // DropUnreadable removes what cannot be read under a name, and reports whether that is

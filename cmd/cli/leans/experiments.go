@@ -23,7 +23,8 @@ type Experiments struct {
 	*experiments.Store
 	Cluster *cluster.Client
 	Feeds   *Feeds
-	serves  *Serving // nil: not read yet
+	serves  *Serving            // nil: not read yet
+	bare    []artefacts.Version // of models; nil: not read yet
 }
 
 // OpenExperiments reads experiments for the time of ctx.
@@ -92,7 +93,7 @@ func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (
 }
 
 // Notes are [faultLines], and a line for each experiment that is not applied, for each
-// that is on a feed which cannot be read, and for each variant whose types no record has.
+// feed or model of one that cannot be read, and for each variant whose types no record has.
 func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]string, error) {
 	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
@@ -103,25 +104,60 @@ func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]strin
 		if why != "" {
 			lines = append(lines, UnappliedLine(&d.Experiment, why))
 		}
-		lines = append(lines, t.unknown(ctx, &d.Experiment)...)
+		unread, err := t.Unread(ctx, &d.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		lines = append(lines, unread...)
 	}
 	strange, err := t.strange(ctx, st)
 	return append(lines, strange...), err
 }
 
-// unknown tells of the feeds of an experiment that cannot be read: brokers go on by what
-// they keep of them.
-func (t *Experiments) unknown(ctx context.Context, e *experiment.Experiment) (lines []string) {
+// Unread tells of the feeds of an experiment that cannot be read, and of the models by
+// which it is ranked that etcd lacks the bytes of.
+func (t *Experiments) Unread(ctx context.Context, e *experiment.Experiment) (lines []string, err error) {
+	if e.State == experiment.Stopped {
+		return nil, nil
+	}
 	for _, feed := range e.Feeds {
 		v, defined := t.Feeds.Versions.Served(feed)
-		if !defined || e.State == experiment.Stopped {
+		if !defined {
 			continue
 		}
 		if d := t.Feeds.Read(ctx, v); d.Fault != nil {
-			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known, and brokers go on by what they keep: %v", e.Name, e.State, d.Fault))
+			lines = append(lines, fmt.Sprintf("experiment %s, %s: whether its variants fit is not known; brokers that keep the feed as it last was good go on by that: %v", e.Name, e.State, d.Fault))
 		}
 	}
-	return lines
+	r, err := t.Serving(ctx)
+	if err != nil {
+		return nil, err
+	}
+	models, err := r.ranking(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	bare, err := t.bareModels(ctx)
+	for _, name := range models {
+		if v, pushed := r.Models.Served(name); pushed && slices.Contains(bare, v) {
+			lines = append(lines, fmt.Sprintf("experiment %s, %s, is ranked by %s: %s", e.Name, e.State, v, BareLine("model", v, true)))
+		}
+	}
+	return lines, err
+}
+
+// bareModels are the versions of models that etcd lacks the bytes of, read once.
+func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, err error) {
+	if t.bare != nil {
+		return t.bare, nil
+	}
+	r, err := t.Serving(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err = r.Models.Bare(ctx)
+	t.bare = append([]artefacts.Version{}, all...)
+	return all, err
 }
 
 // Alike tells of variants, of a document's experiments that have not stopped, that set
@@ -231,18 +267,19 @@ func UnappliedLine(e *experiment.Experiment, why string) string {
 	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
 }
 
-// LeftOut is a document that brokers take nothing of, or nothing but what they keep.
+// LeftOut is a document that brokers take nothing of, but for those that keep its bytes
+// where etcd lacks them.
 type LeftOut struct {
 	Document string `json:"document"`
 	Fault    string `json:"fault"`
 	WayOut   string `json:"way_out"`
-	Bare     bool   `json:"bytes_missing,omitempty"` // brokers go on by those that they keep
+	Bare     bool   `json:"bytes_missing,omitempty"`
 }
 
 func (l *LeftOut) String() string {
 	is := "is left out"
 	if l.Bare {
-		is = "cannot be read, and brokers go on by the bytes that they keep"
+		is = "cannot be read, brokers that keep its bytes go on by them, and others leave it out"
 	}
 	return fmt.Sprintf("document %s %s: %s; %s", l.Document, is, l.Fault, l.WayOut)
 }

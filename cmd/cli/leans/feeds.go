@@ -80,23 +80,43 @@ func Unseen(types []string, known string) string {
 	return fmt.Sprintf("no record has the type %s; there are %s", strings.Join(types, ", nor "), known)
 }
 
+// Judgement is what requests of a definition would meet.
+type Judgement struct {
+	Fault    error // what is wrong with it; nil: nothing is known against it
+	Unranked bool  // its own model does not serve, so that all its requests are refused
+}
+
+// Judge holds a definition against what it refers to.
+func (d *Definition) Judge(ctx context.Context, checks feeds.Checks) (j Judgement) {
+	if d.Fault != nil {
+		return Judgement{Fault: d.Fault}
+	}
+	_, j.Fault = feeds.Check(ctx, d.Feed, checks)
+	j.Unranked = !slices.Contains(checks.Models, d.Model)
+	return j
+}
+
 // UnseenIn tells of each list of types which of them no record has, by [Unseen].
 func (s *Feeds) UnseenIn(ctx context.Context, lists [][]millrace.ContentType) (says []string, err error) {
-	says = make([]string, len(lists))
-	all := slices.Concat(lists...)
-	if len(all) == 0 {
-		return says, nil
+	if len(slices.Concat(lists...)) == 0 {
+		return make([]string, len(lists)), nil
 	}
 	checks, done, err := s.Checks(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	none, known := checks.Unseen(ctx, all)
+	return UnseenBy(ctx, checks, lists), nil
+}
+
+// UnseenBy is [Feeds.UnseenIn] where what is asked is there.
+func UnseenBy(ctx context.Context, checks feeds.Checks, lists [][]millrace.ContentType) []string {
+	says := make([]string, len(lists))
+	none, known := checks.Unseen(ctx, slices.Concat(lists...))
 	for i, list := range lists {
 		says[i] = Unseen(slices.DeleteFunc(slices.Clone(none), func(t string) bool { return !slices.Contains(list, millrace.ContentType(t)) }), known)
 	}
-	return says, nil
+	return says
 }
 
 // Definition is a feed and where it is from.
@@ -105,7 +125,7 @@ type Definition struct {
 	Edition string // "": it is built in
 	Covers  bool   // it is in place of the built-in one
 	Text    []byte
-	Fault   error // why brokers don't take it over
+	Fault   error // why it cannot be read, so that brokers don't take it over
 }
 
 // Definitions are the feeds that brokers are told to serve: the cluster's over

@@ -7,6 +7,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/indexnode"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // referred is what documents may refer to, as the cluster has it now.
@@ -69,6 +70,9 @@ func (k *referred) CheckWeights(feed, model string, set map[string]float64) erro
 		var err error
 		if model, err = k.modelOf(feed); err != nil {
 			return err
+		}
+		if !k.HasModel(model) {
+			return experiment.OwnModelGone(feed, model)
 		}
 	}
 	return servedWeighs(k.ctx, k.versions, model, set)

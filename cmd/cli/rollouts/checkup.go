@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/leans"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
@@ -60,44 +61,61 @@ func ModelFaults(ctx context.Context, cl *cluster.Client) (serve int, nowhere, l
 	return len(serving), nowhere, lines, err
 }
 
-// FeedFaults returns how many feeds there are, which of them brokers cannot take over,
-// and which of those that the cluster defines name types that no record has.
-func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, lines []string, err error) {
+// FeedFaults returns how many feeds there are, which of them are refused to everybody
+// since their model does not serve, and what else is wrong with some, as list shows it:
+// what brokers cannot take over, and of those that the cluster defines types that no
+// record has.
+func FeedFaults(ctx context.Context, cl *cluster.Client) (n int, refused, lines []string, err error) {
 	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	s := &leans.Feeds{Cluster: cl, Versions: versions}
 	all, err := s.Definitions(ctx)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
+	checks, done, err := s.Checks(ctx)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer done()
+	bare, err := leans.BareLines(ctx, versions, "feed")
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	odd, err := leans.Unread(versions.Fault(), "millrace feed drop NAME --apply")
 	names := slices.Sorted(maps.Keys(all))
+	strange := leans.UnseenBy(ctx, checks, namedTypes(all, names))
+	for i, name := range names {
+		f := all[name]
+		j := f.Judge(ctx, checks)
+		says := "feed " + name + ": "
+		switch {
+		case f.Fault != nil:
+			lines = append(lines, f.Fault.Error())
+		case j.Unranked:
+			refused = append(refused, says+display.FaultText(j.Fault))
+		case j.Fault != nil:
+			lines = append(lines, says+display.FaultText(j.Fault))
+		}
+		if strange[i] != "" {
+			lines = append(lines, says+strange[i])
+		}
+	}
+	return len(all), refused, slices.Concat(lines, bare, odd), err
+}
+
+// namedTypes are the types of feeds that the cluster defines: what is built in names types
+// of any cluster.
+func namedTypes(all map[string]leans.Definition, names []string) [][]millrace.ContentType {
 	types := make([][]millrace.ContentType, len(names))
 	for i, name := range names {
-		if f := all[name]; f.Fault == nil && f.Edition != "" { // what is built in names types of any cluster
+		if f := all[name]; f.Fault == nil && f.Edition != "" {
 			types[i] = f.Types
 		}
 	}
-	strange, err := s.UnseenIn(ctx, types)
-	if err != nil {
-		return 0, nil, err
-	}
-	for i, name := range names {
-		switch f := all[name]; {
-		case f.Fault != nil:
-			lines = append(lines, f.Fault.Error())
-		case strange[i] != "":
-			lines = append(lines, fmt.Sprintf("feed %s: %s", name, strange[i]))
-		}
-	}
-	bare, err := leans.BareLines(ctx, versions, "feed")
-	if err != nil {
-		return 0, nil, err
-	}
-	lines = append(lines, bare...)
-	odd, err := leans.Unread(versions.Fault(), "millrace feed drop NAME --apply")
-	return len(all), append(lines, odd...), err
+	return types
 }
 
 // lack is what nodes do not have of a version.

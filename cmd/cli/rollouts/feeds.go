@@ -183,11 +183,12 @@ type feedShown struct {
 	Version    string                 `json:"version,omitempty"`              // of the cluster's
 	Covers     bool                   `json:"in_place_of_built_in,omitempty"` // it has the name of a built-in one
 	Fault      string                 `json:"fault,omitempty"`
+	Unread     bool                   `json:"unreadable,omitempty"` // it may have any model and types
 	Definition any                    `json:"definition,omitempty"`
 }
 
-func feedShownOf(d *leans.Definition, name string) feedShown {
-	return feedShown{Name: name, Model: d.Model, Types: display.List(d.Types), BuiltIn: d.Edition == "", Version: d.Edition, Covers: d.Covers, Fault: display.FaultText(d.Fault)}
+func feedShownOf(d *leans.Definition, name string, j leans.Judgement) feedShown {
+	return feedShown{Name: name, Model: d.Model, Types: display.List(d.Types), BuiltIn: d.Edition == "", Version: d.Edition, Covers: d.Covers, Fault: display.FaultText(j.Fault), Unread: d.Fault != nil && d.Name == ""}
 }
 
 func (f *feedShown) origin() string {
@@ -213,10 +214,7 @@ func listFeeds(ctx context.Context, s *feedStore, _ []string) (any, func(io.Writ
 	shown := []feedShown{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f := all[name]
-		if f.Fault == nil {
-			_, f.Fault = feeds.Check(ctx, f.Feed, checks)
-		}
-		shown = append(shown, feedShownOf(&f, name))
+		shown = append(shown, feedShownOf(&f, name, f.Judge(ctx, checks)))
 	}
 	return shown, func(w io.Writer) error { return writeFeeds(w, shown) }, nil
 }
@@ -226,11 +224,18 @@ func writeFeeds(w io.Writer, all []feedShown) error {
 	t.Printf("NAME\tMODEL\tTYPES\tORIGIN\tFAULT\n")
 	for _, f := range all {
 		types := "all"
-		if len(f.Types) > 0 {
+		switch {
+		case len(f.Types) > 0:
 			types = strings.Trim(fmt.Sprint(f.Types), "[]")
+		case f.Unread:
+			types = "?"
+		}
+		model := f.Model
+		if model == "" {
+			model = "?"
 		}
 		fault, _, _ := strings.Cut(f.Fault, "\n")
-		t.Printf("%s\t%s\t%s\t%s\t%s\n", f.Name, f.Model, types, f.origin(), fault)
+		t.Printf("%s\t%s\t%s\t%s\t%s\n", f.Name, model, types, f.origin(), fault)
 	}
 	return t.Flush()
 }
@@ -240,15 +245,12 @@ func showFeed(ctx context.Context, s *feedStore, args []string) (any, func(io.Wr
 	if err != nil {
 		return nil, nil, err
 	}
-	if f.Fault == nil {
-		checks, done, err := s.Checks(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer done()
-		_, f.Fault = feeds.Check(ctx, f.Feed, checks)
+	checks, done, err := s.Checks(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	shown := feedShownOf(&f, args[0])
+	defer done()
+	shown := feedShownOf(&f, args[0], f.Judge(ctx, checks))
 	shown.Definition = display.Object(f.Text)
 	return shown, func(w io.Writer) error {
 		fmt.Fprintf(w, "# %s\n", shown.origin())
@@ -378,16 +380,13 @@ func (s *feedStore) showRollback(ctx context.Context, w io.Writer, name string, 
 		return v, err
 	}
 	d := s.Read(ctx, v)
-	if d.Fault == nil {
-		checks, done, err := s.Checks(ctx)
-		if err != nil {
-			return v, err
-		}
-		defer done()
-		_, d.Fault = feeds.Check(ctx, d.Feed, checks)
+	checks, done, err := s.Checks(ctx)
+	if err != nil {
+		return v, err
 	}
-	if d.Fault != nil {
-		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, d.Fault)
+	defer done()
+	if fault := d.Judge(ctx, checks).Fault; fault != nil {
+		return v, fmt.Errorf("version %s of feed %s has a fault by now, and version %s serves on: %w", v.Version, name, now.Version, fault)
 	}
 	altered, err := s.keepsVersion(ctx, v, serve)
 	leans.TellAltered(w, altered)

@@ -24,6 +24,7 @@ type listedModel struct {
 	Nodes     []nodeAnswer  `json:"nodes"`             // of a version that was pushed
 	Checksum  string        `json:"checksum,omitempty"`
 	Condemned *condemnation `json:"condemned,omitempty"`
+	Bare      bool          `json:"bytes_missing,omitempty"` // in etcd: who starts without them does not get it
 }
 
 // list shows what every node really has.
@@ -37,11 +38,15 @@ func (r *rollout) list(ctx context.Context, output *display.Form) error {
 		}
 		shown = append(shown, listedModel{Name: name, Version: m.Version(), BuiltIn: true, Serves: true, Nodes: []nodeAnswer{}})
 	}
+	bare, err := r.Models.Bare(ctx)
+	if err != nil {
+		return err
+	}
 	all, serving := r.Models.All(), r.Models.Serving()
 	condemned := r.Failed.Current()
 	for _, name := range r.Models.Names() {
 		for _, v := range all[name] {
-			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: display.List(r.answers(v)), Checksum: v.Sum}
+			m := listedModel{Name: name, Version: v.Version, Serves: serving[name] == v && relevance.CheckName(name) == nil, Covered: relevance.CheckName(name) != nil, Nodes: display.List(r.answers(v)), Checksum: v.Sum, Bare: slices.Contains(bare, v)}
 			if x, is := condemned[v]; is {
 				m.Condemned = r.condemnation(ctx, v, x)
 			}
@@ -71,6 +76,9 @@ func writeModels(w io.Writer, all []listedModel) error {
 		if m.Condemned != nil {
 			state += ", condemned"
 			refusals = append(refusals, m.Condemned.String())
+		}
+		if m.Bare {
+			refusals = append(refusals, leans.BareLine("model", artefacts.Version{Name: m.Name, Version: m.Version}, m.Serves))
 		}
 		admitted := 0
 		for _, a := range m.Nodes {

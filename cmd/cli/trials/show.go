@@ -31,9 +31,10 @@ type experimentShown struct {
 	Checksum   string            `json:"checksum"`
 	Assigning  int               `json:"slots_assigning"` // of all slots
 	Slots      int               `json:"slots"`
-	Fault      string            `json:"fault,omitempty"`     // so that brokers give nobody a variant
-	Unapplied  string            `json:"unapplied,omitempty"` // why answers count for no variant
-	Paused     *leans.EventShown `json:"paused,omitempty"`    // by whom, and why
+	Fault      string            `json:"fault,omitempty"`      // so that brokers give nobody a variant
+	Unapplied  string            `json:"unapplied,omitempty"`  // why answers count for no variant
+	Unreadable []string          `json:"unreadable,omitempty"` // of its feeds and models, sentences
+	Paused     *leans.EventShown `json:"paused,omitempty"`     // by whom, and why
 	Definition any               `json:"definition,omitempty"`
 }
 
@@ -61,7 +62,10 @@ func (t *trial) shown(ctx context.Context, st *experiments.State, d *experiment.
 	if paused {
 		x.Paused = &leans.EventsShown([]ledger.Event{by})[0]
 	}
-	x.Unapplied, err = t.Unapplied(ctx, e)
+	if x.Unapplied, err = t.Unapplied(ctx, e); err != nil {
+		return x, err
+	}
+	x.Unreadable, err = t.Unread(ctx, e)
 	return x, err
 }
 
@@ -145,6 +149,9 @@ func (t *trial) show(ctx context.Context, output *display.Form, name string) err
 		}
 		if shown.Unapplied != "" {
 			fmt.Fprintf(w, "# %s\n", leans.UnappliedLine(&d.Experiment, shown.Unapplied))
+		}
+		for _, line := range shown.Unreadable {
+			fmt.Fprintf(w, "# %s\n", strings.ReplaceAll(line, "\n", "\n# "))
 		}
 		fmt.Fprintf(w, "# %s: checksum %s; %d of %d slots assign\n", name, shown.Checksum, shown.Assigning, shown.Slots)
 		_, err := w.Write(st.Texts[d.Document])

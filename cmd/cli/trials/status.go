@@ -143,6 +143,9 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		if shown.Unapplied != "" {
 			fmt.Fprintln(w, leans.UnappliedLine(&of.Experiment, shown.Unapplied))
 		}
+		for _, line := range as.Unreadable {
+			fmt.Fprintln(w, line)
+		}
 		printWatch(w, &of.Experiment, &watch, time.Now())
 	}
 	tally, compared := compare.New(of), shadow.Tally{}

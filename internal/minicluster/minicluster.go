@@ -408,6 +408,9 @@ func (c *Cluster) Ready() error {
 		if missing := hosted.Minus(ready); missing.Len() > 0 {
 			return fmt.Errorf("%s: %d partitions are not announced as ready", id, missing.Len())
 		}
+		if behind := hosted.And(m.Lag(id).Behind); behind.Len() > 0 {
+			return fmt.Errorf("%s: %d partitions are announced as behind", id, behind.Len())
+		}
 		served = served.Or(ready)
 	}
 	if n := partition.Count - served.Len(); n > 0 { // as before the assignment is heard of

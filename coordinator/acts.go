@@ -21,8 +21,10 @@ type acts struct {
 	of     experiment.Outcomes
 	from   millrace.Time             // of the experiment's evidence
 	topic  exposure.Topic            // that was read last
-	newest millrace.Time             // outcome; 0: none has come
+	newest millrace.Time             // outcome that belongs to an answer of the experiment; 0: none has come
+	came   millrace.Time             // newest of all
 	told   outcome.Report            // of all that have come
+	broken string                    // why what comes now is broken; empty: it is not
 	whole  time.Time                 // when all was last read; first: when it began
 	ever   bool                      // all was read
 	was    *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
@@ -35,16 +37,23 @@ const (
 	// actsBlindAfter is for how long outcomes may be unread before guards are said to
 	// be blind: they are read less often than exposures.
 	actsBlindAfter = time.Minute
-	// silent is how much older than the newest answer the newest outcome may be, at
-	// least: the definition's window may say more.
+	// silent is how much older than the newest answer the newest outcome may be that
+	// belongs to one, at least: the definition's window may say more.
 	silent = 10 * time.Minute
+	// missed is how many times the mean time between outcomes that belong to an answer may
+	// pass without one, while others come.
+	missed = 20
 )
 
 const notReadYet = "outcomes have not been read yet by the coordinator that leads now, which soon does"
 
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
-	a.topic, a.newest, a.told, a.mute, a.next = a.read.Topic(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
+	course := a.read.Course()
+	a.topic, a.newest, a.came, a.told, a.mute, a.next = a.read.Topic(), course.Newest(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
+	if a.broken = ""; course.Now() != nil {
+		a.broken = fmt.Sprintf("of %s %s; mend what writes it, and they see again once ten more belong than do not", a.of.Topic, course.Now())
+	}
 	if err != nil {
 		a.unread = err.Error()
 		return
@@ -54,23 +63,27 @@ func (a *acts) reads(err error) {
 
 func guardsActs(g *experiment.Guards) bool { return len(g.Fewer)+len(g.More) > 0 }
 
-// waits says why no step may be taken by what is known of outcomes; empty: it may.
-func (a *acts) waits(g *experiment.Guards) string {
-	broken := a.broken()
+// waits says why no step may be taken by what is known of outcomes, nor time count for one;
+// empty: they may. Last is when the newest answer was.
+func (a *acts) waits(e *experiment.Experiment, last millrace.Time) string {
 	switch {
-	case !guardsActs(g) || a.unread == "" && broken == "":
+	case !guardsActs(e.Guards):
 		return ""
-	case a.unread == "":
-		return "its guards on what viewers do see almost nothing: " + broken
+	case a.unread != "":
+		return "its guards on what viewers do can count nothing: " + a.unread + a.again()
+	case a.broken != "":
+		return "its guards on what viewers do see almost nothing: " + a.broken
+	case a.read == nil:
+		return ""
+	case a.silence(last) > 0:
+		return fmt.Sprintf("its guards on what viewers do wait for outcomes: %s, and answers have come for %s since", a.age(time.Now()), a.silence(last).Round(time.Second))
 	}
-	return "its guards on what viewers do can count nothing: " + a.unread + a.again()
-}
-
-// broken says why most outcomes that name an answer of the experiment cannot belong to it;
-// empty: most do.
-func (a *acts) broken() string {
-	if says := a.told.Broken(); says != "" {
-		return fmt.Sprintf("of %s %s; mend what writes it, then pause and start this", a.of.Topic, says)
+	var least time.Duration
+	if e.Ramp != nil {
+		least = e.Ramp.Least
+	}
+	if past := a.strays(last, least); past > 0 {
+		return fmt.Sprintf("its guards on what viewers do wait for outcomes that belong to what was shown: %s, and others have come for %s since", a.age(time.Now()), past.Round(time.Second))
 	}
 	return ""
 }
@@ -90,11 +103,8 @@ func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) s
 		return ""
 	}
 	began := millrace.TimeOf(since)
-	switch {
-	case a.newest < began:
-		return fmt.Sprintf("its guards on what viewers do wait for outcomes: none has come to %s since %s; %s", a.of.Topic, began, a.age(time.Now()))
-	case a.silence(r.Last) > 0:
-		return fmt.Sprintf("its guards on what viewers do wait for outcomes: %s, and answers have come for %s since", a.age(time.Now()), a.silence(r.Last).Round(time.Second))
+	if a.newest < began {
+		return fmt.Sprintf("its guards on what viewers do wait for outcomes: none that belongs to what was shown has come to %s since %s; %s", a.of.Topic, began, a.age(time.Now()))
 	}
 	for _, action := range slices.Sorted(maps.Keys(g.Fewer)) {
 		if i := slices.Index(r.Actions, action); i >= 0 && r.Acted[i] < began {
@@ -104,20 +114,44 @@ func (a *acts) lacks(g *experiment.Guards, r *compare.Report, since time.Time) s
 	return ""
 }
 
-// silence is for how long answers have come without an outcome, if that is too long.
+// silence is for how long answers have come without an outcome that belongs to one, if that
+// is too long.
 func (a *acts) silence(last millrace.Time) time.Duration {
-	if past := last.Std().Sub(max(a.newest, a.from).Std()); last != 0 && past > max(silent, a.of.For()) {
+	if past := a.without(last); past > max(silent, a.of.For()) {
 		return past
 	}
 	return 0
 }
 
-// age says how old the newest outcome is.
+// without is for how long something has come without an outcome that belongs to an answer,
+// by when it came last.
+func (a *acts) without(last millrace.Time) time.Duration {
+	if last == 0 {
+		return 0
+	}
+	return last.Std().Sub(max(a.newest, a.from).Std())
+}
+
+// strays is for how long answers and outcomes have come, and none of these that belongs to an
+// answer, if that is too long by how many belonged before: who writes them has begun to write
+// wrong names. Outcomes that all come late are no sign of that.
+func (a *acts) strays(last millrace.Time, least time.Duration) time.Duration {
+	past := a.without(min(last, a.came))
+	if a.told.Attributed == 0 || past <= max(2*outcome.Skew, compare.StandsFor(least)) {
+		return 0
+	}
+	if mean := time.Duration(a.newest-a.from) * time.Millisecond / time.Duration(a.told.Attributed); past > missed*mean {
+		return past
+	}
+	return 0
+}
+
+// age says how old the newest outcome is that belongs to an answer.
 func (a *acts) age(now time.Time) string {
 	if a.newest == 0 {
-		return fmt.Sprintf("no outcome has come to %s since the evidence began", a.of.Topic)
+		return fmt.Sprintf("no outcome that belongs to what was shown has come to %s since the evidence began", a.of.Topic)
 	}
-	return fmt.Sprintf("the newest outcome of %s is %s old", a.of.Topic, now.Sub(a.newest.Std()).Round(time.Second))
+	return fmt.Sprintf("the newest outcome of %s that belongs to what was shown is %s old", a.of.Topic, now.Sub(a.newest.Std()).Round(time.Second))
 }
 
 // blind says why guards on what viewers do see nothing, by when the newest answer was;
@@ -129,8 +163,8 @@ func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string
 	if past := time.Since(a.whole); a.unread != "" && past >= actsBlindAfter {
 		return fmt.Sprintf("guards on what viewers do are blind: %s is not read since %s by %s, which leads: %s%s", a.of.Topic, past.Round(time.Second), by, a.unread, a.again())
 	}
-	if broken := a.broken(); broken != "" {
-		return "guards on what viewers do are blind: " + broken
+	if a.broken != "" {
+		return "guards on what viewers do are blind: " + a.broken
 	}
 	if past := a.silence(last); past > 0 {
 		return fmt.Sprintf("guards on what viewers do are blind: %s, and answers have come for %s since", a.age(time.Now()), past.Round(time.Second))

@@ -2,11 +2,16 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
+	"github.com/millrace/millrace/internal/outcome"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
@@ -45,4 +50,33 @@ func Decide(ctx context.Context, name string, store *experiments.Store, trails *
 func Fails(ctx context.Context, lead *cluster.Lead, name string, trails *experiments.Trails, of experiment.Experiment, v compare.Verdict, why error) error {
 	g := &guard{lead: lead, trails: trails, name: name, log: slog.New(slog.DiscardHandler), sight: sight{whole: time.Now()}}
 	return g.fails(ctx, decision{of: &watched{Defined: experiment.Defined{Experiment: of}}, Verdict: v}, why)
+}
+
+// Came is how many outcomes of a time belong to the answer that they name, or cannot.
+type Came struct {
+	At           millrace.Time
+	Right, Wrong int
+}
+
+// CourseOf is how they came along.
+func CourseOf(all ...Came) *outcome.Course {
+	notes := [2]outcome.Notes{{Until: math.MaxInt64}}
+	for _, c := range all {
+		l := outcome.NewLedger(time.Hour)
+		l.Note(&notes)
+		for i := range c.Right + c.Wrong {
+			o := outcome.Outcome{ID: fmt.Sprint(i), Viewer: "ann", Record: "x", Action: "click", Answer: "a", At: c.At}
+			if i >= c.Right {
+				o.Record = "y"
+			}
+			if err := l.Add(o); err != nil {
+				panic(err)
+			}
+		}
+		shown := exposure.Record{ID: "a", Time: c.At, Viewer: "ann", Items: []exposure.Item{{Place: 1, ID: "x", Team: -1}}}
+		if _, err := l.Acts("", func(take func(*exposure.Record)) error { take(&shown); return nil }, func(*outcome.Act) {}); err != nil {
+			panic(err)
+		}
+	}
+	return &notes[0].Course
 }

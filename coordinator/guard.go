@@ -32,8 +32,8 @@ type Acts interface {
 	// Read reads on, again and again, each time from where it ended, and hands over
 	// the acts that it finds, some of them twice.
 	Read(ctx context.Context, take func(*outcome.Act)) error
-	// Newest returns when the newest outcome was that has been read, of whatever
-	// answer; 0: none was.
+	// Newest returns when the newest outcome was that has been read, whether it belongs
+	// to an answer or not; 0: none was.
 	Newest() millrace.Time
 	// Whole returns as of when all that viewers did has been read.
 	Whole() time.Time
@@ -41,6 +41,8 @@ type Acts interface {
 	Topic() exposure.Topic
 	// Told returns what became of all outcomes that have been read.
 	Told() outcome.Report
+	// Course returns how they came along.
+	Course() *outcome.Course
 }
 
 // Leans knows the feeds and models that experiments lean on.
@@ -633,7 +635,7 @@ func (g *guard) decide(ctx context.Context) (decisions []decision, err error) {
 		if g.leans != nil {
 			waits = g.leans.Waits(ctx, &w.Experiment)
 		}
-		unread := w.acts.waits(w.Experiment.Guards)
+		unread := w.acts.waits(&w.Experiment, r.Last)
 		w.count(&r, now, !g.asked.IsZero() && g.sight.waits() == "" && waits == "" && unread == "")
 		v := compare.Judge(&w.Experiment, &r, w.stay.For())
 		if v.Share > 0 {

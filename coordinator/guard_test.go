@@ -162,6 +162,7 @@ type actLog struct {
 	id    string        // of the topic
 	other millrace.Time // when an outcome came that belongs to nothing
 	told  outcome.Report
+	came  []coordinator.Came // besides; nil: none
 }
 
 func (l *actLog) open(of *experiment.Experiment, _ millrace.Time) coordinator.Acts {
@@ -196,6 +197,17 @@ func (l *actLog) Newest() millrace.Time {
 		newest = max(newest, l.all[i].At)
 	}
 	return newest
+}
+
+// Course implements [coordinator.Acts].
+func (l *actLog) Course() *outcome.Course {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	came := slices.Clone(l.came)
+	for i := range l.all {
+		came = append(came, coordinator.Came{At: l.all[i].At, Right: 1})
+	}
+	return coordinator.CourseOf(came...)
 }
 
 // Told implements [coordinator.Acts].
@@ -1284,25 +1296,41 @@ func TestRampsWaitForOutcomes(t *testing.T) {
 	c, _ := tr.coordinate("one")
 	tr.says("its guards on what viewers do can count nothing: topic clicks has no action click")
 	change(func() { tr.acts.lacks = nil })
-	tr.says("its guards on what viewers do wait for outcomes: none has come to clicks since ")
-	change(func() { tr.acts.told = outcome.Report{Attributed: 5, Elsewhere: 389} })
-	broken := "of clicks 389 name the answer of another viewer, 0 an answer without their record, and 5 belong to an item"
+	tr.says("its guards on what viewers do wait for outcomes: none that belongs to what was shown has come to clicks since ")
+	change(func() {
+		tr.acts.other, tr.acts.told = millrace.TimeOf(time.Now()), outcome.Report{Nothing: 389, Twice: 389}
+	})
+	l := tr.says("its guard")
+	for ; l.Outcomes == nil || l.Outcomes.Told.Nothing != 389 || strings.Contains(l.Says, "the log is away"); l = tr.says("its guard") {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if !strings.Contains(l.Says, "none that belongs to what was shown has come to clicks since ") {
+		t.Errorf("by outcomes that belong to nothing it says %q", l.Says)
+	}
+	tr.acts.click("a", 0, time.Now().Add(-time.Hour))
+	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Blind != "" || l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
+		t.Errorf("%q, %+v", l.Blind, l.Outcomes)
+	}
+	// However many belonged, of the newest most name wrong answers.
+	change(func() {
+		tr.acts.told = outcome.Report{Attributed: 1000, Elsewhere: 389}
+		tr.acts.came = []coordinator.Came{{At: millrace.TimeOf(time.Now().Add(-time.Hour)), Right: 1000}, {At: millrace.TimeOf(time.Now().Add(-2 * time.Second)), Wrong: 389}}
+	})
+	broken := "of clicks 389 name the answer of another viewer, or one without their record, and "
 	if l := tr.says("its guards on what viewers do see almost nothing: " + broken); !strings.HasPrefix(l.Blind, "guards on what viewers do are blind: "+broken) || l.Outcomes.Told.Elsewhere != 389 || tr.now().State != experiment.Running {
 		t.Errorf("%+v", l)
 	}
-	change(func() { tr.acts.told = outcome.Report{Attributed: 5, Nothing: 389, Twice: 389} })
-	change(func() { tr.acts.other = millrace.TimeOf(time.Now()) })
-	if l := tr.says("its guard on fewer click waits for one: no viewer has done that with what was shown since "); l.Outcomes == nil || l.Outcomes.Topic != "clicks" || l.Outcomes.Newest.IsZero() || l.Outcomes.Whole.IsZero() {
-		t.Errorf("%+v", l.Outcomes)
-	}
-	tr.acts.click("a", 0, time.Now().Add(-time.Hour))
+	tr.acts.click("a", 2, time.Now())
 	time.Sleep(time.Second)
 	if e := tr.now(); e.Share != 100 {
-		t.Errorf("ramped to %d by a click of before", e.Share)
+		t.Errorf("ramped to %d while outcomes are broken", e.Share)
 	}
-	tr.acts.click("a", 2, time.Now())
+	// Nobody has to do anything once they are whole.
+	change(func() {
+		tr.acts.came = append(tr.acts.came, coordinator.Came{At: millrace.TimeOf(time.Now()), Right: 10})
+	})
 	tr.becomes(experiment.Running, 1000)
-	tr.saying("its guards on what viewers do wait for outcomes: none has come to clicks since ", func() { tr.show(4, nil) })
+	tr.saying("its guards on what viewers do wait for outcomes: none that belongs to what was shown has come to clicks since ", func() { tr.show(4, nil) })
 	if gaugeOf(c, "outcomes_seconds") < 0 || gaugeOf(c, "outcomes_newest_seconds") <= 0 {
 		t.Error("no metric of outcomes")
 	}

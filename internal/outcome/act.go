@@ -69,6 +69,7 @@ func (l *Ledger) Acts(of string, offer func(take func(*exposure.Record)) error, 
 			did = append(did, int32(i))
 		}
 	}
+	l.note()
 	same := func(i, j int32) int {
 		a, b := &l.all[i], &l.all[j]
 		return cmp.Or(cmp.Compare(l.owners[a.owner].id, l.owners[b.owner].id), cmp.Compare(a.place, b.place), cmp.Compare(l.actions[a.action], l.actions[b.action]))

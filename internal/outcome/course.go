@@ -1,7 +1,7 @@
 package outcome
 
 import (
-	"maps"
+	"fmt"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -9,67 +9,158 @@ import (
 
 // Course is how outcomes that name an answer came along: when they belonged to it, and
 // when they could not. The zero value has none.
+//
+// It is kept as spans of time. Where there are too many, neighbours are joined of which all
+// tell the same, right ones or wrong ones, and then the smallest turns are forgotten. So a
+// time in which outcomes were broken is told as exactly after a year as on its day.
 type Course struct {
-	width millrace.Time // of a span; it doubles as time goes on
-	spans map[millrace.Time]span
+	spans  []span // in the order of time, of whole seconds, and none overlaps another
+	newest millrace.Time
 }
 
 // span counts the outcomes of a time.
-type span struct{ right, wrong int }
+type span struct {
+	from, until  millrace.Time
+	right, wrong int
+}
 
-// maxSpans bounds the memory, and so how exactly it is known when something changed.
-const maxSpans = 256
+func (s span) more() int { return s.wrong - s.right }
 
+func (s span) with(o span) span {
+	return span{min(s.from, o.from), max(s.until, o.until), s.right + o.right, s.wrong + o.wrong}
+}
+
+const (
+	// maxSpans bounds the memory. The last quarter of them is never joined, since
+	// outcomes do not come in the order of their times.
+	maxSpans = 256
+	// strangeFrom is from how many more wrong outcomes than right ones a log is taken to be
+	// broken, and the other way round to be whole: a few wrong ones are of links that were
+	// shared.
+	strangeFrom = 10
+)
+
+// came is an outcome of a course.
+type came struct {
+	at           millrace.Time
+	wrong, again bool
+}
+
+// add takes an outcome as one of a time.
 func (c *Course) add(at millrace.Time, wrong bool) {
-	if c.spans == nil {
-		c.width, c.spans = 1000, map[millrace.Time]span{}
+	s := span{from: at - at%1000, right: 1}
+	if s.until = s.from + 1000; wrong {
+		s.right, s.wrong = 0, 1
 	}
-	k := at / c.width
-	s := c.spans[k]
-	if wrong {
-		s.wrong++
-	} else {
-		s.right++
+	c.put(s)
+}
+
+// put adds a span.
+func (c *Course) put(s span) {
+	i := len(c.spans)
+	for i > 0 && c.spans[i-1].until > s.from { // nearly always the last
+		i--
 	}
-	for c.spans[k] = s; len(c.spans) > maxSpans; {
-		wider := map[millrace.Time]span{}
-		for k, s := range c.spans {
-			w := wider[k/2]
-			wider[k/2] = span{w.right + s.right, w.wrong + s.wrong}
-		}
-		c.width, c.spans = 2*c.width, wider
+	j := i
+	for ; j < len(c.spans) && c.spans[j].from < s.until; j++ {
+		s = s.with(c.spans[j])
+	}
+	if c.spans = slices.Replace(c.spans, i, j, s); len(c.spans) > maxSpans {
+		c.thin()
 	}
 }
 
-// Broken returns since when outcomes have been broken: wrong ones come, and are ten more than
-// right ones since then. Where they are whole again, since right ones are ten more, it returns
-// from when to when they were broken, in one or more stretches.
-func (c *Course) Broken() (from, until millrace.Time, whole bool) {
-	now, low, high := 0, 0, 0                      // how many more wrong ones there are, and at least and most in the stretch
-	var lowEnd, highEnd, first, last millrace.Time // when it was so
-	broken, ever := false, false
-	for i, k := range slices.Sorted(maps.Keys(c.spans)) {
-		if i == 0 {
-			lowEnd, first, last = k*c.width, k*c.width, k*c.width
+// thin joins spans.
+func (c *Course) thin() {
+	n := len(c.spans) - maxSpans/4
+	old := slices.Clone(c.spans[:1])
+	for _, s := range c.spans[1:n] {
+		if last := &old[len(old)-1]; last.more() > 0 && s.more() < 0 || last.more() < 0 && s.more() > 0 {
+			old = append(old, s)
+		} else {
+			*last = last.with(s)
 		}
-		s := c.spans[k]
-		now += s.wrong - s.right
-		end := (k + 1) * c.width
-		switch {
-		case broken && now >= high:
-			high, highEnd = now, end
-		case broken && high-now >= strangeFrom:
-			broken, low, lowEnd = false, now, end
-		case !broken && now-low >= strangeFrom:
-			if broken, high, highEnd, last = true, now, end, lowEnd; !ever {
-				ever, first = true, lowEnd
+	}
+	for len(old) > maxSpans/2 {
+		least := 1
+		for i := range old[:len(old)-1] {
+			if i > 0 && abs(old[i].more()) < abs(old[least].more()) {
+				least = i
 			}
-		case !broken && now <= low:
-			low, lowEnd = now, end
+		}
+		old = slices.Replace(old, least-1, least+2, old[least-1].with(old[least]).with(old[least+1]))
+	}
+	c.spans = append(old, c.spans[n:]...)
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// Plus returns the course of both, of which the other came later.
+func (c *Course) Plus(later *Course) *Course {
+	sum := &Course{slices.Clone(c.spans), max(c.newest, later.newest)}
+	for _, s := range later.spans {
+		sum.put(s)
+	}
+	return sum
+}
+
+// Newest returns when the newest outcome was that belonged to an answer; 0: none did.
+func (c *Course) Newest() millrace.Time { return c.newest }
+
+// Stretch is a time in which outcomes were broken, and how many came in it.
+type Stretch struct {
+	From, Until  millrace.Time // Until is 0: they are
+	Right, Wrong int
+}
+
+// String tells it.
+func (s Stretch) String() string {
+	says := fmt.Sprintf("%d name the answer of another viewer, or one without their record, and %d belong to an item, ", s.Wrong, s.Right)
+	if s.Until == 0 {
+		return says + fmt.Sprintf("since %s", s.From)
+	}
+	return says + fmt.Sprintf("from %s to %s", s.From, s.Until)
+}
+
+// Broken returns when outcomes were broken, in the order of time; the last stretch may go on.
+// They are broken from where on ten more wrong ones came than right ones, however many right
+// ones came before, and whole from where on ten more right ones came. Who writes wrong ones
+// writes wrong names, and what is counted of the others says nothing. Outcomes of viewers and
+// answers of which nothing is known are in every log, and no sign of that.
+func (c *Course) Broken() (all []Stretch) {
+	var now, turn, began span // sums until then; turn: where there were fewest more wrong ones, and in a stretch most
+	broken := false
+	for i, s := range c.spans {
+		if i == 0 {
+			turn.until = s.from
+		}
+		now = span{until: s.until, right: now.right + s.right, wrong: now.wrong + s.wrong}
+		switch more := now.more() - turn.more(); {
+		case broken && more <= -strangeFrom:
+			all = append(all, stretch(began, turn))
+			broken, turn = false, now
+		case !broken && more >= strangeFrom:
+			broken, began, turn = true, turn, now
+		case broken && more >= 0, !broken && more <= 0:
+			turn = now
 		}
 	}
-	if ever && !broken {
-		return first, highEnd, true
+	if broken {
+		s := stretch(began, now)
+		s.Until = 0
+		all = append(all, s)
 	}
-	return last, 0, false
+	return all
+}
+
+func stretch(from, until span) Stretch {
+	return Stretch{from.until, until.until, until.right - from.right, until.wrong - from.wrong}
+}
+
+// Now returns the stretch that goes on; nil: outcomes are not broken.
+func (c *Course) Now() *Stretch {
+	if all := c.Broken(); len(all) > 0 && all[len(all)-1].Until == 0 {
+		return &all[len(all)-1]
+	}
+	return nil
 }

@@ -4,6 +4,7 @@
 package outcome
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -72,7 +73,8 @@ type Ledger struct {
 	owners   []owner           // answers that have an outcome, or had
 	texts    map[string]string // what many owners share
 	report   [2]Report         // of outcomes that were in no ledger before, and of others
-	course   *Course           // of those that were in none; nil: nobody asks
+	notes    *[2]Notes         // of the same two; nil: nobody asks
+	came     []came            // that are to be noted
 }
 
 // entry is an outcome and the item that has it: 56 bytes without a pointer, and some
@@ -128,8 +130,33 @@ func NewLedger(window time.Duration) *Ledger {
 	return l
 }
 
-// Note has the ledger note in a course what becomes of outcomes that were in none before.
-func (l *Ledger) Note(c *Course) { l.course = c }
+// Notes is where a ledger notes how outcomes came along. One whose time is before From
+// counts as of From, since it has come after that, whatever its clock said, and one of after
+// Until as of Until.
+type Notes struct {
+	Course
+	From, Until millrace.Time
+}
+
+// Note has [Ledger.Acts] note how outcomes came along that were in no ledger before, and how
+// others did.
+func (l *Ledger) Note(n *[2]Notes) { l.notes = n }
+
+// note hands over what has come, in the order of its time.
+func (l *Ledger) note() {
+	slices.SortFunc(l.came, func(a, b came) int { return cmp.Compare(a.at, b.at) })
+	for _, o := range l.came {
+		n := &l.notes[0]
+		if o.again {
+			n = &l.notes[1]
+		}
+		at := min(o.at, n.Until)
+		if n.add(max(at, n.From), o.wrong); !o.wrong {
+			n.newest = max(n.newest, at)
+		}
+	}
+	l.came = l.came[:0]
+}
 
 // Reset forgets all outcomes, and keeps the memory. What comes once more of them is
 // told all the same, of the last million or so.
@@ -351,8 +378,8 @@ func (l *Ledger) settle(e *entry) bool {
 	default:
 		told.Nothing++
 	}
-	if wrong := !belongs && e.strange != 0; l.course != nil && !e.again && (right || wrong) {
-		l.course.add(e.at, wrong)
+	if wrong := !belongs && e.strange != 0; l.notes != nil && (right || wrong) {
+		l.came = append(l.came, came{e.at, wrong, e.again})
 	}
 	return belongs
 }

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -135,76 +136,122 @@ func TestOneIDForAllIsNoRepetition(t *testing.T) {
 	}
 }
 
-// Outcomes that cannot belong to the answer that they name are a broken log, once most
-// are such; what belongs to nothing that is known is not.
-func TestBroken(t *testing.T) {
-	for _, c := range []struct {
-		r      Report
-		broken bool
-	}{
-		{Report{Attributed: 5, Elsewhere: 389}, true},
-		{Report{Lacking: 10}, true},
-		{Report{Attributed: 10, Elsewhere: 6, Lacking: 5}, true},
-		{Report{Attributed: 11, Elsewhere: 6, Lacking: 5}, false},
-		{Report{Elsewhere: 9}, false},
-		{Report{Nothing: 1e6, Twice: 1e6}, false},
-	} {
-		if says := c.r.Broken(); (says != "") != c.broken {
-			t.Errorf("%+v: %q", c.r, says)
-		}
-	}
-}
-
-// When wrong outcomes came and whether that is over: a few strange ones change neither. However
-// long the time is, it is known to a part of it.
+// When wrong outcomes came and whether that is over: a few strange ones change neither, and
+// however many right ones came before, or how long ago it was, it is known to the second.
 func TestTheCourseOfOutcomes(t *testing.T) {
 	const second, day = millrace.Time(1000), millrace.Time(86_400_000)
-	type came struct {
+	type group struct {
 		at, each millrace.Time
 		n        int
 		wrong    bool
 	}
 	for name, c := range map[string]struct {
-		came        []came
-		from, until millrace.Time
-		whole       bool
+		came []group
+		want []Stretch
 	}{
-		"none":                   {},
-		"right ones":             {[]came{{0, second, 50, false}}, 0, 0, false},
-		"wrong ones":             {[]came{{7 * second, second, 20, true}}, 7 * second, 0, false},
-		"then right":             {[]came{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, 7 * second, 27 * second, true},
-		"then too few":           {[]came{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, 7 * second, 0, false},
-		"before and behind":      {[]came{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, 30 * second, 70 * second, true},
-		"then some strange":      {[]came{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 9, true}, {60 * second, second, 10, false}}, 0, 20 * second, true},
-		"right ones in between":  {[]came{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, 0, 20 * second, true},
-		"wrong again":            {[]came{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}}, 410 * second, 0, false},
-		"and right again":        {[]came{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}, {500 * second, second, 20, false}}, 0, 480 * second, true},
-		"over days":              {[]came{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, 0, 399*day/20 + 1, true},
-		"over days, among right": {[]came{{0, day / 20, 400, true}, {0, day / 20, 300, false}, {30 * day, second, 10, false}}, 300 * day / 20, 399*day/20 + 1, true},
+		"none":                  {},
+		"right ones":            {[]group{{0, second, 50, false}}, nil},
+		"some strange ones":     {[]group{{0, second, 9, true}}, nil},
+		"wrong ones":            {[]group{{7 * second, second, 20, true}}, []Stretch{{7 * second, 0, 0, 20}}},
+		"then right":            {[]group{{7 * second, second, 20, true}, {40 * second, second, 10, false}}, []Stretch{{7 * second, 27 * second, 0, 20}}},
+		"then too few":          {[]group{{7 * second, second, 20, true}, {40 * second, second, 9, false}}, []Stretch{{7 * second, 0, 9, 20}}},
+		"before and behind":     {[]group{{0, second, 30, false}, {50 * second, second, 20, true}, {90 * second, second, 30, false}}, []Stretch{{30 * second, 70 * second, 0, 20}}},
+		"then some strange":     {[]group{{0, second, 20, true}, {40 * second, second, 10, false}, {50 * second, second, 9, true}, {60 * second, second, 10, false}}, []Stretch{{0, 20 * second, 0, 20}}},
+		"right ones in between": {[]group{{0, second, 20, true}, {5 * second, second, 3, false}, {40 * second, second, 20, false}}, []Stretch{{0, 20 * second, 3, 20}}},
+		"wrong again":           {[]group{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}}, []Stretch{{0, 400 * second, 0, 400}, {410 * second, 0, 0, 60}}},
+		"and right again":       {[]group{{0, second, 400, true}, {400 * second, second / 10, 100, false}, {420 * second, second, 60, true}, {500 * second, second, 20, false}}, []Stretch{{0, 400 * second, 0, 400}, {410 * second, 480 * second, 0, 60}}},
+		"after many right ones": {[]group{{0, second, 100_000, false}, {100_000 * second, second, 10, true}}, []Stretch{{100_000 * second, 0, 0, 10}}},
+		"a minute long ago":     {[]group{{0, second, 100_000, false}, {100_000 * second, second, 60, true}, {100_060 * second, second, 200_000, false}}, []Stretch{{100_000 * second, 100_060 * second, 0, 60}}},
+		"among strange ones":    {[]group{{0, 2 * second, 5000, false}, {second, 20 * second, 500, true}, {10_000 * second, second, 60, true}, {10_060 * second, 2 * second, 5000, false}, {10_065 * second, 20 * second, 499, true}}, []Stretch{{9999 * second, 10_060 * second, 0, 60}}},
+		"over days":             {[]group{{0, day / 20, 400, true}, {30 * day, day / 20, 200, false}}, []Stretch{{0, 399*day/20 + second, 0, 400}}},
 	} {
-		var course Course
+		var all []came
 		for _, x := range c.came {
 			for i := range x.n {
-				course.add(x.at+millrace.Time(i)*x.each, x.wrong)
+				all = append(all, came{at: x.at + millrace.Time(i)*x.each, wrong: x.wrong})
 			}
 		}
-		left := 0
-		for _, s := range course.spans {
-			left += s.right + s.wrong
+		slices.SortStableFunc(all, func(a, b came) int { return cmp.Compare(a.at, b.at) })
+		var whole, first, last Course
+		for i, o := range all {
+			whole.add(o.at, o.wrong)
+			if i < len(all)/2 {
+				first.add(o.at, o.wrong)
+			} else {
+				last.add(o.at, o.wrong)
+			}
 		}
-		for _, x := range c.came {
-			left -= x.n
+		for _, course := range []*Course{&whole, first.Plus(&last)} {
+			left := len(all)
+			for _, s := range course.spans {
+				left -= s.right + s.wrong
+			}
+			if got := course.Broken(); left != 0 || len(course.spans) > maxSpans || !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v, want %v; %d spans, %d outcomes left out", name, got, c.want, len(course.spans), left)
+			}
+			if now := course.Now(); (now != nil) != (len(c.want) > 0 && c.want[len(c.want)-1].Until == 0) {
+				t.Errorf("%s: now %v", name, now)
+			}
 		}
-		if left != 0 {
-			t.Errorf("%s: %d too many are counted", name, left)
-		}
-		from, until, whole := course.Broken()
-		near := func(got, want millrace.Time) bool {
-			return got == want || want <= got+course.width && got <= want+course.width && course.width > second
-		}
-		if len(course.spans) > maxSpans || !near(from, c.from) || !near(until, c.until) || whole != c.whole {
-			t.Errorf("%s: %d to %d, %v; spans of %d", name, from, until, whole, course.width)
-		}
+	}
+}
+
+// Outcomes come out of order, by partitions: those of one reading by far, and of several by some
+// seconds.
+func TestTheCourseOutOfOrder(t *testing.T) {
+	const second = millrace.Time(1000)
+	l := NewLedger(time.Hour)
+	notes := [2]Notes{{Until: 1e9}}
+	l.Note(&notes)
+	n := 0
+	add := func(viewer string, at millrace.Time) {
+		n++
+		must(t, l.Add(Outcome{ID: fmt.Sprint(n), Viewer: viewer, Record: "x", Action: "click", Answer: "a", At: at}))
+	}
+	for i := range millrace.Time(1000) {
+		add("ann", i*second)
+	}
+	for i := range millrace.Time(120) {
+		add("eve", (500+i/2)*second)
+	}
+	_, err := l.Acts("", offering(answer("a", "ann", 1, "x")), func(*Act) {})
+	must(t, err)
+	if got, want := notes[0].Broken(), (Stretch{500 * second, 560 * second, 60, 120}); len(got) != 1 || got[0] != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	var c Course
+	for i := range millrace.Time(1026) {
+		c.add(i*second, false)
+	}
+	for i := range millrace.Time(20) {
+		c.add((1016+i/2)*second, true)
+	}
+	if s := c.Now(); s == nil || *s != (Stretch{1016 * second, 0, 10, 20}) {
+		t.Errorf("%v", s)
+	}
+}
+
+// Whatever a wrong outcome's clock says, it has come since the reading before and until now;
+// and what belongs to nothing changes nothing.
+func TestNotesOfOutcomes(t *testing.T) {
+	const from, until = millrace.Time(100_000), millrace.Time(160_000)
+	l := NewLedger(time.Hour)
+	notes := [2]Notes{{From: from, Until: until}, {From: from - 50_000, Until: until}}
+	l.Note(&notes)
+	for i, at := range []millrace.Time{0, 120_000, 900_000} {
+		must(t, l.Add(Outcome{ID: fmt.Sprint(i), Viewer: "eve", Record: "x", Action: "click", Answer: "a", At: at}))
+		must(t, l.Add(Outcome{ID: fmt.Sprint(i), Viewer: "nobody", Record: "x", Action: "click", At: at}))
+	}
+	must(t, l.Add(Outcome{ID: "4", Viewer: "ann", Record: "x", Action: "click", Answer: "a", At: 130_000}))
+	must(t, l.Add(Outcome{ID: "5", Viewer: "ann", Record: "x", Action: "like", At: 40_000, Again: true}))
+	_, err := l.Acts("", func(take func(*exposure.Record)) error { take(answer("a", "ann", 1, "x")); return nil }, func(*Act) {})
+	must(t, err)
+	want := [2][]span{
+		{{100_000, 101_000, 0, 1}, {120_000, 121_000, 0, 1}, {130_000, 131_000, 1, 0}, {160_000, 161_000, 0, 1}},
+		{{50_000, 51_000, 1, 0}},
+	}
+	if !slices.Equal(notes[0].spans, want[0]) || !slices.Equal(notes[1].spans, want[1]) || notes[0].Newest() != 130_000 || notes[1].Newest() != 40_000 {
+		t.Errorf("%+v", notes)
 	}
 }
 

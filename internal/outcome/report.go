@@ -23,18 +23,3 @@ func (r Report) Plus(o Report) Report {
 func (r Report) String() string {
 	return fmt.Sprintf("%d belong to an item; %d came twice, %d name the answer of another viewer, %d an answer without the record, and %d belong to nothing that was shown", r.Attributed, r.Twice, r.Elsewhere, r.Lacking, r.Nothing)
 }
-
-// strangeFrom is from how many strange outcomes on a log is taken to be broken: a few are
-// of links that were shared.
-const strangeFrom = 10
-
-// Broken says why most outcomes cannot belong to the answers that they name; empty: most do, or
-// too few are known. Who writes them writes wrong names, and what is counted of the
-// others says nothing. Outcomes of viewers and answers of which nothing is known are in
-// every log, and no sign of that.
-func (r Report) Broken() string {
-	if n := r.Elsewhere + r.Lacking; n < strangeFrom || n <= r.Attributed {
-		return ""
-	}
-	return fmt.Sprintf("%d name the answer of another viewer, %d an answer without their record, and %d belong to an item", r.Elsewhere, r.Lacking, r.Attributed)
-}

@@ -199,12 +199,13 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 }
 
-// newestOutcome says how old the newest outcome is, and what became of all.
+// newestOutcome says how old the newest outcome is that belongs to what was shown, and what
+// became of all.
 func newestOutcome(o *experiments.OutcomesLook, now time.Time) string {
-	if o.Newest.IsZero() {
-		return "none has come"
+	says := "none that belongs to what was shown has come"
+	if !o.Newest.IsZero() {
+		says = "the newest that belongs to what was shown is " + ageOf(o.Newest, now)
 	}
-	says := "the newest is " + ageOf(o.Newest, now)
 	if o.Told != nil {
 		says += fmt.Sprintf("; of all, by what it showed, %s", o.Told)
 	}

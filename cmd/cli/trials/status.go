@@ -182,7 +182,7 @@ func (t *trial) status(ctx context.Context, output *display.Form, name string, q
 		strange = acts.Faults
 		told := acts.Told()
 		shown.Told = &told
-		shown.Broken, shown.Mended = brokenOutcomes(&told, acts.Course())
+		shown.Broken, shown.Mended = brokenOutcomes(acts.Course())
 	}
 	r, err := tally.Report(q.alpha)
 	if err != nil {
@@ -275,22 +275,37 @@ type statusShown struct {
 	FirstStrange string          `json:"first_no_outcome,omitempty"`
 	Unread       string          `json:"outcomes_unread,omitempty"`      // why the report is without outcomes
 	Told         *outcome.Report `json:"outcomes,omitempty"`             // what became of all of them, by answers of this experiment; none: it has none
-	Broken       string          `json:"outcomes_broken,omitempty"`      // why what is told of them says nothing, since when
-	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same, where they are whole again
+	Broken       string          `json:"outcomes_broken,omitempty"`      // why what is told of them now says nothing, since when
+	Mended       string          `json:"outcomes_were_broken,omitempty"` // the same of when that was so, and is over
 }
 
-// brokenOutcomes says why most outcomes cannot belong to the answers that they name, and
-// since when; or until when it was so, where those that came since are whole.
-func brokenOutcomes(told *outcome.Report, course *outcome.Course) (broken, mended string) {
-	says := told.Broken()
-	if says == "" {
-		return "", ""
+// maxStretches is how many times are told in which outcomes were broken, the last ones.
+const maxStretches = 5
+
+// brokenOutcomes says why outcomes are broken now, and since when; and from when to when they
+// were.
+func brokenOutcomes(course *outcome.Course) (broken, mended string) {
+	var over []string
+	until := ""
+	for _, s := range course.Broken() {
+		if s.Until == 0 {
+			broken = s.String()
+			continue
+		}
+		over, until = append(over, s.String()), s.Until.String()
 	}
-	from, until, whole := course.Broken()
-	if whole {
-		return "", fmt.Sprintf("%s, from %s to %s; since then they are whole, and --since %s tells that apart", says, from, until, until)
+	more := len(over) - maxStretches
+	if more > 0 {
+		over = over[more:]
 	}
-	return fmt.Sprintf("%s, since %s", says, from), ""
+	mended = strings.Join(over, "; ")
+	if more > 0 {
+		mended += fmt.Sprintf("; and %d times before", more)
+	}
+	if broken == "" && mended != "" {
+		mended += fmt.Sprintf("; since then they are whole, and --since %s tells that apart", until)
+	}
+	return broken, mended
 }
 
 // reportShown is a report, in which null is a number that is not known.

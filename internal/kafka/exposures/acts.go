@@ -46,9 +46,9 @@ type Acts struct {
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; a reading that failed counts them once more
 	seen         outcome.Seen    // schemas of all readings
-	told         outcome.Report  // of what no reading looks at again
-	last         outcome.Report  // of what the next one does
-	course       outcome.Course
+	told         became          // what no reading looks at again
+	last         became          // what the next one does
+	floor        millrace.Time   // since when that has come
 	newest       millrace.Time
 	whole        time.Time   // as of when all outcomes have been read; zero: never
 	did, shown   kafka.Reach // of outcomes, and of exposures
@@ -56,11 +56,22 @@ type Acts struct {
 	most         int         // outcomes that are looked for in one passage over the answers
 }
 
+// became is what became of outcomes, and how they came along.
+type became struct {
+	outcome.Report
+	outcome.Course
+}
+
+func (b *became) plus(later *became) became {
+	return became{b.Report.Plus(later.Report), *b.Course.Plus(&later.Course)}
+}
+
 // NewActs begins where answers of that time may have outcomes.
 func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}, most: maxActs} }
 
-// Newest returns when the newest outcome was that has been read, whatever it belongs
-// to; 0: none was. One that is said to come later counts as of when it was read.
+// Newest returns when the newest outcome was that has been read, of the actions that are
+// counted, whatever it belongs to; 0: none was. One that is said to come later counts as of
+// when it was read. [Acts.Course] knows the newest that belongs to an answer.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
 // Whole returns as of when all outcomes have been read; zero: as of no time yet.
@@ -69,10 +80,11 @@ func (a *Acts) Whole() time.Time { return a.whole }
 // Told returns what became of all outcomes, of the actions that are counted, by the readings that did
 // not fail: of each by the last look at it. What came twice is known again if one reading
 // had both.
-func (a *Acts) Told() outcome.Report { return a.told.Plus(a.last) }
+func (a *Acts) Told() outcome.Report { return a.told.Report.Plus(a.last.Report) }
 
-// Course returns how those outcomes came along, by the first look at each.
-func (a *Acts) Course() *outcome.Course { return &a.course }
+// Course returns how those outcomes came along. What a reading finds counts as come since
+// the one before, even if its time is earlier.
+func (a *Acts) Course() *outcome.Course { return a.told.Course.Plus(&a.last.Course) }
 
 // recentActs is how old what is known of outcomes may be where transactions, one after
 // the other, hide the newest of them.
@@ -102,7 +114,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	was := a.id
 	if a.id = did.ID(); was != did.ID() && was != (kadm.TopicID{}) {
-		a.before, a.next, a.did, a.told, a.last = nil, nil, kafka.Reach{}, a.Told(), outcome.Report{}
+		a.before, a.next, a.did, a.told, a.last = nil, nil, kafka.Reach{}, a.told.plus(&a.last), became{}
 		return a.Topic().Anew()
 	}
 	a.unshown = nil
@@ -113,7 +125,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	ends := did.Ends()
 	maps.Copy(next, ends)
-	var told [2]outcome.Report // of what is looked at first, and again
+	var told [2]became // of what is looked at first, and again
 	if len(ends) > 0 {
 		if told, err = a.read(ctx, did, take); err != nil {
 			return err
@@ -123,7 +135,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 		return a.unshown
 	}
 	a.before, a.next = a.next, next
-	a.told, a.last = a.told.Plus(told[1]), told[0]
+	a.told, a.last, a.floor = a.told.plus(&told[1]), told[0], millrace.TimeOf(a.whole)
 	whole, err := did.Look(&a.did, recentActs)
 	if err != nil {
 		return err
@@ -136,7 +148,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	return a.seen.Lacks(a.cfg.Outcomes, a.cfg.Actions, field)
 }
 
-func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) (told [2]outcome.Report, err error) {
+func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcome.Act)) (told [2]became, err error) {
 	known, err := schemalog.Known(ctx, a.cfg.Brokers, a.cfg.Schemas)
 	if err != nil {
 		return told, err
@@ -144,20 +156,21 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 	settle := func(ledger *outcome.Ledger, meet func(*exposure.Record)) error {
 		found, err := a.settle(ctx, ledger, meet, take)
 		for i := range told {
-			told[i] = told[i].Plus(found[i])
+			told[i].Report = told[i].Report.Plus(found[i])
 		}
 		return err
 	}
 	ledger, met := outcome.NewLedger(a.cfg.Window), (*outcome.Met)(nil)
-	ledger.Note(&a.course)
 	now := millrace.TimeOf(time.Now())
+	notes := [2]outcome.Notes{{From: millrace.TimeOf(a.whole), Until: now}, {From: a.floor, Until: now}}
+	ledger.Note(&notes)
 	sound := a.Faults.N == 0
 	defer func() {
 		if sound && a.Faults.N > 0 && a.cfg.Log != nil {
 			a.cfg.Log.Warn("entries that are no outcomes are not counted", "topic", a.cfg.Outcomes, "entries", a.Faults.N, "first", a.Faults.First)
 		}
 	}()
-	if err := did.ReadEntries(ctx, func(in kafka.Entry) error {
+	err = did.ReadEntries(ctx, func(in kafka.Entry) error {
 		again := in.Offset < a.next[in.Partition]
 		o, err := a.decode(known, in)
 		if err != nil {
@@ -166,12 +179,12 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 			}
 			return nil
 		}
+		if a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action) {
+			return nil
+		}
 		o.Again = again
 		a.newest = max(a.newest, min(o.At, now))
-		switch {
-		case a.cfg.Actions != nil && !slices.Contains(a.cfg.Actions, o.Action):
-			return nil
-		case met != nil && met.Lacks(&o, a.cfg.Window):
+		if met != nil && met.Lacks(&o, a.cfg.Window) {
 			told[index(again)].Nothing++
 			return nil
 		}
@@ -186,10 +199,12 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 		}
 		ledger.Reset()
 		return err
-	}); err != nil || ledger.Len() == 0 {
-		return told, err
+	})
+	if err == nil && ledger.Len() > 0 {
+		err = settle(ledger, func(*exposure.Record) {})
 	}
-	return told, settle(ledger, func(*exposure.Record) {})
+	told[0].Course, told[1].Course = notes[0].Course, notes[1].Course
+	return told, err
 }
 
 // index is of a report on what is looked at again, or first.

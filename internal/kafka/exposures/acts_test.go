@@ -95,7 +95,7 @@ func testActs(t *testing.T, k kafkatest.Cluster) {
 		}
 	}
 	read()
-	if acts.Newest() != 0 {
+	if acts.Newest() != 0 || acts.Course().Newest() != 0 {
 		t.Error("the newest of none")
 	}
 	show("ann", now.Add(-10*time.Minute))

@@ -161,3 +161,43 @@ func TestMemoryOfActs(t *testing.T) {
 		}
 	}
 }
+
+// How outcomes came along is counted once of each, however often it is looked at and however
+// many readings fail; and one that has come now does not hide behind a clock that is behind.
+func TestCourseOfActs(t *testing.T) {
+	ctx := kafkatest.Deadline(t)
+	k := kafkatest.Fake(t)
+	now := time.Now()
+	answers := []*exposure.Record{{ID: "a", Time: millrace.TimeOf(now.Add(-5 * time.Minute)), Viewer: "ann", Feed: "f", Models: []exposure.Model{{Name: "m"}}, Items: []exposure.Item{{Place: 1, ID: "x", Entity: "x", Team: -1}}}}
+	cfg := acting(t, ctx, k, answers, 10, func(i int) deed {
+		if i == 9 {
+			return deed{"ann", "x", "click", "a", now.Add(-4 * time.Minute)}
+		}
+		return deed{fmt.Sprint("eve", i), "x", "click", "a", now.Add(-time.Minute)}
+	})
+	a := NewActs(cfg)
+	a.most = 1
+	for range 5 {
+		failing, fail := context.WithCancel(ctx)
+		if err := a.Read(failing, func(*outcome.Act) { fail() }); err == nil {
+			t.Error("it does not fail")
+		}
+		fail()
+	}
+	read := func() *outcome.Stretch {
+		t.Helper()
+		kafkatest.Must(t, a.Read(ctx, func(*outcome.Act) {}))
+		return a.Course().Now()
+	}
+	for range 3 {
+		if s := read(); s != nil || a.Course().Newest() != millrace.TimeOf(now.Add(-4*time.Minute)) {
+			t.Errorf("%v, newest %s", s, a.Course().Newest())
+		}
+	}
+	acting(t, ctx, k, nil, 1, func(int) deed { return deed{"mallory", "x", "click", "a", now.Add(-time.Hour)} })
+	for range 3 {
+		if s := read(); s == nil || s.Wrong != 10 || s.Right != 0 {
+			t.Errorf("%v", s)
+		}
+	}
+}

@@ -90,6 +90,7 @@ const (
 // not, is waited for.
 type Steps struct {
 	cl     *kgo.Client
+	looks  *Looks
 	topic  string
 	places func(context.Context) (map[int32]int64, error)
 
@@ -107,7 +108,7 @@ func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(
 	if next == nil {
 		next = map[int32]int64{}
 	}
-	return &Steps{cl: cl, topic: topic, places: places, looked: time.Now(), next: next}
+	return &Steps{cl: cl, looks: NewLooks(cl), topic: topic, places: places, looked: time.Now(), next: next}
 }
 
 // Over has the reading go on behind batches that can never be read, and returns them,
@@ -184,23 +185,23 @@ func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map
 		if !ok {
 			continue
 		}
-		if c := s.surely(ctx, p, at); c != nil {
+		if c := s.looks.At(ctx, s.topic, p, at); c != nil {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// surely looks at a place so often that what it finds is so in the log. It returns nil
-// where that can be read, or is not known.
-func (s *Steps) surely(ctx context.Context, partition int32, at int64) *Closed {
-	raw, c := s.look(ctx, partition, at)
+// At returns the batch that no reader of a place gets past, looking so often that what it
+// finds is so in the log. It returns nil where the place can be read, or is not known.
+func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64) *Closed {
+	raw, c := l.look(ctx, topic, partition, at)
 	for range looks - 1 {
 		if c == nil {
 			return nil
 		}
 		patience.Sleep(ctx, lookPause)
-		again, same := s.look(ctx, partition, at)
+		again, same := l.look(ctx, topic, partition, at)
 		if same == nil || !bytes.Equal(again, raw) {
 			return nil
 		}
@@ -210,16 +211,15 @@ func (s *Steps) surely(ctx context.Context, partition int32, at int64) *Closed {
 
 // look fetches what is at a place, as it is in the log, and returns the batch that no
 // reader gets past, if there is one; nil also where Kafka does not answer.
-func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte, c *Closed) {
-	open := s.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor) // which is bounded
+func (l *Looks) look(ctx context.Context, topic string, partition int32, at int64) (raw []byte, c *Closed) {
 	for {
-		got, err := RawFetch{Topic: s.topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, s.cl)
+		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, l.cl)
 		if err != nil {
 			return nil, nil
 		}
 		read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: s.topic, Partition: partition,
-		}, got, open, nil)
+			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: partition,
+		}, got, l.open(), nil)
 		if len(read.Records) > 0 { // which the reader is about to get
 			return nil, nil
 		}
@@ -238,7 +238,7 @@ func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte
 		if behind > max(got.LastStableOffset, next+1) { // its header is damaged, too
 			behind = next + 1
 		}
-		return raw, &Closed{s.topic, partition, max(first, at), behind, why, -1}
+		return raw, &Closed{topic, partition, max(first, at), behind, why, -1}
 	}
 }
 

@@ -38,8 +38,13 @@ type PartitionOf struct {
 // inVain is how often a partition was fetched.
 type inVain struct{ last, times int64 }
 
-// vainFetches are so many that a partition is looked at.
-const vainFetches = 3
+const (
+	// vainFetches are so many that a partition is looked at: where partitions are added
+	// and removed some fetches are thrown away.
+	vainFetches = 10
+	// stillAtOnce bounds how many partitions one poll has looked at.
+	stillAtOnce = 4
+)
 
 // OnBrokerRead implements kgo.HookBrokerRead.
 func (s *Standing) OnBrokerRead(from kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
@@ -78,7 +83,7 @@ func (s *Standing) Polled(fetches kgo.Fetches) (still []PartitionOf) {
 		}
 	})
 	for at, v := range s.mu.vain {
-		if v.times >= vainFetches {
+		if v.times >= vainFetches && len(still) < stillAtOnce {
 			still = append(still, at)
 			delete(s.mu.vain, at)
 		}

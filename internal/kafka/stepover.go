@@ -36,12 +36,16 @@ func (c *Closed) Error() string {
 
 func (c *Closed) Unwrap() error { return c.Why }
 
+// Written reports whether the batch is as somebody wrote it, and not damaged since: its
+// checksum is right.
+func (c *Closed) Written() bool { return c.Why == nil || errors.Is(c.Why, errEntries) }
+
 // StepOver has a client that polled this go on behind batches that are too large to
 // open, and returns them, and what else failed first. It is for readers of topics where
 // an entry that is of no use stops nothing; partitioners and index nodes stop there.
 func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
-	stepOver(cl, over)
+	StepBehind(cl, over...)
 	if len(faults) > 0 {
 		failed = faults[0].Err
 	}
@@ -60,8 +64,8 @@ func tooLarge(fetches kgo.Fetches) (over []*Closed, faults []kgo.FetchError) {
 	return over, faults
 }
 
-// stepOver has a client go on behind batches.
-func stepOver(cl *kgo.Client, over []*Closed) {
+// StepBehind has a client go on behind batches.
+func StepBehind(cl *kgo.Client, over ...*Closed) {
 	to := map[string]map[int32]kgo.EpochOffset{}
 	for _, c := range over {
 		if to[c.Topic] == nil {
@@ -131,7 +135,7 @@ func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 // over is of batches that the client stands before.
 func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
-	stepOver(s.cl, over)
+	StepBehind(s.cl, over...)
 	suspects := map[int32]bool{}
 	for _, f := range faults {
 		if f.Topic != s.topic || passes(f.Err) {
@@ -161,7 +165,7 @@ func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 		s.at, s.looked = maps.Clone(places), time.Now()
 	}
 	broken := s.broken(limited, places, suspects)
-	stepOver(s.cl, broken)
+	StepBehind(s.cl, broken...)
 	for _, f := range faults {
 		known := slices.ContainsFunc(broken, func(c *Closed) bool { return c.Partition == f.Partition })
 		if failed == nil && f.Topic == s.topic && !passes(f.Err) && !known {

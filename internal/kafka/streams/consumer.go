@@ -63,6 +63,7 @@ type Config struct {
 // called at any time.
 type Consumer struct {
 	cl       *kgo.Client
+	ask      *kgo.Client // of looks, which would wait behind a fetch of cl
 	topics   [kafka.Streams]string
 	next     time.Time    // of Poll: when it looks again
 	looks    *kafka.Looks // of Poll
@@ -86,8 +87,13 @@ func NewConsumer(cfg Config) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	ask, err := kafka.NewClient(cfg.Brokers, nil)
+	if err != nil {
+		cl.Close()
+		return nil, err
+	}
 	t := cfg.Topics.WithDefaults()
-	c := &Consumer{cl: cl, looks: kafka.NewLooks(cl), standing: standing, topics: [kafka.Streams]string{t.Timeline, t.Features}}
+	c := &Consumer{cl: cl, ask: ask, looks: kafka.NewLooks(ask), standing: standing, topics: [kafka.Streams]string{t.Timeline, t.Features}}
 	c.mu.next = map[kafka.TopicPartition]kafka.Position{}
 	c.mu.removed = map[kafka.TopicPartition]uint64{}
 	return c, nil
@@ -100,6 +106,7 @@ func (c *Consumer) Close() {
 	// not.
 	c.Assign(nil)
 	c.cl.Close()
+	c.ask.Close()
 }
 
 // Assign reads exactly these partitions from these offsets.

@@ -132,6 +132,8 @@ func TestOnRealKafka(t *testing.T) {
 		"zombie": testZombie,
 		"fenced": testFenced,
 		"bomb":   testBomb,
+		"entry":  func(t *testing.T, w *world) { testUnparsable(t, w, true) },
+		"last":   func(t *testing.T, w *world) { testUnparsable(t, w, false) },
 		"open":   testOpenTransaction,
 		"frozen": testFrozen,
 		"cuts":   testCuts,

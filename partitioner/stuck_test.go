@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
@@ -151,6 +152,53 @@ func TestGarbageIsSkippedByCommand(t *testing.T) {
 	}
 	if !bytes.Equal(kept[batchRecords:], garbage[batchRecords:]) {
 		t.Errorf("%d bytes were kept aside, of %d", len(kept), len(garbage))
+	}
+	w.untilReady(p, "")
+}
+
+func TestUnparsableIsSkippedByCommand(t *testing.T) {
+	for name, behind := range map[string]bool{"with another behind it": true, "at the end": false} {
+		t.Run(name, func(t *testing.T) { testUnparsable(t, newFake(t), behind) })
+	}
+}
+
+// A batch with an entry that does not parse is told, kept aside whole and skipped: what is
+// before the entry is published, and what is behind the batch waits until then.
+func testUnparsable(t *testing.T, w *world, behind bool) {
+	w.publish(schemas.Activity())
+	topic := w.cfg.Content[0]
+	body := func(id string) []byte { return activity(t, id, "member:1", "") }
+	send := func() { w.produce(&kgo.Record{Topic: topic, Value: body("behind")}) }
+	kafkatest.Overlong(t, kafkatest.Cluster{Brokers: w.brokers}, topic, 0, 1, true, body("good"), body("bad"), body("lost"))
+	if behind {
+		send()
+	}
+	raw, err := groups.FetchBatch(w.ctx, w.brokers, topic, 0, 1)
+	must(t, err)
+	p, _ := w.start()
+	if out := w.read(1); len(out["timeline"]) != 1 {
+		t.Fatalf("%v came out, want what is before the entry", out)
+	}
+	w.untilReady(p, "a batch that is broken in the log: its entries do not parse")
+	w.untilReady(p, fmt.Sprintf("millrace topics skip --topic %s --partition 0 --offset 1 --apply", topic))
+	var told progress.Progress
+	w.until("told by the heartbeat", func() bool {
+		told, _ = p.progress.Group(w.cfg.Group)
+		return len(told.Stuck) == 1
+	})
+	if at := told.Stuck[0]; at.Topic != topic || at.Offset != 1 || at.Next != 3 {
+		t.Errorf("the heartbeat tells %+v", at)
+	}
+	must(t, progress.RequestSkip(w.ctx, w.brokers, w.cfg.Topics.Progress, told.Stuck[0].Skip(w.cfg.Group)))
+	if !behind {
+		send()
+	}
+	out := w.read(2)
+	if len(out["timeline"]) != 1 || len(out["dead-letters"]) != 1 || !bytes.Equal(out["dead-letters"][0].Value, raw.Bytes) {
+		t.Fatalf("%v came out, want the record behind the batch, and the batch", out)
+	}
+	if reason := header(out["dead-letters"][0], kafka.HeaderReason); reason != string(UnreadableBatch) {
+		t.Errorf("it is kept for %q", reason)
 	}
 	w.untilReady(p, "")
 }

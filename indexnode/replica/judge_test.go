@@ -129,7 +129,7 @@ func TestALogThatIsShorter(t *testing.T) {
 // What reading has said of a log is heeded once: a log that was cut is another,
 // and a batch that cannot be opened is told; another fault is tried again.
 func TestWhatReadingSaidOfALog(t *testing.T) {
-	for reason, err := range map[Reason]error{OtherLog: kafka.ErrCutLog, BatchTooLarge: kafka.ErrBatchTooLarge, "": kafka.ErrLostPosition} {
+	for reason, err := range map[Reason]error{OtherLog: kafka.ErrCutLog, BatchTooLarge: kafka.ErrBatchTooLarge, BatchBroken: kafka.ErrBatchBroken, "": kafka.ErrLostPosition} {
 		f := newIdle(t, vfs.NewMem())
 		f.has(t, partHere, 5, 0)
 		f.hosted(partHere)
@@ -153,7 +153,7 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 func TestWhatIsCurable(t *testing.T) {
 	for reason, want := range map[Reason][2]bool{ // without backups, and with
 		Corrupt: {true, true}, Differs: {true, true}, LogBeginsLater: {false, true},
-		OtherLog: {}, LogShorter: {}, BatchTooLarge: {}, ByOperator: {}, "": {},
+		OtherLog: {}, LogShorter: {}, BatchTooLarge: {}, BatchBroken: {}, ByOperator: {}, "": {},
 	} {
 		for i, backups := range []Backups{nil, ownBackups{}} {
 			var all Replicas

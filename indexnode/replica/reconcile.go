@@ -296,6 +296,8 @@ func (all *Replicas) whyLost(r *Replica) Why {
 		return Why{OtherLog, err.Error()}
 	case errors.Is(err, kafka.ErrBatchTooLarge):
 		return Why{BatchTooLarge, err.Error()}
+	case errors.Is(err, kafka.ErrBatchBroken):
+		return Why{BatchBroken, err.Error()}
 	}
 	return Why{}
 }

@@ -107,6 +107,7 @@ const (
 	LogShorter     Reason = "log_shorter"             // the log ends before what was read of it
 	LogDeletes     Reason = "log_deletes"             // the topic deletes records, and no backup reaches as far
 	BatchTooLarge  Reason = "batch_too_large"         // a batch of the log cannot be opened within bounds
+	BatchBroken    Reason = "batch_broken"            // a batch of the log is broken there: nobody can read it
 	BackupAway     Reason = "backup_away"             // the place of the backups does not answer
 	Restores       Reason = "restores"                // a backup is being brought back
 	Warming        Reason = "warming"                 // what peers hold hot is read into the cache

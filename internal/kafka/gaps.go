@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -15,6 +17,24 @@ import (
 // that were aborted, or were compacted away. Or they are of a batch whose entries do not
 // parse: where franz-go fetches another one with it, it reads on behind it and says
 // nothing. So what is there is fetched as it is in the log.
+
+// Looks are looks at what is in the log, for a reader that cannot tell: see Between and
+// At. They are for one goroutine.
+type Looks struct {
+	cl  *kgo.Client
+	had stretch // which gaps that lie close to each other share
+}
+
+// NewLooks is of a client that asks; its decompressor is bounded.
+func NewLooks(cl *kgo.Client) *Looks { return &Looks{cl: cl} }
+
+// stretch is a part of a partition as it is in the log.
+type stretch struct {
+	topic     string
+	partition int32
+	at        int64 // what comes before is not in it
+	raw       []byte
+}
 
 // gap is a run of offsets that the reading went over.
 type gap struct {
@@ -37,77 +57,83 @@ func (s *Steps) meet(fetches kgo.Fetches) {
 // passed looks into the gaps, and returns the batches there that cannot be read. A gap
 // that Kafka tells nothing of stays for the next time.
 func (s *Steps) passed(ctx context.Context) (broken []*Closed, err error) {
-	var had stretch
 	for ; len(s.gaps) > 0; s.gaps = s.gaps[1:] {
 		for g := &s.gaps[0]; g.at < g.end; {
-			c, err := s.judge(ctx, g, &had)
+			c, err := s.looks.Between(ctx, s.topic, g.partition, g.at, g.end)
 			if err != nil {
 				return broken, err
 			}
-			if c != nil {
-				broken = append(broken, c)
+			if c == nil {
+				break
 			}
+			broken, g.at = append(broken, c), c.Next
 		}
 	}
 	return broken, nil
 }
 
-// stretch is a part of a partition as it is in the log.
-type stretch struct {
-	partition int32
-	raw       []byte
+// Between returns the first batch between two offsets that can never be read; nil: there
+// is none. A compacted topic has many such gaps, and what one look fetched serves those
+// behind it: at worst the topic is read twice.
+func (l *Looks) Between(ctx context.Context, topic string, partition int32, at, end int64) (*Closed, error) {
+	for at < end {
+		c, next, err := l.judge(ctx, &Closed{topic, partition, at, end, nil, -1})
+		if c != nil || err != nil {
+			return c, err
+		}
+		at = next
+	}
+	return nil, nil
 }
 
-// judge looks at the next batch of a gap, goes behind it, and returns it if it cannot be
-// read. That its entries do not parse is sure, since its checksum is right; any other
-// fault may be of the way, and counts once the same bytes have come so often.
-func (s *Steps) judge(ctx context.Context, g *gap, had *stretch) (*Closed, error) {
+// judge looks at the first batch of a gap, and returns it if it cannot be read, and what
+// is behind it. That its entries do not parse is sure, since its checksum is right; any
+// other fault may be of the way, and counts once the same bytes have come so often.
+func (l *Looks) judge(ctx context.Context, gap *Closed) (c *Closed, next int64, err error) {
 	var before []byte
 	for same := 1; ; {
-		batch, first, next, err := s.batch(ctx, g, had)
+		batch, first, next, err := l.batch(ctx, gap.Topic, gap.Partition, gap.First)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		if batch == nil || first >= g.end {
-			g.at = g.end
-			return nil, nil
+		if batch == nil || first >= gap.Next {
+			return nil, gap.Next, nil
 		}
-		why := s.unreadable(g.partition, batch, first)
-		if why == nil || errors.Is(why, errEntries) || same == looks {
-			c := &Closed{s.topic, g.partition, max(first, g.at), min(next, g.end), why, -1}
-			if g.at = next; why == nil {
-				return nil, nil
-			}
-			return c, nil
+		why := l.unreadable(gap.Topic, gap.Partition, batch, first)
+		if why == nil {
+			return nil, next, nil
+		}
+		if errors.Is(why, errEntries) || same == looks {
+			return &Closed{gap.Topic, gap.Partition, max(first, gap.First), min(next, gap.Next), why, -1}, next, nil
 		}
 		if same++; !bytes.Equal(batch, before) {
 			before, same = batch, 1
 		}
-		had.raw = nil
+		l.had = stretch{}
 		if patience.Sleep(ctx, lookPause); ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
 	}
 }
 
-// batch returns the next batch of a gap: of what is at hand, or of what Kafka has; nil: it
-// has none.
-func (s *Steps) batch(ctx context.Context, g *gap, had *stretch) (batch []byte, first, next int64, err error) {
-	if had.partition == g.partition {
-		if batch, had.raw, first, next = batchAt(had.raw, g.at); batch != nil {
+// batch returns the batch that holds an offset, or the next one: of what is at hand, or
+// of what Kafka has; nil: it has none.
+func (l *Looks) batch(ctx context.Context, topic string, partition int32, at int64) (batch []byte, first, next int64, err error) {
+	if h := &l.had; h.topic == topic && h.partition == partition && h.at <= at {
+		if batch, first, next = h.batch(at); batch != nil {
 			return batch, first, next, nil
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	for {
-		got, err := RawFetch{Topic: s.topic, Partition: g.partition, At: g.at, MaxBytes: lookBytes, Committed: true}.Do(limited, s.cl)
+		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(limited, l.cl)
 		if errors.Is(err, ErrLostPosition) { // it has been dropped since
 			return nil, 0, 0, nil
 		}
 		if err == nil {
-			had.partition = g.partition
-			batch, had.raw, first, next = batchAt(got.RecordBatches, g.at)
+			l.had = stretch{topic, partition, at, got.RecordBatches}
+			batch, first, next = l.had.batch(at)
 			return batch, first, next, nil
 		}
 		if patience.Sleep(limited, lookPause); limited.Err() != nil {
@@ -116,12 +142,22 @@ func (s *Steps) batch(ctx context.Context, g *gap, had *stretch) (batch []byte, 
 	}
 }
 
+// batch returns the batch that holds an offset, or the next one, and leaves out what is
+// before it.
+func (h *stretch) batch(at int64) (batch []byte, first, next int64) {
+	batch, rest, first, next := batchAt(h.raw, at)
+	if h.raw = h.raw[len(h.raw)-len(rest)-len(batch):]; batch == nil {
+		h.raw = nil
+	}
+	h.at = max(h.at, at)
+	return batch, first, next
+}
+
 // unreadable says why a batch cannot be read; nil: it can.
-func (s *Steps) unreadable(partition int32, batch []byte, first int64) error {
-	open := s.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor) // which is bounded
+func (l *Looks) unreadable(topic string, partition int32, batch []byte, first int64) error {
 	read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-		KeepControlRecords: true, Offset: first, Topic: s.topic, Partition: partition,
-	}, &kmsg.FetchResponseTopicPartition{Partition: partition, RecordBatches: batch}, open, nil)
+		KeepControlRecords: true, Offset: first, Topic: topic, Partition: partition,
+	}, &kmsg.FetchResponseTopicPartition{Partition: partition, RecordBatches: batch}, l.open(), nil)
 	if read.Err != nil {
 		return read.Err
 	}
@@ -129,4 +165,92 @@ func (s *Steps) unreadable(partition int32, batch []byte, first int64) error {
 		return errEntries
 	}
 	return nil
+}
+
+// open is the decompressor of the client, which is bounded.
+func (l *Looks) open() kgo.Decompressor {
+	return l.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor)
+}
+
+// Where the last batch of a partition is one whose entries do not parse, franz-go fetches
+// it again and again, as fast as it comes, and its polls say nothing.
+
+// Standing notes which partitions a client fetches again and again without a record that
+// a poll could return. It is a hook of that client. While records wait to be polled
+// franz-go fetches nothing from their broker, so a reader that is slow stands nowhere.
+type Standing struct {
+	mu struct {
+		sync.Mutex
+		fetches map[int32]int64         // from each broker
+		vain    map[PartitionOf]*inVain // since a poll returned something of it
+	}
+}
+
+// NewStanding is of one client that is to have it as a hook.
+func NewStanding() *Standing {
+	s := new(Standing)
+	s.mu.fetches, s.mu.vain = map[int32]int64{}, map[PartitionOf]*inVain{}
+	return s
+}
+
+// PartitionOf is a partition of any topic.
+type PartitionOf struct {
+	Topic     string
+	Partition int32
+}
+
+// inVain is how often a partition was fetched.
+type inVain struct{ last, times int64 }
+
+const (
+	// vainFetches are so many that a partition is looked at: where partitions are added
+	// and removed some fetches are thrown away.
+	vainFetches = 10
+	// stillAtOnce bounds how many partitions one poll has looked at.
+	stillAtOnce = 4
+)
+
+// OnBrokerRead implements kgo.HookBrokerRead.
+func (s *Standing) OnBrokerRead(from kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key != int16(kmsg.Fetch) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.fetches[from.NodeID]++
+}
+
+// OnFetchBatchRead implements kgo.HookFetchBatchRead.
+func (s *Standing) OnFetchBatchRead(from kgo.BrokerMetadata, topic string, partition int32, _ kgo.FetchBatchMetrics) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := PartitionOf{topic, partition}
+	v := s.mu.vain[at]
+	if v == nil {
+		v = &inVain{last: -1}
+		s.mu.vain[at] = v
+	}
+	if fetch := s.mu.fetches[from.NodeID]; fetch != v.last {
+		v.last = fetch
+		v.times++
+	}
+}
+
+// Polled takes what a poll returned, and returns the partitions that are to be looked at
+// ([Looks.At]): each once in so many fetches.
+func (s *Standing) Polled(fetches kgo.Fetches) (still []PartitionOf) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if len(p.Records) > 0 || p.Err != nil {
+			delete(s.mu.vain, PartitionOf{p.Topic, p.Partition})
+		}
+	})
+	for at, v := range s.mu.vain {
+		if v.times >= vainFetches && len(still) < stillAtOnce {
+			still = append(still, at)
+			delete(s.mu.vain, at)
+		}
+	}
+	return still
 }

@@ -73,7 +73,7 @@ var ErrClosed = errors.New("kafka: client closed")
 
 // ErrLostPosition says that the log does not hold what comes next: the offset
 // is out of range, the topic was created again, the log was truncated, or a
-// batch is too large to open. Reading stays stopped there; going on needs a
+// batch is too large to open, or broken. Reading stays stopped there; going on needs a
 // new position (for an index node: a bootstrap).
 var ErrLostPosition = errors.New("kafka: position lost")
 
@@ -81,6 +81,7 @@ var ErrLostPosition = errors.New("kafka: position lost")
 var (
 	ErrCutLog        = fmt.Errorf("%w: the log was cut and has grown again", ErrLostPosition)
 	ErrBatchTooLarge = fmt.Errorf("%w: a batch is too large to open", ErrLostPosition)
+	ErrBatchBroken   = fmt.Errorf("%w: a batch is broken in the log", ErrLostPosition)
 )
 
 // clientID is how clients of Millrace name themselves to Kafka, members of groups with

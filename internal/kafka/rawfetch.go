@@ -34,7 +34,7 @@ func (f RawFetch) Do(ctx context.Context, cl *kgo.Client) (*kmsg.FetchResponseTo
 		req.IsolationLevel = 1
 	}
 	req.Topics = append(req.Topics, t)
-	answer, err := cl.Broker(int(leader)).Request(ctx, req)
+	answer, err := Ask(ctx, func() (kmsg.Response, error) { return cl.Broker(int(leader)).Request(ctx, req) })
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (f RawFetch) look(ctx context.Context, cl *kgo.Client) (kmsg.FetchRequestTo
 	asked := kmsg.NewMetadataRequestTopic()
 	asked.Topic = &f.Topic
 	meta.Topics = append(meta.Topics, asked)
-	known, err := meta.RequestWith(ctx, cl)
+	known, err := Ask(ctx, func() (*kmsg.MetadataResponse, error) { return meta.RequestWith(ctx, cl) })
 	if err != nil {
 		return t, 0, err
 	}

@@ -36,12 +36,16 @@ func (c *Closed) Error() string {
 
 func (c *Closed) Unwrap() error { return c.Why }
 
+// Written reports whether the batch is as somebody wrote it, and not damaged since: its
+// checksum is right.
+func (c *Closed) Written() bool { return c.Why == nil || errors.Is(c.Why, errEntries) }
+
 // StepOver has a client that polled this go on behind batches that are too large to
 // open, and returns them, and what else failed first. It is for readers of topics where
 // an entry that is of no use stops nothing; partitioners and index nodes stop there.
 func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
-	stepOver(cl, over)
+	StepBehind(cl, over...)
 	if len(faults) > 0 {
 		failed = faults[0].Err
 	}
@@ -60,8 +64,8 @@ func tooLarge(fetches kgo.Fetches) (over []*Closed, faults []kgo.FetchError) {
 	return over, faults
 }
 
-// stepOver has a client go on behind batches.
-func stepOver(cl *kgo.Client, over []*Closed) {
+// StepBehind has a client go on behind batches.
+func StepBehind(cl *kgo.Client, over ...*Closed) {
 	to := map[string]map[int32]kgo.EpochOffset{}
 	for _, c := range over {
 		if to[c.Topic] == nil {
@@ -90,6 +94,7 @@ const (
 // not, is waited for.
 type Steps struct {
 	cl     *kgo.Client
+	looks  *Looks
 	topic  string
 	places func(context.Context) (map[int32]int64, error)
 
@@ -107,7 +112,7 @@ func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(
 	if next == nil {
 		next = map[int32]int64{}
 	}
-	return &Steps{cl: cl, topic: topic, places: places, looked: time.Now(), next: next}
+	return &Steps{cl: cl, looks: NewLooks(cl), topic: topic, places: places, looked: time.Now(), next: next}
 }
 
 // Over has the reading go on behind batches that can never be read, and returns them,
@@ -130,7 +135,7 @@ func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 // over is of batches that the client stands before.
 func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
-	stepOver(s.cl, over)
+	StepBehind(s.cl, over...)
 	suspects := map[int32]bool{}
 	for _, f := range faults {
 		if f.Topic != s.topic || passes(f.Err) {
@@ -160,7 +165,7 @@ func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 		s.at, s.looked = maps.Clone(places), time.Now()
 	}
 	broken := s.broken(limited, places, suspects)
-	stepOver(s.cl, broken)
+	StepBehind(s.cl, broken...)
 	for _, f := range faults {
 		known := slices.ContainsFunc(broken, func(c *Closed) bool { return c.Partition == f.Partition })
 		if failed == nil && f.Topic == s.topic && !passes(f.Err) && !known {
@@ -184,23 +189,23 @@ func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map
 		if !ok {
 			continue
 		}
-		if c := s.surely(ctx, p, at); c != nil {
+		if c := s.looks.At(ctx, s.topic, p, at); c != nil {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// surely looks at a place so often that what it finds is so in the log. It returns nil
-// where that can be read, or is not known.
-func (s *Steps) surely(ctx context.Context, partition int32, at int64) *Closed {
-	raw, c := s.look(ctx, partition, at)
+// At returns the batch that no reader of a place gets past, looking so often that what it
+// finds is so in the log. It returns nil where the place can be read, or is not known.
+func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64) *Closed {
+	raw, c := l.look(ctx, topic, partition, at)
 	for range looks - 1 {
 		if c == nil {
 			return nil
 		}
 		patience.Sleep(ctx, lookPause)
-		again, same := s.look(ctx, partition, at)
+		again, same := l.look(ctx, topic, partition, at)
 		if same == nil || !bytes.Equal(again, raw) {
 			return nil
 		}
@@ -210,16 +215,15 @@ func (s *Steps) surely(ctx context.Context, partition int32, at int64) *Closed {
 
 // look fetches what is at a place, as it is in the log, and returns the batch that no
 // reader gets past, if there is one; nil also where Kafka does not answer.
-func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte, c *Closed) {
-	open := s.cl.OptValue(kgo.WithDecompressor).(kgo.Decompressor) // which is bounded
+func (l *Looks) look(ctx context.Context, topic string, partition int32, at int64) (raw []byte, c *Closed) {
 	for {
-		got, err := RawFetch{Topic: s.topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, s.cl)
+		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, l.cl)
 		if err != nil {
 			return nil, nil
 		}
 		read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
-			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: s.topic, Partition: partition,
-		}, got, open, nil)
+			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: partition,
+		}, got, l.open(), nil)
 		if len(read.Records) > 0 { // which the reader is about to get
 			return nil, nil
 		}
@@ -238,7 +242,7 @@ func (s *Steps) look(ctx context.Context, partition int32, at int64) (raw []byte
 		if behind > max(got.LastStableOffset, next+1) { // its header is damaged, too
 			behind = next + 1
 		}
-		return raw, &Closed{s.topic, partition, max(first, at), behind, why, -1}
+		return raw, &Closed{topic, partition, max(first, at), behind, why, -1}
 	}
 }
 

@@ -284,31 +284,72 @@ func (f *Follower) reader(ctx context.Context, again context.CancelFunc, fromSta
 	if next, ok := f.start(id, again, fromStart); ok {
 		at = kgo.NewOffset().At(next)
 	}
-	cl, err := kafka.NewClient(f.cfg.Brokers, f.cfg.Log, kgo.KeepControlRecords(),
+	standing := kafka.NewStanding()
+	cl, err := kafka.NewClient(f.cfg.Brokers, f.cfg.Log, kgo.KeepControlRecords(), kgo.WithHooks(standing),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{f.cfg.Topic: {0: at}}))
 	if err != nil {
 		return err
 	}
 	defer kafka.Close(cl)
+	looks := kafka.NewLooks(f.cl)
 	for {
-		fetches := cl.PollFetches(ctx)
+		poll, cancel := context.WithTimeout(ctx, kafka.NudgeAfter)
+		fetches := cl.PollFetches(poll)
+		cancel()
 		if ctx.Err() != nil {
 			return nil
 		}
 		over, err := kafka.StepOver(cl, fetches)
-		if err != nil {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("kafka: read topic %s: %w", f.cfg.Topic, err)
+		}
+		passed, err := f.passed(ctx, looks, fetches)
+		if err != nil {
+			return err
 		}
 		for r := range fetches.RecordsAll() {
 			if !f.deliver(ctx, r) {
 				return nil
 			}
 		}
-		for _, c := range over {
+		if len(standing.Polled(fetches)) > 0 {
+			at, _ := f.position()
+			if c := looks.At(ctx, f.cfg.Topic, 0, at); c != nil {
+				if !c.Written() {
+					return c
+				}
+				kafka.StepBehind(cl, c)
+				over = append(over, c)
+			}
+		}
+		for _, c := range append(passed, over...) {
 			f.warn("what a topic has is passed over", "topic", f.cfg.Topic, "why", c)
+		}
+		for _, c := range over {
 			f.advance(id, c.Next)
 		}
 	}
+}
+
+// passed returns the batches that cannot be read and that franz-go went over: all readers
+// of the topic alike, so what is behind them is taken.
+func (f *Follower) passed(ctx context.Context, looks *kafka.Looks, fetches kgo.Fetches) (all []*kafka.Closed, err error) {
+	next, _ := f.position()
+	for r := range fetches.RecordsAll() {
+		for next < r.Offset {
+			c, err := looks.Between(ctx, f.cfg.Topic, 0, next, r.Offset)
+			if err != nil {
+				return nil, fmt.Errorf("kafka: look at what topic %s has from offset %d to %d: %w", f.cfg.Topic, next, r.Offset-1, err)
+			}
+			if c == nil {
+				break
+			}
+			all = append(all, c)
+			next = c.Next
+		}
+		next = r.Offset + 1
+	}
+	return all, nil
 }
 
 // start begins a reader of the topic id: where the last one ended (ok), or from

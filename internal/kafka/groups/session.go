@@ -90,7 +90,10 @@ type Session struct {
 	cfg             SessionConfig
 	group, instance string
 	word            *groupWord
-	ask             *kgo.Client                        // asks which logs are there
+	ask             *kgo.Client  // asks which logs are there
+	looks           *kafka.Looks // of the client that asks
+	standing        *kafka.Standing
+	halted          map[topicPartition]millrace.Offset // where a batch stops a partition that is broken in the log
 	polled          bool                               // something since the last Commit
 	began           time.Time                          // the transaction, and all its records
 	next            map[topicPartition]millrace.Offset // behind what was polled
@@ -106,10 +109,11 @@ type groupWord struct {
 	mu     struct {
 		sync.Mutex
 		assigned map[topicPartition]bool
-		member   *kgo.Client        // once it has a place
-		logs     logs               // that the session began with
-		found    []*Unreadable      // of other logs than the offsets, to be told by Poll
-		wake     context.CancelFunc // ends the poll under way
+		member   *kgo.Client              // once it has a place
+		logs     logs                     // that the session began with
+		found    []*Unreadable            // of other logs than the offsets, to be told by Poll
+		starts   map[topicPartition]int64 // where partitions are read from that were assigned since the last Poll; negative: from their beginning
+		wake     context.CancelFunc       // ends the poll under way
 	}
 }
 
@@ -172,9 +176,10 @@ func (w *groupWord) wait(ctx context.Context) error {
 func OpenSession(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	word := &groupWord{joined: make(chan struct{}, 1), failed: make(chan error, 1), stop: stop}
-	word.mu.assigned = map[topicPartition]bool{}
+	word.mu.assigned, word.mu.starts = map[topicPartition]bool{}, map[topicPartition]int64{}
 	word.mu.wake = func() {}
 	s := &Session{cfg: cfg, group: cfg.Group, instance: cfg.Instance, word: word,
+		standing: kafka.NewStanding(), halted: map[topicPartition]millrace.Offset{},
 		next: map[topicPartition]millrace.Offset{}, waiting: map[topicPartition]int64{}}
 	if err := s.open(ctx, life); err != nil {
 		s.Close()
@@ -187,6 +192,7 @@ func (s *Session) open(ctx, life context.Context) (err error) {
 	if s.ask, err = kafka.NewClient(s.cfg.Brokers, nil); err != nil {
 		return err
 	}
+	s.looks = kafka.NewLooks(s.ask)
 	// Before anything else: who may not write has no place in the group, which
 	// is then empty for the operator's word.
 	if err := s.begin(ctx); err != nil {
@@ -217,7 +223,7 @@ func (s *Session) options(life context.Context) ([]kgo.Opt, error) {
 	cfg, word := s.cfg, s.word
 	return kafka.Options(cfg.Brokers, cfg.Log,
 		kgo.WithContext(life),
-		kgo.WithHooks(word),
+		kgo.WithHooks(word, s.standing),
 		kgo.OnPartitionsAssigned(word.onAssigned),
 		kgo.OnPartitionsRevoked(word.onRevoked),
 		kgo.OnPartitionsLost(word.onRevoked),
@@ -290,25 +296,38 @@ func (s *Session) Poll(ctx context.Context, most int) (in []Input, faults []erro
 	if err != nil {
 		return nil, faults, err
 	}
+	broken, err := s.lookAt(ctx, fetches)
+	if faults = append(faults, broken...); err != nil {
+		return nil, faults, err
+	}
 	if n := fetches.NumRecords(); n > 0 {
 		in = make([]Input, 0, n)
-		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-			for _, r := range p.Records {
-				if !r.Attrs.IsControl() {
-					in = append(in, input(r))
-				}
-			}
-			if n := len(p.Records); n > 0 {
-				next := p.Records[n-1].Offset + 1
-				at := topicPartition{p.Topic, p.Partition}
-				s.next[at], s.waiting[at] = millrace.Offset(next), max(0, p.HighWatermark-next)
-			}
-		})
-		s.polled = true
+		fetches.EachPartition(func(p kgo.FetchTopicPartition) { in = s.take(in, p) })
 		return in, faults, nil
 	}
 	s.s.Client().ResumeFetchPartitions(nil) // see NudgeAfter: a group ends sessions as it deals partitions out
 	return nil, faults, ctx.Err()
+}
+
+// take adds what a poll brought of a partition, but nothing from behind a place where the
+// partition is halted.
+func (s *Session) take(in []Input, p kgo.FetchTopicPartition) []Input {
+	at := topicPartition{p.Topic, p.Partition}
+	stop, halted := s.halted[at]
+	for _, r := range p.Records {
+		next := millrace.Offset(r.Offset) + 1
+		if halted && next > stop {
+			break
+		}
+		if !r.Attrs.IsControl() {
+			in = append(in, input(r))
+		}
+		s.next[at], s.waiting[at], s.polled = next, max(0, p.HighWatermark-int64(next)), true
+	}
+	if halted {
+		delete(s.waiting, at)
+	}
+	return in
 }
 
 func (s *Session) fault(topic string, p int32, err error) error {
@@ -427,7 +446,11 @@ func (s *Session) Commit(ctx context.Context) error {
 	ctx = kgo.PreTxnCommitFnContext(ctx, func(req *kmsg.TxnOffsetCommitRequest) error {
 		for i := range req.Topics {
 			for p := range req.Topics[i].Partitions {
-				req.Topics[i].Partitions[p].Metadata = s.origin(req.Topics[i].Topic)
+				one := &req.Topics[i].Partitions[p]
+				one.Metadata = s.origin(req.Topics[i].Topic)
+				if stop, halted := s.halted[topicPartition{req.Topics[i].Topic, one.Partition}]; halted {
+					one.Offset = min(one.Offset, int64(stop)) // the client may have read on behind it
+				}
 			}
 		}
 		return nil

@@ -27,6 +27,9 @@ func TestOnRealKafka(t *testing.T) {
 		"cut":         testCut,
 		"cut-frozen":  testCutFrozen,
 		"cut-foreign": testCutForeign,
+		"read-past":   func(t *testing.T, k kafkatest.Cluster) { testReadPast(t, k, false) },
+		"past-zstd":   func(t *testing.T, k kafkatest.Cluster) { testReadPast(t, k, true) },
+		"stands":      testStands,
 	})
 }
 

@@ -85,19 +85,21 @@ func (s *Session) judgeInputs(ctx context.Context, at map[string]map[int32]kgo.O
 		return nil, err
 	}
 	other, same := map[string][]int32{}, map[string][]int32{}
+	starts := map[topicPartition]int64{}
 	var found []*Unreadable
 	for topic, partitions := range at {
-		for p := range partitions {
+		for p, from := range partitions {
 			c, has := committed.Lookup(topic, p)
 			if !foreign(c, has && c.At >= 0, s.known(topic), now.ids[topic]) {
 				same[topic] = append(same[topic], p)
+				starts[topicPartition{topic, p}] = from.EpochOffset().Offset
 				continue
 			}
 			other[topic] = append(other[topic], p)
 			found = append(found, &Unreadable{Topic: topic, Partition: p, Kind: progress.Recreated, from: millrace.Offset(max(c.At, 0)), Err: errRecreated})
 		}
 	}
-	s.word.judged(now, found)
+	s.word.judged(now, found, starts)
 	s.word.mu.Lock()
 	member := s.word.mu.member
 	s.word.mu.Unlock()
@@ -115,9 +117,10 @@ func (s *Session) known(topic string) (id kafka.TopicID) {
 
 // judged takes over what judgeInputs found. A topic that the session had is
 // kept as it was, so that Same tells.
-func (w *groupWord) judged(now logs, found []*Unreadable) {
+func (w *groupWord) judged(now logs, found []*Unreadable, starts map[topicPartition]int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	maps.Copy(w.mu.starts, starts)
 	ids := maps.Clone(now.ids)
 	maps.Copy(ids, w.mu.logs.ids)
 	w.mu.logs.ids = ids

@@ -3,6 +3,7 @@
 package kafkatest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -153,14 +154,54 @@ func Bomb(t *testing.T, k Cluster, topic string, partition int32) {
 // compressed by zstd, as it says, or of entries that do not parse.
 func Broken(t *testing.T, k Cluster, topic string, partition int32, n int, compressed bool) {
 	t.Helper()
-	const zstd, behindCRC = 4, 21
+	writeBatch(t, k, topic, partition, batchOf(n, compressed, []byte("\x03what is no record")))
+}
+
+// Overlong writes a batch of entries with a right checksum, as producers can that Kafka
+// believes: the length of one of them is written in five bytes with a bit beyond the 32nd,
+// which Kafka passes over, and readers do not parse.
+func Overlong(t *testing.T, k Cluster, topic string, partition int32, at int, compressed bool, values ...[]byte) {
+	t.Helper()
+	var entries []byte
+	for i, value := range values {
+		one := kmsg.Record{OffsetDelta: int32(i), Key: []byte("key"), Value: value}
+		body := one.AppendTo(nil)[1:] // behind a length of 0
+		length := binary.AppendUvarint(nil, uint64(2*len(body)))
+		if i == at {
+			for len(length) < 4 {
+				length[len(length)-1] |= 0x80
+				length = append(length, 0)
+			}
+			length[3] |= 0x80
+			length = append(length, 0x10)
+		}
+		entries = append(append(entries, length...), body...)
+	}
+	if compressed {
+		c, err := kgo.DefaultCompressor(kgo.ZstdCompression())
+		Must(t, err)
+		entries, _ = c.Compress(new(bytes.Buffer), entries)
+	}
+	writeBatch(t, k, topic, partition, batchOf(len(values), compressed, entries))
+}
+
+// batchOf is a batch of n entries, compressed by zstd, as it says, or not.
+func batchOf(n int, compressed bool, entries []byte) kmsg.RecordBatch {
+	const zstd = 4
 	b := kmsg.RecordBatch{
 		PartitionLeaderEpoch: -1, Magic: 2, LastOffsetDelta: int32(n - 1), NumRecords: int32(n), ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,
-		FirstTimestamp: time.Now().UnixMilli(), MaxTimestamp: time.Now().UnixMilli(), Records: []byte("\x03what is no record"),
+		FirstTimestamp: time.Now().UnixMilli(), MaxTimestamp: time.Now().UnixMilli(), Records: entries,
 	}
 	if compressed {
 		b.Attributes = zstd
 	}
+	return b
+}
+
+// writeBatch writes a batch as it is, with a right length and checksum.
+func writeBatch(t *testing.T, k Cluster, topic string, partition int32, b kmsg.RecordBatch) {
+	t.Helper()
+	const behindCRC = 21
 	raw := b.AppendTo(nil)
 	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
 	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[behindCRC:], crc32.MakeTable(crc32.Castagnoli)))

@@ -3,6 +3,7 @@ package schemalog
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,7 @@ func TestOnRealKafka(t *testing.T) {
 		"refuse":  testRefuse,
 		"hides":   testHides,
 		"over":    testPassesOver,
+		"entry":   testUnparsable,
 	})
 }
 
@@ -145,6 +147,40 @@ func testPassesOver(t *testing.T, k kafkatest.Cluster) {
 	if n := len(registry.Snapshot().All()); n != 2 {
 		t.Errorf("%d schemas are known, want both", n)
 	}
+}
+
+// So is a batch with an entry that does not parse, which is told: at the end of the topic,
+// where franz-go stands before it, and with another behind it, where franz-go goes over it.
+func TestSchemaLogPassesOverUnparsableEntries(t *testing.T) { testUnparsable(t, kafkatest.Fake(t)) }
+
+func testUnparsable(t *testing.T, k kafkatest.Cluster) {
+	ctx := kafkatest.Deadline(t)
+	l, _ := openLog(t, k)
+	kafkatest.Must(t, l.Publish(ctx, schemas.Note()))
+	kafkatest.Overlong(t, k, k.Topics.Schemas, 0, 0, false, []byte("bad"), []byte("lost"))
+	kafkatest.Must(t, l.Refresh(ctx))
+	kafkatest.Must(t, l.Publish(ctx, schemas.Activity()))
+	known, err := registry.New(nil, nil)
+	kafkatest.Must(t, err)
+	told := make(saying, 9)
+	late, err := Open(Config{Brokers: k.Brokers, Topic: k.Topics.Schemas, Registry: known, Log: slog.New(slog.NewTextHandler(told, nil))})
+	kafkatest.Must(t, err)
+	defer late.Close()
+	kafkatest.Must(t, late.Refresh(ctx))
+	if n := len(known.Snapshot().All()); n != 2 {
+		t.Errorf("%d schemas are known, want both", n)
+	}
+	if said := <-told; !strings.Contains(said, k.Topics.Schemas+"/0 from offset 1 to 2 is broken in the log: its entries do not parse") {
+		t.Errorf("it said %s", said)
+	}
+}
+
+// saying is what a log says.
+type saying chan string
+
+func (s saying) Write(b []byte) (int, error) {
+	s <- string(b)
+	return len(b), nil
 }
 
 // A schema that a transaction hides is not said to be known: who waits for all there is

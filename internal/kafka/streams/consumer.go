@@ -62,10 +62,13 @@ type Config struct {
 // given offsets, without a group. Poll is for one goroutine; the rest may be
 // called at any time.
 type Consumer struct {
-	cl     *kgo.Client
-	topics [kafka.Streams]string
-	next   time.Time // of Poll: when it looks again
-	mu     struct {
+	cl       *kgo.Client
+	ask      *kgo.Client // of looks, which would wait behind a fetch of cl
+	topics   [kafka.Streams]string
+	next     time.Time    // of Poll: when it looks again
+	looks    *kafka.Looks // of Poll
+	standing *kafka.Standing
+	mu       struct {
 		sync.Mutex
 		next map[kafka.TopicPartition]kafka.Position // what is read, and where to go on
 		// A poll may hold records of a partition that is removed and added again
@@ -79,12 +82,18 @@ type Consumer struct {
 // NewConsumer connects. Nothing is read before Assign or Add.
 func NewConsumer(cfg Config) (*Consumer, error) {
 	// Control records move Next past what is not delivered.
-	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietWait))
+	standing := kafka.NewStanding()
+	cl, err := kafka.NewClient(cfg.Brokers, cfg.Log, kgo.KeepControlRecords(), kgo.FetchMaxWait(quietWait), kgo.WithHooks(standing))
 	if err != nil {
 		return nil, err
 	}
+	ask, err := kafka.NewClient(cfg.Brokers, nil)
+	if err != nil {
+		cl.Close()
+		return nil, err
+	}
 	t := cfg.Topics.WithDefaults()
-	c := &Consumer{cl: cl, topics: [kafka.Streams]string{t.Timeline, t.Features}}
+	c := &Consumer{cl: cl, ask: ask, looks: kafka.NewLooks(ask), standing: standing, topics: [kafka.Streams]string{t.Timeline, t.Features}}
 	c.mu.next = map[kafka.TopicPartition]kafka.Position{}
 	c.mu.removed = map[kafka.TopicPartition]uint64{}
 	return c, nil
@@ -97,6 +106,7 @@ func (c *Consumer) Close() {
 	// not.
 	c.Assign(nil)
 	kafka.Close(c.cl)
+	kafka.Close(c.ask)
 }
 
 // Assign reads exactly these partitions from these offsets.
@@ -213,10 +223,11 @@ func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 		}
 		var out []Fetched
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-			if f, ok := c.take(p); ok {
+			if f, ok := c.take(ctx, p); ok {
 				out = append(out, f)
 			}
 		})
+		out = append(out, c.stand(ctx, fetches)...)
 		if len(out) > 0 {
 			return out, nil
 		}
@@ -232,7 +243,7 @@ func (c *Consumer) Poll(ctx context.Context, max int) ([]Fetched, error) {
 
 // take turns what franz-go fetched of one partition into a Fetched. It reports
 // false when there is nothing to tell.
-func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
+func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched, bool) {
 	tp, ok := c.name(p.Topic, p.Partition)
 	if !ok {
 		return Fetched{}, false // a client-wide notice, such as ctx's end
@@ -258,10 +269,11 @@ func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
 	if f.Err != nil {
 		f.Err = fmt.Errorf("kafka: read %s at %d: %w", tp, next.Next, f.Err)
 	}
-	if len(p.Records) > 1 {
-		f.Records = make([]Record, 0, len(p.Records))
+	records, broken, unsure := c.whole(ctx, p, f.Next)
+	if len(records) > 1 {
+		f.Records = make([]Record, 0, len(records))
 	}
-	for _, r := range p.Records {
+	for _, r := range records {
 		if millrace.Offset(r.Offset) < f.Next {
 			continue
 		}
@@ -270,8 +282,16 @@ func (c *Consumer) take(p kgo.FetchTopicPartition) (Fetched, bool) {
 			f.Records = append(f.Records, record(r))
 		}
 	}
+	if broken != nil {
+		f.Next, f.Err = millrace.Offset(broken.First), brokenAt(tp, broken)
+	}
 	if errors.Is(f.Err, kafka.ErrLostPosition) {
 		c.Remove(tp)
+		return f, true
+	}
+	if unsure != nil { // what is behind the gap is fetched again
+		f.Err = fmt.Errorf("kafka: look at what %s has at %d: %w", tp, f.Next, unsure)
+		c.Add(map[kafka.TopicPartition]kafka.Position{tp: {Next: f.Next, Epoch: f.Epoch}})
 		return f, true
 	}
 	c.mu.Lock()

@@ -27,6 +27,7 @@ func TestOnRealKafka(t *testing.T) {
 		"tails":       testTails,
 		"instant":     testInstant,
 		"times":       testBrokersTimes,
+		"broken":      testBroken,
 	})
 }
 

@@ -78,7 +78,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 func (p *Partitioner) standBy(ctx context.Context, fenced error) {
 	at, away := "an address that is not known yet", 0
 	for told := ""; away < 2; _ = wait.For(ctx, p.pace.standby) { // once may be between two generations
-		holder, err := groups.Holder(ctx, p.cfg.Brokers, p.cfg.Group, p.cfg.Instance)
+		holder, err := groups.Holder(ctx, p.cfg.Brokers, p.cfg.Group, p.cfg.Instance, p.cfg.Address)
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/internal/kafka/patience"
 
@@ -200,21 +199,17 @@ func (f *Follower) ask(ctx context.Context) (kadm.TopicID, int64, *kafka.Hidden,
 	return id, end, ends.Hidden(nil), nil
 }
 
-// topicID asks Kafka for the id that a topic has now. kadm would answer from
-// what the client knew a moment ago.
+// topicID asks Kafka for the id that a topic has now.
 func topicID(ctx context.Context, cl *kgo.Client, topic string) (kadm.TopicID, error) {
-	req := kmsg.NewPtrMetadataRequest()
-	asked := kmsg.NewMetadataRequestTopic()
-	asked.Topic = &topic
-	req.Topics = append(req.Topics, asked)
-	resp, err := kafka.Ask(ctx, func() (*kmsg.MetadataResponse, error) { return req.RequestWith(ctx, cl) })
-	if err == nil {
-		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	_, ids, err := kafka.TopicsNow(ctx, cl, topic)
+	id, ok := ids[topic]
+	if err == nil && !ok {
+		err = kerr.UnknownTopicOrPartition
 	}
 	if err != nil {
 		return kadm.TopicID{}, fmt.Errorf("kafka: describe topic %s: %w", topic, err)
 	}
-	return resp.Topics[0].TopicID, nil
+	return kadm.TopicID(id), nil
 }
 
 // confirm asks Kafka again and again whether everything has been read.

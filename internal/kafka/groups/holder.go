@@ -15,8 +15,9 @@ import (
 // Holder returns where the member of a group is that has an instance name: what it
 // says itself, and the host that Kafka hears it from; "" if nobody has the name. A
 // process that has ended has it until it was silent for so long that its partitions go
-// to others.
-func Holder(ctx context.Context, brokers kafka.Brokers, group, instance string) (string, error) {
+// to others. Of who took the name over Kafka tells what the process before said, so
+// what is the asking process's own address is left out.
+func Holder(ctx context.Context, brokers kafka.Brokers, group, instance, own string) (string, error) {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {
 		return "", err
@@ -32,7 +33,7 @@ func Holder(ctx context.Context, brokers kafka.Brokers, group, instance string) 
 	for _, m := range described[group].Members {
 		if m.InstanceID != nil && *m.InstanceID == instance {
 			host := strings.TrimPrefix(m.ClientHost, "/")
-			if addr, _ := kafka.ClientOf(m.ClientID); addr != "" {
+			if addr, _ := kafka.ClientOf(m.ClientID); addr != "" && addr != own {
 				return fmt.Sprintf("%s (Kafka hears it from %s)", addr, host), nil
 			}
 			return host, nil

@@ -255,7 +255,10 @@ func testFenced(t *testing.T, w *world) {
 	produce()
 	w.cfg.Address = "younger:6061"
 	younger, stop := w.start(quick)
-	for !stands() {
+	for tries := 0; !stands(); tries++ {
+		if tries == 300 {
+			t.Fatalf("the older never stood by for the younger: %v", older.Ready())
+		}
 		produce()
 	}
 	for range 20 { // each by the younger

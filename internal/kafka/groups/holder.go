@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -33,6 +34,9 @@ func Holder(ctx context.Context, brokers kafka.Brokers, group, instance, own str
 	for _, m := range described[group].Members {
 		if m.InstanceID != nil && *m.InstanceID == instance {
 			host := strings.TrimPrefix(m.ClientHost, "/")
+			if alone, _, err := net.SplitHostPort(host); err == nil {
+				host = alone // an in-process Kafka tells the port too
+			}
 			if addr, _ := kafka.ClientOf(m.ClientID); addr != "" && addr != own {
 				return fmt.Sprintf("%s (Kafka hears it from %s)", addr, host), nil
 			}

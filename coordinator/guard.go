@@ -172,10 +172,11 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	following.Go(func() { g.readActs(ctx) })
 	defer following.Wait()
 	defer stop()
-	var judged, told time.Time
-	says := ""
+	var judged time.Time
+	var said fault
 	for wait.For(ctx, guardEvery) == nil {
 		var err error
+		began := time.Now()
 		now := g.revision()
 		if now != leant {
 			changed = closed
@@ -193,11 +194,7 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 			err = errors.Join(err, g.judge(ctx, shown))
 			g.fault(err)
 		}
-		switch {
-		case err == nil:
-			says = ""
-		case ctx.Err() == nil && (err.Error() != says || time.Since(told) > tellEvery):
-			says, told = err.Error(), time.Now()
+		if said.isNews(err, judged.After(began), time.Now()) && ctx.Err() == nil {
 			g.log.Warn("experiments are not guarded now; trying again", "err", err)
 		}
 		if g.sight.yields() {
@@ -207,8 +204,27 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	return false
 }
 
+// fault is what was logged last, until all is well again.
+type fault struct {
+	text string
+	at   time.Time
+}
+
 // tellEvery is how often the same fault is logged.
 const tellEvery = time.Minute
+
+// isNews reports whether err is to be logged, and takes it that it is. No err says
+// that all is well only after a look at all.
+func (f *fault) isNews(err error, looked bool, now time.Time) bool {
+	switch {
+	case err != nil && (err.Error() != f.text || now.Sub(f.at) > tellEvery):
+		*f = fault{err.Error(), now}
+		return true
+	case err == nil && looked:
+		*f = fault{}
+	}
+	return false
+}
 
 // revision is that of what experiments lean on.
 func (g *guard) revision() int64 {

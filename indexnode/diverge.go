@@ -263,7 +263,7 @@ func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest)
 	defer n.examined()
 	cfg := backups.WitnessConfig{
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Retention: n.cfg.Store.Retention, Scratch: filepath.Join(n.cfg.Dir, "witness"), Log: n.log,
-		Partition: p, Stream: s, Of: n.replicas.Of(p).Log(), Offset: millrace.Offset(req.Offset),
+		Partition: p, Stream: s, Of: n.replicas.Of(p).Log(), Past: n.replicas.Of(p).HasPast(), Offset: millrace.Offset(req.Offset),
 		Trusts: func(m *backup.Manifest) bool {
 			at := m.Applied.Content
 			if s == kafka.Features {

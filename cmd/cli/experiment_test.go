@@ -98,6 +98,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"start", "fresher", "--share", "20"}, says: "running"},
 		{args: []string{"stop", "fresher"}, says: "stopped"},
 		{args: []string{"hold", "fresher"}, err: "fresher is stopped, and has no next step"},
+		{args: []string{"resume", "fresher"}, says: "experiment fresher is not held any more; it is stopped, and has no next step"},
 		{args: []string{"start", "fresher"}, err: "it is stopped, and cannot become running"},
 		{args: []string{"history", "ranking"}, says: "serve"},
 		{args: []string{"drop", "ranking"}, says: "experiment fresher, stopped, goes with"},

@@ -132,7 +132,7 @@ func (h *history) apply(s *store.Store, next func(millrace.Partition) millrace.O
 		must(h.t, all.Bring(h.ctx, streams.Fetched{TopicPartition: kafka.TopicPartition{Partition: p}, Records: take, Next: next(p)}))
 		b.SetApplied(p, store.Content, next(p))
 		b.SetApplied(p, store.FeatureStream, 0)
-		b.SetOrigin(p, replica.OriginOf(h.log))
+		b.SetOrigin(p, replica.OriginOf(h.log, false))
 	}
 	_, err = s.Apply(&b, nil)
 	must(h.t, err)
@@ -285,5 +285,18 @@ func testRestoreBesideANewLog(t *testing.T, real string) {
 	must(t, l.Refresh(h.ctx))
 	if !l.Has(schemas.Activity().Fingerprint()) {
 		t.Error("the new topic lacks the schema of the records")
+	}
+	// Who judges of replicas that differ knows that the new log is not all, also
+	// by the backups alone.
+	b = h.backUp(got, "keeper of the new")
+	for p := range h.set.All() {
+		sum, source, err := Witness(h.ctx, WitnessConfig{
+			Brokers: cfg.Brokers, Topics: cfg.Topics, Bucket: func(context.Context) (*backup.Bucket, error) { return b, nil },
+			Scratch: filepath.Join(h.dir, "witness"), Log: cfg.Log, Partition: p, Of: log.String(),
+			Trusts: func(*backup.Manifest) bool { return true },
+		})
+		if must(t, err); sum != s.Digest(p).Content {
+			t.Errorf("partition %d made anew from %s has the digest %x, and not %x", p, source, sum, s.Digest(p).Content)
+		}
 	}
 }

@@ -33,7 +33,7 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	var b store.Batch
 	for i := range plan {
 		p := plan[i].from.Partition
-		b.SetOrigin(p, replica.OriginOf(log))
+		b.SetOrigin(p, replica.OriginOf(log, true))
 		b.SetApplied(p, store.Content, 0)
 		b.SetApplied(p, store.FeatureStream, 0)
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/replica"
 	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/kafka"
@@ -27,6 +29,7 @@ type WitnessConfig struct {
 	Partition millrace.Partition
 	Stream    kafka.Stream
 	Of        string          // which log: see [replica.LogOf]
+	Past      bool            // the replicas have what was before the log
 	Offset    millrace.Offset // up to which
 	// Trusts reports whether a backup is of a replica that was right.
 	Trusts func(*backup.Manifest) bool
@@ -34,8 +37,9 @@ type WitnessConfig struct {
 
 // Witness makes a stream of a partition anew up to an offset, in a store of its
 // own, and returns its digest there, and what it was made from. It is made from
-// the log where that has its beginning, since nothing can be wrong with that;
-// else from the newest backup that can be trusted, and the log from there on.
+// the log where that has its beginning and replicas have nothing of before it,
+// since nothing can be wrong with that; else from the newest backup that can be
+// trusted, and the log from there on.
 func Witness(ctx context.Context, cfg WitnessConfig) (digest uint64, source string, err error) {
 	rc := RestoreConfig{
 		Data: cfg.Scratch, Brokers: cfg.Brokers, Topics: cfg.Topics, Log: cfg.Log,
@@ -61,8 +65,14 @@ func (w *witness) run(ctx context.Context) (digest uint64, source string, err er
 		return 0, "", err
 	}
 	source = "the log from its beginning"
-	if begin > 0 {
-		m, err := w.newest(ctx, begin)
+	past := w.Past
+	if begin == 0 && !past {
+		if past, err = w.hasPast(ctx); err != nil {
+			return 0, "", err
+		}
+	}
+	if begin > 0 || past {
+		m, err := w.newest(ctx, begin, past)
 		if err != nil {
 			return 0, "", err
 		}
@@ -108,18 +118,17 @@ func (w *witness) topic() kafka.TopicPartition {
 }
 
 // newest returns the newest backup that the log goes on from up to the offset,
-// and that is trusted.
-func (w *witness) newest(ctx context.Context, begin millrace.Offset) (*backup.Manifest, error) {
-	none := errors.New("backups: the log has lost its beginning, and there is no backup of before the replicas differed, nor one by another node")
+// and that is trusted; with past, one that has what was before the log.
+func (w *witness) newest(ctx context.Context, begin millrace.Offset, past bool) (*backup.Manifest, error) {
+	none := errors.New("backups: the log does not have everything from the beginning, and there is no backup of before the replicas differed, nor one by another node")
 	if w.Bucket == nil {
 		return nil, none
 	}
-	b, err := w.Bucket(ctx)
+	all, err := w.manifests(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w.cfg.Bucket = b
-	for m, err := range b.Manifests(ctx, w.Partition, time.Time{}, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) }) {
+	for m, err := range all {
 		if err != nil {
 			return nil, err
 		}
@@ -127,11 +136,40 @@ func (w *witness) newest(ctx context.Context, begin millrace.Offset) (*backup.Ma
 		if w.Stream == kafka.Features {
 			at = m.Applied.Features
 		}
-		if m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m) {
+		if m.Log == w.Of && at >= begin && at <= w.Offset && w.Trusts(m) && (!past || replica.HasPast(m.Origin)) {
 			return m, nil
 		}
 	}
 	return nil, none
+}
+
+// hasPast reports whether a backup of the log has what was before it: a replica
+// that was made anew since may not know.
+func (w *witness) hasPast(ctx context.Context) (bool, error) {
+	if w.Bucket == nil {
+		return false, nil
+	}
+	all, err := w.manifests(ctx)
+	if err != nil {
+		return false, err
+	}
+	for m, err := range all {
+		if err != nil || m.Log == w.Of && replica.HasPast(m.Origin) {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// manifests returns the partition's backups, the newest first, and has the
+// restorer read from their bucket.
+func (w *witness) manifests(ctx context.Context) (iter.Seq2[*backup.Manifest, error], error) {
+	b, err := w.Bucket(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w.cfg.Bucket = b
+	return b.Manifests(ctx, w.Partition, time.Time{}, func(d *backup.Damage) { w.Log.Error("a backup is damaged", "err", d) }), nil
 }
 
 // follow applies the log up to the offset.

@@ -18,13 +18,22 @@ type Origin struct {
 	// Whole says that the end of the log was reached once: what is here is
 	// all that the log held up to the applied offsets.
 	Whole bool `json:"whole"`
+	// Past says that what is here includes what was before the log, as where the
+	// log was created anew: its beginning does not bring that back.
+	Past bool `json:"past,omitempty"`
 }
 
 // OriginOf returns the origin of a partition that has all of a log up to its
-// offsets, as a store keeps it.
-func OriginOf(log kafka.LogID) []byte {
-	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [kafka.Streams]int32{-1, -1}, Whole: true}
+// offsets and, with past, what was before that log, as a store keeps it.
+func OriginOf(log kafka.LogID, past bool) []byte {
+	o := Origin{Cluster: log.Cluster, Topics: log.Topics, Epochs: [kafka.Streams]int32{-1, -1}, Whole: true, Past: past}
 	return o.encode()
+}
+
+// HasPast reports whether an origin is of a partition that has more than its log.
+func HasPast(origin []byte) bool {
+	o, _, err := decodeOrigin(origin)
+	return err == nil && o.Past
 }
 
 // LogOf returns which log an origin is of, in a form to compare: Kafka's id of

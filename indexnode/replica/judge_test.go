@@ -25,7 +25,7 @@ var logOne = kafka.LogID{Cluster: "one", Topics: [kafka.Streams]kafka.TopicID{{1
 func (f *fed) has(t testing.TB, p millrace.Partition, content, features millrace.Offset) {
 	t.Helper()
 	var b store.Batch
-	b.SetOrigin(p, OriginOf(logOne))
+	b.SetOrigin(p, OriginOf(logOne, false))
 	b.SetApplied(p, store.Content, content)
 	b.SetApplied(p, store.FeatureStream, features)
 	_, err := f.store.Apply(&b, nil)
@@ -149,14 +149,16 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 }
 
 // Of what is quarantined, that is mended without a person's word which a backup
-// or the log can mend.
+// or the log can mend. Where nothing is here, that is every log that backups may
+// come to be of.
 func TestWhatIsCurable(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
 	for reason, want := range map[Reason][2]bool{ // without backups, and with
 		Corrupt: {true, true}, Differs: {true, true}, LogBeginsLater: {false, true},
-		OtherLog: {}, LogShorter: {}, BatchTooLarge: {}, BatchBroken: {}, ByOperator: {}, "": {},
+		OtherLog: {false, true}, LogShorter: {false, true}, BatchTooLarge: {}, BatchBroken: {}, ByOperator: {}, "": {},
 	} {
 		for i, backups := range []Backups{nil, ownBackups{}} {
-			var all Replicas
+			all := f.all
 			all.cfg.Backups = backups
 			r := all.Of(partHere)
 			r.setCause(Why{Reason: reason})

@@ -79,9 +79,17 @@ var errNoOrigin = errors.New("it has no origin")
 
 // curable reports whether a quarantined replica can be renewed without a
 // person's word: another log, or one that is shorter, is for somebody to judge.
+// Where nothing of it is here, a backup of this log may have come since.
 func (all *Replicas) curable(r *Replica) bool {
-	why := r.condemnedFor().Reason
-	return why == Corrupt || why == Differs || why == LogBeginsLater && all.cfg.Backups != nil
+	switch r.condemnedFor().Reason {
+	case Corrupt, Differs:
+		return true
+	case LogBeginsLater:
+		return all.cfg.Backups != nil
+	case OtherLog, LogShorter:
+		return all.cfg.Backups != nil && !all.has(r.partition)
+	}
+	return false
 }
 
 // renew begins to replace what a replica has by the newest backup that the log
@@ -141,7 +149,7 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 // replace replaces what a replica has. It returns errNothing, and has changed
 // nothing, when there is neither a backup nor the log's beginning.
 func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) error {
-	whole := e.begin == [kafka.Streams]millrace.Offset{}
+	whole := e.begin == [kafka.Streams]millrace.Offset{} && !r.origin().Past
 	begun := time.Now()
 	err := errNothing
 	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself
@@ -155,6 +163,8 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	}
 	var away *awayError
 	switch {
+	case errors.As(err, new(*pastError)):
+		return err
 	case !whole:
 		return fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
 	case errors.As(err, &away) && time.Since(since) < seekBackupFor:
@@ -196,7 +206,29 @@ func (e *ends) beginning(p millrace.Partition) string {
 			return fmt.Sprintf("%s/%d begins at %d", kafka.Stream(s), p, at)
 		}
 	}
-	return "the log has its beginning"
+	return "what was before the log, it will not bring"
+}
+
+// pastError says that a backup has what the log will not bring: a replica that is
+// read from the log's beginning would lack it.
+type pastError struct{ why Why }
+
+func (e *pastError) Error() string { return e.why.Detail }
+
+// pastOf returns a *pastError if a backup has what the log will not bring: why is
+// the reason for which the log cannot be read on from there, if any.
+func pastOf(b *Backup, o *Origin, why Why) error {
+	const out = "; restore this node by millrace backup restore with --log new or, to give up what the backups have, begin anew with another place for backups"
+	name := fmt.Sprintf("backup %s of %s", b.Name, b.Taken.UTC().Format(time.DateTime))
+	switch {
+	case why.Reason == OtherLog:
+		return &pastError{Why{OtherLog, name + " is of another log than the one that is there" + out}}
+	case why.Reason == LogShorter:
+		return &pastError{Why{LogShorter, fmt.Sprintf("%s has more of the log than is there: %s", name, why.Detail)}}
+	case o.Past:
+		return &pastError{Why{LogBeginsLater, name + " has what was before the log, and cannot be restored"}}
+	}
+	return nil
 }
 
 // awayError is a failure to ask for backups.
@@ -210,6 +242,7 @@ func (e *awayError) Unwrap() error { return e.err }
 // was released meanwhile.
 func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) (from Backup, err error) {
 	err = errNothing
+	var past error
 	for b, away := range all.cfg.Backups.Newest(ctx, r.partition) {
 		if away != nil {
 			return from, &awayError{away}
@@ -219,7 +252,11 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, cmp.Or(bad, errNoOrigin))
 			continue
 		}
-		if _, why := judge(b.Applied, &origin, log, e); why.Reason != "" {
+		_, why := judge(b.Applied, &origin, log, e)
+		if e.begin == [kafka.Streams]millrace.Offset{} { // or the log itself says what it lacks
+			past = cmp.Or(past, pastOf(&b, &origin, why))
+		}
+		if why.Reason != "" {
 			err = fmt.Errorf("backup %s cannot be gone on from: %s", b.Name, why.Detail)
 			continue
 		}
@@ -245,7 +282,7 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
 		err = fmt.Errorf("backup %s: %w", b.Name, err)
 	}
-	return from, err
+	return from, cmp.Or(past, err)
 }
 
 // finish takes over what renewals have done.
@@ -294,6 +331,9 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if w.was.Reason == "" {
 		why.Detail = fmt.Sprintf("nothing of it is here; %v", err)
 	}
+	if past := (*pastError)(nil); errors.As(err, &past) && (w.was.Reason == "" || w.was.Reason == past.why.Reason) {
+		why = Why{past.why.Reason, "nothing of it is here, and " + past.why.Detail}
+	}
 	if away := (*awayError)(nil); errors.As(err, &away) {
 		why.Reason = BackupAway
 		if r.State() == CatchingUp {
@@ -303,6 +343,8 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	}
 	if !all.step(r, Condemned, why) {
 		r.explain(why)
+	} else if w.was.Reason == "" {
+		r.setCause(why)
 	}
 }
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -261,6 +262,45 @@ func TestNoReplicaWithAHole(t *testing.T) {
 	if got := w.count(here); got != 3 {
 		t.Errorf("%d records", got)
 	}
+}
+
+// Where the log has its beginning, but backups are of another one or have what was
+// before it, the log would make a replica that lacks that: it is not ready before
+// one of those can be restored.
+func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "before", 4, "another Kafka")
+	w.backups = k
+	w.start(partHere)
+	w.until("it says why it is not ready", func() bool {
+		why, _ := w.replicas.Of(partHere).Why()
+		return w.is(partHere, Quarantined, OtherLog)() && strings.Contains(why.Detail, "backup before of ")
+	})
+	if w.replicas.has(partHere) {
+		t.Error("the new log is read all the same")
+	}
+	k.add(partHere, "after", 0, "")
+	k.set(func() {
+		b := &k.backups[partHere][0]
+		b.Node, b.Origin = "elsewhere", bytes.Replace(b.Origin, []byte(`"whole":true`), []byte(`"whole":true,"past":true`), 1)
+	})
+	whole := func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 6 }
+	w.until("it is ready, with what was before the log", whole)
+	w.replicas.Condemn(partHere, Why{Differs, "for a test"})
+	w.until("it comes from the backup again", func() bool { return k.names() == "after after" && whole() })
+	w.stop()
+	w.start(partHere) // which remembers that the log is not all
+	w.until("it is ready again", whole)
+	k.set(func() { k.damaged["after"] = true })
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it waits for a backup", func() bool {
+		why, _ := w.replicas.Of(partHere).Why()
+		return w.is(partHere, Quarantined, Corrupt)() && strings.Contains(why.Detail, "it is not renewed: backup after of ")
+	})
 }
 
 // A backup that does not say which log it is of is not taken, and that is told

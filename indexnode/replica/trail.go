@@ -114,6 +114,9 @@ func (r *Replica) Log() string {
 	return kafka.LogID{Cluster: r.life.from.Cluster, Topics: r.life.from.Topics}.String()
 }
 
+// HasPast reports whether the replica has what was before its log.
+func (r *Replica) HasPast() bool { return r.origin().Past }
+
 // maxStop bounds how long a replica stands still to be compared: less than what
 // makes its answers old.
 const maxStop = 4 * time.Second

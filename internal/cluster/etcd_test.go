@@ -55,6 +55,10 @@ func (s *server) start() {
 		cfg.InitialClusterToken = s.token
 	}
 	e, err := embed.StartEtcd(cfg)
+	for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 100; tries++ {
+		time.Sleep(200 * time.Millisecond) // an outgoing connection may have its port for a moment
+		e, err = embed.StartEtcd(cfg)
+	}
 	if err != nil {
 		s.t.Fatal(err)
 	}

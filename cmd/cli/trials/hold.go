@@ -55,11 +55,16 @@ func (t *trial) hold(ctx context.Context, name, why string) error {
 }
 
 func (t *trial) resume(ctx context.Context, name string) error {
-	if _, err := t.find(ctx, name); err != nil {
+	of, err := t.find(ctx, name)
+	if err != nil {
 		return err
 	}
 	if err := t.trails.Resume(ctx, name, t.Who, time.Now().UTC().Truncate(time.Millisecond)); err != nil {
 		return err
+	}
+	if of.Experiment.State == experiment.Stopped {
+		fmt.Fprintf(t.out, "experiment %s is not held any more; it is stopped, and has no next step\n", name)
+		return nil
 	}
 	fmt.Fprintf(t.out, "experiment %s may be ramped again\n", name)
 	return nil

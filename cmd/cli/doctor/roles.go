@@ -1,0 +1,272 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/cmd/cli/reach"
+	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/secure"
+)
+
+// roleShown is whether the role of an admin port is ready.
+type roleShown struct {
+	Admin string `json:"admin"`
+	Ready bool   `json:"ready"`
+	Why   string `json:"why,omitempty"` // it is not
+
+	mute bool // nobody answers there
+}
+
+// unwell is what a role says by which it is not ready.
+type unwell struct{ says string }
+
+func (u unwell) Error() string { return u.says }
+
+// askRoles asks admin ports, all at once: one that is mute takes no time from the
+// others.
+func askRoles(ctx context.Context, ports []string) []roleShown {
+	all := make([]roleShown, len(ports))
+	var asked sync.WaitGroup
+	for i, addr := range ports {
+		asked.Go(func() {
+			err := readyAt(ctx, addr)
+			_, answers := errors.AsType[unwell](err)
+			all[i] = roleShown{addr, err == nil, display.FaultText(err), err != nil && !answers}
+		})
+	}
+	asked.Wait()
+	return all
+}
+
+func unready(all []roleShown) error {
+	var faults []string
+	for _, r := range all {
+		if !r.Ready {
+			faults = append(faults, fmt.Sprintf("%s: %s", r.Admin, r.Why))
+		}
+	}
+	if len(faults) > 0 {
+		return errors.New(strings.Join(faults, "\n"))
+	}
+	return nil
+}
+
+// rolesReady waits for roles that are not ready just after etcd was restored, as all
+// that have to take that over.
+func (d *doctor) rolesReady(ctx context.Context) (string, error) {
+	for {
+		says, all := d.readyNow(ctx)
+		err := unready(all)
+		mute := slices.ContainsFunc(all, func(r roleShown) bool { return r.mute })
+		if err == nil || mute {
+			return says, err
+		}
+		ago, known := d.sinceRestored(ctx)
+		if !known || ago >= 2*d.patience {
+			return says, err
+		}
+		if ago >= d.patience {
+			return says, fmt.Errorf("%w\netcd was restored %s ago: what still takes that over may be ready in a minute", err, ago.Round(time.Second))
+		}
+		select {
+		case <-ctx.Done():
+			return says, err
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// sinceRestored is how long ago somebody restored what etcd had lost, if that is known.
+func (d *doctor) sinceRestored(ctx context.Context) (ago time.Duration, known bool) {
+	cl, err := d.OpenReadOnly(ctx)
+	if err != nil {
+		return 0, false
+	}
+	defer cl.Close()
+	at, err := cl.LastRestored(ctx)
+	return time.Since(at), err == nil && !at.IsZero()
+}
+
+// readyNow asks the roles once, and leaves out those that are well though they host
+// nothing.
+func (d *doctor) readyNow(ctx context.Context) (string, []roleShown) {
+	all := askRoles(ctx, d.ports)
+	says := strings.Join(d.ports, ", ")
+	if slices.ContainsFunc(all, unassigned) {
+		drained, err := d.drained(ctx)
+		if err == nil && len(drained) > 0 {
+			all = excused(all, len(drained))
+			says += fmt.Sprintf("; drained, and well though they host nothing: %q", drained)
+		}
+	}
+	return says, all
+}
+
+func unassigned(r roleShown) bool { return !r.Ready && r.Why == indexnode.ErrUnassigned.Error() }
+
+// excused leaves out as many roles that host nothing as nodes were drained.
+func excused(all []roleShown, drained int) []roleShown {
+	return slices.DeleteFunc(all, func(r roleShown) bool {
+		if !unassigned(r) || drained == 0 {
+			return false
+		}
+		drained--
+		return true
+	})
+}
+
+// drained returns the nodes that are there, were drained, and host nothing any more.
+func (d *doctor) drained(ctx context.Context) (ids []millrace.NodeID, err error) {
+	cl, err := d.OpenReadOnly(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	s, _, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	hosts := s.Assignment.Nodes()
+	for id, m := range s.Intent.Nodes {
+		if m.Draining && s.Map.Alive(id) && !slices.Contains(hosts, id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+// rolesHear tells of roles that go by what they last heard of etcd, and warns of those
+// that could not keep on disk what they go by.
+func (d *doctor) rolesHear(ctx context.Context) (string, error) {
+	for began := time.Now(); ; {
+		faults, warned := d.heardBy(ctx)
+		switch {
+		case faults != "" && time.Since(began) < d.patience: // as after a restoration
+			select {
+			case <-ctx.Done():
+				return "", ctx.Err()
+			case <-time.After(time.Second):
+			}
+		case faults != "":
+			return "", errors.New(strings.TrimSpace(faults + "\n" + warned))
+		case warned != "":
+			return "", warning{warned}
+		default:
+			return strings.Join(d.ports, ", "), nil
+		}
+	}
+}
+
+// heardBy asks the roles, all at once.
+func (d *doctor) heardBy(ctx context.Context) (faulty, warned string) {
+	faults, warnings := make([]string, len(d.ports)), make([]string, len(d.ports))
+	var asked sync.WaitGroup
+	for i, addr := range d.ports {
+		asked.Go(func() {
+			metrics, err := askAdmin(ctx, addr, "/metrics", 16<<20)
+			if err != nil {
+				warnings[i] = unknown(addr, err)
+				return
+			}
+			faults[i], warnings[i] = hears(addr, metrics, time.Now())
+		})
+	}
+	asked.Wait()
+	said := func(all []string) string {
+		return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "\n")
+	}
+	return said(faults), said(warnings)
+}
+
+func unknown(addr string, err error) string {
+	return fmt.Sprintf("%s: its metrics cannot be read, and what it goes by is not known: %s", addr, display.FaultText(err))
+}
+
+// hears says by a role's metrics what it has not heard of etcd, and what it could not
+// keep.
+func hears(addr, metrics string, now time.Time) (fault, warning string) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(metrics))
+	if err != nil {
+		return "", unknown(addr, err)
+	}
+	most := func(name string) (seconds float64, of []string) {
+		for _, m := range families[name].GetMetric() {
+			if x := m.GetGauge().GetValue() + m.GetUntyped().GetValue(); x > 0 {
+				seconds = max(seconds, x)
+				for _, l := range m.GetLabel() {
+					of = append(of, l.GetValue())
+				}
+			}
+		}
+		return seconds, of
+	}
+	longest, of := most("millrace_cluster_fault_seconds")
+	oldest, _ := most("millrace_cluster_from_disk_seconds")
+	unwritten, _ := most("millrace_cluster_unwritten_seconds")
+	ago := func(seconds float64) string {
+		d := time.Duration(seconds * float64(time.Second))
+		return fmt.Sprintf("%s (%s ago)", now.Add(-d).UTC().Format(time.RFC3339), d.Round(time.Second))
+	}
+	if longest > 0 {
+		slices.Sort(of)
+		fault = fmt.Sprintf("%s: goes since %s by the last good state of %s: it has not heard of etcd since, or cannot take over what etcd holds", addr, ago(longest), strings.Join(of, ", "))
+		if oldest > 0 {
+			fault += "; that is what its disk had as it started, some of it written " + ago(oldest)
+		}
+	}
+	if unwritten > 0 {
+		warning = fmt.Sprintf("%s: cannot write to its data directory what it goes by since %s: if it starts anew while etcd is away it goes by older feeds, experiments or models; make space", addr, ago(unwritten))
+	}
+	return fault, warning
+}
+
+// readyAt returns why the role of an admin port is not ready.
+func readyAt(ctx context.Context, addr string) error {
+	_, err := askAdmin(ctx, addr, "/readyz", 64<<10)
+	return err
+}
+
+// askAdmin returns what an admin port says at a path, or as an error why it does not.
+func askAdmin(ctx context.Context, addr, path string, most int64) (string, error) {
+	s, scheme := reach.Of(ctx), "http"
+	t := &http.Transport{DialContext: s.Plain().Dial}
+	defer t.CloseIdleConnections()
+	if s.TLS.On() {
+		files, err := secure.Open(s.TLS, "tls", slog.Default())
+		if err != nil {
+			return "", err
+		}
+		t.DialTLSContext, scheme = files.Dial, "https"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := (&http.Client{Transport: t}).Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = unwell{strings.TrimSpace(string(said))}
+	}
+	return string(said), err
+}

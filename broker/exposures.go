@@ -38,8 +38,8 @@ func newAnswerID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// expose hands over what an answer showed, if an experiment or a holdout had a
-// part in it, or shadows rank it again: then once they have.
+// expose hands over what an answer showed, if an experiment or a holdout had a part
+// in it, or, if shadows rank it again, once they have.
 func (b *Broker) expose(q *question, o fanout.Outcome, resp *feedv1.GetFeedResponse, entries []fanout.Entry) {
 	again := b.sample(q, o)
 	if again == nil && !b.exposes(q) {
@@ -90,7 +90,7 @@ func (b *Broker) sampled(again *question) shadows.Sample {
 }
 
 // concerns reports whether an experiment or a holdout had a part in what was
-// shown. Where entities are divided, no item may be of one that has a variant.
+// shown. Where entities are divided, perhaps none of the items is of an entity with a variant.
 func concerns(r *exposure.Record) bool { return len(r.Experiments)+len(r.HeldOut) > 0 }
 
 // shown is what an answer showed.
@@ -221,9 +221,9 @@ func (b *Broker) exposeRefusal(ctx context.Context, q *question, err error) {
 
 // ownFault reports whether a refusal is for what the caller asked, so that every
 // variant is refused alike. Else one caller could refuse a variant to death, by
-// asking wrongly under the names of its viewers. What is wrong with a request alone is
-// refused before variants are dealt. Of the rest all counts, but for what has to do
-// with nothing that the viewer's experiments set.
+// asking wrongly under the names of its viewers. What is wrong with a request alone
+// is refused before variants are dealt. All else counts, unless it has nothing to do
+// with what the viewer's experiments set.
 func (b *Broker) ownFault(ctx context.Context, q *question, refused *millrace.Error) bool {
 	switch field := refused.Field; refused.Reason {
 	case millrace.ReasonForbidden, millrace.ReasonPageToken, millrace.ReasonQuota:

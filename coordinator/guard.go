@@ -157,7 +157,15 @@ const (
 func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
-	for g.refresh(ctx) != nil {
+	var said fault
+	for {
+		err := g.refresh(ctx)
+		if err == nil {
+			break
+		}
+		if g.fault(err); said.isNews(err, true, time.Now()) && ctx.Err() == nil {
+			g.log.Warn("experiments are not guarded now; trying again", "err", err)
+		}
 		if wait.For(ctx, time.Second) != nil {
 			return false
 		}
@@ -173,7 +181,6 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	defer following.Wait()
 	defer stop()
 	var judged time.Time
-	var said fault
 	for wait.For(ctx, guardEvery) == nil {
 		var err error
 		began := time.Now()
@@ -352,7 +359,7 @@ func (g *guard) withOutcomes() (all []*watched) {
 
 const (
 	// maxUnits bounds the units that a coordinator keeps of all experiments together,
-	// see [compare.Tally.Units]: some 1.3 GB.
+	// see [compare.Tally.Units]: some 1.5 GB.
 	maxUnits  = 10_000_000
 	unitBytes = 150
 )
@@ -375,7 +382,7 @@ func (g *guard) units() (n int) {
 	return n
 }
 
-// keeps is units of who has not locked it.
+// keeps is units for callers that do not hold the lock.
 func (g *guard) keeps() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -468,8 +475,8 @@ func (g *guard) refresh(ctx context.Context) error {
 }
 
 // trace finds in the history of its document since when an experiment is what it is,
-// and reports whether a coordinator has paused it last. What it was before and was
-// looked at then, the history need no longer tell.
+// and reports whether a coordinator has paused it last. Events that an earlier look
+// has seen are not looked at again.
 func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) {
 	events, err := g.store.Documents.History(ctx, w.Document)
 	if err != nil {
@@ -688,14 +695,14 @@ func (w *watched) count(r *compare.Report, now time.Time, known bool) {
 	if since := millrace.TimeOf(w.atShare()).Std().UTC(); !w.stay.Since.Equal(since) {
 		w.stay = experiments.Stay{Since: since}
 	}
-	// Who was frozen has not watched.
+	// A longer gap, as of a process that was frozen, was not watched.
 	if past := now.Sub(last); !last.IsZero() && past < breaks && len(w.standsStill(r, now, "")) == 0 {
 		w.stay.Seconds += past.Seconds()
 	}
 }
 
-// standsStill says why the time at a share is not counted just now, if it ever is: what
-// was shown is not known, or which variant was not shown; nil: it is.
+// standsStill says why time at a share is not counted just now: what was shown is not
+// known, or some variant was not shown; nil: it is counted, or a ramp asks for none.
 func (w *watched) standsStill(r *compare.Report, now time.Time, unknown string) []string {
 	e := &w.Experiment
 	if e.Ramp == nil || e.Ramp.Least == 0 || e.Ramp.Next(e.Share) == 0 {

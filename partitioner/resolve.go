@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// idleShare keeps waiting for unknown schemas to a twentieth of the time: after
-// a wait in vain no other begins for so many times its length. Poison with
-// ever new fingerprints cannot hold up healthy records for longer.
+// idleShare bounds waiting for unknown schemas to a twentieth of the time: after a
+// wait in vain none begins for idleShare times its length. Bad records with ever new
+// fingerprints cannot hold up good ones for longer.
 const idleShare = 20
 
 // absentFor is how long a schema id that its registry does not have is not
@@ -69,6 +69,9 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 		if s, err = r.registry.Writer(ctx, f); !unknown(err) {
 			return s, err
 		}
+		if r.log.Refused(f.Fingerprint) { // meanwhile
+			return nil, err
+		}
 		select {
 		case <-moved:
 		case <-end.C:
@@ -80,11 +83,11 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 	}
 }
 
-// confluent asks the registry that Confluent ids belong to, and sees to it
-// that everyone else finds the schema in the schemas topic.
+// confluent asks the registry that Confluent ids belong to, and publishes
+// the schema to the schemas topic for everyone else.
 func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if until, ok := r.absent[f.ID]; ok && time.Now().Before(until) {
-		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry did not have its id a moment ago"}
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry had no schema of this id a moment ago"}
 	}
 	s, err := r.registry.Writer(ctx, f)
 	if unknown(err) {

@@ -98,7 +98,8 @@ func (s *Schema) Envelope(body []byte) (Envelope, error) {
 	if err := s.checkEnvelope(&e); err != nil {
 		return Envelope{}, err
 	}
-	return e, s.addAbout(&e, k.about)
+	err := s.addAbout(&e, k.about)
+	return e, err
 }
 
 // alias is text as a string that shares its memory.
@@ -134,7 +135,7 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 			return err
 		}
 	}
-	if strings.ContainsRune(string(e.Type), 0) { // index nodes keep what is no content under such names
+	if strings.ContainsRune(string(e.Type), 0) { // index nodes keep what is not content under such names
 		return &Error{Reason: BadValue, Field: s.roles.Type.Name, Detail: fmt.Sprintf("the type %q has a NUL", e.Type)}
 	}
 	return nil
@@ -145,12 +146,11 @@ func (s *Schema) checkEnvelope(e *Envelope) error {
 // unit, from being the newest in a timeline for years.
 const DefaultFuture = 24 * time.Hour
 
-// Accept is what a record must pass to be published, the same for partitioners
-// and for whoever loads records for them: Envelope, and a time at most future
-// after the record arrived. It arrived at the timestamp that Kafka's log has for
-// it, so that whoever reads the log decides alike, whenever that is. One without
-// a timestamp, which is negative then, may have any time. The error is an
-// [*Error].
+// Accept is what a record must pass to be published, the same for partitioners and
+// for whoever loads records for them: Envelope, and a time at most future after the
+// record arrived. It arrived at the timestamp that Kafka's log has for it, so that
+// every reader of the log decides alike, at any time. One without a timestamp, which
+// is negative then, may have any time. The error is an [*Error].
 func (s *Schema) Accept(body []byte, arrived millrace.Time, future time.Duration) (Envelope, error) {
 	e, err := s.Envelope(body)
 	if err != nil {

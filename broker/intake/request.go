@@ -21,8 +21,8 @@ import (
 // ReadJSON reads a message strictly. The error is a refusal that names
 // the field at fault.
 //
-// Nothing is parsed before [JSON] has found it bounded, and entities are
-// read by it: they are nearly all of a large request.
+// [JSON] first checks the bounds, and reads the entities, which are most of a large
+// request.
 func ReadJSON(b []byte, m proto.Message, budget *memory.Budget) error {
 	path := entitiesOf(m)
 	text, err := JSON(b, path...)
@@ -59,8 +59,8 @@ func entitiesOf(m proto.Message) []string {
 	return []string{"entities"}
 }
 
-// setEntities sets those that were read by hand. Where none were, there may be
-// some whose name is spelled with escapes.
+// setEntities sets those that [JSON] has read. If it has read none, those that
+// protojson has read stay: their name may be spelled with escapes.
 func setEntities(m proto.Message, entities []string) {
 	if len(entities) == 0 {
 		return
@@ -75,8 +75,8 @@ func setEntities(m proto.Message, entities []string) {
 	}
 }
 
-// fieldAtFault finds the first field that protojson refuses by offering it
-// each alone; nil when there is none or the whole is no JSON object.
+// fieldAtFault parses each field alone, to find the first that protojson refuses; nil
+// when there is none or the whole is no JSON object.
 func fieldAtFault(b []byte, of protoreflect.MessageDescriptor, path string) error {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(b, &fields) != nil {
@@ -142,6 +142,6 @@ func fieldNames(of protoreflect.MessageDescriptor) string {
 
 // plain takes protobuf's own prefix off a message.
 func plain(err error) string {
-	s := strings.ReplaceAll(fmt.Sprint(err), "\u00a0", " ") // it varies its spaces on purpose
+	s := strings.ReplaceAll(fmt.Sprint(err), "\u00a0", " ") // its messages have spaces that vary on purpose
 	return strings.TrimPrefix(s, "proto: ")
 }

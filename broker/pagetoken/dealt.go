@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
-// Draft is a feed whose pages two models' rankings draft in turns.
+// Draft is the state of a feed of which two models' rankings draft the items in
+// turns.
 type Draft struct {
 	Beside artefacts.Version // the second model
 	Next   interleave.Cursor // where the next page goes on

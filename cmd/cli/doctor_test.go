@@ -288,7 +288,7 @@ func TestDoctorChecksTopics(t *testing.T) {
 	c.says("does not exist", fails, c.doctor()...)
 	c.must(kafka.EnsureTopics(c.ctx, kafka.At(c.kafka), kafka.Topics{}, nil))
 	c.says("ok    its topics fit", fails, c.doctor()...)
-	c.says("no partitioner has ever said that it works", fails, c.doctor()...)
+	c.says("no partitioner has ever reported progress", fails, c.doctor()...)
 }
 
 // Of a log that nodes have read doctor does not say that starting a role makes it.

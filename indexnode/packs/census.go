@@ -21,13 +21,12 @@ import (
 const (
 	// censusTime is how long a node looks at records: a push waits for it.
 	censusTime = 200 * time.Millisecond
-	// censusLife is for how long what was found is told of further versions.
+	// censusLife is how long a census serves for further versions of models.
 	censusLife = time.Minute
 )
 
-// census is which fields of live records have a value, as far as a node has
-// looked: at all that it holds where that is not much, else at some partitions
-// by chance.
+// census says which fields have a value in live records: in all that the node
+// holds if it can read them in time, else in those of random partitions.
 type census struct {
 	taken time.Time
 	types map[millrace.ContentType]*counted
@@ -48,10 +47,12 @@ func takeCensus(ctx context.Context, of *store.Store, known *registry.Snapshot) 
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, p := range all {
 		for t, err := range of.Timelines(p) {
-			if err != nil || ctx.Err() != nil {
-				break // what cannot be read is told elsewhere
+			if err != nil {
+				break // read errors are reported elsewhere
 			}
-			c.look(of, known, p, t)
+			if c.look(of, known, p, t); ctx.Err() != nil {
+				return c
+			}
 		}
 	}
 	return c
@@ -98,8 +99,8 @@ func hasValue(s *column.Slab, field int, kind column.Kind, row int) bool {
 	return true
 }
 
-// lacks returns which fields that a model reads no record of a type has
-// anything in.
+// lacks returns, for each content type, the fields that the model reads and that
+// are empty in every record seen.
 func (c *census) lacks(m *relevance.Model) (all []members.Lack) {
 	names := recordFields(m)
 	for _, t := range slices.Sorted(maps.Keys(c.types)) {

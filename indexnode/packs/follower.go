@@ -27,7 +27,7 @@ import (
 // Config is what versions are admitted with. All of it is required.
 type Config struct {
 	Node    millrace.NodeID
-	Dir     string // of the marks of admissions under way
+	Dir     string // the directory of the marks of admissions under way
 	Store   *store.Store
 	Schemas *registry.Registry
 	Models  *relevance.Registry
@@ -47,7 +47,7 @@ type Admission struct {
 	fields  *prometheus.GaugeVec // model, version, type, field
 }
 
-// New returns an admission, which nobody waits for until it follows.
+// New returns an admission, which awaits nothing until it follows.
 func New(c Config) *Admission {
 	return &Admission{
 		cfg:     c,
@@ -126,7 +126,7 @@ func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) erro
 		changed, schemas := f.packs.Changed(), f.schemas()
 		again := f.Admit(ctx)
 		tell(f.admissions())
-		for _, id := range f.admitted { // who pushed it need not wait for a warning
+		for _, id := range f.admitted { // told first, so that who pushed it waits for no warning
 			f.cfg.Admitted(ctx, id)
 		}
 		f.admitted = nil
@@ -157,8 +157,7 @@ func (f *Follower) unkept() bool {
 
 // Admit tries what has not been tried yet, what could not be read, what was
 // refused under other schemas than those known now, and what the node died of, if
-// somebody has released it since. It reports whether
-// something could not be read.
+// somebody has released it since. It reports whether something could not be read.
 func (f *Follower) Admit(ctx context.Context) (again bool) {
 	serving := f.packs.Serving()
 	versions := f.versions(serving)
@@ -170,7 +169,7 @@ func (f *Follower) Admit(ctx context.Context) (again bool) {
 	for _, v := range versions {
 		t, seen := f.tried[v]
 		if !seen || t.unread || t.deadly || t.refused != nil && t.known != known {
-			t = f.try(ctx, v, known, seen)
+			t = f.try(ctx, v, known, t.refused)
 			f.tried[v] = t
 		}
 		again = again || t.unread
@@ -179,15 +178,16 @@ func (f *Follower) Admit(ctx context.Context) (again bool) {
 	return again
 }
 
-// versions returns all versions, those that serve first, then the newest.
+// versions returns all versions: those that serve, then of each model the newest
+// first.
 func (f *Follower) versions(serving map[string]artefacts.Version) (all []artefacts.Version) {
 	var others []artefacts.Version
 	for name, versions := range f.packs.All() {
-		for i, v := range slices.Backward(versions) {
+		for _, v := range slices.Backward(versions) {
 			if serving[name] == v {
 				all = append(all, v)
 			} else {
-				others = append(others, versions[i])
+				others = append(others, v)
 			}
 		}
 	}
@@ -215,9 +215,8 @@ func (f *Follower) drop(there []artefacts.Version) {
 	}
 }
 
-// try admits a version. Again says that it was tried before: what is known is
-// not logged twice.
-func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry.Snapshot, again bool) trial {
+// try admits a version. What it was refused for before is not logged again.
+func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry.Snapshot, before error) trial {
 	t := trial{known: known}
 	err := f.mark(ctx, v)
 	if t.deadly = err != nil; err == nil {
@@ -238,7 +237,7 @@ func (f *Follower) try(ctx context.Context, v artefacts.Version, known *registry
 		f.admitted = append(f.admitted, relevance.ID(v))
 		return t
 	}
-	if !again {
+	if before == nil || before.Error() != err.Error() {
 		f.refused.Inc()
 		f.cfg.Log.Error("model refused; brokers ask other replicas for it", "model", v.Name, "version", v.Version, "sum", v.Sum, "err", err)
 	}

@@ -265,3 +265,27 @@ func TestPackOfAnotherName(t *testing.T) {
 		t.Errorf("%v packs refused are counted, %v", m.Counter.GetValue(), err)
 	}
 }
+
+// A version whose bytes could not be read at first, and that is refused once they
+// can, is counted for either, and once.
+func TestWhatIsRefusedAfterAllIsCounted(t *testing.T) {
+	a, _ := open(t)
+	p := newPublished()
+	v := p.put(t, nodetest.Likes(t))
+	p.set(func() {
+		other := artefacts.Version{Name: "likes", Version: "9", Sum: v.Sum}
+		p.all["likes"], p.bodies[other] = []artefacts.Version{other}, p.bodies[v]
+		p.fault = errors.New("etcd is away")
+	})
+	f := a.Follow(p, never)
+	for i, want := range []float64{1, 1, 2, 2} {
+		if i == 2 {
+			p.set(func() { p.fault = nil })
+		}
+		f.Admit(t.Context())
+		var m dto.Metric
+		if err := a.refused.Write(&m); err != nil || m.Counter.GetValue() != want {
+			t.Errorf("pass %d: %v are counted, %v", i, m.Counter.GetValue(), err)
+		}
+	}
+}

@@ -19,7 +19,7 @@ const (
 	Ready                    // whole since the log's beginning, and the end of the log was confirmed lately
 	Stale                    // whole up to some time, and the end of the log was not confirmed lately
 	Draining                 // assigned elsewhere; it answers until brokers have heard of that
-	Quarantined              // what it has cannot be trusted, or not be continued
+	Quarantined              // what it has cannot be trusted, or cannot be continued
 	states
 )
 
@@ -49,7 +49,7 @@ const (
 	Aged                   // that was not confirmed for too long
 	Rewound                // the disk lost what was not flushed: memory has more than the store
 	Condemned              // see Quarantined
-	Replaced               // what it has, or nothing, gives way to a backup or to the log's beginning
+	Replaced               // what it has, if anything, is replaced by a backup or read anew from the log's beginning
 	Restored               // that is done
 	Released               // assigned elsewhere
 	Left                   // brokers have had the time to hear of that
@@ -84,8 +84,8 @@ func (s State) next(e Event) (State, bool) {
 	return after, true
 }
 
-// Reason is a stable word for why a replica is not ready, or what it waits
-// for. The cluster, metrics and `millrace doctor` tell it.
+// Reason is a stable word for why a replica is in its state, or what it waits for.
+// The cluster, metrics and `millrace doctor` tell it.
 type Reason string
 
 // The reasons.
@@ -96,9 +96,9 @@ const (
 	SchemaUnknown  Reason = "schema_unknown"          // a record's schema has not come yet
 	DiskFull       Reason = topology.DiskFullReason   // the store takes nothing in
 	StoreFailing   Reason = "store_failing"           // the store cannot write or read now
-	DeadLetters    Reason = "dead_letters"            // what was refused is not kept yet
+	DeadLetters    Reason = "dead_letters"            // records that were refused are not among the dead letters yet
 	Corrupt        Reason = "corrupt"                 // what is stored cannot be right
-	Differs        Reason = "differs"                 // it is not what its log makes of a replica: others are
+	Differs        Reason = "differs"                 // it differs from what its log makes of a replica; others do not
 	ByOperator     Reason = topology.ByOperatorReason // an operator has quarantined it, until it is released
 	Compared       Reason = "compared"                // it stands still for some seconds, to be compared with another
 	Paused         Reason = topology.PausedReason     // an operator has said that nothing is to be applied for a time
@@ -123,10 +123,10 @@ type Why struct {
 	Detail string // for people
 }
 
-// Held says that a record cannot be applied here and now: nothing about the
-// record's bytes, and nothing that another replica need share. It is tried
-// again for as long as it takes. A record that is refused for what its bytes
-// say is a *schemas.Error, and the same on every replica.
+// Held says that a record cannot be applied here and now: the cause is here, and
+// neither in the record's bytes nor need it be elsewhere. It is tried again for as
+// long as it takes. A record that is refused for what its bytes say is a
+// *schemas.Error, and the same on every replica.
 type Held struct {
 	Reason Reason
 	Err    error

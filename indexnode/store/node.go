@@ -26,9 +26,9 @@ type registry struct {
 	schemas map[millrace.Fingerprint][]byte
 }
 
-// MaxTypes is how many content types a node knows by name. Types come with
-// records, so that who writes these could bring any number; records of further
-// types are kept like all others and read by who names their type.
+// MaxTypes is how many content types a node knows by name. Types come with records,
+// so that writers could bring any number; records of further types are kept like all
+// others, and found by requests that name the type.
 const MaxTypes = 256
 
 // register writes the schemas and the new content types of a batch.
@@ -64,18 +64,21 @@ func (s *Store) putType(t millrace.ContentType) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.types[t] || len(r.types) > MaxTypes { // by another batch, meanwhile
+		return nil
+	}
 	if err := s.set(nodeRow(nodeType, string(t)), nil); err != nil {
-		return err
+		return here(err)
 	}
 	r.add(millrace.ContentType(strings.Clone(string(t))))
 	if len(r.types) == MaxTypes+1 {
-		s.opts.Log.Error("too many content types: what asks for all of them is refused from now on", "known", MaxTypes, "further", t)
+		s.opts.Log.Error("too many content types: requests for all types are refused from now on", "known", MaxTypes, "further", t)
 	}
 	return nil
 }
 
-// add makes a type known. A store may have the names of more, as one from
-// before they were bounded. The caller holds mu.
+// add makes a type known. A store of before the bound may have the names of more. The
+// caller holds mu.
 func (r *registry) add(t millrace.ContentType) {
 	if len(r.types) <= MaxTypes {
 		r.types[t] = true

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// The history of a cluster is what people had done to it: a key of each act, by
-// its time. What is in a transaction of etcd is written down in the same one, so
+// The history of a cluster is what people had done to it, one key for each act,
+// ordered by time. What is in a transaction of etcd is recorded in the same one, so
 // that both are there or neither; documents have histories of their own
 // ([artefacts.Kind.History]).
 const historyPrefix = "history/"
@@ -24,7 +24,8 @@ const historyPrefix = "history/"
 // maxHistory is how many acts are kept.
 var maxHistory = 1000
 
-// Noted returns what writes acts down; nothing where nobody acts ([Config.Who]).
+// Noted returns the operations that record acts; none for acts that nobody does
+// ([Config.Who]).
 func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	for i, e := range all {
 		if e.Who = audit.Shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
@@ -32,8 +33,11 @@ func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 		}
 		e.Time = time.Now().UTC()
 		body, err := json.Marshal(e)
-		if err != nil || len(body) > keyspace.MaxDocumentBytes {
-			return nil, fmt.Errorf("cluster: an act of %d bytes cannot be written down: %v", len(body), err)
+		if err != nil {
+			return nil, fmt.Errorf("cluster: history: %w", err)
+		}
+		if len(body) > keyspace.MaxDocumentBytes {
+			return nil, fmt.Errorf("cluster: history: an act takes %d bytes, more than %d", len(body), keyspace.MaxDocumentBytes)
 		}
 		key := fmt.Sprintf("%s%s%020d-%d-%s", c.prefix, historyPrefix, e.Time.UnixNano(), i, keyspace.New(1).ID)
 		ops = append(ops, clientv3.OpPut(key, string(body)))
@@ -41,8 +45,8 @@ func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	return ops, nil
 }
 
-// Note writes down what is about to be done beside etcd: what cannot be written
-// down must not be done.
+// Note records an act that is about to be done outside of etcd. If it fails, the act
+// must not be done.
 func (c *Client) Note(ctx context.Context, e audit.Entry) error {
 	ops, err := c.Noted(e)
 	if err != nil {
@@ -67,8 +71,8 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	all := []audit.Entry{}
 	for _, key := range keys[max(0, len(keys)-maxHistory):] {
 		var e audit.Entry
-		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil {
-			return nil, fmt.Errorf("cluster: history: %q is no act: %w", historyPrefix+key, err)
+		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil { // the others are told all the same
+			e = audit.Entry{Who: "unknown", Act: "unreadable", On: historyPrefix + key, Fault: err.Error()}
 		}
 		all = append(all, e)
 	}
@@ -78,8 +82,8 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 // RestoredAct is what the history calls a restoration.
 const RestoredAct = "restore"
 
-// LastRestored returns when a person last restored what etcd had lost, as far as the
-// history tells; zero: it does not.
+// LastRestored returns when a person last restored what etcd had lost; zero if the
+// history has no restoration.
 func (c *Client) LastRestored(ctx context.Context) (when time.Time, err error) {
 	all, err := c.History(ctx)
 	for _, e := range all {
@@ -90,8 +94,8 @@ func (c *Client) LastRestored(ctx context.Context) (when time.Time, err error) {
 	return when, err
 }
 
-// TrimHistory removes the acts before those that are kept. What it cannot remove
-// the next act does.
+// TrimHistory removes the acts before those that are kept. What it fails to remove is
+// removed after the next act.
 func (c *Client) TrimHistory(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()

@@ -1,7 +1,7 @@
-// Package document reads what people and other processes write in YAML and
-// JSON, within bounds that hold before any of it is trusted: its bytes, its
-// depth and its values are counted, and nothing in it stands for something
-// else. It is the only package that knows a YAML library.
+// Package document reads what people and other processes write in YAML and JSON,
+// within bounds that hold before any of it is trusted: its bytes, its depth and its
+// values are counted, and nothing in it refers to something else. It is the only
+// package that knows a YAML library.
 //
 // YAML is read without anchors, aliases, merge keys and tags: a few hundred
 // bytes of aliases stand for billions of values. Without them, what a document
@@ -178,12 +178,16 @@ func Parse(src []byte) (n *Node, err error) {
 	} else if err != nil {
 		return nil, syntax(src, err)
 	}
-	switch err := d.Decode(&second); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		return nil, syntax(src, err)
-	case second.Content[0].Tag != "!!null":
-		faults.add(second.Content[0].Line, second.Content[0].Column, "", "a second document", "keep one a file")
+	for more := true; more; {
+		switch err := d.Decode(&second); {
+		case errors.Is(err, io.EOF):
+			more = false
+		case err != nil:
+			return nil, syntax(src, err)
+		case second.Content[0].Tag != "!!null": // an empty one says nothing
+			faults.add(second.Content[0].Line, second.Content[0].Column, "", "a second document", "keep one document in a file")
+			more = false
+		}
 	}
 	r := reader{faults: faults}
 	n = r.node(first.Content[0], 1)
@@ -193,7 +197,7 @@ func Parse(src []byte) (n *Node, err error) {
 	return n, nil
 }
 
-// marks counts what values are parted by: there are no more values than that.
+// marks counts what separates values: there is one value more than that at most.
 func marks(src []byte) (n int) {
 	for _, c := range src {
 		switch c {

@@ -139,10 +139,11 @@ func (f function) fits(args []*Node) bool {
 		return false
 	}
 	for i, a := range args {
-		if a.Op == List || a.Type != f.takes[min(i, len(f.takes)-1)] && a.Type != Dyn {
+		takes := f.takes[min(i, len(f.takes)-1)]
+		if a.Op == List || a.Type != takes && a.Type != Dyn {
 			return false
 		}
-		if a.Type == Dyn && (f.gives == Time || f.gives == Duration || f.takes[i] == Int || f.takes[i] == Double) {
+		if a.Type == Dyn && (f.gives == Time || f.gives == Duration || takes == Int || takes == Double) {
 			return false // a viewer's number is a double already
 		}
 	}

@@ -64,8 +64,8 @@ func (c *checker) logic(e ast.Expr, op Op, args []*Node) *Node {
 	return c.node(e, op, Bool, args...)
 }
 
-// cond checks a ? b : c. The branches of a filter have a type known before
-// the viewer is, so that a column of results has one type.
+// cond checks a ? b : c. Both branches of a filter have a type that no viewer
+// changes, so that a column of results has one type.
 func (c *checker) cond(e ast.Expr, args []*Node) *Node {
 	test, yes, no := args[0], args[1], args[2]
 	if test.Type != Bool && test.Type != Dyn {
@@ -125,7 +125,8 @@ func (c *checker) comparison(e ast.Expr, op Op, a, b *Node) *Node {
 	return c.node(e, op, Bool, a, b)
 }
 
-// bare is a field itself where it was read as an integer: null is no integer.
+// bare undoes the int() around a field of several types, so that it can be compared
+// with null.
 func (c *checker) bare(n *Node) *Node {
 	if c.whole && n.Op == Call && n.Name == "int" && n.Args[0].Type == Double && n.Line == n.Args[0].Line && n.Col == n.Args[0].Col {
 		return n.Args[0]
@@ -255,8 +256,8 @@ func (c *checker) membership(e ast.Expr, x, list *Node) *Node {
 	return c.node(e, In, Bool, x, list)
 }
 
-// list checks a literal list. A filter's may hold viewer values, and stands
-// only behind in; a model's is constant.
+// list checks a literal list. A filter's may hold viewer values, and stands only on
+// the right of in; a model's is constant.
 func (c *checker) list(e ast.Expr) *Node {
 	elements, ok := c.args(e.AsList().Elements())
 	if !ok {
@@ -277,8 +278,8 @@ func (c *checker) list(e ast.Expr) *Node {
 	return c.constantList(e, elements)
 }
 
-// listType is Strings or Doubles after the first element; the elements of a
-// mixed list say for themselves.
+// listType goes by the first element; the elements of a mixed list are checked one by
+// one.
 func listType(elements []*Node) Type {
 	if len(elements) > 0 && elements[0].Type == String {
 		return Strings

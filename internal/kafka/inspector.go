@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -51,7 +52,7 @@ func (i *Inspector) Starts(ctx context.Context, topic string) ([]millrace.Offset
 		err = listed.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafka: beginnings of %s: %w", topic, err)
+		return nil, fmt.Errorf("kafka: starts of %s: %w", topic, err)
 	}
 	starts := make([]millrace.Offset, len(listed[topic]))
 	listed.Each(func(o kadm.ListedOffset) { starts[o.Partition] = millrace.Offset(o.Offset) })
@@ -86,7 +87,7 @@ func (i *Inspector) Lag(ctx context.Context, group, topic string) (int64, error)
 type Consumption struct {
 	// Group consumes the topic; empty: no group does.
 	Group string
-	// Running says that a partitioner is at work in Group or another group. A
+	// Running says that a partitioner is running, in Group or in another group. A
 	// group that has only committed offsets may start again.
 	Running bool
 	// Topics are what running partitioners consume, sorted.
@@ -117,7 +118,9 @@ func (i *Inspector) Consumption(ctx context.Context, topic string) (Consumption,
 	slices.Sort(c.Topics)
 	c.Topics = slices.Compact(c.Topics)
 	if !c.Running {
-		c.Group = i.committed(ctx, groups, topic)
+		if c.Group, err = i.committed(ctx, groups, topic); err != nil {
+			return Consumption{}, fmt.Errorf("kafka: who consumes %s: %w", topic, err)
+		}
 	}
 	return c, nil
 }
@@ -132,16 +135,18 @@ func (i *Inspector) groups(ctx context.Context) (kadm.DescribedGroups, error) {
 
 // committed returns a group that has committed offsets of a topic; empty if
 // none has.
-func (i *Inspector) committed(ctx context.Context, groups kadm.DescribedGroups, topic string) string {
+func (i *Inspector) committed(ctx context.Context, groups kadm.DescribedGroups, topic string) (string, error) {
 	all := i.adm.FetchManyOffsets(ctx, groups.Names()...)
+	var errs []error
 	for _, g := range groups.Names() {
 		for _, o := range all[g].Fetched[topic] {
 			if o.At >= 0 {
-				return g
+				return g, nil
 			}
 		}
+		errs = append(errs, all[g].Err)
 	}
-	return ""
+	return "", errors.Join(errs...)
 }
 
 // Exists reports whether a topic exists.

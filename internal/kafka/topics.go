@@ -67,12 +67,6 @@ func Prefixed(prefix string) Topics {
 	return Topics{prefix + t.Timeline, prefix + t.Features, prefix + t.Schemas, prefix + t.DeadLetters, prefix + t.Progress}
 }
 
-// Names returns the names of all of them.
-func (t Topics) Names() []string {
-	t = t.WithDefaults()
-	return []string{t.Timeline, t.Features, t.Schemas, t.DeadLetters, t.Progress}
-}
-
 // spec is how a topic must be.
 type spec struct {
 	name       string

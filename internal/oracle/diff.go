@@ -62,7 +62,7 @@ func scoreText(x float64) string {
 	return fmt.Sprintf("%v (%016x)", x, math.Float64bits(x))
 }
 
-// elsewhere says where the other answer has the candidate of items[i].
+// elsewhere returns where the other answer has the candidate of items[i].
 func elsewhere(other, items []Item, i int) string {
 	if i >= len(items) {
 		return ""

@@ -26,9 +26,9 @@ type Question struct {
 	Distinct bool
 }
 
-// Questions draws random questions about activities in a feed: of every size,
-// with windows that begin and end on records, filters that meet every outcome,
-// and every option alone and together.
+// Questions draws random questions about activities in a feed: of every size, with
+// windows that begin and end on records, filters that are true, false, null or an
+// error, and every option alone and together.
 type Questions struct {
 	entities []millrace.Entity
 	types    []millrace.ContentType
@@ -90,7 +90,7 @@ func (qs *Questions) Draw(r *rand.Rand) Question {
 	return q
 }
 
-// upTo draws from 1 to n, each order of magnitude as often as another.
+// upTo draws from 1 to n, small numbers more often.
 func upTo(r *rand.Rand, n int) int {
 	top := 1
 	for top < n && r.IntN(3) > 0 {
@@ -106,7 +106,7 @@ var (
 	countries = []string{"India", "China", "Germany", "United States", "", "Nowhere"}
 )
 
-// viewer draws a viewer of whom each thing is known or not.
+// viewer draws a viewer with any of its attributes, or without.
 func viewer(r *rand.Rand) millrace.Viewer {
 	v := millrace.Viewer{ID: fmt.Sprintf("member:%d", r.IntN(300)), Attributes: map[string]any{}, Features: map[string]float64{}}
 	if r.IntN(2) == 0 {

@@ -1,4 +1,4 @@
-// Package permit is who may do what: identities by client certificates and
+// Package permit says who may do what: identities by client certificates and
 // bearer tokens, the roles that they have, and one table of what each role may
 // call.
 package permit
@@ -40,10 +40,10 @@ const (
 	spiffeName  = "spiffe:"
 )
 
-// anybody is in place of roles: also who has no identity.
+// anybody stands for roles: callers without an identity, too.
 var anybody = []Role{"anybody"}
 
-// known is in place of roles: everybody who has one.
+// known stands for roles: everybody who has one.
 var known = roles
 
 // Config says who has which roles, and by what they are known.
@@ -56,7 +56,9 @@ type Config struct {
 }
 
 // On reports whether anybody has to be known.
-func (c Config) On() bool { return len(c.Identities) > 0 || c.Tokens != "" || c.JWT != (JWT{}) }
+func (c Config) On() bool {
+	return len(c.Identities) > 0 || len(c.Callers) > 0 || c.Tokens != "" || c.JWT != (JWT{})
+}
 
 // ByToken reports whether callers may have a token in place of a certificate.
 func (c Config) ByToken() bool { return c.Tokens != "" || c.JWT != (JWT{}) }
@@ -170,11 +172,11 @@ func (p *Policy) nameOf(token string) (string, error) {
 	return "", refused("the bearer token is not known", "send one that the file of tokens has")
 }
 
-// checkTokens refuses roles of a name that a token has, where only certificates
-// have such names.
+// checkTokens refuses an identity that has a token's name without token: before it,
+// which makes it a certificate's.
 func (c Config) checkTokens(t *tokens) error {
 	if t == nil {
-		return nil // it has been refused
+		return nil // why it cannot be opened is told already
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Values(t.current())) {

@@ -468,6 +468,7 @@ func TestConfigurationsAreRefused(t *testing.T) {
 		"no subject that may":     {Config{Identities: some, JWT: JWT{keys, "i", "a"}}, "authorization.identities"},
 		"a token like a name":     {Config{Identities: some, Tokens: write("app 0123456789abcdef")}, "authorization.identities.app"},
 		"an unknown role":         {Config{Identities: map[string][]Role{"x": {"king"}}}, "authorization.identities.x"},
+		"rights without roles":    {Config{Callers: map[string]Rights{"app": {}}}, "authorization.identities"},
 		"tokens without roles":    {Config{Tokens: write("x 0123456789abcdef")}, "authorization.identities"},
 		"rights of no caller":     {Config{Identities: some, Callers: map[string]Rights{"nobody": {}}}, "authorization.callers.nobody"},
 		"an unknown right":        {Config{Identities: everybody.Identities, Callers: map[string]Rights{"app": {May: []Right{"all"}}}}, "authorization.callers.app.may"},

@@ -85,8 +85,8 @@ func OwnModelGone(feed, model string) error {
 	}
 }
 
-// weighed returns the feeds for which a variant sets weights: the first one for
-// all where it names their model itself.
+// weighed returns the feeds for which a variant sets weights: of a variant that names
+// their model itself, the first one stands for all.
 func (e *Experiment) weighed(s *Sets) []string {
 	switch {
 	case len(s.Weights) == 0:
@@ -110,8 +110,8 @@ func (e *Experiment) LeansOnVersions() bool {
 	return e.ComparesModels() || slices.ContainsFunc(e.Variants, func(v Variant) bool { return len(v.Set.Weights) > 0 })
 }
 
-// Leaves reports whether a variant has a parameter as the feed has it. Weights leave
-// the model that they are of.
+// Leaves reports whether a variant leaves a parameter as the feed has it. Weights do
+// not set the model that they are of.
 func (s *Sets) Leaves(p Parameter) bool {
 	if p == OfModel {
 		return len(s.models()) == 0

@@ -1,6 +1,7 @@
 // Package modelpack keeps models as files that are sealed: a spec, what it names, and
 // golden rows that say what the model should give, under checksums. It opens them,
-// admits what comes out as its rows say, and tells how two versions differ.
+// admits a model whose outputs are those of its golden rows, and tells how two
+// versions differ.
 package modelpack
 
 import (
@@ -248,8 +249,8 @@ func readTar(path string) (map[string][]byte, error) {
 
 const zstdMagic = "\x28\xb5\x2f\xfd"
 
-// notPack says what a file is that is none: people hand in what the library
-// saved.
+// notPack explains a file that is no pack: users often pass the model file that a
+// training library saved.
 func notPack(r io.Reader) error {
 	src, err := io.ReadAll(io.LimitReader(r, maxPackBytes))
 	if err != nil {
@@ -272,7 +273,7 @@ func untar(r io.Reader) (map[string][]byte, error) {
 	}
 	defer z.Close()
 	out := packFiles{files: map[string][]byte{}}
-	all := io.LimitReader(z, maxPackBytes+1<<20)
+	all := &io.LimitedReader{R: z, N: maxPackBytes + 1<<20}
 	t := tar.NewReader(all)
 	for {
 		h, err := t.Next()
@@ -293,17 +294,19 @@ func untar(r io.Reader) (map[string][]byte, error) {
 
 // ended refuses what follows the end of an archive but the zeros that fill it up:
 // it would be kept, and handed to every node, and looked at by nobody.
-func ended(r io.Reader) error {
+func ended(r *io.LimitedReader) error {
 	rest := make([]byte, 4<<10)
 	for {
 		n, err := r.Read(rest)
 		if len(bytes.Trim(rest[:n], "\x00")) > 0 {
 			return errors.New("something follows the end of its archive")
 		}
-		if err == io.EOF {
+		switch {
+		case err == io.EOF && r.N == 0:
+			return errors.New("something follows the end of its archive, or too many zeros")
+		case err == io.EOF:
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return fmt.Errorf("something follows the end of its archive: %w", err)
 		}
 	}
@@ -338,8 +341,8 @@ func (p *Pack) Tar() ([]byte, error) {
 	return p.tar.bytes, p.tar.err
 }
 
-// Sum returns the checksum of what WriteTar writes: by it the pack is published
-// and serves.
+// Sum returns the checksum of what WriteTar writes: the pack is published and serves
+// under it.
 func (p *Pack) Sum() (string, error) {
 	b, err := p.Tar()
 	return checksum(b), err
@@ -360,7 +363,7 @@ func (p *Pack) KnownTo(s relevance.Schemas) bool {
 	return true
 }
 
-// newVersion is what versions are sealed as. Packs of before may have others.
+// newVersion is what versions are sealed as; older packs may have others.
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
 // Seal makes a pack of a directory that has a spec and what it names, golden

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/column"
 	"github.com/millrace/millrace/relevance"
@@ -453,7 +455,12 @@ func TestNothingFollowsAPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := append(bytes.Clone(packed.Bytes()), packed.Bytes()...) // another frame
-	for what, body := range map[string][]byte{"bytes": append(bytes.Clone(packed.Bytes()), "more"...), "a frame": second} {
+	zeros, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := append(bytes.Clone(packed.Bytes()), zeros.EncodeAll(make([]byte, maxPackBytes+1<<20), nil)...)
+	for what, body := range map[string][]byte{"bytes": append(bytes.Clone(packed.Bytes()), "more"...), "a frame": second, "a frame behind zeros": append(far, packed.Bytes()...)} {
 		if _, err := Read(bytes.NewReader(body)); err == nil || !strings.Contains(err.Error(), "something follows the end") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// load reads a field of the batch's rows, or of their objects. Without rows, of
-// an entity that has no features, everything is missing.
+// load reads a field of the batch's rows, or of their objects. Without rows, as where
+// an entity has no features, every value is missing.
 func (m *Machine) load(i int, rows *column.Slab, l *Load, n int) {
 	if rows == nil {
 		m.set(i, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// begun is the error of a command whose line was well.
+// begun is an error of a command whose arguments were valid.
 type begun struct{ error }
 
 func (b begun) Unwrap() error { return b.error }
@@ -62,7 +62,7 @@ func Prepare(c *cobra.Command) {
 	}
 }
 
-// Told gives an error of a connection the key that it is of, and a way out.
+// Told adds to an error of a connection the key of its configuration, and a way out.
 func Told(err error) error {
 	if _, ok := errors.AsType[*config.Invalid](err); ok {
 		return err
@@ -103,8 +103,8 @@ func Begun(err error) error {
 	return begun{err}
 }
 
-// Way is the way out that the command line has of a refusal, by a flag or a
-// command. What refuses knows no flags: it names the fields of documents.
+// Way is the way out that the command line has of a refusal, by a flag or a command.
+// Packages that refuse know no flags: they name the fields of documents.
 type Way struct {
 	Of     error
 	WayOut string

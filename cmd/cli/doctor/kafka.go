@@ -21,8 +21,8 @@ func (d *doctor) kafkaAnswers(ctx context.Context) (string, error) {
 	return fmt.Sprint(d.brokers), err
 }
 
-// logWhole warns of topics that no longer have their beginning: what is gone of
-// them is only in the replicas that are there.
+// logWhole warns of topics that no longer have their beginning: the records that are
+// gone are only in the replicas of today.
 func (d *doctor) logWhole(ctx context.Context) (string, error) {
 	look, err := kafka.NewInspector(reach.Kafka(ctx, d.brokers))
 	if err != nil {
@@ -80,7 +80,7 @@ func (d *doctor) topicsFit(ctx context.Context) (string, error) {
 }
 
 // missing says that a topic is not there. A log that nodes have read is not to be
-// made anew by whoever starts first: all that the nodes hold would be of another.
+// made anew by whoever starts first: what the nodes hold would be of another log.
 func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 	if !isLog {
 		return fmt.Errorf("topic %s does not exist", topic)
@@ -91,7 +91,7 @@ func (d *doctor) missing(ctx context.Context, topic string, isLog bool) error {
 	}
 	const nothing = "start nothing and restart nothing, which would make it anew, and empty"
 	if err != nil {
-		return finding(nothing+"; bring etcd back first, which tells whether nodes have read it", "topic %s does not exist; whether it did cannot be told while etcd does not answer", topic)
+		return finding(nothing+"; bring etcd back first, which tells whether nodes have read it", "topic %s does not exist; whether it ever did is not known while etcd does not answer", topic)
 	}
 	return finding(nothing+`: every partition would be quarantined (other_log). Nodes that run answer from what they hold: see "The log is gone" in docs/backup.md`, "topic %s is gone, which index nodes have read", topic)
 }
@@ -110,7 +110,7 @@ func (d *doctor) records(ctx context.Context, topic string) (sum int64, err erro
 	return sum, err
 }
 
-var errNoPartitioner = finding("start one: millrace partitioner --config FILE", "no partitioner has ever said that it works")
+var errNoPartitioner = finding("start one: millrace partitioner --config FILE", "no partitioner has ever reported progress")
 
 func (d *doctor) partitionersKeepUp(ctx context.Context) (string, error) {
 	topics := kafka.Prefixed(d.topicPrefix)

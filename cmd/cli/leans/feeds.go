@@ -36,8 +36,8 @@ func (s *Feeds) Models(ctx context.Context) ([]string, error) {
 	return append(relevance.Builtin().Names(), slices.Sorted(maps.Keys(pushed.Serving()))...), nil
 }
 
-// Checks is what a definition is held against, and closes the ways to the
-// nodes.
+// Checks returns what definitions are checked against; done closes the connections
+// to the nodes.
 func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err error) {
 	done = func() {}
 	if c.Models, err = s.Models(ctx); err != nil {
@@ -55,21 +55,25 @@ func (s *Feeds) Checks(ctx context.Context) (c feeds.Checks, done func(), err er
 	assigned := m.Assignment()
 	c.Absent = slices.ContainsFunc(assigned.Nodes(), func(id millrace.NodeID) bool { return !m.Alive(id) })
 	c.Nodes = map[millrace.NodeID]fanout.Node{}
+	done = func() {
+		for _, n := range c.Nodes {
+			if conn, ok := n.(io.Closer); ok {
+				_ = conn.Close() // the command is over
+			}
+		}
+	}
 	for _, n := range m.Nodes() {
 		if !m.Alive(n.ID) {
 			continue
 		}
-		if c.Nodes[n.ID], err = dial(n); err != nil {
-			return c, done, err
+		node, err := dial(n)
+		if err != nil {
+			done()
+			return c, func() {}, err
 		}
+		c.Nodes[n.ID] = node
 	}
-	return c, func() {
-		for _, n := range c.Nodes {
-			if way, ok := n.(io.Closer); ok {
-				_ = way.Close() // the command is over
-			}
-		}
-	}, nil
+	return c, done, nil
 }
 
 // Unseen says that no record has some types, of those that records have; "" of none.
@@ -109,7 +113,7 @@ func (s *Feeds) UnseenIn(ctx context.Context, lists [][]millrace.ContentType) (s
 	return UnseenBy(ctx, checks, lists), nil
 }
 
-// UnseenBy is [Feeds.UnseenIn] where what is asked is there.
+// UnseenBy is [Feeds.UnseenIn] with checks that are at hand.
 func UnseenBy(ctx context.Context, checks feeds.Checks, lists [][]millrace.ContentType) []string {
 	says := make([]string, len(lists))
 	none, known := checks.Unseen(ctx, slices.Concat(lists...))

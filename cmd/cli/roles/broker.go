@@ -127,7 +127,7 @@ func (c *brokerConfig) checkExposures() error {
 		return nil
 	case len(c.Brokers) == 0:
 		return noKafka("exposures")
-	case slices.Contains(kafka.Prefixed(c.TopicPrefix).Names(), c.Exposures):
+	case slices.Contains(kafka.Prefixed(c.TopicPrefix).All(), c.Exposures):
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "exposures", Detail: fmt.Sprintf("%s is Millrace's own topic for other things", c.Exposures), WayOut: "name another, such as exposures"}
 	}
 	return c.kafka().Validate()

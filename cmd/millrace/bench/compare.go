@@ -24,7 +24,7 @@ import (
 // Compare says which two binaries to compare, and when one counts as worse.
 type Compare struct {
 	Config          // the load: Shape, Entities, Viewers, Duration, Seed, Progress, Out
-	Base     string // the binary that is to be held against
+	Base     string // the binary to compare with
 	Head     string // the other one; "": this one
 	Rounds   int
 	Slack    float64
@@ -45,8 +45,10 @@ func (c *Compare) Validate() error {
 	if c.Rounds < leastRounds {
 		errs = append(errs, fmt.Errorf("rounds: %d say nothing; want at least %d", c.Rounds, leastRounds))
 	}
-	if _, err := os.Stat(c.Base); err != nil {
-		errs = append(errs, fmt.Errorf("base: %w", err))
+	for name, file := range map[string]string{"base": c.Base, "head": c.Head} {
+		if _, err := os.Stat(file); err != nil && file != "" {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
 	}
 	if !(c.Slack >= 0) || !(c.SlackP99 >= 0) {
 		errs = append(errs, fmt.Errorf("slack: %v, slack-p99: %v; want shares that are not negative", c.Slack, c.SlackP99))
@@ -184,9 +186,12 @@ func (r *comparison) round(sides [2]*side, swapped bool) (err error) {
 		slices.Sort(s.arrived.took)
 		s.p99, s.failed = s.arrived.took.At(0.99), s.arrived.refused+s.arrived.missed
 		s.asked = len(s.arrived.took) + s.failed
+	}
+	err = r.family.End(before)
+	for _, s := range sides { // whose processes have ended
 		err = errors.Join(err, os.RemoveAll(filepath.Join(r.family.Dir, s.own)))
 	}
-	return errors.Join(r.family.End(before), err)
+	return err
 }
 
 // quartets is how often the two sides take turns: A, B, B, A each time.
@@ -311,7 +316,7 @@ func (r *comparison) report(base, head []*turn) error {
 		return err
 	}
 	if !slices.Equal(base[0].digests, head[0].digests) {
-		fmt.Fprintln(r.Out, "\nThe answers are others: what is compared may not be the same work.")
+		fmt.Fprintln(r.Out, "\nThe answers differ: the two may not have done the same work.")
 	}
 	if lost == nil {
 		return nil

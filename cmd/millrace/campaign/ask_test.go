@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -227,8 +229,14 @@ func request(q oracle.Question) *feedv1.GetFeedRequest {
 	return req
 }
 
-// judgeAll judges answers until ctx is done.
+// judgeAll judges answers until ctx is done. It takes as much of a processor as
+// answering does, and gives way to whoever wants it: the machine is small, and how
+// long questions take is to be the cluster's doing.
 func (a *asker) judgeAll(ctx context.Context) {
+	runtime.LockOSThread() // for good: the thread ends with it, and its priority
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, syscall.Gettid(), 19); err != nil {
+		a.t.Errorf("judging does not give way: %v", err)
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -61,7 +61,7 @@ func WatchCondemned(ctx context.Context, c *cluster.Client) (*Condemned, error) 
 	return d, nil
 }
 
-// follow takes over the documents as they are. What one that is malformed said
+// follow takes over the documents as they are. Of one that is malformed, what it said
 // before stays.
 func (d *Condemned) follow() {
 	old := d.Current()
@@ -106,7 +106,7 @@ func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); 
 
 // GoesBy tells of the documents that it has taken over.
 func (d *Condemned) GoesBy() (string, cluster.Applied) {
-	read := d.docs.ReadAt() // before they are looked at, which so are not older
+	read := d.docs.ReadAt() // before they are looked at, so that these are as new at least
 	_, revision, _ := d.docs.AsOf()
 	now, fault := d.state.Get()
 	switch {
@@ -124,7 +124,7 @@ func (d *Condemned) Why(v Version) string { return d.Current()[v].Why }
 // Changed is as [cluster.Watcher.Changed].
 func (d *Condemned) Changed() <-chan struct{} { return d.state.Changed() }
 
-// errSaid ends a change of what is said already.
+// errSaid aborts a change: the version is condemned already.
 var errSaid = errors.New("cluster: it is said already")
 
 // ErrReleased is that a version was released after what speaks against it was seen.
@@ -219,8 +219,8 @@ func editing(by func([]Condemnation) []Condemnation) func(body string) (string, 
 	}
 }
 
-// await returns when this watcher says of a version what it should; at the
-// latest when etcd has been silent for too long.
+// await returns when this watcher says of a version what it should, within
+// [cluster.CallTimeout].
 func (d *Condemned) await(ctx context.Context, v Version, condemned bool) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()

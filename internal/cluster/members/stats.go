@@ -28,12 +28,13 @@ type NodeStats struct {
 type PartitionStats struct {
 	Bytes   int64   // on disk
 	Records int64   // of the log, that were applied
-	Ingest  float64 // of these, in a second of late
-	Load    float64 // records that questions read in a second of late
+	Ingest  float64 // of these, a second, lately
+	Load    float64 // records that questions read a second, lately
 }
 
-// Near reports whether o is not worth telling after s: it is of the same
-// partitions, and of all bytes and figures together no tenth has moved.
+// Near reports whether o is too close to s to be told: it is of the same partitions
+// and the same machine, and the sums of bytes, of ingest, of load and of free space
+// have each moved by a tenth at most. Records are as old as what was told last.
 func (s *NodeStats) Near(o *NodeStats) bool {
 	if s.Held != o.Held || len(s.Partitions) != len(o.Partitions) || s.DiskBytes != o.DiskBytes || s.MemoryBytes != o.MemoryBytes {
 		return false
@@ -76,7 +77,7 @@ type statsDoc struct {
 	Load       []figure     `json:"load"`
 }
 
-// figure is a number of which three digits matter.
+// figure is written with three significant digits.
 type figure float64
 
 // MarshalJSON writes at most nine characters; what is no number is 0.
@@ -93,7 +94,7 @@ func (f figure) MarshalJSON() ([]byte, error) {
 const maxStatsBytes = 64 << 10
 
 func (s *NodeStats) encode() []byte {
-	doc := statsDoc{Disk: s.DiskBytes, Free: s.FreeBytes, Memory: s.MemoryBytes, Held: s.Held}
+	doc := statsDoc{Disk: max(0, s.DiskBytes), Free: max(0, s.FreeBytes), Memory: max(0, s.MemoryBytes), Held: s.Held}
 	for p := range s.Partitions {
 		doc.Partitions.Add(p)
 	}

@@ -1,6 +1,6 @@
 // Package topology is which nodes there are, which partitions each is to host, which
 // it is ready for, and what is wrong with that: values, how they are written, and how
-// one follows another. It calls nobody.
+// one follows another. It asks no process.
 package topology
 
 import (
@@ -168,6 +168,7 @@ func (m *Map) Ready(id millrace.NodeID) Set { return m.ready[id] }
 
 // Equal reports whether nothing has changed that a reader of a map could see.
 func (m *Map) Equal(o *Map) bool {
-	return m == o || m.assignment.Equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) &&
+	return m == o || m.assignment.Equal(&o.assignment) && maps.Equal(m.nodes, o.nodes) && maps.Equal(m.alive, o.alive) && maps.Equal(m.ready, o.ready) && maps.Equal(m.lag, o.lag) && maps.Equal(m.past, o.past) &&
+		slices.Equal(m.lost.by, o.lost.by) && m.lost.epoch == o.lost.epoch &&
 		maps.EqualFunc(m.reports, o.reports, slices.Equal) && (m.lost.setback == nil) == (o.lost.setback == nil)
 }

@@ -131,7 +131,7 @@ func (m *Map) nextAssignment(s *keyspace.Snapshot) (*Assignment, error) {
 	return a, nil
 }
 
-// lastEpoch is that of the assignment that was last written by this package.
+// lastEpoch is that of the assignment that was last written.
 func lastEpoch(s *keyspace.Snapshot) int64 {
 	if a, err := DecodeAssignment(s.Values["last"].Data); err == nil {
 		return a.Epoch

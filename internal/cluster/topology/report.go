@@ -119,12 +119,13 @@ func mergeReports(reports []Report) []Report {
 			continue
 		case !ok:
 			if len(out) == maxMerged {
-				out = append(out, Report{State: r.State, Reason: "others", Since: r.Since})
+				out = append(out, Report{State: r.State, Reason: "others", Since: r.Since, Warning: r.Warning})
 			}
 			i = maxMerged
 		}
 		out[i].Partitions = out[i].Partitions.Or(r.Partitions)
 		out[i].Seconds = max(out[i].Seconds, r.Seconds)
+		out[i].Warning = out[i].Warning && r.Warning
 		if r.Since.Before(out[i].Since) {
 			out[i].Since = r.Since
 		}

@@ -47,6 +47,20 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 }
 
+// What is said of several reports together is no mere warning if one of them is a
+// fault, whichever comes first.
+func TestAFaultIsNoWarning(t *testing.T) {
+	fault, warning := Report{State: "ready", Reason: "paused"}, Report{State: "ready", Reason: "paused", Warning: true}
+	for i, c := range []struct {
+		of   []Report
+		want bool
+	}{{[]Report{fault, warning}, false}, {[]Report{warning, fault}, false}, {[]Report{warning, warning}, true}} {
+		if got := mergeReports(c.of); len(got) != 1 || got[0].Warning != c.want {
+			t.Errorf("%d: %+v", i, got)
+		}
+	}
+}
+
 // What is malformed is told and left out; the rest of the map goes on.
 func TestMalformedReportsAreIgnored(t *testing.T) {
 	good := Report{State: "stale", Reason: "kafka_away", Partitions: All()}

@@ -290,6 +290,19 @@ func TestRefusedDocumentsAreCheap(t *testing.T) {
 	}
 }
 
+// Maps are not equal that differ in what is said of a lost etcd, or of nodes that are
+// gone.
+func TestWhatIsLostIsSeen(t *testing.T) {
+	m := NewMap(Assignment{}, nil, nil)
+	by, past := *m, *m
+	by.lost.by, past.past = []millrace.NodeID{"n1"}, map[millrace.NodeID]Node{"n1": {ID: "n1"}}
+	for what, o := range map[string]*Map{"what nodes remember": &by, "who was there": &past} {
+		if m.Equal(o) || o.Equal(m) || !o.Equal(o) {
+			t.Errorf("a map that differs in %s is the same", what)
+		}
+	}
+}
+
 // A node whose lease ended stays known while it hosts; one that left does not.
 func TestLostNodesStayKnown(t *testing.T) {
 	ready := map[millrace.NodeID]Set{"n0": All(), "n1": All()}

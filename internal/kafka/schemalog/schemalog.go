@@ -3,6 +3,7 @@
 package schemalog
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -152,7 +153,7 @@ func (l *Log) begin() {
 // take learns what a record says. An error means that it cannot be learned now.
 func (l *Log) take(r *kgo.Record) error {
 	if r.Value == nil {
-		return nil // compaction's own
+		return nil // a tombstone, which no Millrace writes
 	}
 	err := l.learn(string(r.Key), r.Value)
 	var failed *registry.StoreError
@@ -305,7 +306,7 @@ func Refuse(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	if err := l.MayRefuse(fp); err != nil || l.Refused(fp) {
 		return err
 	}
-	return giveWord(ctx, brokers, topic, refusedKey+fp.String(), by)
+	return l.giveWord(ctx, refusedKey, fp, by, l.Refused, l.MayRefuse)
 }
 
 // Retire takes a schema out of what shapes the records of its name, for
@@ -319,13 +320,23 @@ func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	if err := l.MayRetire(fp); err != nil || l.cfg.Registry.Snapshot().Retired(fp) {
 		return err
 	}
-	return giveWord(ctx, brokers, topic, retiredKey+fp.String(), by)
+	retired := func(fp millrace.Fingerprint) bool { return l.cfg.Registry.Snapshot().Retired(fp) }
+	return l.giveWord(ctx, retiredKey, fp, by, retired, l.MayRetire)
 }
 
-func giveWord(ctx context.Context, brokers kafka.Brokers, topic, key, by string) error {
+// giveWord writes an operator's word, and reads on to see whether it counts: every
+// reader judges it in the topic's order, and what comes before it may be newer than
+// what was looked at. If it does not count, may says why.
+func (l *Log) giveWord(ctx context.Context, key string, fp millrace.Fingerprint, by string, counts func(millrace.Fingerprint) bool, may func(millrace.Fingerprint) error) error {
 	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
 	if err != nil {
 		return err
 	}
-	return follow.Put(ctx, brokers, topic, key, value)
+	if err := follow.Put(ctx, l.cfg.Brokers, l.cfg.Topic, key+fp.String(), value); err != nil {
+		return err
+	}
+	if err := l.Refresh(ctx); err != nil || counts(fp) {
+		return err
+	}
+	return cmp.Or(may(fp), errors.New("kafka: the schemas topic does not have the word that was written to it"))
 }

@@ -361,6 +361,25 @@ func testRefuse(t *testing.T, k kafkatest.Cluster) {
 	}
 }
 
+// A word that comes too late is not said to count: the schema came after its topic
+// was looked at.
+func TestAWordThatComesTooLate(t *testing.T) {
+	k := kafkatest.Fake(t)
+	ctx := kafkatest.Deadline(t)
+	early, _ := openLog(t, k)
+	kafkatest.Must(t, early.Publish(ctx, schemas.Note()))
+	l, err := read(ctx, k.Brokers, k.Topics.Schemas)
+	kafkatest.Must(t, err)
+	defer l.Close()
+	late := schemas.Activity()
+	kafkatest.Must(t, l.MayRefuse(late.Fingerprint()))
+	kafkatest.Must(t, early.Publish(ctx, late))
+	var fault *millrace.Error
+	if err := l.giveWord(ctx, refusedKey, late.Fingerprint(), "somebody", l.Refused, l.MayRefuse); !errors.As(err, &fault) || fault.Field != "fingerprint" {
+		t.Errorf("a schema that came meanwhile is given up: %v", err)
+	}
+}
+
 // A schema that is retired is so for every reader of the topic, whenever it
 // began; the last of a name is not.
 func TestRetireSchema(t *testing.T) {

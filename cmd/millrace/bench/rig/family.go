@@ -147,7 +147,7 @@ func (p *Process) end() error {
 	p.stdin.Close()
 	late := time.After(Patience)
 	for told := false; ; told = true {
-		if !told || p.admin != "" { // a role that is told twice waits for no caller
+		if !told || p.admin != "" { // a role that is told twice stops without draining
 			p.cmd.Process.Signal(syscall.SIGTERM) // fails if it is over
 		}
 		select {
@@ -175,7 +175,7 @@ func FreeAddr() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// Dialled returns when do succeeds, which it is to within [Patience].
+// Dialled returns when do succeeds, or [Patience] has passed.
 func Dialled(ctx context.Context, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()

@@ -32,8 +32,8 @@ func (b *Backing) Fill(ctx context.Context, s *schemas.Schema, all iter.Seq2[Bod
 // contentPartitions is into how many partitions content comes.
 const contentPartitions = 4
 
-// content is the topic of what [Family.Partition] has a partitioner bring on, and
-// sorted stands before the topics that it writes, which nobody reads.
+// content is the content topic that the partitioner of [Family.Partition] consumes,
+// and sorted stands before the topics that it writes, which nobody reads.
 func (b *Backing) content() string { return b.Prefix + "content" }
 func (b *Backing) sorted() string  { return b.Prefix + "sorted-" }
 

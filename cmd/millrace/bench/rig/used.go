@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -43,6 +42,9 @@ func readPS(line string) (u Used, err error) {
 	}
 	u.CPU = time.Duration(days)*24*time.Hour + time.Duration(seconds*float64(time.Second))
 	kib, err := strconv.ParseInt(words[1], 10, 64)
+	if err != nil {
+		return u, fmt.Errorf("ps says %q: %w", line, err)
+	}
 	u.Bytes = kib << 10
-	return u, errors.Join(err)
+	return u, nil
 }

@@ -19,8 +19,8 @@ type redis struct {
 	process *rig.Process
 }
 
-// startRedis starts the redis-server of the path. [exec.ErrNotFound] says that
-// there is none.
+// startRedis starts the redis-server of PATH. [exec.ErrNotFound] says that there is
+// none.
 func startRedis(f *rig.Family) (*redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {

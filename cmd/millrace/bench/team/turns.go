@@ -92,8 +92,8 @@ func (r *run) judge(res *result, a asker) error {
 	return nil
 }
 
-// closed has the clients ask for a while. Every answer is held against the
-// oracle's by its ids.
+// closed has the clients ask for a while. The ids of every answer are held against
+// the oracle's.
 func (r *run) closed(askers []asker, length time.Duration) (rig.Latencies, time.Duration, error) {
 	next := make([]int, len(askers))
 	got := make([]answer, len(askers))
@@ -110,7 +110,7 @@ func (r *run) closed(askers []asker, length time.Duration) (rig.Latencies, time.
 	})
 }
 
-// glance compares ids.
+// glance compares ids alone; items are compared in full once, when a system is checked.
 func (r *run) glance(i int, a *answer) (err error) {
 	want, n := r.truth.answers[i].Items, 0
 	a.ids(func(j int, id string) {
@@ -155,8 +155,10 @@ func (r *run) turn(res *result, askers []asker) error {
 		res.cpu[i] += after.roles[i].CPU - before.roles[i].CPU
 		res.memory += after.roles[i].Bytes
 	}
-	if res.log += after.log - before.log; after.log < 0 {
+	if min(before.log, after.log, res.log) < 0 {
 		res.log = -1
+	} else {
+		res.log += after.log - before.log
 	}
 	return profiles.Wait()
 }
@@ -210,7 +212,7 @@ func (r *run) rest(s *system) (idle, error) {
 	select {
 	case <-time.After(r.Duration):
 	case <-r.family.Ctx.Done():
-		return idle{}, errors.New("ended while it rested")
+		return idle{}, errors.New("ended while what an idle system uses was measured")
 	}
 	after, err := s.used()
 	if err != nil {
@@ -218,7 +220,7 @@ func (r *run) rest(s *system) (idle, error) {
 	}
 	share := func(d time.Duration) float64 { return float64(d) / float64(r.Duration) }
 	i := idle{share(after.roles[0].CPU - before.roles[0].CPU), share(after.roles[1].CPU - before.roles[1].CPU), share(after.log - before.log)}
-	if after.log < 0 {
+	if min(before.log, after.log) < 0 {
 		i.log = math.NaN()
 	}
 	return i, nil

@@ -98,6 +98,7 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
+	case p.Status == Paused: // for nobody knows how long
 	case pr.Rate > 0:
 		pr.Left = float64(pr.Bytes-pr.Done) / pr.Rate
 	case lately > 0: // nobody says how large they are
@@ -160,6 +161,8 @@ func (s *Steered) moved(i int, e *evidence) MoveProgress {
 	switch {
 	case p.Status == Paused:
 		why = "the plan is paused"
+	case why == "" && m.To == "":
+		why = fmt.Sprintf("its turn: %d others wait before it", before)
 	case why == "":
 		why = fmt.Sprintf("its turn: %d moves to %s are under way, and %d others wait before it", building, m.To, before)
 	}

@@ -58,9 +58,10 @@ const (
 )
 
 // slowTimes the usual time is slow, and half as much when the caller allows
-// less than twice that. What is brief is not, nor what takes less than one in
-// briefOfAllowed of what the caller allows: an answer that usually takes half a
-// millisecond takes two where processors are half busy, and nobody suffers. The
+// less than twice that. What takes no longer than brief, or one in briefOfAllowed of
+// what the caller allows if that is less, is not slow by the first: an answer that
+// usually takes half a millisecond takes two where processors are half busy, and
+// nobody suffers. The
 // usual time is the least median of a window, but follows a change that lasts.
 const (
 	slowTimes      = 4

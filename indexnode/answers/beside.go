@@ -67,11 +67,11 @@ func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 	if !alone {
 		err := n.rankTogether(ctx, q, here)
+		n.panics.Tell(err) // whose code it was in, each alone tells, if there is time
 		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
 			for _, o := range here {
 				o.err = err
 			}
-			n.panics.Tell(err) // the time was over before it could be told whose code it was
 		}
 	}
 	for i := 0; alone && i < len(here); i++ {

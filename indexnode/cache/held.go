@@ -7,13 +7,13 @@ import (
 
 // Held is what the fat cache has of a content type in a partition.
 type Held struct {
-	Partition millrace.Partition // NoPartition: of keys whose names are too long to be kept
+	Partition millrace.Partition // NoPartition: of all keys whose names are too long to be kept
 	Type      millrace.ContentType
 	Timelines int
 	Records   int
 }
 
-// NoPartition is none.
+// NoPartition stands for the partitions of keys whose names are not kept.
 const NoPartition millrace.Partition = partition.Count
 
 // Held returns what the fat cache has, exactly: it is counted as keys come and
@@ -25,15 +25,19 @@ func (c *Cache) Held() (all []Held) {
 	for p := range h.of {
 		for i, n := range h.of[p] {
 			if n.timelines != 0 {
-				all = append(all, Held{millrace.Partition(p), h.types[i], n.timelines, n.records})
+				x := Held{Partition: millrace.Partition(p), Timelines: n.timelines, Records: n.records}
+				if i > 0 { // the first has no name
+					x.Type = h.types[i]
+				}
+				all = append(all, x)
 			}
 		}
 	}
 	return all
 }
 
-// held counts what the fat cache has: by partition, the last of which is none,
-// and by the number of a type.
+// held counts what the fat cache has: by partition, [NoPartition] included, and by the
+// number of a type.
 type held struct {
 	of      [partition.Count + 1][]heldCount
 	types   []millrace.ContentType // by number; the first has no name
@@ -80,5 +84,5 @@ func (h *held) number(typ []byte) int {
 	return n
 }
 
-// forget counts that nothing is there. Types keep their numbers.
+// forget sets all counts to zero. Types keep their numbers.
 func (h *held) forget() { h.of = [partition.Count + 1][]heldCount{} }

@@ -86,6 +86,15 @@ func TestHeldIsWhatIsThere(t *testing.T) {
 	}
 }
 
+// A cache that has nothing but keys whose names are not kept has them.
+func TestHeldWithoutNames(t *testing.T) {
+	c := withRoom(t, 60, timeline(t, 3))
+	c.Fill(millrace.Timeline{Entity: millrace.Entity(strings.Repeat("x", maxNameBytes)), Type: "post"}, timeline(t, 3))
+	if got := c.Held(); len(got) != 1 || got[0] != (Held{Partition: NoPartition, Timelines: 1, Records: 3}) {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Types beyond a bound are counted together.
 func TestHeldTypesAreBounded(t *testing.T) {
 	c := New(Config{Memory: LeastMemory})

@@ -9,6 +9,54 @@ import (
 	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
+// A revocation ends what was yet to take its place, too: for who reads them, for who
+// has heard of it before, and for who starts with what is on disk. What is made after
+// it takes its place.
+func TestARevocationEndsWhatIsToCome(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	etcd := startEtcd(t)
+	c := etcd.open(dir)
+	g, err := secrets.Watch(ctx, c, "pages")
+	check(t, err)
+	now := time.Now().Truncate(time.Millisecond)
+	coming := secrets.Generation{From: now.Add(secrets.Ahead - time.Second)}
+	revokes := secrets.Generation{From: now, Alone: true}
+	next := secrets.Generation{From: now.Add(secrets.Ahead + time.Second)}
+	from := func(all []secrets.Generation) (times []time.Time) {
+		for _, a := range all {
+			times = append(times, a.From)
+		}
+		return times
+	}
+	same := func(what string, got []secrets.Generation, want ...time.Time) {
+		t.Helper()
+		if !slices.EqualFunc(from(got), append(want, time.Time{}), time.Time.Equal) { // and the first
+			t.Errorf("%s: from %v, not %v", what, from(got), want)
+		}
+	}
+	heard := func(n secrets.Generation) {
+		t.Helper()
+		check(t, secrets.Rotate(ctx, c, "pages", n, now.Add(-time.Hour)))
+		await(t, "a new generation", g.Changed, func() bool {
+			return slices.ContainsFunc(g.Current(), func(a secrets.Generation) bool { return a.From.Equal(n.From) })
+		})
+	}
+	heard(coming)
+	same("one is to come", g.Current(), coming.From)
+	heard(revokes)
+	same("it is revoked", g.Current(), revokes.From)
+	heard(next)
+	same("another comes", g.Current(), next.From, revokes.From)
+	all, err := secrets.All(ctx, c, "pages")
+	check(t, err)
+	same("who reads them", all, next.From, revokes.From)
+	again := etcd.open(dir)
+	etcd.stop()
+	late, err := secrets.Watch(ctx, again, "pages")
+	check(t, err)
+	same("who starts without etcd", late.Current(), next.From, revokes.From)
+}
+
 // A new generation reaches whoever watches, is there for whoever starts, with
 // etcd and without, and takes nothing away that may still be asked for.
 func TestSecretsRotate(t *testing.T) {

@@ -205,7 +205,7 @@ func movesBetween(old, next *compiled) (redealt bool, moves []move) {
 
 // serving returns the slots whose units have a variant.
 func (e *compiled) serving() []slot.Range {
-	if e == nil || e.State != Running {
+	if e == nil || e.State != Running || e.unfit != "" {
 		return nil
 	}
 	return e.used

@@ -198,6 +198,9 @@ func TestServeAnUnfitExperiment(t *testing.T) {
 	if got := s.Assign("home", alice).Experiments; len(got) != 1 || got[0].Experiment != "other" {
 		t.Errorf("alice has %+v", got)
 	}
+	if come, leave := fmt.Sprint(s.Diff(whole)), fmt.Sprint(whole.Diff(s)); !strings.Contains(come, "experiment fresher: slots") || !strings.Contains(come, "come to") || !strings.Contains(leave, "leave") {
+		t.Errorf("when it fits again: %s; when it does not any more: %s", come, leave)
+	}
 	others := 0
 	for i := range 1000 {
 		for _, x := range s.Assign("home", &millrace.Viewer{ID: fmt.Sprint("v", i), Attributes: map[string]any{"country": "de"}}).Experiments {

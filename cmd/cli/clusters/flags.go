@@ -50,7 +50,7 @@ func (c *Flags) Open(ctx context.Context) (*cluster.Client, error) {
 
 // changesAnswers are commands of models, feeds, experiments and keys of pages
 // that change what brokers answer by.
-var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "page-keys"}
+var changesAnswers = []string{"define", "start", "ramp", "pause", "stop", "drop", "push", "rollback", "release", "page-keys"}
 
 // NotLost refuses a change of a cluster whose etcd has lost state: brokers keep
 // what they had, and take over nothing before it is restored. What others show
@@ -73,8 +73,8 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	return nil
 }
 
-// On makes a command that runs on a cluster, which is open for its time. It tells which
-// brokers have heard of what it changed.
+// On makes a command that runs on a cluster, which stays open while it runs. It tells
+// which brokers have heard of what it changed.
 func On(c *cobra.Command, run func(ctx context.Context, cm *Flags, cl *cluster.Client, args []string) error) *Flags {
 	cm := FlagsOf(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

@@ -155,8 +155,9 @@ func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, 
 	if err != nil {
 		return nil, err
 	}
-	all, err = r.Models.Bare(ctx)
-	t.bare = append([]artefacts.Version{}, all...)
+	if all, err = r.Models.Bare(ctx); err == nil {
+		t.bare = append([]artefacts.Version{}, all...) // not nil: it is read
+	}
 	return all, err
 }
 

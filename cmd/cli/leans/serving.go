@@ -32,8 +32,11 @@ func OpenServing(ctx context.Context, cl *cluster.Client) (r *Serving, err error
 		return nil, err
 	}
 	versions, err := artefacts.Watch(ctx, cl, feeds.Kind)
+	if err != nil {
+		return nil, err
+	}
 	r.Feeds = &Feeds{Cluster: cl, Versions: versions}
-	return r, err
+	return r, nil
 }
 
 // InPlaceOf returns the version that ranks in the place of a condemned one; false

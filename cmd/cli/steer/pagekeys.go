@@ -18,9 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/cluster/secrets"
 )
 
-// spread is until a new page key signs, so that all brokers know it by then.
-const spread = time.Minute
-
 func clusterPageKeys(cm *clusters.Flags) *cobra.Command {
 	var rotate, revoke bool
 	var output display.Form
@@ -31,12 +28,12 @@ func clusterPageKeys(cm *clusters.Flags) *cobra.Command {
 		Long: `Shows since when each key signs page tokens, and until when tokens of it are
 taken; never the keys.
 
---rotate makes another, which signs from a minute on, when all brokers know it that
-hear etcd; the command says which do.
+--rotate makes another, which signs a minute later, when all brokers that hear etcd
+know it; the command says which do.
 Pages that were begun before go on by the old one for a day, as long as tokens
 live. --revoke is for a key that others have got hold of: the new one signs at
-once, and all pages that were begun before it are refused (INVALID_PAGE_TOKEN),
-for which callers ask for the first page again. Rotate when all brokers are of
+once, a key that was yet to sign never does, and all pages that were begun before
+it are refused (INVALID_PAGE_TOKEN), for which callers ask for the first page again. Rotate when all brokers are of
 this version: older ones know the first key alone.`,
 		Args: cobra.NoArgs,
 	}
@@ -57,10 +54,13 @@ this version: older ones know the first key alone.`,
 		if !rotate {
 			return output.Write(w, shown, shown.write)
 		}
-		next := secrets.Generation{From: time.Now().Add(spread).Truncate(time.Millisecond), Alone: revoke}
+		from := func() time.Time { return time.Now().Add(secrets.Ahead).Truncate(time.Millisecond) } // when all brokers know it
+		if revoke {
+			from = func() time.Time { return time.Now().Truncate(time.Millisecond) }
+		}
+		next := secrets.Generation{From: from(), Alone: revoke}
 		what := fmt.Sprintf("a new key would sign from %s on; pages of the present one go on until %s", display.ShortTime(next.From), display.ShortTime(next.From.Add(pagetoken.Life)))
 		if revoke {
-			next.From = time.Now().Truncate(time.Millisecond)
 			what = "a new key would sign at once; all pages that are begun are refused"
 		}
 		shown.Next = &nextKey{next.From.UTC(), revoke}
@@ -72,6 +72,8 @@ this version: older ones know the first key alone.`,
 		}
 		ok, err := a.Meant(c)
 		if err == nil && ok {
+			next.From = from() // a person may have thought about it for long
+			shown.Next.SignsFrom = next.From.UTC()
 			err = shown.rotated(c.Context(), cl, next)
 		}
 		if err != nil {

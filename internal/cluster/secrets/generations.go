@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,13 +27,13 @@ import (
 type Generation struct {
 	Secret []byte
 	From   time.Time // when it takes the place of those before; zero: the first
-	// Alone says that those before are good for nothing from then on.
+	// Alone says that all that were made before are good for nothing from then on.
 	Alone bool
 }
 
-// Until returns when the i-th of generations, the newest first, is good for
-// nothing any more, where each is good for so long after the next took its place;
-// zero: not while it is the newest.
+// Until returns when the i-th of generations, the newest first, is good for nothing any
+// more: overlap after the next one took its place, or at once if that is alone; zero if
+// there is no next one.
 func Until(all []Generation, i int, overlap time.Duration) (end time.Time) {
 	for _, newer := range all[:i] {
 		at := newer.From
@@ -71,21 +70,22 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 			}
 		}
 	}
-	learn := func(s *keyspace.Snapshot, err error) {
+	learn := func(s *keyspace.Snapshot, err error) (news bool) {
 		if err != nil {
-			return
+			return false
 		}
 		for of, v := range s.Values {
 			if _, generation := strings.CutPrefix(of, name+"."); !generation || len(v.Data) != Size || bytes.Equal(known[of], v.Data) {
 				continue
 			}
-			known[of] = v.Data
+			known[of], news = v.Data, true
 			if c.Dir() == "" {
 				continue
 			}
 			file := filepath.Join(c.Dir(), "secret-"+of)
-			c.WriteFile(file, func() error { return os.WriteFile(file, v.Data, 0o600) })
+			c.WriteFile(file, func() error { return datadir.Replace(file, v.Data, 0o600) })
 		}
+		return news
 	}
 	call, cancel := context.WithTimeout(ctx, c.FirstCall())
 	learn(c.List(call, cluster.SecretsPrefix))
@@ -93,8 +93,7 @@ func Watch(ctx context.Context, c *cluster.Client, name string) (*Generations, e
 	g := &Generations{state: keyspace.NewLatest(generationsOf(name, known))}
 	c.Run(func() {
 		c.Follow(ctx, cluster.SecretsPrefix, func(s *keyspace.Snapshot, err error) {
-			before := len(known)
-			if learn(s, err); len(known) > before {
+			if learn(s, err) {
 				g.state.Set(generationsOf(name, known), nil)
 			}
 			if err == nil {
@@ -128,14 +127,28 @@ func generationsOf(name string, secrets map[string][]byte) (all []Generation) {
 			text, g.Alone = strings.CutSuffix(text, alone)
 			ms, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
-				continue // which Rotate has not written
+				continue // not a key that Rotate has written
 			}
 			g.From = time.UnixMilli(ms)
 		}
 		all = append(all, g)
 	}
 	slices.SortStableFunc(all, func(a, b Generation) int { return cmp.Or(b.From.Compare(a.From), bytes.Compare(a.Secret, b.Secret)) })
-	return all
+	return withoutRevoked(all)
+}
+
+// Ahead is how long before it takes its place a generation is made, at most.
+const Ahead = time.Minute
+
+// withoutRevoked leaves out generations that were yet to take their place when one
+// came that is alone: they were made before it, and are as good for nothing as those
+// that had their place. One that is made after it takes its place later than Ahead.
+func withoutRevoked(all []Generation) []Generation {
+	return slices.DeleteFunc(all, func(g Generation) bool {
+		return !g.Alone && slices.ContainsFunc(all, func(by Generation) bool {
+			return by.Alone && g.From.After(by.From) && g.From.Before(by.From.Add(Ahead))
+		})
+	})
 }
 
 const alone = ".alone"
@@ -156,9 +169,9 @@ func All(ctx context.Context, c *cluster.Client, name string) ([]Generation, err
 	return generationsOf(name, secrets), nil
 }
 
-// Rotate adds a generation of a secret. Those that another took the place of
-// before keep are removed, but for the first, which whoever starts would make
-// again. One that is yet to come is refused a second beside it.
+// Rotate adds a generation of a secret. Generations that were replaced before keep are
+// deleted, but for the first, which any process that starts would make again. While one
+// is yet to take its place another is refused, unless that is alone.
 func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, keep time.Time) error {
 	fail := func(err error) error { return fmt.Errorf("cluster: rotate %s: %w", name, err) }
 	all, err := All(ctx, c, name)
@@ -186,7 +199,7 @@ func Rotate(ctx context.Context, c *cluster.Client, name string, g Generation, k
 	}
 	noted, err := c.Noted(act)
 	if err != nil {
-		return err
+		return fail(err)
 	}
 	resp, err := c.Etcd().Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 		Then(append(append(ops, clientv3.OpPut(key, string(g.Secret))), noted...)...).Commit()

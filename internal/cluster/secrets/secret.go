@@ -3,10 +3,10 @@
 package secrets
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,8 +37,8 @@ func Get(ctx context.Context, c *cluster.Client, name string) ([]byte, error) {
 		return kept, nil
 	case err != nil:
 		return nil, fmt.Errorf("cluster: secret %s: %w", name, err)
-	case c.Dir() != "":
-		c.WriteFile(file, func() error { return os.WriteFile(file, secret, 0o600) })
+	case c.Dir() != "" && !bytes.Equal(secret, kept):
+		c.WriteFile(file, func() error { return datadir.Replace(file, secret, 0o600) })
 	}
 	return secret, nil
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/millrace/millrace/internal/kafka"
 )
 
-// This file is how a Consumer finds batches that are broken in the log and of which
-// franz-go says nothing: it goes over them where others are fetched with them, and stands
-// before them where none are. Only partitioners write here, so such a batch is corruption,
-// and its partition is not read on.
+// This file is how a Consumer finds batches that are broken in the log. franz-go passes
+// over one silently where others are fetched with it, and fetches it again and again
+// where it is alone. Only partitioners write here, so such a batch is corruption, and its
+// partition is not read on.
 
-// lookWithin bounds the looks at one partition: the others wait meanwhile.
+// lookWithin bounds the looks at one partition: Poll waits for them.
 const lookWithin = 2 * time.Second
 
 // whole returns the records up to the first gap that has a batch which cannot be read, or
 // of which Kafka tells nothing now. A gap with the end of an aborted transaction behind it
-// is of that: a partitioner that fails leaves one in most partitions, and to look at each
-// would hold them all up.
+// is taken for that transaction's: a partitioner that fails leaves one in most partitions,
+// and to look at each would hold them all up.
 func (c *Consumer) whole(ctx context.Context, p kgo.FetchTopicPartition, at millrace.Offset) (records []*kgo.Record, broken *kafka.Closed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -51,7 +51,7 @@ func lastAbort(records []*kgo.Record) int64 {
 	return -1
 }
 
-// stand returns the partitions that stand before a batch which cannot be read.
+// stand returns the partitions that are blocked at a batch which cannot be read.
 func (c *Consumer) stand(ctx context.Context, fetches kgo.Fetches) (out []Fetched) {
 	for _, p := range c.standing.Polled(fetches) {
 		tp, ok := c.name(p.Topic, p.Partition)
@@ -75,12 +75,11 @@ func (c *Consumer) stand(ctx context.Context, fetches kgo.Fetches) (out []Fetche
 // removeAt is Remove, unless the partition has been moved or removed meanwhile.
 func (c *Consumer) removeAt(tp kafka.TopicPartition, at kafka.Position) bool {
 	c.mu.Lock()
-	now, read := c.mu.next[tp]
-	c.mu.Unlock()
-	if !read || now != at {
+	defer c.mu.Unlock()
+	if now, read := c.mu.next[tp]; !read || now != at {
 		return false
 	}
-	c.Remove(tp)
+	c.removeLocked(tp)
 	return true
 }
 

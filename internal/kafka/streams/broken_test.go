@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -131,6 +133,46 @@ func TestAGapThatIsNotKnownIsWaitedFor(t *testing.T) {
 		if errors.Is(failed[0].Err, kafka.ErrBatchBroken) {
 			return
 		}
+	}
+}
+
+// A partition that is removed while a gap in it is looked at is not read on.
+func TestAPartitionThatIsRemovedMeanwhileStaysRemoved(t *testing.T) {
+	of, k := kafkatest.Controlled(t)
+	ctx, stop := context.WithCancel(kafkatest.Deadline(t))
+	kafkatest.Write(t, k, k.Topics.Timeline, 1, "before")
+	kafkatest.Overlong(t, k, k.Topics.Timeline, 1, 0, false, []byte("bad"))
+	kafkatest.Write(t, k, k.Topics.Timeline, 1, "behind")
+	looking, look := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(looking) })
+	of.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		of.KeepControl()
+		if r.(*kmsg.FetchRequest).MaxBytes != 1<<20 {
+			return nil, nil, false
+		}
+		of.SleepControl(func() {
+			once()
+			<-look
+		})
+		return nil, errors.New("away"), true
+	})
+	c := reads(t, k, map[int]millrace.Offset{1: 0})
+	polled := make(chan []Fetched, 1)
+	go func() {
+		all, _ := c.Poll(ctx, 100)
+		polled <- all
+	}()
+	<-looking
+	c.Remove(onTimeline(1))
+	close(look)
+	time.AfterFunc(2*lookWithin, stop)
+	if got := <-polled; len(got) > 0 {
+		t.Errorf("of a partition that was removed come %+v", got)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.next) > 0 {
+		t.Errorf("it is read again: %v", c.mu.next)
 	}
 }
 

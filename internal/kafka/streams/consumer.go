@@ -126,6 +126,10 @@ func (c *Consumer) Assign(at map[kafka.TopicPartition]kafka.Position) {
 func (c *Consumer) Add(at map[kafka.TopicPartition]kafka.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.addLocked(at)
+}
+
+func (c *Consumer) addLocked(at map[kafka.TopicPartition]kafka.Position) {
 	byTopic := map[string]map[int32]kgo.Offset{}
 	var again []kafka.TopicPartition
 	for tp, next := range at {
@@ -149,6 +153,10 @@ func (c *Consumer) Add(at map[kafka.TopicPartition]kafka.Position) {
 func (c *Consumer) Remove(tps ...kafka.TopicPartition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.removeLocked(tps...)
+}
+
+func (c *Consumer) removeLocked(tps ...kafka.TopicPartition) {
 	for _, tp := range tps {
 		delete(c.mu.next, tp)
 		c.mu.removed[tp] = c.mu.poll
@@ -250,13 +258,12 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	}
 	c.mu.Lock()
 	next, ok := c.mu.next[tp]
-	stale := c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
-	c.mu.Unlock()
-	if !ok {
-		return Fetched{}, false // removed while under way
-	}
+	stale := ok && c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
 	if stale {
-		c.Add(map[kafka.TopicPartition]kafka.Position{tp: next}) // perhaps of the former place: fetch again
+		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // perhaps of the former place: fetch again
+	}
+	c.mu.Unlock()
+	if !ok || stale { // removed while under way, or moved
 		return Fetched{}, false
 	}
 	f := Fetched{TopicPartition: tp, From: next.Next, Next: next.Next, Epoch: next.Epoch, Err: p.Err}
@@ -285,20 +292,21 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	if broken != nil {
 		f.Next, f.Err = millrace.Offset(broken.First), brokenAt(tp, broken)
 	}
-	if errors.Is(f.Err, kafka.ErrLostPosition) {
-		c.Remove(tp)
-		return f, true
-	}
-	if unsure != nil { // what is behind the gap is fetched again
-		f.Err = fmt.Errorf("kafka: look at what %s has at %d: %w", tp, f.Next, unsure)
-		c.Add(map[kafka.TopicPartition]kafka.Position{tp: {Next: f.Next, Epoch: f.Epoch}})
-		return f, true
-	}
 	c.mu.Lock()
-	if _, ok := c.mu.next[tp]; ok {
-		c.mu.next[tp] = kafka.Position{Next: f.Next, Epoch: f.Epoch}
+	defer c.mu.Unlock()
+	if now, ok := c.mu.next[tp]; !ok || now != next {
+		return Fetched{}, false // removed or moved meanwhile: a look at a gap takes its time
 	}
-	c.mu.Unlock()
+	after := kafka.Position{Next: f.Next, Epoch: f.Epoch}
+	switch {
+	case errors.Is(f.Err, kafka.ErrLostPosition):
+		c.removeLocked(tp)
+	case unsure != nil: // what is behind the gap is fetched again
+		f.Err = fmt.Errorf("kafka: look at what %s has at %d: %w", tp, f.Next, unsure)
+		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: after})
+	default:
+		c.mu.next[tp] = after
+	}
 	return f, f.Err != nil || f.Next > next.Next
 }
 

@@ -10,11 +10,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -158,6 +160,31 @@ func TestUnreadAnswersAreCutOff(t *testing.T) {
 		if n >= 4_000_000 || err != nil && !cutOff(err) {
 			t.Errorf("gRPC %v: %d bytes, %v", byGRPC, n, err)
 		}
+	}
+}
+
+// A connection over which an answer was read stays, however long nobody asks again.
+func TestAnIdleConnectionStays(t *testing.T) {
+	b := largeWorld(t, 4, 20_000).broker()
+	b.TakenWithin = 200 * time.Millisecond
+	var dials atomic.Int32
+	conn, err := grpc.NewClient(listenGRPC(t, b), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 2 {
+		resp, err := feedv1.NewFeedServiceClient(conn).GetFeed(t.Context(), largeRequest(4))
+		if err != nil || proto.Size(resp) < 50_000 {
+			t.Fatalf("%d bytes, %v", proto.Size(resp), err)
+		}
+		time.Sleep(3 * b.TakenWithin)
+	}
+	if n := dials.Load(); n != 1 {
+		t.Errorf("%d connections", n)
 	}
 }
 

@@ -307,3 +307,70 @@ func TestShedLoadIsNotSpread(t *testing.T) {
 		t.Errorf("%d calls for 200 requests", n)
 	}
 }
+
+// A partition that no replica can answer has nobody asked again for the others.
+func TestOnePartitionThatNobodyHas(t *testing.T) {
+	w := newWorld(t, 3, 3)
+	for i := range 60 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	gone := partition.Of(entity(7))
+	for _, n := range w.nodes {
+		n.behind.Add(gone)
+	}
+	resp, err := w.broker().GetFeed(t.Context(), recentRequest(60))
+	if err != nil || len(resp.Coverage.Missing) != 1 {
+		t.Fatalf("%v, %v", resp.GetCoverage(), err)
+	}
+	asked := map[millrace.Partition]int{}
+	for _, n := range w.nodes {
+		for _, req := range n.asked {
+			for p := range partitionsAsked(t, req) {
+				asked[p]++
+			}
+		}
+	}
+	for p, n := range asked {
+		if p != gone && n != 1 {
+			t.Errorf("partition %d, which all have, is asked for %d times", p, n)
+		}
+	}
+}
+
+func partitionsAsked(t *testing.T, req *nodev1.QueryRequest) map[millrace.Partition]bool {
+	all := map[millrace.Partition]bool{}
+	for _, e := range splitEntities(t, req.Entities) {
+		all[partition.Of(e)] = true
+	}
+	return all
+}
+
+// Who asks for a type that is new does not wait for a node that answers nobody: it may
+// know.
+func TestTypesAreNotAskedOfTheMute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, 1)
+		for _, n := range w.nodes {
+			n.types = []string{"post"}
+		}
+		var req *feedv1.GetFeedRequest
+		for i := 0; req == nil; i++ { // an entity of n0
+			if w.m.Replicas(partition.Of(entity(i)))[0] == "n0" {
+				w.add(timelineOf(i), recordID(i), timeAt(i), "")
+				req = &feedv1.GetFeedRequest{Feed: "recent", Entities: []string{string(entity(i))}, Types: []string{"story"}}
+			}
+		}
+		w.nodes["n1"].set(func() { w.nodes["n1"].frozen = true })
+		b := w.broker()
+		asks := func(within time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			if resp, err := b.GetFeed(t.Context(), req); err != nil || len(resp.Coverage.Missing) > 0 || time.Since(begin) > within {
+				t.Errorf("%v, %v after %v", resp, err, time.Since(begin))
+			}
+		}
+		asks(2 * typesWithin)
+		_, _ = b.GetFeed(t.Context(), recentRequest(60)) // which finds that it is mute
+		asks(typesWithin / 2)
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -54,17 +55,25 @@ func (b *Broker) typesKnown(ctx context.Context, q *question, f *fanout.Asking, 
 	}
 }
 
-// typesOf asks a node about types alone, of no entity.
+// typesWithin is how long a node is asked about types at most: the answer is there.
+const typesWithin = time.Second
+
+// typesOf asks a node about types alone, of no entity. One that answers nobody is not
+// waited for.
 func (b *Broker) typesOf(ctx context.Context, q *question, f *fanout.Asking, id millrace.NodeID) (*nodev1.QueryResponse, error) {
 	at, ok := f.Map.Node(id)
-	if !ok || !f.Map.Alive(id) {
+	if !ok || !f.Map.Alive(id) || b.fanout.Mute(id) {
 		return nil, fmt.Errorf("broker: %s is not there", id)
 	}
 	node, err := b.fanout.Node(at)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, f.Until)
+	until := time.Now().Add(typesWithin)
+	if f.Until.Before(until) {
+		until = f.Until
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	return node.Query(ctx, &nodev1.QueryRequest{Types: q.Query.GetTypes(), ToMs: q.Query.GetToMs(), AsOfMs: q.Query.GetAsOfMs(), Model: "recency", Limit: 1})
 }

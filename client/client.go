@@ -189,9 +189,13 @@ func (c *Client) spend() bool {
 	return true
 }
 
+// longestPause bounds what a server may ask for.
+const longestPause = time.Minute
+
 // sleep pauses for about d, differently for each caller, unless the deadline
 // comes first.
 func sleep(ctx context.Context, d time.Duration) bool {
+	d = min(max(d, 0), longestPause) // whatever a server says
 	d += rand.N(d/2 + 1)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false

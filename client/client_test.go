@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,4 +130,16 @@ func TestHeaders(t *testing.T) {
 	if got := sent.Get(admission.PriorityHeader); len(got) != 1 || got[0] != "prefetch" {
 		t.Errorf("priority %q", got)
 	}
+}
+
+// Whatever pause a server asks for, a client takes one that makes sense.
+func TestPausesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, d := range []time.Duration{math.MinInt64, -time.Second, 0, time.Hour, math.MaxInt64} {
+			begin := time.Now()
+			if !sleep(t.Context(), d) || time.Since(begin) > 2*longestPause {
+				t.Errorf("%s: slept for %s", d, time.Since(begin))
+			}
+		}
+	})
 }

@@ -94,39 +94,40 @@ type conns struct {
 	mu struct {
 		sync.Mutex
 		kept *topology.Map // the map of the last keep
-		open map[millrace.NodeID]conn
+		open map[place]Node
 	}
 }
 
-type conn struct {
+// place is where a node is.
+type place struct {
+	id   millrace.NodeID
 	addr string
-	Node
 }
 
 func newConns(dial func(topology.Node) (Node, error), log *slog.Logger) *conns {
 	c := &conns{dial: dial, log: log}
-	c.mu.open = map[millrace.NodeID]conn{}
+	c.mu.open = map[place]Node{}
 	return c
 }
 
-// get returns the way to a node. One at another address than before is
-// another node, though it has the same id.
+// get returns the way to a node. One at another address than before is another node,
+// though it has the same id; questions that began before may still ask the former.
 func (c *conns) get(n topology.Node) (Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if have, ok := c.mu.open[n.ID]; ok && have.addr == n.Addr {
+	at := place{n.ID, n.Addr}
+	if have, ok := c.mu.open[at]; ok {
 		return have, nil
 	}
 	fresh, err := c.dial(n)
 	if err != nil {
 		return nil, err
 	}
-	c.closeLocked(n.ID)
-	c.mu.open[n.ID] = conn{n.Addr, fresh}
+	c.mu.open[at] = fresh
 	return fresh, nil
 }
 
-// keep closes the ways to nodes that a new map no longer has.
+// keep closes the ways to nodes that a new map no longer has where they were.
 func (c *conns) keep(m *topology.Map) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,9 +135,9 @@ func (c *conns) keep(m *topology.Map) {
 		return
 	}
 	c.mu.kept = m
-	for id := range c.mu.open {
-		if _, ok := m.Node(id); !ok {
-			c.closeLocked(id)
+	for at := range c.mu.open {
+		if n, ok := m.Node(at.id); !ok || n.Addr != at.addr {
+			c.closeLocked(at)
 		}
 	}
 }
@@ -144,16 +145,16 @@ func (c *conns) keep(m *topology.Map) {
 func (c *conns) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.mu.open {
-		c.closeLocked(id)
+	for at := range c.mu.open {
+		c.closeLocked(at)
 	}
 }
 
-func (c *conns) closeLocked(id millrace.NodeID) {
-	if closer, ok := c.mu.open[id].Node.(io.Closer); ok {
+func (c *conns) closeLocked(at place) {
+	if closer, ok := c.mu.open[at].(io.Closer); ok {
 		if err := closer.Close(); err != nil {
-			c.log.Warn("closing the way to a node", "node", id, "err", err)
+			c.log.Warn("closing the way to a node", "node", at.id, "addr", at.addr, "err", err)
 		}
 	}
-	delete(c.mu.open, id)
+	delete(c.mu.open, at)
 }

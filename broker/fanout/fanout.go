@@ -302,6 +302,7 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 	l.entities = f.q.Among(l.parts)
 	next := append(slices.Clip(tried), l.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
+	var partly atomic.Bool      // it has answered for some, and others were asked for the rest
 	first := func(ctx context.Context) (Outcome, bool) {
 		called, over := f.b.health.wait(ctx, l.node.ID)
 		o := f.call(called, l, len(tried) > 0)
@@ -310,6 +311,7 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 		shed.Store(o.all(MissOverloaded))
 		if left := o.Left(); len(o.Parts) > 0 && left.Len() > 0 {
 			// The node has answered for the rest; only these are still open.
+			partly.Store(true)
 			reasons := o.Missing
 			o.Missing = nil
 			o.add(f.cover(ctx, left, next).explained(reasons))
@@ -317,6 +319,9 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 		return o, len(o.Missing) == 0
 	}
 	second := func(ctx context.Context) (Outcome, bool) {
+		if partly.Load() {
+			return none(l.parts, MissNoReplica), false // nobody is left to be asked for what is open
+		}
 		if shed.Load() && !f.b.budget.spend() {
 			return none(l.parts, MissOverloaded), false // asking on would spread the overload
 		}
@@ -577,12 +582,18 @@ func (f *Asking) queryPart(ctx context.Context, l leg, g *questions.Group) (*nod
 		needs += needs / 8 // what comes meanwhile
 		if err := f.q.Hold(2 * (needs - room)); err != nil {
 			f.refuse(err)
-			return nil, err
+			return nil, ownFault{err}
 		}
 		room = needs
 	}
 	return nil, ErrTooLarge
 }
+
+// ownFault is the broker's own fault, such as that it has no room for an answer. It
+// says nothing of the node that was asked.
+type ownFault struct{ error }
+
+func (o ownFault) Unwrap() error { return o.error }
 
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
@@ -600,7 +611,7 @@ func (f *Asking) judge(l leg, took time.Duration, err error) {
 		f.b.health.answered(id, took, took < due)
 		recent.add(took)
 		f.b.metrics.callTimes.Observe(took.Seconds())
-	case rpcerr.Refused(err), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
+	case rpcerr.Refused(err), errors.As(err, new(ownFault)), IsCondemned(err), reason(context.Background(), err) == MissModel, errors.Is(err, errOlder):
 	case !ended(err):
 		f.b.health.failed(id)
 		if errors.Is(err, ErrUnreachable) {

@@ -61,3 +61,65 @@ func TestNobodyElseCostsNoBudget(t *testing.T) {
 		}
 	})
 }
+
+// door is a way to a node that tells whether it was closed.
+type door struct {
+	Node
+	closed bool
+}
+
+func (d *door) Close() error { d.closed = true; return nil }
+
+// A node that has another address is another node. Questions of before may still ask
+// it where it was, which ends nothing that others ask it where it is.
+func TestANodeThatMovesKeepsItsCalls(t *testing.T) {
+	c := newConns(func(topology.Node) (Node, error) { return &door{}, nil }, slog.New(slog.DiscardHandler))
+	get := func(addr string) *door {
+		t.Helper()
+		n, err := c.get(topology.Node{ID: "n1", Addr: addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.(*door)
+	}
+	was, is := get("a:1"), get("b:1")
+	if again := get("a:1"); again != was || get("b:1") != is || was.closed || is.closed {
+		t.Error("asking it where it was closes the way to where it is")
+	}
+	c.keep(topology.NewMap(topology.Assignment{}, []topology.Node{{ID: "n1", Addr: "b:1"}}, nil))
+	if !was.closed || is.closed {
+		t.Errorf("by the new map the way to where it was is closed: %t, and to where it is: %t", was.closed, is.closed)
+	}
+}
+
+// withholding is a node whose answer takes more than there is.
+type withholding struct{ frozen }
+
+func (withholding) Query(context.Context, *nodev1.QueryRequest) (*nodev1.QueryResponse, error) {
+	return &nodev1.QueryResponse{WithheldBytes: 10 << 20}, nil
+}
+
+// That a broker has no room for answers is not held against the nodes that have them.
+func TestTheBrokersOwnFaultIsNoNodes(t *testing.T) {
+	m := zoned(t, 1, "n0", "n1")
+	f := New(Config{
+		Maps: oneMap{m}, Memory: memory.New(8<<20, "answers"), Log: slog.New(slog.DiscardHandler),
+		Dial: func(topology.Node) (Node, error) { return withholding{}, nil },
+	})
+	defer f.Close()
+	for range 10 {
+		q := &questions.Question{Query: &nodev1.QueryRequest{Limit: 1}, Loan: f.memory.Borrow()}
+		q.Whole()
+		q.Groups[0].Query, q.Groups[0].Types = q.Query, 1
+		if err := q.TakeEntities([]string{"member:1", "member:2", "member:3"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := f.Ask(t.Context(), q, time.Now().Add(time.Second)); err == nil {
+			t.Fatal("there is room")
+		}
+		q.Loan.Return()
+	}
+	if got := f.health.standing(m); len(got.poor) > 0 {
+		t.Errorf("out of use are %v", got.poor)
+	}
+}

@@ -46,7 +46,7 @@ func (pt *Part) Answers() iter.Seq[Answered] {
 	return func(yield func(Answered) bool) {
 		all := pt.Resp.GetPartitions()
 		for i, p := range all.GetAnswered() {
-			if !pt.Covered.Has(millrace.Partition(p)) {
+			if p < 0 || p >= partition.Count || !pt.Covered.Has(millrace.Partition(p)) {
 				continue
 			}
 			a := Answered{Partition: millrace.Partition(p), Content: all.AppliedContent[i], Features: all.AppliedFeatures[i]}

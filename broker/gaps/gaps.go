@@ -79,34 +79,33 @@ func (g *Gaps) Look(feed string, entries []fanout.Entry) {
 		}
 		// What nodes sent goes with the answer.
 		labels := [5]string{feed, strings.Clone(e.From.Group.Model().Name), strings.Clone(told.GetModelVersion()), strings.Clone(string(e.Timeline.Type))}
-		if !g.room(labels) {
-			continue
-		}
+		g.meet(labels)
 		g.looked.WithLabelValues(labels[:4]...).Inc()
 		for k, x := range v.Numbers {
 			if x == x || v.Texts[int32(k)] != "" {
 				continue
 			}
 			labels[4] = strings.Clone(names[k])
-			if g.room(labels) {
-				g.missing.WithLabelValues(labels[:]...).Inc()
-			}
+			g.meet(labels)
+			g.missing.WithLabelValues(labels[:]...).Inc()
 		}
 	}
 }
 
-// room reports whether there is a series of these labels, or may be one more.
-func (g *Gaps) room(labels [5]string) bool {
+// meet makes room for a series of these labels: there are maxGaps at most, and all
+// begin anew when there would be more.
+func (g *Gaps) meet(labels [5]string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, met := g.mu.series[labels]; met {
-		return true
+		return
 	}
-	if len(g.mu.series) >= maxGaps {
-		return false
+	if len(g.mu.series) >= maxGaps { // most are of versions that serve no more
+		clear(g.mu.series)
+		g.looked.Reset()
+		g.missing.Reset()
 	}
 	g.mu.series[labels] = struct{}{}
-	return true
 }
 
 // Collectors are the metrics of what was looked at, and of what was missing.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,10 +135,16 @@ func (c *watched) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.
 func (c *watched) Read(p []byte) (int, error) {
-	if err := c.wait(); err != nil {
-		return 0, err
+	var n int
+	var err error
+	for again := true; again; {
+		if err := c.wait(); err != nil {
+			return 0, err
+		}
+		n, err = c.Conn.Read(p)
+		// A deadline may be that of an answer which has been read since.
+		again = n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.hasDeadline()
 	}
-	n, err := c.Conn.Read(p)
 	c.in.pass(p[:n])
 	if c.fault != nil {
 		_ = c.Close()
@@ -181,6 +188,13 @@ func (c *watched) deadlineLocked() (first time.Time) {
 		}
 	}
 	return first
+}
+
+// hasDeadline reports whether the deadline to read is one that wait or Write has set.
+func (c *watched) hasDeadline() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.timed
 }
 
 // setLocked sets the deadline to read.

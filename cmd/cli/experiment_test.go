@@ -96,6 +96,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"pause", "fresher"}, says: "paused"},
 		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
 		{args: []string{"start", "fresher", "--share", "20"}, says: "running"},
+		{args: []string{"hold", "fresher"}, says: "experiment fresher has no ramp"},
 		{args: []string{"stop", "fresher"}, says: "stopped"},
 		{args: []string{"hold", "fresher"}, err: "fresher is stopped, and has no next step"},
 		{args: []string{"resume", "fresher"}, says: "experiment fresher is not held any more; it is stopped, and has no next step"},

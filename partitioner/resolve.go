@@ -15,8 +15,8 @@ import (
 // fingerprints cannot hold up good ones for longer.
 const idleShare = 20
 
-// absentFor is how long a schema id that its registry does not have is not
-// asked for again; maxAbsent bounds how many such ids are remembered.
+// absentFor is how long a schema id that its registry does not have, or whose
+// schema Millrace does not take, is not asked for again; maxAbsent bounds how many such ids are remembered.
 const (
 	absentFor = 30 * time.Second
 	maxAbsent = 1024
@@ -87,7 +87,7 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 // the schema to the schemas topic for everyone else.
 func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
 	if until, ok := r.absent[f.ID]; ok && time.Now().Before(until) {
-		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry had no schema of this id a moment ago"}
+		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry had no schema of this id that Millrace takes, a moment ago"}
 	}
 	s, err := r.registry.Writer(ctx, f)
 	if unknown(err) {

@@ -401,3 +401,38 @@ func TestConfluentFraming(t *testing.T) {
 		t.Errorf("the registry was asked %d times, want once for each id", asked)
 	}
 }
+
+// A record under an id whose schema Millrace does not take is a dead letter, and
+// what is behind it goes on.
+func TestConfluentSchemaThatMillraceDoesNotTake(t *testing.T) {
+	w := newFake(t)
+	var asked atomic.Int64
+	registry := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		text := schemas.Note().JSON()
+		if strings.HasPrefix(r.URL.Path, "/schemas/ids/9") {
+			asked.Add(1)
+			text = `{"type":"record","name":"Plain","fields":[{"name":"id","type":"string"}]}`
+		}
+		json.NewEncoder(rw).Encode(map[string]string{"schema": text})
+	}))
+	defer registry.Close()
+	w.cfg.SchemaRegistry = registry.URL
+	single := encode(t, schemas.Note(), `{"id":"n1","author":"member:1","kind":"post","at":"2026-03-01T11:00:00Z"}`)
+	under := func(id uint32) []byte { return append(binary.BigEndian.AppendUint32([]byte{0}, id), single[10:]...) }
+	for _, id := range []uint32{9, 9, 7} {
+		w.produce(&kgo.Record{Topic: "posts", Partition: 0, Value: under(id)})
+	}
+	w.start()
+	out := w.read(3)
+	if len(out["timeline"]) != 1 || string(out["timeline"][0].Value) != string(single) {
+		t.Errorf("published %v, want the healthy record", out["timeline"])
+	}
+	for _, r := range out["dead-letters"] {
+		if string(r.Value) != string(under(9)) || header(r, kafka.HeaderReason) != string(schemas.UnknownSchema) {
+			t.Errorf("dead letter %x: %s", r.Value, header(r, kafka.HeaderReason))
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the registry was asked %d times for the schema, want once", n)
+	}
+}

@@ -3,6 +3,7 @@ package partitioner
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/kafka/schemalog"
@@ -15,12 +16,20 @@ import (
 // fingerprints cannot hold up good ones for longer.
 const idleShare = 20
 
-// absentFor is how long a schema id that its registry does not have is not
-// asked for again; maxAbsent bounds how many such ids are remembered.
+// refusedFor is how long a schema id that its registry does not have, or whose
+// schema Millrace does not take, is not asked for again; maxRefused bounds how many
+// such ids are remembered.
 const (
-	absentFor = 30 * time.Second
-	maxAbsent = 1024
+	refusedFor = 30 * time.Second
+	maxRefused = 1024
 )
+
+// refusal is why the records of a schema id are dead letters, and until when
+// nobody is asked again.
+type refusal struct {
+	until time.Time
+	why   *schemas.Error
+}
 
 // resolver finds the schema a value was written under. A schema published
 // before the record is always found: it is in the topic by then. One published
@@ -32,7 +41,7 @@ type resolver struct {
 	waiting  func()    // told when a wait begins
 	fresh    bool      // the schemas topic has been read to its end since the last poll
 	nextWait time.Time // no waiting before
-	absent   map[uint32]time.Time
+	refused  map[uint32]refusal
 }
 
 // polled says that new records came in.
@@ -86,25 +95,32 @@ func (r *resolver) writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 // confluent asks the registry that Confluent ids belong to, and publishes
 // the schema to the schemas topic for everyone else.
 func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Schema, error) {
-	if until, ok := r.absent[f.ID]; ok && time.Now().Before(until) {
-		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: "the schema registry had no schema of this id a moment ago"}
+	if known, ok := r.refused[f.ID]; ok && time.Now().Before(known.until) {
+		return nil, known.why
 	}
 	s, err := r.registry.Writer(ctx, f)
-	if unknown(err) {
-		if len(r.absent) >= maxAbsent {
-			clear(r.absent)
-		}
-		r.absent[f.ID] = time.Now().Add(absentFor)
+	if err == nil {
+		err = r.log.Publish(ctx, s)
+	}
+	if refused := (*registry.RefusedError)(nil); errors.As(err, &refused) {
+		err = &schemas.Error{Reason: schemas.UnknownSchema, Detail: err.Error()}
+	}
+	if why := (*schemas.Error)(nil); errors.As(err, &why) {
+		r.refuse(f.ID, *why)
 	}
 	if err != nil {
 		return nil, err
 	}
-	err = r.log.Publish(ctx, s)
-	var refused *registry.RefusedError
-	if errors.As(err, &refused) {
-		return nil, &schemas.Error{Reason: schemas.UnknownSchema, Detail: err.Error()}
+	return s, nil
+}
+
+// refuse remembers why an id is refused, as far as a dead letter says it.
+func (r *resolver) refuse(id uint32, why schemas.Error) {
+	if len(r.refused) >= maxRefused {
+		clear(r.refused)
 	}
-	return s, err
+	why.Detail = strings.Clone(why.Detail[:min(len(why.Detail), maxDetailBytes)])
+	r.refused[id] = refusal{time.Now().Add(refusedFor), &why}
 }
 
 func unknown(err error) bool {

@@ -2,13 +2,17 @@ package partitioner
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
 )
@@ -27,8 +31,38 @@ func newRouter(tb testing.TB) *router {
 	}
 	return &router{
 		features: map[string]bool{"signals": true},
-		resolver: &resolver{registry: registry, fresh: true, absent: map[uint32]time.Time{}},
+		resolver: &resolver{registry: registry, fresh: true, refused: map[uint32]refusal{}},
 		future:   schemas.DefaultFuture,
+	}
+}
+
+// A Confluent schema that cannot follow those of its name is refused once in a
+// while, and not by a look at the schemas topic for each of its records.
+func TestRefusedConfluentSchemasAreRemembered(t *testing.T) {
+	w := newFake(t)
+	w.publish(schemas.Note())
+	other, err := schemas.Parse([]byte(strings.Replace(schemas.Note().JSON(), `"name": "stars", "type": "int", "default": 0`, `"name": "stars", "type": "string", "default": ""`, 1)))
+	must(t, err)
+	asked := 0
+	known, err := registry.New(nil, func(context.Context, uint32) (*schemas.Schema, error) { asked++; return other, nil })
+	must(t, err)
+	log, err := schemalog.Open(schemalog.Config{Brokers: w.brokers, Topic: w.cfg.Topics.Schemas, Registry: known})
+	must(t, err)
+	r := &resolver{registry: known, log: log, refused: map[uint32]refusal{}}
+	_, first := r.writer(w.ctx, schemas.Framed{Confluent: true, ID: 7})
+	if !unknown(first) || !strings.Contains(first.Error(), "stars") {
+		t.Errorf("%v; want it refused for its field", first)
+	}
+	log.Close()
+	if _, again := r.writer(w.ctx, schemas.Framed{Confluent: true, ID: 7}); !unknown(again) || again.Error() != first.Error() {
+		t.Errorf("without the schemas topic: %v; want what was said before", again)
+	}
+	r.refused[7] = refusal{until: time.Now()}
+	if _, later := r.writer(w.ctx, schemas.Framed{Confluent: true, ID: 7}); !errors.Is(later, kafka.ErrClosed) {
+		t.Errorf("later: %v; want the schemas topic to be asked again", later)
+	}
+	if asked != 1 {
+		t.Errorf("the registry was asked %d times", asked)
 	}
 }
 

@@ -43,7 +43,7 @@ func (p *Partitioner) Run(ctx context.Context) error {
 	beats.Go(func() { p.warnOfDeletes(ctx) })
 	r := &router{
 		features: map[string]bool{},
-		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, absent: map[uint32]time.Time{}},
+		resolver: &resolver{registry: p.registry, log: p.schemas, wait: p.cfg.SchemaWait, waiting: p.on.waiting, refused: map[uint32]refusal{}},
 		future:   p.cfg.Future,
 	}
 	for _, topic := range p.cfg.Features {

@@ -6,11 +6,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	_ "gocloud.dev/blob/memblob" // mem://
@@ -278,6 +281,62 @@ func TestGetFileForgetsAWrongPart(t *testing.T) {
 			t.Errorf("a part of %d bytes: %v", len(part), err)
 		} else if !bytes.Equal(must(os.ReadFile(to)), data) {
 			t.Errorf("a part of %d bytes made other bytes", len(part))
+		}
+	}
+}
+
+// refusesEnd is a store that refuses what begins behind an object's last byte, as
+// S3 does, and breaks off once when all bytes are read.
+type refusesEnd struct {
+	objects.Store
+	size   int64
+	broken bool
+	opened int
+}
+
+func (s *refusesEnd) Open(ctx context.Context, name string, offset int64) (io.ReadCloser, objects.Object, error) {
+	if offset >= s.size {
+		return nil, objects.Object{}, fmt.Errorf("the range is not satisfiable: %w", fs.ErrInvalid)
+	}
+	s.opened++
+	r, o, err := s.Store.Open(ctx, name, offset)
+	if err != nil || s.broken {
+		return r, o, err
+	}
+	s.broken = true
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(r, iotest.ErrReader(io.ErrUnexpectedEOF)), r}, o, nil
+}
+
+// A download that has all bytes already, from an earlier try or since its connection
+// broke behind them, is whole, or begins anew: there is nothing to go on with.
+func TestGetFileOfAWholePart(t *testing.T) {
+	o := memory(t)
+	data := randomBytes(1000)
+	r, _, err := claimed(t, o).Put(t.Context(), data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		part   []byte
+		broken bool // already
+		opened int
+	}{
+		"whole":          {data, true, 0},
+		"of other bytes": {randomBytes(1000), true, 1},
+		"broken off":     {nil, false, 1},
+	} {
+		s := &refusesEnd{Store: o, size: r.Size, broken: c.broken}
+		to, p := filepath.Join(t.TempDir(), "back"), NewProgress(0)
+		if err := os.WriteFile(to+PartSuffix, c.part, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := impatient(s).Counted(p).GetFile(t.Context(), r, to); err != nil {
+			t.Errorf("%s: %v", what, err)
+		} else if !bytes.Equal(must(os.ReadFile(to)), data) || s.opened != c.opened || p.Now().Done != r.Size {
+			t.Errorf("%s: opened %d times, want %d; progress counted %d; or other bytes", what, s.opened, c.opened, p.Now().Done)
 		}
 	}
 }

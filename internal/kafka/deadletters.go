@@ -103,8 +103,9 @@ func (l *DeadLetterLog) Read(ctx context.Context, from, to millrace.Offset, take
 	if from >= to {
 		return nil
 	}
-	// What is behind an aborted transaction is seen by the record that ends it.
-	cl, err := NewClient(l.brokers, nil, kgo.KeepControlRecords(),
+	// What is behind an aborted transaction is seen by the record that ends it. A batch
+	// of letters may be larger than one of any other topic.
+	cl, err := NewClient(l.brokers, nil, kgo.KeepControlRecords(), kgo.MaxDecompressBatchBytes(maxDeadLetterBytes),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{l.topic: {0: kgo.NewOffset().At(int64(from))}}))
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 )
 
 // Dead letters come in transactions, some of them aborted: what was committed is
@@ -74,5 +75,39 @@ func TestDeadLettersOfTransactions(t *testing.T) {
 	}
 	if at, err := log.Since(ctx, millrace.TimeOf(time.Now().Add(time.Hour))); err != nil || at != log.End {
 		t.Errorf("since a time to come: %d, %v, want the end, %d", at, err, log.End)
+	}
+}
+
+// The largest batch of letters that a transaction can make is read back.
+func TestDeadLettersOfALargeBatch(t *testing.T) {
+	k := kafkatest.Fake(t)
+	ctx, topic := kafkatest.Deadline(t), k.Topics.DeadLetters
+	// As a partitioner's session: a transaction's letters are sent with its commit.
+	cl, err := kafka.NewClient(k.Brokers, nil, kgo.TransactionalID(topic), kgo.ProducerLinger(kafka.TransactionTimeout), kgo.MaxBufferedBytes(2*kafka.MaxBatchBytes), kafka.BatchBytes(topic))
+	kafkatest.Must(t, err)
+	defer cl.Close()
+	const letters, room = 16, 1 << 10
+	value := make([]byte, (kafka.MaxDeadLetterBytes-room)/letters)
+	kafkatest.Must(t, cl.BeginTransaction())
+	for range letters {
+		cl.Produce(ctx, &kgo.Record{Topic: topic, Value: value}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	kafkatest.Must(t, cl.Flush(ctx))
+	kafkatest.Must(t, cl.EndTransaction(ctx, kgo.TryCommit))
+
+	log, err := kafka.OpenDeadLetters(ctx, k.Brokers, topic)
+	kafkatest.Must(t, err)
+	read := 0
+	kafkatest.Must(t, log.Read(ctx, log.First, log.End, func(d kafka.DeadLetter) {
+		if read++; len(d.Value) != len(value) {
+			t.Errorf("letter %d has %d bytes, want %d", d.Offset, len(d.Value), len(value))
+		}
+	}))
+	if read != letters {
+		t.Errorf("%d letters are read, want %d", read, letters)
 	}
 }

@@ -46,6 +46,16 @@ func openLines(name string) (*lines, error) {
 	return l, nil
 }
 
+// is reports whether a name is one of the file, which has something to lose.
+func (l *lines) is(name string) bool {
+	from, err := l.file.Stat()
+	if err != nil || !from.Mode().IsRegular() {
+		return false
+	}
+	to, err := os.Stat(name)
+	return err == nil && os.SameFile(from, to)
+}
+
 func (l *lines) Close() error {
 	if l.zstd != nil {
 		l.zstd.Close()

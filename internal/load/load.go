@@ -127,6 +127,12 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		return Report{}, err
 	}
 	defer in.Close()
+	if in.is(o.Rejected) {
+		return Report{}, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "rejected", Detail: fmt.Sprintf("%s is the file to load, which rejected lines would replace", o.Rejected),
+			WayOut: "name another file, or none",
+		}
+	}
 	l := &loader{o: o, in: in, aside: &aside{name: o.Rejected}, began: time.Now()}
 	if err := l.prepare(ctx); err != nil {
 		return Report{}, err

@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
@@ -165,6 +166,26 @@ func TestRunTellsWhatIsWrong(t *testing.T) {
 	r, err := Run(ctx, o)
 	if err == nil || !strings.Contains(err.Error(), "after line 1") || r.Loaded != 1 {
 		t.Errorf("a damaged file: %v, %+v", err, r)
+	}
+}
+
+// Rejected lines never go to the file that they come from, by whatever name.
+func TestTheFileIsNotWrittenTo(t *testing.T) {
+	ctx, brokers := setUp(t)
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "notes.ndjson"), filepath.Join(dir, "link.ndjson")
+	content := fmt.Appendf(nil, good+"\nno note\n", 1, 1)
+	must(t, os.Symlink(file, link))
+	for _, o := range []Options{{File: file, Rejected: file}, {File: file, Rejected: link}, {File: link, Rejected: file}, {File: file, Rejected: dir + "/./notes.ndjson"}} {
+		must(t, os.WriteFile(file, content, 0o644))
+		o.Brokers, o.Topic, o.Schema, o.Force = brokers, "posts", schemas.Note(), true
+		_, err := Run(ctx, o)
+		if e, ok := errors.AsType[*millrace.Error](err); !ok || e.Field != "rejected" || e.WayOut == "" {
+			t.Errorf("from %s to %s: %v; want it refused", o.File, o.Rejected, err)
+		}
+		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, content) {
+			t.Errorf("from %s to %s: the file has %q, %v", o.File, o.Rejected, got, err)
+		}
 	}
 }
 

@@ -72,6 +72,19 @@ func New(store Store, lookup Lookup) (*Registry, error) {
 		return nil, fmt.Errorf("schemas: load the registry: %w", err)
 	}
 	slices.SortFunc(rows, func(a, b StoredSchema) int { return cmp.Compare(a.Order, b.Order) })
+	loaded, err := load(rows)
+	if err != nil {
+		return nil, err
+	}
+	r.current.Store(loaded)
+	return r, nil
+}
+
+// load returns the snapshot of what a store keeps, in the order of admission. Each
+// family is shaped once, when all its schemas and all that are retired are known:
+// those retired may be what made room for others.
+func load(rows []StoredSchema) (*Snapshot, error) {
+	all := (&Snapshot{}).clone()
 	for _, row := range rows {
 		s, err := schemas.Parse([]byte(row.JSON))
 		if err != nil {
@@ -80,22 +93,17 @@ func New(store Store, lookup Lookup) (*Registry, error) {
 		if s.Fingerprint() != row.Fingerprint {
 			return nil, fmt.Errorf("schemas: load %s: the text kept there has the fingerprint %s", row.Fingerprint, s.Fingerprint())
 		}
-		next, err := r.Snapshot().with(s)
-		if err != nil {
-			return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
-		}
-		r.current.Store(next)
-	}
-	for _, row := range rows { // once all are there: the last of a name is never retired
+		all.add(s)
 		if row.Retired {
-			next, err := r.Snapshot().Without(row.Fingerprint)
-			if err != nil {
-				return nil, fmt.Errorf("schemas: load %s: %w", row.Fingerprint, err)
-			}
-			r.current.Store(next)
+			all.retired[row.Fingerprint] = true
 		}
 	}
-	return r, nil
+	for _, name := range all.names {
+		if err := all.shape(name); err != nil {
+			return nil, fmt.Errorf("schemas: load the schemas of %s: %w", name, err)
+		}
+	}
+	return all, nil
 }
 
 // RefusedError says that a schema is refused for what it says: every registry
@@ -283,13 +291,20 @@ const maxFieldsBytes = 8 << 20
 // with returns the snapshot after s was admitted.
 func (s *Snapshot) with(add *schemas.Schema) (*Snapshot, error) {
 	next := s.clone()
-	next.all = append(slices.Clip(s.all), add)
-	next.byFP[add.Fingerprint()] = add
-	next.bytes += add.Bytes()
-	if !slices.Contains(next.names, add.Name()) {
-		next.names = append(slices.Clip(s.names), add.Name())
-	}
+	next.all, next.names = slices.Clip(s.all), slices.Clip(s.names)
+	next.add(add)
 	return next, next.shape(add.Name())
+}
+
+// add puts a schema behind all others of a snapshot that is being made. Its family
+// is not shaped.
+func (s *Snapshot) add(last *schemas.Schema) {
+	s.all = append(s.all, last)
+	s.byFP[last.Fingerprint()] = last
+	s.bytes += last.Bytes()
+	if !slices.Contains(s.names, last.Name()) {
+		s.names = append(s.names, last.Name())
+	}
 }
 
 // Without returns the snapshot after a schema was retired. The error is a

@@ -357,3 +357,41 @@ func TestRetire(t *testing.T) {
 	// What it alone would refuse is admitted.
 	admit(t, r, mustSchema(t, withFields(`{"name":"likes","type":"long"}`, `{"name":"junk","type":"int","default":1}`)))
 }
+
+// What a store keeps is loaded as it was admitted, also where a schema had to be
+// retired before its successor had room.
+func TestLoadOfWhatOnlyFitsWithoutTheRetired(t *testing.T) {
+	store := &memory{rows: map[millrace.Fingerprint]StoredSchema{}}
+	r := newRegistry(t, store, nil)
+	version := func(name string) *schemas.Schema {
+		var fields []string
+		for i := range 1000 {
+			fields = append(fields, fmt.Sprintf(`{"name":"%s%d","type":"int","default":0}`, name, i))
+		}
+		return mustSchema(t, withFields(fields...))
+	}
+	first, second, third := version("a"), version("b"), version("c")
+	admit(t, r, first)
+	admit(t, r, second)
+	if _, err := r.Admit(third); err == nil {
+		t.Fatal("a family has columns for 3,000 fields; the test needs more")
+	}
+	if err := r.Retire(first.Fingerprint()); err != nil {
+		t.Fatal(err)
+	}
+	admit(t, r, third)
+	admit(t, r, schemas.Note())
+
+	was, is := r.Snapshot(), newRegistry(t, store, nil).Snapshot()
+	if len(is.All()) != 4 || is.bytes != was.bytes || !slices.Equal(is.names, was.names) || !is.Retired(first.Fingerprint()) || is.Retired(third.Fingerprint()) {
+		t.Errorf("loaded %d schemas of %v with %d bytes, want 4 of %v with %d", len(is.All()), is.names, is.bytes, was.names, was.bytes)
+	}
+	for _, name := range was.names {
+		if got, want := is.Family(name).Layout().Fields(), was.Family(name).Layout().Fields(); !slices.Equal(got, want) {
+			t.Errorf("%s has %d columns, and not the %d that it had", name, len(got), len(want))
+		}
+	}
+	if is.Decoder(first.Fingerprint()) == nil {
+		t.Error("records of the schema that was retired are not readable")
+	}
+}

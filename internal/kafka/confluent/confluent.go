@@ -58,7 +58,11 @@ func (a Access) Registry(at string, log *slog.Logger) (registry.Lookup, error) {
 		case s.Type != sr.TypeAvro || len(s.References) > 0:
 			return nil, unknownID(id, "it is not a self-contained Avro schema")
 		}
-		return schemas.Parse([]byte(s.Schema))
+		parsed, err := schemas.Parse([]byte(s.Schema))
+		if err != nil { // the registry did answer, and will say the same again
+			return nil, unknownID(id, "Millrace does not take its schema: "+err.Error())
+		}
+		return parsed, nil
 	}, nil
 }
 

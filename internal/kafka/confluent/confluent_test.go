@@ -85,3 +85,29 @@ func TestSecuredRegistry(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A schema that cannot be read as one of Millrace's is refused as one that is not
+// there: the registry has answered, and asking again does not help.
+func TestSchemasThatMillraceDoesNotTake(t *testing.T) {
+	answer := map[string]any{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { json.NewEncoder(w).Encode(answer) }))
+	defer s.Close()
+	lookup, err := Access{}.Registry(s.URL, nil)
+	kafkatest.Must(t, err)
+	for what, c := range map[string]struct {
+		answer map[string]any
+		want   string
+	}{
+		"no roles":    {map[string]any{"schema": `{"type":"record","name":"Plain","fields":[{"name":"id","type":"string"}]}`}, "millrace"},
+		"no record":   {map[string]any{"schema": `"string"`}, "records"},
+		"too large":   {map[string]any{"schema": `{"type":"record","name":"Long","doc":"` + strings.Repeat("x", 100<<10) + `","fields":[]}`}, "bytes"},
+		"no Avro":     {map[string]any{"schema": `{`}, "JSON"},
+		"of Protobuf": {map[string]any{"schema": `syntax = "proto3";`, "schemaType": "PROTOBUF"}, "self-contained"},
+	} {
+		answer = c.answer
+		_, err := lookup(t.Context(), 7)
+		if e, ok := errors.AsType[*schemas.Error](err); !ok || e.Reason != schemas.UnknownSchema || !strings.Contains(e.Detail, "id 7: ") || !strings.Contains(e.Detail, c.want) {
+			t.Errorf("%s: %v; want it refused, with %q", what, err, c.want)
+		}
+	}
+}

@@ -132,7 +132,8 @@ func (t *tails) begin(ctx context.Context, c *Consumer, spans map[kafka.TopicPar
 	return nil
 }
 
-// cut takes away what is behind the end or after the time.
+// cut takes away what is behind the end or after the time. A fault there is none of
+// the piece's, which is read whole.
 func (t *tails) cut(f Fetched, to millrace.Offset) (Fetched, error) {
 	keep := f.Records[:0]
 	for _, r := range f.Records {
@@ -145,7 +146,7 @@ func (t *tails) cut(f Fetched, to millrace.Offset) (Fetched, error) {
 	}
 	f.Records = keep
 	if f.Next >= to {
-		f.Next = to
+		f.Next, f.Err = to, nil
 		f.Epoch = -1 // of a record that may be behind the end
 	}
 	return f, nil

@@ -131,6 +131,35 @@ func testTails(t *testing.T, k kafkatest.Cluster) {
 	}
 }
 
+// A batch that cannot be read fails the pieces that it is in, and none before it: they
+// are what is restored after a corruption.
+func TestTailsBeforeABrokenBatch(t *testing.T) {
+	k := kafkatest.Fake(t)
+	topic := k.Topics.Timeline
+	for p, breaks := range []func(partition int32){
+		func(p int32) { kafkatest.Overlong(t, k, topic, p, 0, false, []byte("bad"), []byte("lost")) },
+		func(p int32) { kafkatest.Overlong(t, k, topic, p, 1, true, []byte("good"), []byte("bad")) },
+		func(p int32) { kafkatest.Broken(t, k, topic, p, 2, false) },
+		func(p int32) { kafkatest.Bomb(t, k, topic, p) },
+	} {
+		kafkatest.Write(t, k, topic, int32(p), "1")
+		kafkatest.Write(t, k, topic, int32(p), "2")
+		breaks(int32(p))
+		kafkatest.Write(t, k, topic, int32(p), "behind")
+		tp := onTimeline(p)
+		for to := range millrace.Offset(5) {
+			got := pieces(t, k, 0, map[kafka.TopicPartition]Span{tp: {kafka.Position{Next: 0, Epoch: -1}, to}})[tp]
+			if fails := to > 3 || to > 2 && p != 1; fails { // the second has an entry before the one that is broken
+				if !errors.Is(got.err, kafka.ErrLostPosition) {
+					t.Errorf("%s up to %d: %+v, want a fault of the batch that cannot be read", tp, to, got)
+				}
+			} else if want := []string{"1", "2", "good"}[:to]; !slices.Equal(got.values, want) || got.next != to || got.err != nil {
+				t.Errorf("%s up to %d: %+v, want %q", tp, to, got, want)
+			}
+		}
+	}
+}
+
 func TestInstant(t *testing.T) { testInstant(t, kafkatest.Fake(t)) }
 
 // testInstant: of transactions that overlap, those of up to a time are in whole

@@ -110,7 +110,8 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	}
 }
 
-// whileRunning bounds what reads a whole partition: it ends with the node.
+// whileRunning bounds what reads a whole partition: a node that stops does not
+// wait for it.
 func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
 	run := n.running.Load()

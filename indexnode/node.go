@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -169,6 +170,9 @@ func Open(cfg Config) (*Node, error) {
 	var err error
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
+	}
+	if err := os.RemoveAll(n.witnesses()); err != nil { // that a crash has left
+		n.log.Warn("what witnesses that broke off have left stays on the disk", "err", err)
 	}
 	if n.schemas, err = registry.New(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()

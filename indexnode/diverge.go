@@ -110,7 +110,8 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	}
 }
 
-// whileRunning bounds what reads a whole partition: it ends with the node.
+// whileRunning bounds what reads a whole partition: a node that stops does not
+// wait for it.
 func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
 	run := n.running.Load()
@@ -262,7 +263,7 @@ func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest)
 	}
 	defer n.examined()
 	cfg := backups.WitnessConfig{
-		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Retention: n.cfg.Store.Retention, Scratch: filepath.Join(n.cfg.Dir, "witness"), Log: n.log,
+		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics, Retention: n.cfg.Store.Retention, Scratch: n.witnesses(), Log: n.log,
 		Partition: p, Stream: s, Of: n.replicas.Of(p).Log(), Past: n.replicas.Of(p).HasPast(), Offset: millrace.Offset(req.Offset),
 		Trusts: func(m *backup.Manifest) bool {
 			at := m.Applied.Content
@@ -281,6 +282,9 @@ func (n *Node) witness(ctx context.Context, req *nodev1.WitnessPartitionRequest)
 	}
 	return &nodev1.WitnessPartitionResponse{Digest: sum, Source: source}, nil
 }
+
+// witnesses is where partitions are that are made anew to compare with.
+func (n *Node) witnesses() string { return filepath.Join(n.cfg.Dir, "witness") }
 
 // CondemnPartition implements nodev1.NodeServiceServer.
 func (n *Node) CondemnPartition(ctx context.Context, req *nodev1.CondemnPartitionRequest) (*nodev1.CondemnPartitionResponse, error) {

@@ -7,12 +7,15 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
@@ -197,4 +200,28 @@ func TestReplicaThatDiffersIsFoundAndRenewed(t *testing.T) {
 		t.Error("it differs after it was renewed")
 	}
 	c.compare(0)
+}
+
+// A node that is told to stop does not wait for who reads a whole partition: a
+// caller that neither reads nor writes is told that it has ended.
+func TestAWholeReadEndsWithTheNode(t *testing.T) {
+	c := startCompared(t)
+	nodes := c.watcher.Current().Nodes()
+	last := slices.IndexFunc(nodes, func(n topology.Node) bool { return n.ID == "node-2" })
+	client, err := c.dial(nodes[last])
+	c.must(err)
+	stream, err := client.ReadPartition(c.ctx)
+	c.must(err)
+	c.must(stream.Send(&nodev1.ReadPartitionRequest{Partition: 17}))
+	_, err = stream.Recv()
+	c.must(err)
+	stopped := c.StopNode(1)
+	if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+		t.Errorf("the caller is told %v", err)
+	}
+	select {
+	case <-stopped:
+	case <-c.ctx.Done():
+		t.Fatal("the node does not stop")
+	}
 }

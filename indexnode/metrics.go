@@ -121,7 +121,12 @@ func (g *replicaGauge) Describe(out chan<- *prometheus.Desc) { out <- replicaDes
 
 // Collect implements [prometheus.Collector].
 func (g *replicaGauge) Collect(out chan<- prometheus.Metric) {
-	for _, r := range g.node.reports(time.Now()) {
-		out <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(r.Partitions.Len()), r.State, r.Reason)
+	type labels struct{ state, reason string }
+	partitions := map[labels]int{}
+	for _, r := range g.node.reports(time.Now()) { // several where the causes differ
+		partitions[labels{r.State, r.Reason}] += r.Partitions.Len()
+	}
+	for l, n := range partitions {
+		out <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(n), l.state, l.reason)
 	}
 }

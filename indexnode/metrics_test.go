@@ -155,3 +155,17 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("nobody looks at %s", series)
 	}
 }
+
+// Partitions in the same state for the same reason are one series, though
+// their causes differ: two equal series would fail the scrape.
+func TestReplicasAreToldByStateAndReason(t *testing.T) {
+	n, h := openNode(t, cache.Config{})
+	registry := prometheus.NewRegistry()
+	n.counters = newCounters(registry, n)
+	h.Condemn(1, replica.Why{Reason: replica.ByOperator, Detail: "it ranks oddly"})
+	h.Condemn(2, replica.Why{Reason: replica.ByOperator, Detail: "its disk is slow"})
+	got := gathered(t, registry)
+	if n := got["indexnode_replicas reason=by_operator state=quarantined"]; n != 2 {
+		t.Errorf("%v partitions are quarantined, want 2: %v", n, got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -144,7 +145,7 @@ type Node struct {
 	leaving    chan struct{} // closed when it is to be asked no more
 	addr       atomic.Value  // string: where brokers reach it, once Run has begun
 	keeper     atomic.Pointer[backups.Keeper]
-	running    atomic.Pointer[context.Context] // of Run
+	running    atomic.Pointer[context.Context] // of Run, until the node drains no more
 	wholeReads chan struct{}                   // holds one for each partition that a caller reads
 	examining  chan struct{}                   // holds one for the partition that is read whole
 	awaits     atomic.Value                    // string: what Run waits for before it hosts anything; empty: nothing
@@ -169,6 +170,9 @@ func Open(cfg Config) (*Node, error) {
 	var err error
 	if n.store, err = store.Open(filepath.Join(cfg.Dir, "store"), cfg.Store); err != nil {
 		return nil, fmt.Errorf("indexnode: %w", err)
+	}
+	if err := os.RemoveAll(n.witnesses()); err != nil { // that a crash has left
+		n.log.Warn("what witnesses that broke off have left stays on the disk", "err", err)
 	}
 	if n.schemas, err = registry.New(replica.StoredSchemas(n.store), nil); err != nil {
 		n.store.Close()
@@ -216,19 +220,33 @@ func (n *Node) Run(ctx context.Context, l net.Listener) error {
 	hosts, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, hosts := errgroup.WithContext(hosts)
-	n.running.Store(&hosts)
+	reads, endReads := context.WithCancel(hosts)
+	defer endReads()
+	n.running.Store(&reads)
 	g.Go(func() error { return server.Serve(l) })
 	g.Go(func() error { return h.run(hosts, cmp.Or(n.cfg.Advertise, l.Addr().String())) })
 	g.Go(func() error {
 		defer stop()
-		defer server.GracefulStop()
 		n.drain(ctx, hosts)
+		endReads() // some take minutes
+		finish(server, finishFor)
 		return nil
 	})
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("indexnode: %w", err)
 	}
 	return nil
+}
+
+// finishFor is how long requests that are under way have to end when a node
+// stops: docs/operations.md promises it to whoever kills it then.
+const finishFor = 10 * time.Second
+
+// finish lets what is under way end, and ends what takes longer than within: a
+// caller that does not read what it is sent would keep the node from stopping.
+func finish(server *grpc.Server, within time.Duration) {
+	defer time.AfterFunc(within, server.Stop).Stop()
+	server.GracefulStop()
 }
 
 const (

@@ -1,6 +1,9 @@
 package indexnode
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -47,4 +50,18 @@ func entities(t testing.TB, n *Node, h *replica.Replicas, count, records int) []
 	names := nodetest.Members(t, h, count, records)
 	n.cache.Purge()
 	return names
+}
+
+// What a witness has left that a crash broke off is gone when the node opens:
+// nobody would remove it later.
+func TestWitnessesThatBrokeOffAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "witness", "017")
+	if err := errors.Join(os.MkdirAll(left, 0o700), os.WriteFile(filepath.Join(left, "000004.sst"), []byte("rows"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	openIn(t, dir, cache.Config{}, store.Options{FS: vfs.NewMem(), FlushEvery: -1})
+	if there, err := os.ReadDir(filepath.Join(dir, "witness")); len(there) > 0 {
+		t.Errorf("%v is left: %v", there, err)
+	}
 }

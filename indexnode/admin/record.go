@@ -108,8 +108,21 @@ type owned struct {
 	id     millrace.RecordID
 }
 
-// in looks into the timelines of an entity, if they are here.
+// in looks into the timelines of an entity, if they are here, and sends what is
+// found once it is much.
 func (f *finding) in(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
+	if err := f.lookInto(e, types, id); err != nil || len(f.found) < sentRecords {
+		return err
+	}
+	return f.send()
+}
+
+// sentRecords is how many records a message holds.
+const sentRecords = 100
+
+// lookInto looks into the timelines of an entity while the store and the cache
+// agree. It sends nothing: a caller that does not read would hold up the ingest.
+func (f *finding) lookInto(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	p := partition.Of(e)
 	r, err := f.s.here(p)
 	if err != nil {
@@ -149,9 +162,6 @@ func (f *finding) look(p millrace.Partition, t millrace.Timeline, id millrace.Re
 		}
 	}
 	f.found = append(f.found, m)
-	if len(f.found) >= 100 {
-		return f.send()
-	}
 	return nil
 }
 

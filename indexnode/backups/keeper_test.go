@@ -2,10 +2,12 @@ package backups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -190,6 +192,38 @@ func TestRestoresThatBrokeOffLeaveNothing(t *testing.T) {
 	must(t, k.Forget(missing[0]))
 	if there(missing[0]) || !there(missing[1]) {
 		t.Error("a partition that was deleted has files, or another has lost them")
+	}
+}
+
+// What is downloaded whole stays for the next try when the store cannot take it
+// now; what it refuses for what it is, and what is restored, does not.
+func TestWhatIsDownloadedStaysForTheNextTry(t *testing.T) {
+	b, _, bucket, set := backedUp(t, nil)
+	p := slices.Collect(set.All())[0]
+	ids, err := bucket.IDs(t.Context(), p)
+	must(t, err)
+	m, err := bucket.Manifest(t.Context(), p, ids[0])
+	must(t, err)
+	must(t, inMemory.Acquire(t.Context(), memoryBytes)) // all files go to the disk
+	defer inMemory.Release(memoryBytes)
+	dir := incoming(filepath.Join(b.dir, "in"))
+	left := func() int {
+		all, err := os.ReadDir(string(dir))
+		must(t, err)
+		return len(all)
+	}
+	closed, err := store.Open(filepath.Join(b.dir, "closed"), store.Options{FlushEvery: -1})
+	must(t, errors.Join(err, closed.Close()))
+	if err := Restore(t.Context(), bucket, m, closed, dir); err == nil || errors.Is(err, store.ErrRefused) || left() == 0 {
+		t.Errorf("by a store that is closed: %v, and %d files are left", err, left())
+	}
+	other, wrong := b.open("other"), *m
+	wrong.Digest.Content++
+	if err := Restore(t.Context(), bucket, &wrong, other, dir); !errors.Is(err, store.ErrRefused) || left() > 0 {
+		t.Errorf("one that is refused: %v, and %d files are left", err, left())
+	}
+	if must(t, Restore(t.Context(), bucket, m, other, dir)); left() > 0 {
+		t.Errorf("%d files are left of one that is restored", left())
 	}
 }
 

@@ -151,7 +151,7 @@ var inMemory = semaphore.NewWeighted(memoryBytes)
 
 // Restore replaces what a store has of a partition by a backup. What is
 // downloaded stays in dir when that breaks off, so that the next try goes on
-// there; afterwards it is gone.
+// there; when it is restored, or refused for what it is, it is gone.
 func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir incoming) error {
 	schemas, err := getSchemas(ctx, b, m.Schemas)
 	if err != nil {
@@ -186,7 +186,11 @@ func restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, schemas 
 	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
 		return err
 	}
-	return errors.Join(s.Restore(ctx, string(dir), c), dir.forget(m.Partition))
+	err := s.Restore(ctx, string(dir), c)
+	if err != nil && !errors.Is(err, store.ErrRefused) { // the store is to blame, not what was downloaded
+		return err
+	}
+	return errors.Join(err, dir.forget(m.Partition))
 }
 
 // incoming is a directory with the files of partitions that are restored. It is

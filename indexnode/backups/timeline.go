@@ -139,36 +139,27 @@ func DiffRows(ctx context.Context, cfg RestoreConfig, old, now *backup.Manifest)
 }
 
 func diffRows(ctx context.Context, old, now *store.Store, p millrace.Partition, all map[millrace.ContentType]*Changes) error {
-	for t, err := range now.Timelines(p) {
-		if err = errors.Join(err, ctx.Err()); err == nil {
-			err = diffTimeline(old, now, p, t, all)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	for t, err := range old.Timelines(p) { // those that are gone as a whole
-		if err = errors.Join(err, ctx.Err()); err != nil {
-			return err
-		}
-		left, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
-		if err == nil && len(left) == 0 {
-			err = diffTimeline(old, now, p, t, all)
-		}
-		if err != nil {
-			return err
+	for _, s := range []*store.Store{now, old} {
+		for t, err := range s.Timelines(p) {
+			if err = errors.Join(err, ctx.Err()); err == nil {
+				err = diffTimeline(old, now, p, t, s == old, all)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// diffTimeline counts what changed of a timeline.
-func diffTimeline(old, now *store.Store, p millrace.Partition, t millrace.Timeline, all map[millrace.ContentType]*Changes) error {
-	was, err := old.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
-	if err != nil {
+// diffTimeline counts what changed of a timeline, if it has records now or, with
+// gone, if it has none any more: both stores may name it.
+func diffTimeline(old, now *store.Store, p millrace.Partition, t millrace.Timeline, gone bool, all map[millrace.ContentType]*Changes) error {
+	is, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+	if err != nil || (len(is) == 0) != gone {
 		return err
 	}
-	is, err := now.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
+	was, err := old.Read(nil, p, t, millrace.MinTime, millrace.MaxTime)
 	if err != nil {
 		return err
 	}

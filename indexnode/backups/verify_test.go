@@ -273,6 +273,38 @@ func TestATimelineThatIsNotThere(t *testing.T) {
 	}
 }
 
+// What two states of a partition have beside each other is counted once, that of
+// a timeline too which has lost all of its records and still has tombstones.
+func TestATimelineThatLostAllItsRecordsIsCountedOnce(t *testing.T) {
+	b := newBench(t)
+	p, old, now := millrace.Partition(3), b.open("old"), b.open("now")
+	put := func(to *store.Store, e millrace.Entity, deleted bool) {
+		t.Helper()
+		var batch store.Batch
+		for i := range 2 {
+			r := millrace.Record{ID: millrace.RecordID(fmt.Sprint(i)), Time: millrace.Time(i), Version: 1, Body: []byte("body")}
+			if deleted {
+				r.Version, r.Deleted, r.Body = 2, true, nil
+			}
+			batch.Put(p, millrace.Timeline{Entity: e, Type: "post"}, r)
+		}
+		_, err := to.Apply(&batch, nil)
+		must(t, err)
+	}
+	put(old, "member:1", false)
+	put(now, "member:1", false)
+	put(now, "member:1", true)
+	put(old, "member:2", false)
+	put(now, "member:3", false)
+	put(now, "member:4", true)
+	all := map[millrace.ContentType]*Changes{}
+	must(t, diffRows(t.Context(), old, now, p, all))
+	want := Changes{New: Rows{1, 2, 8}, Gone: Rows{2, 4, 16}}
+	if got := all["post"]; len(all) != 1 || *got != want {
+		t.Errorf("it has changed by %+v, want %+v", got, want)
+	}
+}
+
 // A restore that was told to stop reads nothing more, and one that is refused
 // leaves nothing.
 func TestRestoreStopsAndTidies(t *testing.T) {

@@ -17,6 +17,10 @@ func (r *Replica) MayQuarantine() error {
 	if s := r.State(); s.Answers() || s == CatchingUp {
 		return nil
 	}
+	return r.notToQuarantine()
+}
+
+func (r *Replica) notToQuarantine() error {
 	return &millrace.Error{
 		Reason: millrace.ReasonInvalid, Field: "partition", Detail: fmt.Sprintf("the replica of partition %d is %s", r.partition, r.State()), WayOut: "millrace cluster explain PARTITION says where it is",
 	}
@@ -30,7 +34,9 @@ func (all *Replicas) Quarantine(p millrace.Partition, why string) error {
 		return err
 	}
 	cause := operatorText + ": " + why
-	all.Condemn(p, Why{ByOperator, cause})
+	if !all.Condemn(p, Why{ByOperator, cause}) {
+		return r.notToQuarantine() // as it has become meanwhile
+	}
 	r.Barrier() // nobody reads it any more, nor writes
 	return all.cfg.Store.Quarantine(p, errors.New(cause))
 }
@@ -62,9 +68,8 @@ func (all *Replicas) Release(p millrace.Partition) error {
 	why := Why{Differs, "an operator has released it: it is made anew"}
 	r.life.Lock()
 	r.life.good = agreement{kafka.Timeline, -1}
+	r.life.cause, r.life.why = why, why
 	r.life.Unlock()
-	r.setCause(why)
-	r.explain(why)
 	poke(all.changed)
 	return nil
 }

@@ -119,3 +119,59 @@ func TestRelease(t *testing.T) {
 		t.Errorf("it is %+v, and the reconciler is told: %v", why, len(f.all.changed) == 1)
 	}
 }
+
+// An operator's quarantine of a replica that waits to be restored is kept: the
+// restore gives way to it, and its cause stays, until it is released.
+func TestAnOperatorsQuarantineOutlastsARenewal(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.post(there)
+	k := newKept(w)
+	k.hold = make(chan struct{})
+	k.add(partHere, "a", 1, "")
+	k.add(partThere, "b", 1, "")
+	w.backups = k
+	w.waited = func(millrace.Partition) bool { return false } // one after the other
+	w.start(partHere, partThere)
+	first, waits := partHere, partThere
+	w.until("one is restored, and the other waits", func() bool {
+		if w.replicas.Of(first).State() == CatchingUp {
+			first, waits = waits, first
+		}
+		return w.is(first, Restoring, Restores)() && w.is(waits, CatchingUp, Restores)()
+	})
+	if w.replicas.Condemn(first, Why{ByOperator, "so"}) {
+		t.Error("what is being replaced is quarantined by an operator")
+	}
+	must(t, w.replicas.Quarantine(waits, "it ranks oddly"))
+	r := w.replicas.Of(waits)
+	r.explain(Why{Restores, "others are restored before it"})
+	close(k.hold)
+	rested := func() (n int) { k.set(func() { n = k.rests }); return n }
+	w.until("both renewals have ended", func() bool { return rested() == 2 && w.is(first, Ready, "")() })
+	kept := func(when string) {
+		t.Helper()
+		if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || r.MayRelease() != nil {
+			t.Errorf("%s it is %s: %+v", when, r.State(), why)
+		}
+	}
+	kept("then")
+	if w.store.Quarantined(waits) == nil {
+		t.Error("the store has it not in quarantine")
+	}
+	w.stop() // the reconciler has taken over what the renewals did
+	w.replicas.finish()
+	kept("in the end")
+}
+
+// What a renewal has done is not taken over once an operator has quarantined the
+// replica, though the store does not know of that yet.
+func TestNoRenewalEndsAnOperatorsQuarantine(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	f.all.Condemn(partHere, Why{ByOperator, "so"})
+	f.all.finishOne(r, &renewal{})
+	if why, _ := r.Why(); r.State() != Quarantined || why.Reason != ByOperator || r.MayRelease() != nil {
+		t.Errorf("it is %s: %+v, and may not be released: %v", r.State(), why, r.MayRelease())
+	}
+}

@@ -173,7 +173,7 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 		return nil // nothing is there that would have to go
 	}
 	if !all.step(r, Replaced, why) && r.State() != Restoring {
-		return nil // released meanwhile
+		return nil // released meanwhile, or quarantined by an operator
 	}
 	all.cfg.Log.Warn("a partition is read anew from the log's beginning", "partition", r.partition, "was", why.Detail, "backup", err)
 	r.Barrier()
@@ -239,7 +239,7 @@ func (e *awayError) Unwrap() error { return e.err }
 
 // restore brings back the newest backup that the log goes on from; one that is
 // damaged gives way to the next. It returns which it was; none if the replica
-// was released meanwhile.
+// was released meanwhile, or quarantined by an operator.
 func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) (from Backup, err error) {
 	err = errNothing
 	var past error
@@ -314,6 +314,9 @@ func (all *Replicas) finish() {
 }
 
 func (all *Replicas) finishOne(r *Replica, w *renewal) {
+	if r.byOperator() { // meanwhile
+		return
+	}
 	all.load(r)
 	err := w.err
 	if err == nil {

@@ -160,13 +160,14 @@ func (r *Replica) Irreplaceable() Why {
 }
 
 // step moves the replica by an event, and reports whether that changed its
-// state.
+// state. What an operator has quarantined is not replaced before it is released,
+// and what is being replaced cannot be quarantined by one: it is not known yet.
 func (r *Replica) step(e Event, why Why) bool {
 	r.life.Lock()
 	defer r.life.Unlock()
 	now := r.State()
 	after, moved := now.next(e)
-	if !moved {
+	if !moved || e == Replaced && r.life.why.Reason == ByOperator || now == Restoring && why.Reason == ByOperator {
 		return false
 	}
 	if now == Absent || after == CatchingUp { // nothing of it is cached
@@ -202,11 +203,20 @@ func (r *Replica) stateSince() time.Time {
 	return r.life.since
 }
 
-// explain changes the reason of the present state.
+// explain changes the reason of the present state, unless that is an operator's.
 func (r *Replica) explain(why Why) {
 	r.life.Lock()
 	defer r.life.Unlock()
-	r.life.why = why
+	if r.life.why.Reason != ByOperator {
+		r.life.why = why
+	}
+}
+
+// byOperator reports whether an operator has quarantined the replica.
+func (r *Replica) byOperator() bool {
+	r.life.Lock()
+	defer r.life.Unlock()
+	return r.State() == Quarantined && r.life.why.Reason == ByOperator
 }
 
 // origin returns which log the store's part was read from.

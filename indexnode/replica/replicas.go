@@ -235,14 +235,16 @@ func (all *Replicas) Paused(now time.Time) time.Time {
 func (all *Replicas) Wake() { poke(all.changed) }
 
 // Condemn takes a partition out of service: what it has cannot be trusted or
-// continued.
-func (all *Replicas) Condemn(p millrace.Partition, why Why) {
+// continued. It reports whether that changed anything.
+func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	r := &all.replicas[p]
-	if all.step(r, Condemned, why) {
-		r.setCause(why)
-		all.stopReading(r)
-		poke(all.changed)
+	if !all.step(r, Condemned, why) {
+		return false
 	}
+	r.setCause(why)
+	all.stopReading(r)
+	poke(all.changed)
+	return true
 }
 
 // lost notes what reading a log said that does not have what comes next. The

@@ -217,11 +217,11 @@ func (s *Store) applyTo(n millrace.Partition, o *ops, changes []Change) ([]Chang
 // p.mu is held.
 func (s *Store) rewind(p *part, cause error) error {
 	if isCorrupt(cause) {
-		s.quarantineLocked(p, cause)
+		_ = s.quarantineLocked(p, cause)
 		return corrupt(p.p, cause)
 	}
 	if err := p.load(s); isCorrupt(err) {
-		s.quarantineLocked(p, err)
+		_ = s.quarantineLocked(p, err)
 		return corrupt(p.p, err)
 	}
 	return fmt.Errorf("%w: partition %d to offset %d: %w", ErrRewound, p.p, p.row.applied.Content, cause)

@@ -392,7 +392,7 @@ func (s *Store) quarantineLive(suspects []Damage) error {
 		for _, n := range d.Partitions {
 			p := &s.parts[n]
 			p.mu.Lock()
-			s.quarantineLocked(p, d.Cause)
+			_ = s.quarantineLocked(p, d.Cause)
 			p.mu.Unlock()
 		}
 		node = node || len(d.Partitions) == 0
@@ -429,33 +429,45 @@ func (s *Store) cut(p *part) error {
 	return nil
 }
 
-// quarantineLocked takes a corrupt partition out of use, durably. p.mu is held.
-func (s *Store) quarantineLocked(p *part, cause error) {
+// quarantineLocked takes a corrupt partition out of use. It is on disk with the
+// next flush, and an error says that it will not be. p.mu is held.
+func (s *Store) quarantineLocked(p *part, cause error) error {
 	if p.bad != nil {
-		return
+		return nil
 	}
 	p.bad, p.damaged = cause, pebble.IsCorruptionError(cause)
 	p.forget(s)
 	s.log.Error("store: partition quarantined", "partition", p.p, "err", cause)
-	if err := s.set(badKey(p.p), []byte(cause.Error())); err != nil {
+	err := s.set(badKey(p.p), []byte(cause.Error()))
+	if err != nil {
 		s.log.Error("store: quarantine is not remembered", "partition", p.p, "err", err)
 	}
 	if p.damaged {
 		s.wakeFlusher()
 	}
+	return err
 }
 
 // Quarantine takes a partition out of use for a cause that the store cannot
-// see, durably, until it is replaced. What it holds stays on disk.
+// see, until it is replaced. It is on disk when this returns; an error says that
+// it may be forgotten by a restart. What the partition holds stays on disk.
 func (s *Store) Quarantine(n millrace.Partition, cause error) error {
 	p, err := s.part(n)
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.quarantineLocked(p, cause)
-	return nil
+	err = s.quarantineLocked(p, cause)
+	p.mu.Unlock()
+	if err != nil {
+		return here(err)
+	}
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err := errors.Join(s.disk.Stuck(), s.room(s.opts.MinFreeBytes/4)); err != nil {
+		return here(err)
+	}
+	return here(s.flushPebble(s.ctx.Done()))
 }
 
 func badKey(p millrace.Partition) string {
@@ -472,7 +484,7 @@ func (s *Store) failed(p *part, epoch int, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.epoch == epoch {
-		s.quarantineLocked(p, cause)
+		_ = s.quarantineLocked(p, cause)
 	}
 	return corrupt(p.p, cause)
 }

@@ -131,7 +131,7 @@ func (s *Store) loadParts() error {
 		p := &s.parts[i]
 		p.p, p.bad, p.unread, p.durable = millrace.Partition(i), nil, nil, nothingApplied
 		if err := p.load(s); isCorrupt(err) {
-			s.quarantineLocked(p, err)
+			_ = s.quarantineLocked(p, err)
 		} else if err != nil {
 			return err
 		}

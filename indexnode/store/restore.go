@@ -422,7 +422,7 @@ func (s *Store) reload(p *part) error {
 	err := p.load(s)
 	if isCorrupt(err) {
 		p.bad = nil
-		s.quarantineLocked(p, err)
+		_ = s.quarantineLocked(p, err)
 		return corrupt(p.p, err)
 	}
 	return err

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A quarantine for a cause that the store cannot see is on disk once Quarantine
+// has returned: a crash right after it does not end it.
+func TestAQuarantineIsOnDiskAtOnce(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openMem(t, Options{FS: fs})
+	apply(t, s, mendBatch(3, 0, 4))
+	if err := s.Quarantine(3, errors.New("somebody looks into it")); err != nil {
+		t.Fatal(err)
+	}
+	crashed := openMem(t, Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
+	if err := crashed.Quarantined(3); err == nil || !strings.Contains(err.Error(), "somebody looks into it") {
+		t.Errorf("after a crash it is quarantined for %v", err)
+	}
+	if err := errors.Join(s.Close(), crashed.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One that cannot be put on disk is no success, and counts until a restart.
+func TestAQuarantineThatIsNotRememberedIsToldSo(t *testing.T) {
+	d := &smallDisk{MemFS: vfs.NewMem()}
+	d.size.Store(1 << 40)
+	s := openMem(t, Options{FS: d.fs(), MinFreeBytes: 1 << 20})
+	apply(t, s, mendBatch(3, 0, 4))
+	d.taken.Store(d.size.Load())
+	if err := s.Quarantine(3, errors.New("somebody looks into it")); !errors.Is(err, ErrDiskFull) {
+		t.Errorf("on a full disk it says %v", err)
+	}
+	if s.Quarantined(3) == nil {
+		t.Error("it is in use")
+	}
+	d.taken.Store(0)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

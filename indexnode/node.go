@@ -268,7 +268,7 @@ func (n *Node) server() *grpc.Server {
 // admin is what operators ask.
 func (n *Node) admin() *admin.Server {
 	return admin.New(admin.Config{
-		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Rates: n.rates.get,
+		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Forget: n.lookup.ForgetPartition, Rates: n.rates.get,
 		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
 	})
 }

@@ -29,6 +29,8 @@ type Config struct {
 	Cache    *cache.Cache
 	Schemas  *registry.Registry
 	Replicas *replica.Replicas
+	// Forget removes from the cache what the store has of a partition.
+	Forget func(millrace.Partition) error
 	// Rates are how many records a second come and go.
 	Rates   func(millrace.Partition, millrace.ContentType) (in, out float64)
 	Brokers kafka.Brokers

@@ -27,5 +27,5 @@ func openNode(t *testing.T) (*Server, *replica.Replicas) {
 	all := nodetest.Replicas(s, known, l, false)
 	l.Over(all)
 	rates := func(millrace.Partition, millrace.ContentType) (in, out float64) { return 0, 0 }
-	return New(Config{Node: "test", Store: s, Cache: c, Schemas: known, Replicas: all, Rates: rates, Log: slog.Default()}), all
+	return New(Config{Node: "test", Store: s, Cache: c, Schemas: known, Replicas: all, Forget: l.ForgetPartition, Rates: rates, Log: slog.Default()}), all
 }

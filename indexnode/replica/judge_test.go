@@ -107,10 +107,10 @@ func TestALogThatIsShorter(t *testing.T) {
 		f.want(t, "at first", partHere, Stale, LogShorter)
 	}
 	r.shorter = time.Now().Add(-shorterFor)
-	r.again = time.Now().Add(time.Hour)
+	r.again.Store(time.Now().Add(time.Hour).UnixMilli())
 	f.attach(t, partHere, offsets{}, offsets{4, 0})
 	f.want(t, "after long", partHere, Quarantined, LogShorter)
-	if !r.again.IsZero() {
+	if r.again.Load() != 0 {
 		t.Error("what was tried before puts off what is now")
 	}
 	if len(f.all.unread()) > 0 {
@@ -453,7 +453,7 @@ func TestARenewalThatFailedIsTold(t *testing.T) {
 	if len(f.all.unread()) > 0 || r.sought {
 		t.Error("it is tried again at once")
 	}
-	r.again = time.Now()
+	r.again.Store(time.Now().UnixMilli())
 	if got := f.all.unread(); !slices.Equal(got, []*Replica{r}) {
 		t.Errorf("%d are tried again", len(got))
 	}

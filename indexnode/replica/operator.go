@@ -59,17 +59,22 @@ func (r *Replica) MayRelease() error {
 }
 
 // Release has a replica made anew that an operator has quarantined, as one that
-// differs: from the log's beginning, or from a backup that is not of it.
+// differs: from the log's beginning, or from a backup that is not of it. It is
+// released durably.
 func (all *Replicas) Release(p millrace.Partition) error {
 	r := &all.replicas[p]
 	if err := r.MayRelease(); err != nil {
 		return err
 	}
-	why := Why{Differs, "an operator has released it: it is made anew"}
+	why := Why{Differs, differsText + ": an operator has released it, and it is made anew"}
+	if err := all.cfg.Store.Requarantine(p, errors.New(why.Detail)); err != nil { // first: what is made anew must not be hit
+		return err
+	}
 	r.life.Lock()
 	r.life.good = agreement{kafka.Timeline, -1}
 	r.life.cause, r.life.why = why, why
 	r.life.Unlock()
+	r.again.Store(0)
 	poke(all.changed)
 	return nil
 }

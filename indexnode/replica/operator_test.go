@@ -107,6 +107,7 @@ func TestRelease(t *testing.T) {
 	}
 	r.setCause(Why{ByOperator, "so"})
 	r.life.good = agreement{kafka.Features, 100}
+	r.again.Store(time.Now().Add(time.Hour).UnixMilli()) // of a renewal that failed before
 	for len(f.all.changed) > 0 {
 		<-f.all.changed
 	}
@@ -115,9 +116,26 @@ func TestRelease(t *testing.T) {
 		t.Errorf("trusted: %+v", r.life.good)
 	}
 	why, _ := r.Why()
-	if why.Reason != Differs || !f.all.curable(r) || len(f.all.changed) != 1 {
+	if why.Reason != Differs || len(f.all.unread()) != 1 || len(f.all.changed) != 1 {
 		t.Errorf("it is %+v, and the reconciler is told: %v", why, len(f.all.changed) == 1)
 	}
+}
+
+// A release is known again after a restart before the replica is made anew.
+func TestAReleaseIsKept(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	w.start(partHere)
+	ready := func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 }
+	w.until("it is ready", ready)
+	away := w.away()
+	must(t, w.replicas.Quarantine(partHere, "it ranks oddly"))
+	must(t, w.replicas.Release(partHere))
+	w.stop()
+	w.start(partHere)
+	w.until("it is known as released", w.is(partHere, Quarantined, Differs))
+	away.Store(false)
+	w.until("it is made anew", ready)
 }
 
 // An operator's quarantine of a replica that waits to be restored is kept: the

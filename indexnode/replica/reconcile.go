@@ -150,7 +150,7 @@ func (all *Replicas) unread() (out []*Replica) {
 		r := &all.replicas[p]
 		switch s := r.State(); {
 		case s == Absent || s == Restoring || r.reading.Load()%2 == 1 || r.renewal != nil:
-		case s != Quarantined || all.curable(r) && !now.Before(r.again):
+		case s != Quarantined || all.curable(r) && now.UnixMilli() >= r.again.Load():
 			out = append(out, r)
 		}
 	}
@@ -247,7 +247,7 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		}
 	}
 	if why.Reason != "" {
-		r.again = time.Time{}
+		r.again.Store(0)
 		all.Condemn(r.partition, why)
 		return
 	}

@@ -329,7 +329,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 		all.step(r, Restored, Why{Behind, "the end of the log is not reached"})
 		return
 	}
-	r.again = time.Now().Add(20 * all.cfg.Limit)
+	r.again.Store(time.Now().Add(20 * all.cfg.Limit).UnixMilli())
 	why := Why{cmp.Or(w.was.Reason, LogBeginsLater), fmt.Sprintf("%s; it is not renewed: %v", w.was.Detail, err)}
 	if w.was.Reason == "" {
 		why.Detail = fmt.Sprintf("nothing of it is here; %v", err)

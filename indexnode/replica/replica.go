@@ -54,6 +54,8 @@ type Replica struct {
 	stop  atomic.Pointer[stop] // where it is to stand still; nil: nowhere
 	// begins is where the log of each stream begins.
 	begins [kafka.Streams]atomic.Int64
+	// again is when a renewal that failed is tried again, in Unix milliseconds.
+	again atomic.Int64
 
 	life struct {
 		sync.Mutex
@@ -73,7 +75,6 @@ type Replica struct {
 	drained  time.Time              // when Draining ends; likewise
 	shorter  time.Time              // since when the log ends before what was applied; likewise
 	renewal  *renewal               // under way; likewise
-	again    time.Time              // when a renewal that failed is tried again; likewise
 	sought   bool                   // a backup was, and there is none; likewise
 	gone     bool                   // the order to delete it was carried out; likewise
 	dropped  bool                   // the caches know it as empty, as it was then; likewise

@@ -452,12 +452,28 @@ func (s *Store) quarantineLocked(p *part, cause error) error {
 // see, until it is replaced. It is on disk when this returns; an error says that
 // it may be forgotten by a restart. What the partition holds stays on disk.
 func (s *Store) Quarantine(n millrace.Partition, cause error) error {
+	return s.quarantine(n, func(p *part) error { return s.quarantineLocked(p, cause) })
+}
+
+// Requarantine changes why a partition is quarantined, if it is. That is on disk
+// when this returns.
+func (s *Store) Requarantine(n millrace.Partition, cause error) error {
+	return s.quarantine(n, func(p *part) error {
+		if p.bad == nil {
+			return nil
+		}
+		return s.bad(p, cause)
+	})
+}
+
+// quarantine has a quarantine changed, which is on disk when this returns.
+func (s *Store) quarantine(n millrace.Partition, change func(*part) error) error {
 	p, err := s.part(n)
 	if err != nil {
 		return err
 	}
 	p.mu.Lock()
-	err = s.quarantineLocked(p, cause)
+	err = change(p)
 	p.mu.Unlock()
 	if err != nil {
 		return here(err)

@@ -44,3 +44,25 @@ func TestAQuarantineThatIsNotRememberedIsToldSo(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The cause of a quarantine may change, on disk at once; what is in use stays so.
+func TestTheCauseOfAQuarantineChanges(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openMem(t, Options{FS: fs})
+	apply(t, s, mendBatch(3, 0, 4))
+	if err := errors.Join(s.Quarantine(3, errors.New("somebody looks into it")), s.Requarantine(3, errors.New("it differs")), s.Requarantine(4, errors.New("it differs"))); err != nil {
+		t.Fatal(err)
+	}
+	crashed := openMem(t, Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
+	for when, of := range map[string]*Store{"at once": s, "after a crash": crashed} {
+		if err := of.Quarantined(3); err == nil || !strings.Contains(err.Error(), "it differs") {
+			t.Errorf("%s it is quarantined for %v", when, err)
+		}
+		if err := of.Quarantined(4); err != nil {
+			t.Errorf("%s another is quarantined for %v", when, err)
+		}
+	}
+	if err := errors.Join(s.Close(), crashed.Close()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -302,8 +302,9 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	if !strings.Contains(out, "    outcomes: all of clicks were read ") || !strings.Contains(out, " ago; the newest that belongs to what was shown is ") || !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
 		t.Errorf("status says\n%s", out)
 	}
-	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
 	clitest.WaitFor(t.Context(), t, "how old outcomes are to be told, as doctor does", func() bool {
+		now := time.Now() // a look counts for a while
+		s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
 		says, _, err := trials.Faults(t.Context(), s.Client)
 		s.Check(err)
 		return says == "1 in 1 documents; outcomes of fresher: the newest that belongs to what was shown is 1h0m0s old"

@@ -188,11 +188,16 @@ func (a *Assignment) Follow(next *Assignment) {
 
 // Shrinks reports whether the way from a to next drops more than a fifth of the
 // replicas or nodes at once, without saying that it is meant. The way is what
-// next knows of its past, if a is part of that, and else one jump.
+// next knows of its past, if a is part of that or so old that its past may not
+// reach back to it, and else one jump.
 func (a *Assignment) Shrinks(next *Assignment) error {
 	from, way := a.step(), []Step(nil)
 	if i := slices.Index(next.Past, from); i >= 0 {
 		way = next.Past[i+1:]
+	} else if len(next.Past) == maxPast && a.Epoch < next.Past[0].Epoch {
+		// A drain alone has more epochs than a past. Those between were judged
+		// when they were written.
+		from, way = next.Past[0], next.Past[1:]
 	}
 	for _, to := range append(slices.Clone(way), next.step()) {
 		if err := from.shrinks(to); err != nil && !to.AllowShrink {

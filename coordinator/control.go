@@ -41,6 +41,17 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 	return after, err
 }
 
+// Missing returns the nodes that hosted something before the last plan and are not
+// there: a rollback gives them nothing until they are back, or are given up.
+func (s *Steered) Missing() (ids []millrace.NodeID) {
+	for _, id := range s.Plan.Base.nodes() {
+		if !s.Map.Alive(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // takes refuses an order that the last plan cannot be given.
 func (s *Steered) takes(o Order) error {
 	p := s.Plan

@@ -394,19 +394,27 @@ func planLog(p *Plan) []Event {
 	return p.Log
 }
 
-// look notes which nodes are gone, and raises alarms.
+// look notes which nodes are gone, of those that host something or that the plan
+// leads to, and raises alarms.
 func (c *Coordinator) look(s *Steered, e *evidence) {
 	hosts := s.Assignment.Nodes()
 	gone := map[millrace.NodeID]time.Time{}
-	for _, id := range hosts {
+	see := func(id millrace.NodeID) {
 		if e.nodes.Alive(id) {
-			continue
+			return
 		}
 		since, ok := c.gone[id]
 		if !ok {
 			since = e.now
 		}
 		gone[id] = since
+	}
+	for _, id := range hosts {
+		see(id)
+	}
+	lost := len(gone) // of those that host something
+	for id := range s.Plan.takers() {
+		see(id)
 	}
 	c.gone = gone
 	s.Notes.Leader = c.cfg.Name
@@ -415,7 +423,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 		s.Notes.Gone[id] = since.UTC().Truncate(time.Second)
 	}
 	s.Notes.Alarms = nil
-	mass := 3*len(gone) > len(hosts)
+	mass := 3*lost > len(hosts)
 	var waits []millrace.NodeID
 	for id, since := range gone {
 		switch {
@@ -442,7 +450,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", len(gone), len(hosts), waits))
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", lost, len(hosts), waits))
 	}
 }
 

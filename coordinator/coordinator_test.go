@@ -345,6 +345,32 @@ func watch(t *testing.T, s *estate) {
 	}()
 }
 
+// A node that a rollback gives its replicas back to and that is gone is given up,
+// though it hosts nothing; and so is one that hosts something, whose replicas go to
+// neither.
+func TestAPlanEndsWithoutWhoItLeadsTo(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "a", "b", "c", "d")
+	s.coordinate("one", nil)
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	s.await("a is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+	s.kill("a")
+	s.await("a is seen to be gone", func(l *coordinator.Steered) bool { return !l.Map.Alive("a") })
+	var missing []millrace.NodeID
+	_, err := coordinator.Command(t.Context(), s.look, coordinator.Rollback, "test", func(l *coordinator.Steered) error {
+		missing = l.Missing()
+		return nil
+	})
+	if err != nil || !slices.Equal(missing, []millrace.NodeID{"a"}) {
+		t.Fatalf("%q are told to be missing, %v", missing, err)
+	}
+	s.kill("b")
+	l := s.await("both are given up", func(l *coordinator.Steered) bool { return l.Plan.Status.Ended() && hosts(l)["b"] == 0 })
+	if n := hosts(l); n["a"] != 0 || n["c"] != 720 || n["d"] != 720 || !s.served(l, 2) {
+		t.Errorf("%s %s: %v", l.Plan.Kind, l.Plan.Status, n)
+	}
+}
+
 // What a node that is gone hosted is made elsewhere; the loss of too many at
 // once waits for a person.
 func TestRepairs(t *testing.T) {

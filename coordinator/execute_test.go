@@ -453,6 +453,23 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	}
 }
 
+// A node that a plan leads to and that is gone is given up by hand, too, though it
+// hosts nothing; one that nobody has heard of is not.
+func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+	delete(w.alive, "n3")
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n3"}, By: "me"}, w.now)
+	if err != nil || pr.Err() != nil || pr.Goal.names("n3") {
+		t.Errorf("n3 is not given up: %v", err)
+	}
+	if _, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now); err == nil {
+		t.Error("a node is given up that is not heard of")
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)

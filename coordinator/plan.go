@@ -150,6 +150,20 @@ func (p *Plan) goal(a *topology.Assignment) Layout {
 	return goal
 }
 
+// takers returns the nodes that the plan is yet to give replicas.
+func (p *Plan) takers() map[millrace.NodeID]bool {
+	if p == nil || p.Status.Ended() {
+		return nil
+	}
+	ids := map[millrace.NodeID]bool{}
+	for _, m := range p.Moves {
+		if m.State != Moved && m.To != "" {
+			ids[m.To] = true
+		}
+	}
+	return ids
+}
+
 // The documents of a cluster's steering.
 const (
 	planDoc   = "plan"   // a Plan, the last one
@@ -181,7 +195,7 @@ type Alarm struct {
 // Notes is what the leading coordinator has seen.
 type Notes struct {
 	Leader string                        `json:"leader"`
-	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that are assigned and not there
+	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that host something, or are to, and are not there
 	Alarms []Alarm                       `json:"alarms,omitempty"`
 }
 

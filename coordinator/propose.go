@@ -258,7 +258,7 @@ func (r Request) why() string {
 // mark notes in the intent what a request says of nodes.
 func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 	for i, id := range r.Nodes {
-		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) {
+		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) && !(r.Kind == Repair && s.Plan.takers()[id]) {
 			return unknownNode(s, id)
 		}
 		if r.Kind == Repair && s.Map.Alive(id) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -72,6 +73,12 @@ func (p *Plan) left() (n int) {
 		}
 	}
 	return n
+}
+
+// nodes returns the nodes that host anything, sorted.
+func (l *Layout) nodes() []millrace.NodeID {
+	a := topology.Assignment{Replicas: *l}
+	return a.Nodes()
 }
 
 // names reports whether a node hosts anything.

@@ -22,7 +22,8 @@ const (
 )
 
 // Command gives the last plan an order, if confirm agrees to it. A rollback of
-// one that has ended leads back to what there was before it.
+// one that has ended leads back to what there was before it. A plan that became
+// another, or came to another state, while confirm was thought over is not given it.
 func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confirm func(*Steered) error) (after *Plan, err error) {
 	s, stats, err := Look(ctx, cl)
 	if err != nil {
@@ -31,10 +32,14 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 	if err := s.takes(o); err != nil {
 		return nil, err
 	}
+	plan, status := s.Plan.ID, s.Plan.Status
 	if err := confirm(s); err != nil {
 		return nil, err
 	}
 	err = change(ctx, cl, func(s *Steered) error {
+		if s.Plan == nil || s.Plan.ID != plan || s.Plan.Status != status {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s was %s, and the plan has changed since", plan, status), WayOut: "look again: millrace cluster status"}
+		}
 		after = s.Plan
 		return s.order(o, &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}, by)
 	})

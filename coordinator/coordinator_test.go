@@ -513,6 +513,45 @@ func TestOrdersAreRefused(t *testing.T) {
 	}
 }
 
+// An order is for the plan that was looked at: not for one that another began, nor
+// for what became of it, while somebody thought.
+func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
+	s := newEstate(t, "a", "b", "c", "d")
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	order := func(o coordinator.Order, meanwhile func()) (*coordinator.Plan, error) {
+		return coordinator.Command(t.Context(), s.look, o, "test", func(*coordinator.Steered) error { meanwhile(); return nil })
+	}
+	now := func() *coordinator.Plan {
+		return s.await("", func(*coordinator.Steered) bool { return true }).Plan
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		var e *millrace.Error
+		if !errors.As(err, &e) || e.WayOut == "" || !strings.Contains(e.Detail, "the plan has changed") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := order(coordinator.Rollback, func() {
+		_, err := order(coordinator.Cancel, func() {})
+		check(t, err)
+	})
+	refused("a rollback of what is cancelled meanwhile", err)
+	stop := s.coordinate("one", nil)
+	s.await("it is cancelled", func(l *coordinator.Steered) bool { return l.Plan.Status.Ended() })
+	stop()
+	first := now().ID
+	_, err = order(coordinator.Rollback, func() {
+		s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"b"}})
+	})
+	refused("a rollback of a plan that another follows", err)
+	if p := now(); p.ID == first || p.Status != coordinator.Running {
+		t.Errorf("the plan that was begun meanwhile is %s", p.Status)
+	}
+	if p, err := order(coordinator.Pause, func() {}); err != nil || p.Status != coordinator.Paused {
+		t.Errorf("an order for the plan as it is: %v", err)
+	}
+}
+
 func (s *estate) try(r coordinator.Request) error {
 	return coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
 }

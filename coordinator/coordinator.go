@@ -514,7 +514,14 @@ func (c *Coordinator) drop(s *Steered, e *evidence) {
 	}
 }
 
-// returns reports whether the plan may yet give a partition back to a node.
+// returns reports whether the plan is to give a partition back to a node, or may
+// yet be told to.
 func (s *Steered) returns(id millrace.NodeID, p millrace.Partition) bool {
-	return s.Plan != nil && (s.Plan.Status == Paused || s.Plan.Status == RollingBack) && slices.Contains(s.Plan.Base[p], id)
+	switch {
+	case s.Plan == nil || s.Plan.Status.Ended():
+		return false
+	case (s.Plan.Status == Paused || s.Plan.Status == RollingBack) && slices.Contains(s.Plan.Base[p], id):
+		return true
+	}
+	return slices.ContainsFunc(s.Plan.Moves, func(m Move) bool { return m.State != Moved && m.To == id && m.Partition == p })
 }

@@ -262,6 +262,38 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 	}
 }
 
+// What a plan is to give back to a node that still has it is not deleted there, also
+// where it was ordered before the plan began; what it gives to others is.
+func TestWhatComesBackIsNotDeleted(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	w.disk["n3"] = topology.All() // as after a drain
+	c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
+	drop := func(p *Plan) topology.Set {
+		e := w.evidence()
+		s := &Steered{State: &steering.State{Map: e.nodes, Assignment: w.a}, Plan: p}
+		c.drop(s, e)
+		w.a = s.Assignment
+		return w.a.Drop["n3"]
+	}
+	drop(nil)
+	w.now = w.now.Add(time.Minute)
+	if ordered := drop(nil); ordered != topology.All() {
+		t.Fatalf("without a plan %d partitions are to be deleted", ordered.Len())
+	}
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, Base: Layout(w.a.Replicas), Moves: []Move{{Partition: 7, From: w.a.Replicas[7][0], To: "n3", State: Waiting}}}
+	for _, status := range []Status{Running, Paused} {
+		p.Status = status
+		if ordered := drop(p); ordered.Len() != partition.Count-1 || ordered.Has(7) {
+			t.Errorf("%s: %d partitions are to be deleted, 7 among them: %t", status, ordered.Len(), ordered.Has(7))
+		}
+	}
+	p.Status = Cancelled
+	if ordered := drop(p); !ordered.Has(7) {
+		t.Error("what an ended plan was to bring stays for ever")
+	}
+}
+
 // A plan that gets another end keeps what is under way and leads there: a
 // replica that is being built is waited for, though nothing goes for it.
 func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {

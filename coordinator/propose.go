@@ -457,20 +457,22 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		if i < 0 {
 			continue
 		}
-		m := plan.Move{Partition: p, From: old, Bytes: bytes(p)}
 		if slices.Contains(goal[p], fresh) {
 			if both++; both == 1 {
 				first = p
 			}
-			goal[p] = slices.Delete(goal[p], i, i+1)
-		} else {
-			m.To, goal[p][i] = fresh, fresh
-			total += m.Bytes
+			continue
 		}
+		m := plan.Move{Partition: p, From: old, To: fresh, Bytes: bytes(p)}
+		goal[p][i] = fresh
+		total += m.Bytes
 		made.Moves = append(made.Moves, m)
 	}
-	if both > 0 {
-		made.Warnings = append(made.Warnings, fmt.Sprintf("%s hosts %d of these partitions already, such as %d, which have a replica less then", fresh, both, first))
+	if both > 0 { // with a replica less, they would wait for another one for ever
+		return made, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts %d of these partitions already, such as %d, and none twice", fresh, both, first),
+			WayOut: fmt.Sprintf("name a node that hosts none of them, or spread them over all others: millrace node drain %s", old),
+		}
 	}
 	if len(made.Moves) == 0 {
 		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts nothing", old), WayOut: "see: millrace node list"}

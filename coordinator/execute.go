@@ -167,13 +167,17 @@ func (s Status) end() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room. A move without one begins at once.
+// node lives and has room, and the partition has room for one more. A move without
+// one begins at once.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""
 	}
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
+	}
+	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
+		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
 	if s, known := e.stats[m.To]; known && s.DiskBytes > 0 && s.FreeBytes-coming < m.Bytes {
 		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, coming>>20, m.Bytes>>20)

@@ -211,6 +211,41 @@ func TestPlansEnd(t *testing.T) {
 	}
 }
 
+// Plans from nine replicas to fifteen others end, though a partition may never have
+// all of them at a time, and so do those that are taken back half way.
+func TestPlansOfManyReplicasEnd(t *testing.T) {
+	for _, order := range []Order{"", Cancel, Rollback} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 9, 9)
+		ids := make([]millrace.NodeID, 15)
+		for i := range ids {
+			ids[i] = millrace.NodeID(fmt.Sprintf("n%d", 9+i))
+			w.add(ids[i])
+		}
+		p := w.to(ids, 15)
+		p.Limits.PerNode = partition.Count
+		full := 0
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 500 {
+				t.Fatalf("%s %s: %d moves are left", order, p.Status, p.left())
+			}
+			w.live()
+			if n == 10 && order != "" {
+				s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+				if err := s.order(order, w.evidence(), "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.step(t, p)
+			for q := range w.a.Replicas {
+				full = max(full, len(w.a.Replicas[q]))
+			}
+		}
+		if got := Layout(w.a.Replicas); full != topology.MaxOwners || order == Rollback && got.differs(&p.Base) || order == "" && len(got[0]) != 15 {
+			t.Errorf("%s %s: partition 0 is on %v, and %d is the most that one had", order, p.Status, got[0], full)
+		}
+	}
+}
+
 // A resize that is rolled back at any step, and after its end, returns to who
 // hosted what before, also where what moved away has been deleted meanwhile.
 func TestRollsBackFromEveryStep(t *testing.T) {

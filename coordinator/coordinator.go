@@ -105,14 +105,19 @@ func (c Config) Validate() error {
 	if c.DropAfter < 0 {
 		bad("drop_after", fmt.Sprintf("%s is below zero", c.DropAfter), "say a time such as 10m")
 	}
-	if c.Limits.PerNode < 0 {
-		bad("moves_per_node", "a limit is below zero", "say 1 or more, or leave it out")
-	}
-	if c.Limits.PerSecond < 0 {
-		bad("moves_per_second", "a limit is below zero", "say 1 or more, or leave it out")
-	}
-	if c.Limits.BytesPerSecond < 0 {
-		bad("mib_per_second", "a limit is below zero", "say 1 or more, or leave it out")
+	return errors.Join(append(errs, c.Limits.validate())...)
+}
+
+// validate refuses limits below zero, which would be none.
+func (l Limits) validate() error {
+	var errs []error
+	for _, x := range []struct {
+		field string
+		limit int64
+	}{{"moves_per_node", int64(l.PerNode)}, {"moves_per_second", int64(l.PerSecond)}, {"mib_per_second", l.BytesPerSecond}} {
+		if x.limit < 0 {
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.field, Detail: "a limit is below zero", WayOut: "say 1 or more, or leave it out"})
+		}
 	}
 	return errors.Join(errs...)
 }

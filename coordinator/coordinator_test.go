@@ -507,6 +507,9 @@ func TestOrdersAreRefused(t *testing.T) {
 		"gone": func() error {
 			return s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "x"}})
 		},
+		"moves per node":   func() error { return s.try(limited(coordinator.Limits{PerNode: -1})) },
+		"moves per second": func() error { return s.try(limited(coordinator.Limits{PerSecond: -1})) },
+		"bytes per second": func() error { return s.try(limited(coordinator.Limits{BytesPerSecond: -1 << 20})) },
 	} {
 		var e *millrace.Error
 		if err := do(); !errors.As(err, &e) || e.WayOut == "" || strings.Contains(err.Error(), "<nil>") {
@@ -552,6 +555,10 @@ func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
 	if p, err := order(coordinator.Pause, func() {}); err != nil || p.Status != coordinator.Paused {
 		t.Errorf("an order for the plan as it is: %v", err)
 	}
+}
+
+func limited(l coordinator.Limits) coordinator.Request {
+	return coordinator.Request{Kind: coordinator.Rebalance, Limits: l}
 }
 
 func (s *estate) try(r coordinator.Request) error {

@@ -161,6 +161,9 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 // Propose makes the plan for what somebody wants, and looks at what speaks
 // against it.
 func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
+	if err := r.Limits.validate(); err != nil {
+		return nil, err
+	}
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
 	if lost := s.Map.Lost(); lost != "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}

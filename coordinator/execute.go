@@ -81,9 +81,14 @@ func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 	return true
 }
 
-// urgent reports whether a move makes elsewhere what is lost.
+// urgent reports whether a move makes elsewhere what is lost. A repair also does
+// what the rules demand of nodes that are there, such as those that are drained: that
+// is not urgent.
 func (p *Plan) urgent(m *Move, e *evidence) bool {
-	return p.Kind == Repair || m.From != "" && e.givenUp[m.From]
+	if m.From == "" {
+		return p.Kind == Repair
+	}
+	return e.givenUp[m.From]
 }
 
 // bucket is a leaky bucket: what is taken of it is spread over time, but for
@@ -232,6 +237,15 @@ func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	a.Drop = maps.Clone(a.Drop)
 	if a.Drop[id] = drop; drop.Len() == 0 {
 		delete(a.Drop, id)
+	}
+}
+
+// lose notes of what is to be moved from nodes that are given up that it is for that.
+func (p *Plan) lose(e *evidence) {
+	for i := range p.Moves {
+		if m := &p.Moves[i]; m.State != Moved && e.givenUp[m.From] {
+			m.Lost = true
+		}
 	}
 }
 

@@ -374,7 +374,7 @@ func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {
 }
 
 // Moves of a plan begin by and by, as many a second as are allowed however
-// often its coordinator looks; those of a repair begin at once.
+// often its coordinator looks; those of what is lost begin at once.
 func TestMovesBeginByAndBy(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -386,8 +386,9 @@ func TestMovesBeginByAndBy(t *testing.T) {
 		{"as the plan says", Resize, Limits{PerSecond: 8}, Limits{PerSecond: 5}, 88},
 		{"by bytes", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{}, 110},
 		{"by what is less", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{PerSecond: 5}, 55},
-		{"a repair", Repair, Limits{}, Limits{PerSecond: 5}, 600},
-		{"a repair that says so", Repair, Limits{PerSecond: 5}, Limits{}, 55},
+		{"what is lost", Repair, Limits{}, Limits{PerSecond: 5}, 600},
+		{"what is lost, as the plan says", Repair, Limits{PerSecond: 5}, Limits{}, 55},
+		{"what a repair takes from nodes that are there", Repair, Limits{}, Limits{PerSecond: 5}, 55},
 	} {
 		for _, looks := range []int{1, 10} { // a second
 			w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
@@ -400,7 +401,11 @@ func TestMovesBeginByAndBy(t *testing.T) {
 			}
 			at := pace{limits: c.coordinator}
 			for range 10 * looks {
-				p.advance(&w.a, w.evidence(), &at)
+				e := w.evidence()
+				for _, m := range p.Moves {
+					e.givenUp[m.From] = strings.HasPrefix(c.name, "what is lost")
+				}
+				p.advance(&w.a, e, &at)
 				w.now = w.now.Add(time.Second / time.Duration(looks))
 			}
 			begun := 0
@@ -441,6 +446,45 @@ func TestRepairsOfPlansBeginAtOnce(t *testing.T) {
 	}
 	if waits > 0 || ofLost == 0 || others > 2 {
 		t.Errorf("%d moves from the lost node are begun and %d wait, and %d others are begun", ofLost, waits, others)
+	}
+}
+
+// A repair takes from a node that is drained besides what the rules demand: by the
+// pace of what somebody planned, and also when the node is back that was given up.
+func TestARepairGoesOnWithADrain(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
+	c := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
+	s := &Steered{State: &steering.State{}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
+	look := func(givenUp bool) {
+		t.Helper()
+		w.alive["n0"] = !givenUp
+		e := w.evidence()
+		if givenUp {
+			e.givenUp["n0"] = true
+		}
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := c.repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		s.Plan.advance(&s.Assignment, e, &c.pace)
+		w.a = s.Assignment
+	}
+	count := func(from millrace.NodeID, state MoveState) (n int) {
+		for _, m := range s.Plan.Moves {
+			if m.From == from && m.State == state {
+				n++
+			}
+		}
+		return n
+	}
+	look(true)
+	drained := count("n1", Waiting) + count("n1", Building)
+	if s.Plan.Kind != Repair || count("n0", Building) < 3*20-2 || drained == 0 || count("n1", Building) > 2 {
+		t.Fatalf("%s: %d moves from the lost node are begun, and %d of %d from the drained one", s.Plan.Kind, count("n0", Building), count("n1", Building), drained)
+	}
+	look(false)
+	if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
+		t.Errorf("the lost node is back: %d moves from the drained one are left of %d, and %d from the lost one wait", n, drained, count("n0", Waiting))
 	}
 }
 

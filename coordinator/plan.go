@@ -70,6 +70,7 @@ type Move struct {
 	Partition millrace.Partition `json:"p"`
 	From      millrace.NodeID    `json:"from,omitempty"`
 	To        millrace.NodeID    `json:"to,omitempty"`
+	Lost      bool               `json:"lost,omitempty"` // it was planned as From was given up
 	State     MoveState          `json:"state"`
 	Since     time.Time          `json:"since,omitzero"` // of the state
 	Bytes     int64              `json:"bytes,omitempty"`
@@ -90,7 +91,7 @@ func (m Move) String() string {
 // coordinator's.
 type Limits struct {
 	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
-	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of repairs: no bound
+	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of what is lost: no bound
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // of moves begun; 0 of the coordinator's: no bound
 }
 

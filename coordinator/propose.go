@@ -226,6 +226,9 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
 		}
 	}
+	if r.Kind == Repair {
+		pr.Plan.lose(e)
+	}
 	pr.check(s, e, r, &made)
 	return pr, nil
 }

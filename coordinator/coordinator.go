@@ -144,8 +144,8 @@ type Coordinator struct {
 		paused    []string // experiments, by guards
 		seen      sight    // by them
 		acts      []actsSeen
-		units     int      // of experiments that they keep
-		differ    []string // replicas that differ, of which it is not known which is wrong
+		units     int // of experiments that they keep
+		differ    differing
 	}
 }
 
@@ -184,6 +184,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // which it reports.
 func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *watchedExperiments) (yields bool) {
 	c.tell(true, nil, nil)
+	c.tellDiffer(nil, nil) // who led since may have settled what it knew
 	defer c.tell(false, nil, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -451,7 +452,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	differ := c.mu.differ
 	c.mu.Unlock()
 	if len(differ) > 0 {
-		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d partitions, such as: %s", len(differ), differ[0]))
+		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d differences, such as: %s", len(differ), differ[slices.Min(slices.Collect(maps.Keys(differ)))]))
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)

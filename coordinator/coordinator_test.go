@@ -408,6 +408,39 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// Replicas that differ are told until a comparison that saw all of them finds none,
+// or another leadership begins, which knows nothing of them.
+func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {
+	s := newEstate(t, "a", "b")
+	s.coordinate("one", nil)
+	one := s.role["one"]
+	told := func(want string) {
+		t.Helper()
+		s.await("the alarm says "+want, func(l *coordinator.Steered) bool {
+			i := slices.IndexFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "replicas_differ" })
+			return i < 0 && want == "" || i >= 0 && l.Notes.Alarms[i].Detail == want
+		})
+	}
+	s.await("one leads", func(l *coordinator.Steered) bool { return l.Notes.Leader == "one" })
+	bad := errors.New("a node does not answer")
+	one.Differ(map[string]string{"17": "17 differs", "18": "18 differs"}, nil)
+	told("2 differences, such as: 17 differs")
+	one.Differ(map[string]string{"19": "19 differs"}, bad)
+	told("3 differences, such as: 17 differs")
+	one.Differ(nil, bad)
+	one.Differ(map[string]string{"18": "18 differs still"}, bad)
+	told("3 differences, such as: 17 differs")
+	one.Differ(map[string]string{"18": "18 differs still"}, nil)
+	told("1 differences, such as: 18 differs still")
+	one.Differ(nil, nil)
+	told("")
+	one.Differ(map[string]string{"17": "17 differs"}, nil)
+	told("1 differences, such as: 17 differs")
+	check(t, s.look.Depose(t.Context()))
+	one.Differ(map[string]string{"18": "18 differs"}, nil) // which it cannot write: so it leads anew
+	told("")
+}
+
 // Nodes that a plan waits for are given up while it is under way, also when it is
 // rolled back: it goes on to another end.
 func TestNodesOfAPlanAreGivenUp(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -643,6 +644,35 @@ func TestWeightsAndGains(t *testing.T) {
 	first, err := First(s, nil, []millrace.NodeID{"n0", "n1", "n2"}, 2)
 	if n := first.Hosted("n2"); err != nil || n.Len() != 511 {
 		t.Errorf("the first assignment gives n2 %d, %v", n.Len(), err)
+	}
+}
+
+// A node that is away for less than the grace counts as it last registered: nothing
+// moves since its zone or weight were forgotten.
+func TestWhoIsAwayKeepsItsZoneAndWeight(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	zones := map[millrace.NodeID]string{"n0": "x", "n1": "x", "n2": "y", "n3": "y"}
+	found := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
+	for id, zone := range zones {
+		body := keyspace.Value{Data: fmt.Appendf(nil, `{"id":%q,"addr":"a:1","zone":%q,"weight":2}`, id, zone)}
+		if found.Values["known/"+string(id)] = body; id != "n3" {
+			found.Values["nodes/"+string(id)] = body
+		}
+	}
+	for p := range w.a.Replicas { // in both zones
+		w.a.Replicas[p] = []millrace.NodeID{[]millrace.NodeID{"n0", "n1"}[p%2], []millrace.NodeID{"n2", "n3"}[p/2%2]}
+	}
+	m, _ := topology.NewMap(w.a, nil, nil).Next(found) // etcd has no assignment here
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: m}}
+	e := &evidence{now: w.now, nodes: m}
+	for _, n := range s.problem(e, 2, Layout(w.a.Replicas), assignedOrAdded).Nodes {
+		if n.Zone != zones[n.ID] || n.Weight != 2 || n.Gone {
+			t.Errorf("%+v", n)
+		}
+	}
+	made, err := s.solve(e, 2, Layout(w.a.Replicas), assignedOrAdded, noGain)
+	if err != nil || len(made.Moves) > 0 {
+		t.Errorf("%d moves, and nothing is lost: %v", len(made.Moves), err)
 	}
 }
 

@@ -409,9 +409,10 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
-			if !seen[id] { // nobody knows where it is
+			if !seen[id] { // it is away
 				seen[id] = true
-				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+				n, _ := s.Map.Past(id)
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
 			}
 		}
 	}

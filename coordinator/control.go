@@ -106,10 +106,19 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	return nil
 }
 
-// unmark takes back what a plan that is rolled back has said of nodes: they
-// host again.
+// unmark takes back what a plan that is rolled back has said of nodes, but for those
+// that are lost: they still are.
 func (s *Steered) unmark(p *Plan) {
-	for id, m := range s.Intent.Nodes {
+	for id, was := range p.Marks {
+		was.Lost = s.Intent.Nodes[id].Lost
+		if s.Intent.Nodes[id] = was; was == (Mark{}) {
+			delete(s.Intent.Nodes, id)
+		}
+	}
+	if p.Marks != nil {
+		return
+	}
+	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
 		if m.Draining && p.Base.names(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m

@@ -582,6 +582,30 @@ func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {
 	}
 }
 
+// A rollback takes back what its plan has said of nodes, and nothing that was said
+// of others, or before.
+func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
+	drains := Mark{Draining: true, By: "ann", Since: time.Unix(1e9, 0).UTC()}
+	for _, c := range []struct {
+		kind  Kind
+		nodes []millrace.NodeID
+	}{{Add, []millrace.NodeID{"n4"}}, {Replace, []millrace.NodeID{"n0", "n3"}}, {Drain, []millrace.NodeID{"n0"}}, {Rebalance, nil}} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		w.add("n4")
+		before := Intent{Nodes: map[millrace.NodeID]Mark{"n1": drains, "n3": drains}} // n1 hosts something yet
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Intent: before.clone()}
+		pr, err := Propose(s, nil, Request{Kind: c.kind, Nodes: c.nodes, By: "me", Lossy: true}, w.now)
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		s.Plan, s.Intent = pr.Plan, pr.intent
+		if err := s.order(Rollback, w.evidence(), "me"); err != nil || !maps.Equal(s.Intent.Nodes, before.Nodes) {
+			t.Errorf("%s: %+v, %v", c.kind, s.Intent.Nodes, err)
+		}
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)

@@ -122,8 +122,11 @@ type Plan struct {
 	BaseWanted int       `json:"base_wanted"`
 	Base       Layout    `json:"base"` // what there was before
 	Moves      []Move    `json:"moves"`
-	Limits     Limits    `json:"limits"`
-	Log        []Event   `json:"log,omitempty"`
+	// Marks are those of before, of the nodes that it marked; not nil, but of
+	// plans of older versions.
+	Marks  map[millrace.NodeID]Mark `json:"marks"`
+	Limits Limits                   `json:"limits"`
+	Log    []Event                  `json:"log,omitempty"`
 }
 
 // note adds to what happened.

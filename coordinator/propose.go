@@ -222,6 +222,9 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	} else {
 		pr.Plan = newPlan(s, r.Kind, r.why(), r.By, r.Limits, now)
 		pr.Plan.Wanted = wanted
+		for _, id := range r.Nodes {
+			pr.Plan.Marks[id] = s.Intent.Nodes[id]
+		}
 		for _, m := range made.Moves {
 			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
 		}
@@ -497,6 +500,7 @@ func newPlan(s *Steered, kind Kind, why, by string, limits Limits, now time.Time
 	p := &Plan{
 		ID: now.UTC().Format("20060102T150405") + "-" + strings.ToLower(rand.Text()[:4]), Kind: kind, Why: why, By: by, Created: now.UTC().Truncate(time.Millisecond), Since: now.UTC().Truncate(time.Millisecond),
 		Status: Running, Wanted: s.Map.Wanted(), BaseWanted: s.Map.Wanted(), Base: base.clone(), Limits: limits,
+		Marks: map[millrace.NodeID]Mark{},
 	}
 	p.note(now, "begun by %s: %s", by, why)
 	return p

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -32,18 +33,36 @@ func (c *Coordinator) compare(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			c.cfg.Log.Warn("not all replicas could be compared", "err", err)
 		}
-		c.mu.Lock()
-		c.mu.differ = found
-		c.mu.Unlock()
+		c.tellDiffer(found, err)
 	}
 }
 
-// compareOnce compares all replicas, and returns in words what is not settled.
-func (c *Coordinator) compareOnce(ctx context.Context) (unsettled []string, err error) {
+// differing is replicas that differ, of which it is not known which is wrong: in
+// words, by their partition and stream.
+type differing map[string]string
+
+// tellDiffer tells what a comparison found. One that did not see all says nothing of
+// what it did not see: what was known before stays beside what it found.
+func (c *Coordinator) tellDiffer(found differing, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.mu.differ = found
+		return
+	}
+	all := differing{}
+	maps.Copy(all, c.mu.differ)
+	maps.Copy(all, found)
+	c.mu.differ = all
+}
+
+// compareOnce compares all replicas, and returns what is not settled.
+func (c *Coordinator) compareOnce(ctx context.Context) (unsettled differing, err error) {
 	s, err := steering.Read(ctx, c.cfg.Cluster)
 	if err != nil {
 		return nil, err
 	}
+	unsettled = differing{}
 	differences, err := digest.Compare(ctx, s.Map, c.cfg.Dial)
 	for i := range differences {
 		d := &differences[i]
@@ -52,7 +71,7 @@ func (c *Coordinator) compareOnce(ctx context.Context) (unsettled []string, err 
 		bad := digest.Settle(settle, s.Map, c.cfg.Dial, d)
 		cancel()
 		if bad != nil {
-			unsettled = append(unsettled, fmt.Sprintf("%s: %v", d, bad))
+			unsettled[fmt.Sprint(d.Partition, d.Stream)] = fmt.Sprintf("%s: %v", d, bad)
 			continue
 		}
 		c.cfg.Log.Info("the replica that is wrong is made anew", "difference", d)

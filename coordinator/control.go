@@ -22,7 +22,8 @@ const (
 )
 
 // Command gives the last plan an order, if confirm agrees to it. A rollback of
-// one that has ended leads back to what there was before it.
+// one that has ended leads back to what there was before it. A plan that became
+// another, or came to another state, while confirm was thought over is not given it.
 func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confirm func(*Steered) error) (after *Plan, err error) {
 	s, stats, err := Look(ctx, cl)
 	if err != nil {
@@ -31,14 +32,29 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 	if err := s.takes(o); err != nil {
 		return nil, err
 	}
+	plan, status := s.Plan.ID, s.Plan.Status
 	if err := confirm(s); err != nil {
 		return nil, err
 	}
 	err = change(ctx, cl, func(s *Steered) error {
+		if s.Plan == nil || s.Plan.ID != plan || s.Plan.Status != status {
+			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s was %s, and the plan has changed since", plan, status), WayOut: "look again: millrace cluster status"}
+		}
 		after = s.Plan
 		return s.order(o, &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}, by)
 	})
 	return after, err
+}
+
+// Missing returns the nodes that hosted something before the last plan and are not
+// there: a rollback gives them nothing until they are back, or are given up.
+func (s *Steered) Missing() (ids []millrace.NodeID) {
+	for _, id := range s.Plan.Base.nodes() {
+		if !s.Map.Alive(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // takes refuses an order that the last plan cannot be given.
@@ -90,10 +106,19 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	return nil
 }
 
-// unmark takes back what a plan that is rolled back has said of nodes: they
-// host again.
+// unmark takes back what a plan that is rolled back has said of nodes, but for those
+// that are lost: they still are.
 func (s *Steered) unmark(p *Plan) {
-	for id, m := range s.Intent.Nodes {
+	for id, was := range p.Marks {
+		was.Lost = s.Intent.Nodes[id].Lost
+		if s.Intent.Nodes[id] = was; was == (Mark{}) {
+			delete(s.Intent.Nodes, id)
+		}
+	}
+	if p.Marks != nil {
+		return
+	}
+	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
 		if m.Draining && p.Base.names(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m

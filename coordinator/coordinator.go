@@ -105,14 +105,19 @@ func (c Config) Validate() error {
 	if c.DropAfter < 0 {
 		bad("drop_after", fmt.Sprintf("%s is below zero", c.DropAfter), "say a time such as 10m")
 	}
-	if c.Limits.PerNode < 0 {
-		bad("moves_per_node", "a limit is below zero", "say 1 or more, or leave it out")
-	}
-	if c.Limits.PerSecond < 0 {
-		bad("moves_per_second", "a limit is below zero", "say 1 or more, or leave it out")
-	}
-	if c.Limits.BytesPerSecond < 0 {
-		bad("mib_per_second", "a limit is below zero", "say 1 or more, or leave it out")
+	return errors.Join(append(errs, c.Limits.validate())...)
+}
+
+// validate refuses limits below zero, which would be none.
+func (l Limits) validate() error {
+	var errs []error
+	for _, x := range []struct {
+		field string
+		limit int64
+	}{{"moves_per_node", int64(l.PerNode)}, {"moves_per_second", int64(l.PerSecond)}, {"mib_per_second", l.BytesPerSecond}} {
+		if x.limit < 0 {
+			errs = append(errs, &millrace.Error{Reason: millrace.ReasonInvalid, Field: x.field, Detail: "a limit is below zero", WayOut: "say 1 or more, or leave it out"})
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -139,8 +144,8 @@ type Coordinator struct {
 		paused    []string // experiments, by guards
 		seen      sight    // by them
 		acts      []actsSeen
-		units     int      // of experiments that they keep
-		differ    []string // replicas that differ, of which it is not known which is wrong
+		units     int // of experiments that they keep
+		differ    differing
 	}
 }
 
@@ -179,6 +184,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // which it reports.
 func (c *Coordinator) lead(ctx context.Context, lead *cluster.Lead, watched *watchedExperiments) (yields bool) {
 	c.tell(true, nil, nil)
+	c.tellDiffer(nil, nil) // who led since may have settled what it knew
 	defer c.tell(false, nil, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -394,19 +400,27 @@ func planLog(p *Plan) []Event {
 	return p.Log
 }
 
-// look notes which nodes are gone, and raises alarms.
+// look notes which nodes are gone, of those that host something or that the plan
+// leads to, and raises alarms.
 func (c *Coordinator) look(s *Steered, e *evidence) {
 	hosts := s.Assignment.Nodes()
 	gone := map[millrace.NodeID]time.Time{}
-	for _, id := range hosts {
+	see := func(id millrace.NodeID) {
 		if e.nodes.Alive(id) {
-			continue
+			return
 		}
 		since, ok := c.gone[id]
 		if !ok {
 			since = e.now
 		}
 		gone[id] = since
+	}
+	for _, id := range hosts {
+		see(id)
+	}
+	lost := len(gone) // of those that host something
+	for id := range s.Plan.takers() {
+		see(id)
 	}
 	c.gone = gone
 	s.Notes.Leader = c.cfg.Name
@@ -415,7 +429,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 		s.Notes.Gone[id] = since.UTC().Truncate(time.Second)
 	}
 	s.Notes.Alarms = nil
-	mass := 3*len(gone) > len(hosts)
+	mass := 3*lost > len(hosts)
 	var waits []millrace.NodeID
 	for id, since := range gone {
 		switch {
@@ -438,11 +452,11 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	differ := c.mu.differ
 	c.mu.Unlock()
 	if len(differ) > 0 {
-		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d partitions, such as: %s", len(differ), differ[0]))
+		c.alarm(s, e.now, "replicas_differ", fmt.Sprintf("%d differences, such as: %s", len(differ), differ[slices.Min(slices.Collect(maps.Keys(differ)))]))
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", len(gone), len(hosts), waits))
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", lost, len(hosts), waits))
 	}
 }
 
@@ -506,7 +520,14 @@ func (c *Coordinator) drop(s *Steered, e *evidence) {
 	}
 }
 
-// returns reports whether the plan may yet give a partition back to a node.
+// returns reports whether the plan is to give a partition back to a node, or may
+// yet be told to.
 func (s *Steered) returns(id millrace.NodeID, p millrace.Partition) bool {
-	return s.Plan != nil && (s.Plan.Status == Paused || s.Plan.Status == RollingBack) && slices.Contains(s.Plan.Base[p], id)
+	switch {
+	case s.Plan == nil || s.Plan.Status.Ended():
+		return false
+	case (s.Plan.Status == Paused || s.Plan.Status == RollingBack) && slices.Contains(s.Plan.Base[p], id):
+		return true
+	}
+	return slices.ContainsFunc(s.Plan.Moves, func(m Move) bool { return m.State != Moved && m.To == id && m.Partition == p })
 }

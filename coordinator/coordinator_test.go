@@ -252,8 +252,10 @@ func TestWhoGaveWayStaysEmpty(t *testing.T) {
 		}
 	}
 	want := fmt.Sprintf("b hosts %d of these partitions already, such as %d,", both, first)
-	if err := s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "b"}}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("b takes over what it has: %v, want %q", err, want)
+	for _, lossy := range []bool{false, true} { // with a replica less, they would wait for ever
+		if err := s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "b"}, Lossy: lossy}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "millrace node drain a") {
+			t.Fatalf("b takes over what it has: %v, want %q", err, want)
+		}
 	}
 	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"d"}})
 	s.await("d is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
@@ -345,6 +347,32 @@ func watch(t *testing.T, s *estate) {
 	}()
 }
 
+// A node that a rollback gives its replicas back to and that is gone is given up,
+// though it hosts nothing; and so is one that hosts something, whose replicas go to
+// neither.
+func TestAPlanEndsWithoutWhoItLeadsTo(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "a", "b", "c", "d")
+	s.coordinate("one", nil)
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	s.await("a is drained", func(l *coordinator.Steered) bool { return l.Plan.Status == coordinator.Done })
+	s.kill("a")
+	s.await("a is seen to be gone", func(l *coordinator.Steered) bool { return !l.Map.Alive("a") })
+	var missing []millrace.NodeID
+	_, err := coordinator.Command(t.Context(), s.look, coordinator.Rollback, "test", func(l *coordinator.Steered) error {
+		missing = l.Missing()
+		return nil
+	})
+	if err != nil || !slices.Equal(missing, []millrace.NodeID{"a"}) {
+		t.Fatalf("%q are told to be missing, %v", missing, err)
+	}
+	s.kill("b")
+	l := s.await("both are given up", func(l *coordinator.Steered) bool { return l.Plan.Status.Ended() && hosts(l)["b"] == 0 })
+	if n := hosts(l); n["a"] != 0 || n["c"] != 720 || n["d"] != 720 || !s.served(l, 2) {
+		t.Errorf("%s %s: %v", l.Plan.Kind, l.Plan.Status, n)
+	}
+}
+
 // What a node that is gone hosted is made elsewhere; the loss of too many at
 // once waits for a person.
 func TestRepairs(t *testing.T) {
@@ -378,6 +406,39 @@ func TestRepairs(t *testing.T) {
 	if n := hosts(l); n["a"] != 720 || n["b"] != 720 || !s.served(l, 2) {
 		t.Errorf("%v", n)
 	}
+}
+
+// Replicas that differ are told until a comparison that saw all of them finds none,
+// or another leadership begins, which knows nothing of them.
+func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {
+	s := newEstate(t, "a", "b")
+	s.coordinate("one", nil)
+	one := s.role["one"]
+	told := func(want string) {
+		t.Helper()
+		s.await("the alarm says "+want, func(l *coordinator.Steered) bool {
+			i := slices.IndexFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "replicas_differ" })
+			return i < 0 && want == "" || i >= 0 && l.Notes.Alarms[i].Detail == want
+		})
+	}
+	s.await("one leads", func(l *coordinator.Steered) bool { return l.Notes.Leader == "one" })
+	bad := errors.New("a node does not answer")
+	one.Differ(map[string]string{"17": "17 differs", "18": "18 differs"}, nil)
+	told("2 differences, such as: 17 differs")
+	one.Differ(map[string]string{"19": "19 differs"}, bad)
+	told("3 differences, such as: 17 differs")
+	one.Differ(nil, bad)
+	one.Differ(map[string]string{"18": "18 differs still"}, bad)
+	told("3 differences, such as: 17 differs")
+	one.Differ(map[string]string{"18": "18 differs still"}, nil)
+	told("1 differences, such as: 18 differs still")
+	one.Differ(nil, nil)
+	told("")
+	one.Differ(map[string]string{"17": "17 differs"}, nil)
+	told("1 differences, such as: 17 differs")
+	check(t, s.look.Depose(t.Context()))
+	one.Differ(map[string]string{"18": "18 differs"}, nil) // which it cannot write: so it leads anew
+	told("")
 }
 
 // Nodes that a plan waits for are given up while it is under way, also when it is
@@ -479,12 +540,58 @@ func TestOrdersAreRefused(t *testing.T) {
 		"gone": func() error {
 			return s.try(coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"a", "x"}})
 		},
+		"moves per node":   func() error { return s.try(limited(coordinator.Limits{PerNode: -1})) },
+		"moves per second": func() error { return s.try(limited(coordinator.Limits{PerSecond: -1})) },
+		"bytes per second": func() error { return s.try(limited(coordinator.Limits{BytesPerSecond: -1 << 20})) },
 	} {
 		var e *millrace.Error
 		if err := do(); !errors.As(err, &e) || e.WayOut == "" || strings.Contains(err.Error(), "<nil>") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// An order is for the plan that was looked at: not for one that another began, nor
+// for what became of it, while somebody thought.
+func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
+	s := newEstate(t, "a", "b", "c", "d")
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}})
+	order := func(o coordinator.Order, meanwhile func()) (*coordinator.Plan, error) {
+		return coordinator.Command(t.Context(), s.look, o, "test", func(*coordinator.Steered) error { meanwhile(); return nil })
+	}
+	now := func() *coordinator.Plan {
+		return s.await("", func(*coordinator.Steered) bool { return true }).Plan
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		var e *millrace.Error
+		if !errors.As(err, &e) || e.WayOut == "" || !strings.Contains(e.Detail, "the plan has changed") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := order(coordinator.Rollback, func() {
+		_, err := order(coordinator.Cancel, func() {})
+		check(t, err)
+	})
+	refused("a rollback of what is cancelled meanwhile", err)
+	stop := s.coordinate("one", nil)
+	s.await("it is cancelled", func(l *coordinator.Steered) bool { return l.Plan.Status.Ended() })
+	stop()
+	first := now().ID
+	_, err = order(coordinator.Rollback, func() {
+		s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"b"}})
+	})
+	refused("a rollback of a plan that another follows", err)
+	if p := now(); p.ID == first || p.Status != coordinator.Running {
+		t.Errorf("the plan that was begun meanwhile is %s", p.Status)
+	}
+	if p, err := order(coordinator.Pause, func() {}); err != nil || p.Status != coordinator.Paused {
+		t.Errorf("an order for the plan as it is: %v", err)
+	}
+}
+
+func limited(l coordinator.Limits) coordinator.Request {
+	return coordinator.Request{Kind: coordinator.Rebalance, Limits: l}
 }
 
 func (s *estate) try(r coordinator.Request) error {

@@ -81,9 +81,14 @@ func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 	return true
 }
 
-// urgent reports whether a move makes elsewhere what is lost.
+// urgent reports whether a move makes elsewhere what is lost. A repair also does
+// what the rules demand of nodes that are there, such as those that are drained: that
+// is not urgent.
 func (p *Plan) urgent(m *Move, e *evidence) bool {
-	return p.Kind == Repair || m.From != "" && e.givenUp[m.From]
+	if m.From == "" {
+		return p.Kind == Repair
+	}
+	return e.givenUp[m.From]
 }
 
 // bucket is a leaky bucket: what is taken of it is spread over time, but for
@@ -167,13 +172,17 @@ func (s Status) end() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room. A move without one begins at once.
+// node lives and has room, and the partition has room for one more. A move without
+// one begins at once.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
 		return ""
 	}
 	if !e.nodes.Alive(m.To) {
 		return fmt.Sprintf("%s is not there", m.To)
+	}
+	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
+		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
 	if s, known := e.stats[m.To]; known && s.DiskBytes > 0 && s.FreeBytes-coming < m.Bytes {
 		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, coming>>20, m.Bytes>>20)
@@ -228,6 +237,15 @@ func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	a.Drop = maps.Clone(a.Drop)
 	if a.Drop[id] = drop; drop.Len() == 0 {
 		delete(a.Drop, id)
+	}
+}
+
+// lose notes of what is to be moved from nodes that are given up that it is for that.
+func (p *Plan) lose(e *evidence) {
+	for i := range p.Moves {
+		if m := &p.Moves[i]; m.State != Moved && e.givenUp[m.From] {
+			m.Lost = true
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/keyspace"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -211,6 +212,41 @@ func TestPlansEnd(t *testing.T) {
 	}
 }
 
+// Plans from nine replicas to fifteen others end, though a partition may never have
+// all of them at a time, and so do those that are taken back half way.
+func TestPlansOfManyReplicasEnd(t *testing.T) {
+	for _, order := range []Order{"", Cancel, Rollback} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 9, 9)
+		ids := make([]millrace.NodeID, 15)
+		for i := range ids {
+			ids[i] = millrace.NodeID(fmt.Sprintf("n%d", 9+i))
+			w.add(ids[i])
+		}
+		p := w.to(ids, 15)
+		p.Limits.PerNode = partition.Count
+		full := 0
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 500 {
+				t.Fatalf("%s %s: %d moves are left", order, p.Status, p.left())
+			}
+			w.live()
+			if n == 10 && order != "" {
+				s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+				if err := s.order(order, w.evidence(), "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.step(t, p)
+			for q := range w.a.Replicas {
+				full = max(full, len(w.a.Replicas[q]))
+			}
+		}
+		if got := Layout(w.a.Replicas); full != topology.MaxOwners || order == Rollback && got.differs(&p.Base) || order == "" && len(got[0]) != 15 {
+			t.Errorf("%s %s: partition 0 is on %v, and %d is the most that one had", order, p.Status, got[0], full)
+		}
+	}
+}
+
 // A resize that is rolled back at any step, and after its end, returns to who
 // hosted what before, also where what moved away has been deleted meanwhile.
 func TestRollsBackFromEveryStep(t *testing.T) {
@@ -262,6 +298,38 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 	}
 }
 
+// What a plan is to give back to a node that still has it is not deleted there, also
+// where it was ordered before the plan began; what it gives to others is.
+func TestWhatComesBackIsNotDeleted(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	w.disk["n3"] = topology.All() // as after a drain
+	c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
+	drop := func(p *Plan) topology.Set {
+		e := w.evidence()
+		s := &Steered{State: &steering.State{Map: e.nodes, Assignment: w.a}, Plan: p}
+		c.drop(s, e)
+		w.a = s.Assignment
+		return w.a.Drop["n3"]
+	}
+	drop(nil)
+	w.now = w.now.Add(time.Minute)
+	if ordered := drop(nil); ordered != topology.All() {
+		t.Fatalf("without a plan %d partitions are to be deleted", ordered.Len())
+	}
+	p := &Plan{ID: "p", Status: Running, Wanted: 2, Base: Layout(w.a.Replicas), Moves: []Move{{Partition: 7, From: w.a.Replicas[7][0], To: "n3", State: Waiting}}}
+	for _, status := range []Status{Running, Paused} {
+		p.Status = status
+		if ordered := drop(p); ordered.Len() != partition.Count-1 || ordered.Has(7) {
+			t.Errorf("%s: %d partitions are to be deleted, 7 among them: %t", status, ordered.Len(), ordered.Has(7))
+		}
+	}
+	p.Status = Cancelled
+	if ordered := drop(p); !ordered.Has(7) {
+		t.Error("what an ended plan was to bring stays for ever")
+	}
+}
+
 // A plan that gets another end keeps what is under way and leads there: a
 // replica that is being built is waited for, though nothing goes for it.
 func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
@@ -307,7 +375,7 @@ func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {
 }
 
 // Moves of a plan begin by and by, as many a second as are allowed however
-// often its coordinator looks; those of a repair begin at once.
+// often its coordinator looks; those of what is lost begin at once.
 func TestMovesBeginByAndBy(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -319,8 +387,9 @@ func TestMovesBeginByAndBy(t *testing.T) {
 		{"as the plan says", Resize, Limits{PerSecond: 8}, Limits{PerSecond: 5}, 88},
 		{"by bytes", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{}, 110},
 		{"by what is less", Resize, Limits{BytesPerSecond: 10 << 20}, Limits{PerSecond: 5}, 55},
-		{"a repair", Repair, Limits{}, Limits{PerSecond: 5}, 600},
-		{"a repair that says so", Repair, Limits{PerSecond: 5}, Limits{}, 55},
+		{"what is lost", Repair, Limits{}, Limits{PerSecond: 5}, 600},
+		{"what is lost, as the plan says", Repair, Limits{PerSecond: 5}, Limits{}, 55},
+		{"what a repair takes from nodes that are there", Repair, Limits{}, Limits{PerSecond: 5}, 55},
 	} {
 		for _, looks := range []int{1, 10} { // a second
 			w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
@@ -333,7 +402,11 @@ func TestMovesBeginByAndBy(t *testing.T) {
 			}
 			at := pace{limits: c.coordinator}
 			for range 10 * looks {
-				p.advance(&w.a, w.evidence(), &at)
+				e := w.evidence()
+				for _, m := range p.Moves {
+					e.givenUp[m.From] = strings.HasPrefix(c.name, "what is lost")
+				}
+				p.advance(&w.a, e, &at)
 				w.now = w.now.Add(time.Second / time.Duration(looks))
 			}
 			begun := 0
@@ -374,6 +447,45 @@ func TestRepairsOfPlansBeginAtOnce(t *testing.T) {
 	}
 	if waits > 0 || ofLost == 0 || others > 2 {
 		t.Errorf("%d moves from the lost node are begun and %d wait, and %d others are begun", ofLost, waits, others)
+	}
+}
+
+// A repair takes from a node that is drained besides what the rules demand: by the
+// pace of what somebody planned, and also when the node is back that was given up.
+func TestARepairGoesOnWithADrain(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
+	c := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
+	s := &Steered{State: &steering.State{}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
+	look := func(givenUp bool) {
+		t.Helper()
+		w.alive["n0"] = !givenUp
+		e := w.evidence()
+		if givenUp {
+			e.givenUp["n0"] = true
+		}
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := c.repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		s.Plan.advance(&s.Assignment, e, &c.pace)
+		w.a = s.Assignment
+	}
+	count := func(from millrace.NodeID, state MoveState) (n int) {
+		for _, m := range s.Plan.Moves {
+			if m.From == from && m.State == state {
+				n++
+			}
+		}
+		return n
+	}
+	look(true)
+	drained := count("n1", Waiting) + count("n1", Building)
+	if s.Plan.Kind != Repair || count("n0", Building) < 3*20-2 || drained == 0 || count("n1", Building) > 2 {
+		t.Fatalf("%s: %d moves from the lost node are begun, and %d of %d from the drained one", s.Plan.Kind, count("n0", Building), count("n1", Building), drained)
+	}
+	look(false)
+	if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
+		t.Errorf("the lost node is back: %d moves from the drained one are left of %d, and %d from the lost one wait", n, drained, count("n0", Waiting))
 	}
 }
 
@@ -453,6 +565,47 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 	}
 }
 
+// A node that a plan leads to and that is gone is given up by hand, too, though it
+// hosts nothing; one that nobody has heard of is not.
+func TestWhoAPlanLeadsToIsGivenUpByHand(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+	delete(w.alive, "n3")
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+	pr, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n3"}, By: "me"}, w.now)
+	if err != nil || pr.Err() != nil || pr.Goal.names("n3") {
+		t.Errorf("n3 is not given up: %v", err)
+	}
+	if _, err := Propose(s, nil, Request{Kind: Repair, Nodes: []millrace.NodeID{"n4"}, By: "me"}, w.now); err == nil {
+		t.Error("a node is given up that is not heard of")
+	}
+}
+
+// A rollback takes back what its plan has said of nodes, and nothing that was said
+// of others, or before.
+func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
+	drains := Mark{Draining: true, By: "ann", Since: time.Unix(1e9, 0).UTC()}
+	for _, c := range []struct {
+		kind  Kind
+		nodes []millrace.NodeID
+	}{{Add, []millrace.NodeID{"n4"}}, {Replace, []millrace.NodeID{"n0", "n3"}}, {Drain, []millrace.NodeID{"n0"}}, {Rebalance, nil}} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		w.add("n4")
+		before := Intent{Nodes: map[millrace.NodeID]Mark{"n1": drains, "n3": drains}} // n1 hosts something yet
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Intent: before.clone()}
+		pr, err := Propose(s, nil, Request{Kind: c.kind, Nodes: c.nodes, By: "me", Lossy: true}, w.now)
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		s.Plan, s.Intent = pr.Plan, pr.intent
+		if err := s.order(Rollback, w.evidence(), "me"); err != nil || !maps.Equal(s.Intent.Nodes, before.Nodes) {
+			t.Errorf("%s: %+v, %v", c.kind, s.Intent.Nodes, err)
+		}
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
@@ -515,6 +668,35 @@ func TestWeightsAndGains(t *testing.T) {
 	first, err := First(s, nil, []millrace.NodeID{"n0", "n1", "n2"}, 2)
 	if n := first.Hosted("n2"); err != nil || n.Len() != 511 {
 		t.Errorf("the first assignment gives n2 %d, %v", n.Len(), err)
+	}
+}
+
+// A node that is away for less than the grace counts as it last registered: nothing
+// moves since its zone or weight were forgotten.
+func TestWhoIsAwayKeepsItsZoneAndWeight(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	zones := map[millrace.NodeID]string{"n0": "x", "n1": "x", "n2": "y", "n3": "y"}
+	found := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
+	for id, zone := range zones {
+		body := keyspace.Value{Data: fmt.Appendf(nil, `{"id":%q,"addr":"a:1","zone":%q,"weight":2}`, id, zone)}
+		if found.Values["known/"+string(id)] = body; id != "n3" {
+			found.Values["nodes/"+string(id)] = body
+		}
+	}
+	for p := range w.a.Replicas { // in both zones
+		w.a.Replicas[p] = []millrace.NodeID{[]millrace.NodeID{"n0", "n1"}[p%2], []millrace.NodeID{"n2", "n3"}[p/2%2]}
+	}
+	m, _ := topology.NewMap(w.a, nil, nil).Next(found) // etcd has no assignment here
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: m}}
+	e := &evidence{now: w.now, nodes: m}
+	for _, n := range s.problem(e, 2, Layout(w.a.Replicas), assignedOrAdded).Nodes {
+		if n.Zone != zones[n.ID] || n.Weight != 2 || n.Gone {
+			t.Errorf("%+v", n)
+		}
+	}
+	made, err := s.solve(e, 2, Layout(w.a.Replicas), assignedOrAdded, noGain)
+	if err != nil || len(made.Moves) > 0 {
+		t.Errorf("%d moves, and nothing is lost: %v", len(made.Moves), err)
 	}
 }
 

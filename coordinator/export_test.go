@@ -28,6 +28,9 @@ func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }
 // whose guards are blind lets another lead.
 func (c Config) Yielding(after time.Duration) Config { c.yields = after; return c }
 
+// Differ has a coordinator know what a comparison found, or that it failed.
+func (c *Coordinator) Differ(found map[string]string, err error) { c.tellDiffer(found, err) }
+
 // UnitsIn is how many units there is room for.
 func UnitsIn(bytes int64) int { return unitsIn(bytes) }
 

@@ -70,6 +70,7 @@ type Move struct {
 	Partition millrace.Partition `json:"p"`
 	From      millrace.NodeID    `json:"from,omitempty"`
 	To        millrace.NodeID    `json:"to,omitempty"`
+	Lost      bool               `json:"lost,omitempty"` // it was planned as From was given up
 	State     MoveState          `json:"state"`
 	Since     time.Time          `json:"since,omitzero"` // of the state
 	Bytes     int64              `json:"bytes,omitempty"`
@@ -90,7 +91,7 @@ func (m Move) String() string {
 // coordinator's.
 type Limits struct {
 	PerNode        int   `json:"per_node,omitempty"`         // moves to a node at a time
-	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of repairs: no bound
+	PerSecond      int   `json:"per_second,omitempty"`       // moves begun, in the whole cluster; 0 of the coordinator's, and of what is lost: no bound
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"` // of moves begun; 0 of the coordinator's: no bound
 }
 
@@ -121,8 +122,11 @@ type Plan struct {
 	BaseWanted int       `json:"base_wanted"`
 	Base       Layout    `json:"base"` // what there was before
 	Moves      []Move    `json:"moves"`
-	Limits     Limits    `json:"limits"`
-	Log        []Event   `json:"log,omitempty"`
+	// Marks are those of before, of the nodes that it marked; not nil, but of
+	// plans of older versions.
+	Marks  map[millrace.NodeID]Mark `json:"marks"`
+	Limits Limits                   `json:"limits"`
+	Log    []Event                  `json:"log,omitempty"`
 }
 
 // note adds to what happened.
@@ -148,6 +152,20 @@ func (p *Plan) goal(a *topology.Assignment) Layout {
 		}
 	}
 	return goal
+}
+
+// takers returns the nodes that the plan is yet to give replicas.
+func (p *Plan) takers() map[millrace.NodeID]bool {
+	if p == nil || p.Status.Ended() {
+		return nil
+	}
+	ids := map[millrace.NodeID]bool{}
+	for _, m := range p.Moves {
+		if m.State != Moved && m.To != "" {
+			ids[m.To] = true
+		}
+	}
+	return ids
 }
 
 // The documents of a cluster's steering.
@@ -181,7 +199,7 @@ type Alarm struct {
 // Notes is what the leading coordinator has seen.
 type Notes struct {
 	Leader string                        `json:"leader"`
-	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that are assigned and not there
+	Gone   map[millrace.NodeID]time.Time `json:"gone,omitempty"` // nodes that host something, or are to, and are not there
 	Alarms []Alarm                       `json:"alarms,omitempty"`
 }
 

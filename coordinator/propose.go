@@ -161,6 +161,9 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 // Propose makes the plan for what somebody wants, and looks at what speaks
 // against it.
 func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
+	if err := r.Limits.validate(); err != nil {
+		return nil, err
+	}
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
 	if lost := s.Map.Lost(); lost != "" {
 		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
@@ -219,9 +222,15 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	} else {
 		pr.Plan = newPlan(s, r.Kind, r.why(), r.By, r.Limits, now)
 		pr.Plan.Wanted = wanted
+		for _, id := range r.Nodes {
+			pr.Plan.Marks[id] = s.Intent.Nodes[id]
+		}
 		for _, m := range made.Moves {
 			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
 		}
+	}
+	if r.Kind == Repair {
+		pr.Plan.lose(e)
 	}
 	pr.check(s, e, r, &made)
 	return pr, nil
@@ -258,7 +267,7 @@ func (r Request) why() string {
 // mark notes in the intent what a request says of nodes.
 func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 	for i, id := range r.Nodes {
-		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) {
+		if _, ok := s.Map.Node(id); !ok && !(*Layout)(&s.Assignment.Replicas).names(id) && !(r.Kind == Repair && s.Plan.takers()[id]) {
 			return unknownNode(s, id)
 		}
 		if r.Kind == Repair && s.Map.Alive(id) {
@@ -403,9 +412,10 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
-			if !seen[id] { // nobody knows where it is
+			if !seen[id] { // it is away
 				seen[id] = true
-				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+				n, _ := s.Map.Past(id)
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
 			}
 		}
 	}
@@ -457,20 +467,22 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		if i < 0 {
 			continue
 		}
-		m := plan.Move{Partition: p, From: old, Bytes: bytes(p)}
 		if slices.Contains(goal[p], fresh) {
 			if both++; both == 1 {
 				first = p
 			}
-			goal[p] = slices.Delete(goal[p], i, i+1)
-		} else {
-			m.To, goal[p][i] = fresh, fresh
-			total += m.Bytes
+			continue
 		}
+		m := plan.Move{Partition: p, From: old, To: fresh, Bytes: bytes(p)}
+		goal[p][i] = fresh
+		total += m.Bytes
 		made.Moves = append(made.Moves, m)
 	}
-	if both > 0 {
-		made.Warnings = append(made.Warnings, fmt.Sprintf("%s hosts %d of these partitions already, such as %d, which have a replica less then", fresh, both, first))
+	if both > 0 { // with a replica less, they would wait for another one for ever
+		return made, &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts %d of these partitions already, such as %d, and none twice", fresh, both, first),
+			WayOut: fmt.Sprintf("name a node that hosts none of them, or spread them over all others: millrace node drain %s", old),
+		}
 	}
 	if len(made.Moves) == 0 {
 		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts nothing", old), WayOut: "see: millrace node list"}
@@ -488,6 +500,7 @@ func newPlan(s *Steered, kind Kind, why, by string, limits Limits, now time.Time
 	p := &Plan{
 		ID: now.UTC().Format("20060102T150405") + "-" + strings.ToLower(rand.Text()[:4]), Kind: kind, Why: why, By: by, Created: now.UTC().Truncate(time.Millisecond), Since: now.UTC().Truncate(time.Millisecond),
 		Status: Running, Wanted: s.Map.Wanted(), BaseWanted: s.Map.Wanted(), Base: base.clone(), Limits: limits,
+		Marks: map[millrace.NodeID]Mark{},
 	}
 	p.note(now, "begun by %s: %s", by, why)
 	return p

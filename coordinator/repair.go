@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -51,14 +52,16 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 		s.Plan = newPlan(s, Repair, why, "coordinator "+c.cfg.Name, Limits{}, e.now)
 	}
 	s.Plan.retarget(&s.Assignment, &goal, bytesOf(e.stats))
+	s.Plan.lose(e)
 	s.Plan.note(e.now, "%s: its replicas are made elsewhere, %d moves are left", why, s.Plan.left())
 	return nil
 }
 
-// spare takes out the moves that nobody has begun, from nodes that are back.
+// spare takes out the moves that nobody has begun, from nodes that were given up and
+// are back.
 func (p *Plan) spare(e *evidence) {
 	before := len(p.Moves)
-	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool { return m.State == Waiting && m.From != "" && e.nodes.Alive(m.From) })
+	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool { return m.State == Waiting && m.Lost && e.nodes.Alive(m.From) })
 	if n := before - len(p.Moves); n > 0 {
 		p.note(e.now, "%d moves are not needed: the nodes are back", n)
 	}
@@ -72,6 +75,12 @@ func (p *Plan) left() (n int) {
 		}
 	}
 	return n
+}
+
+// nodes returns the nodes that host anything, sorted.
+func (l *Layout) nodes() []millrace.NodeID {
+	a := topology.Assignment{Replicas: *l}
+	return a.Nodes()
 }
 
 // names reports whether a node hosts anything.

@@ -104,7 +104,7 @@ type Plan struct {
 
 // Most that a problem may have.
 const (
-	maxWanted = 16
+	maxWanted = 15 // a partition has at most 16, and one more than wanted while it moves
 	maxNodes  = 1000
 	minWeight = 0.01
 	maxWeight = 100

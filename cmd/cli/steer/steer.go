@@ -294,12 +294,15 @@ func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.
 			w, shown := c.OutOrStdout(), shownOrder{Order: o}
 			p, err := coordinator.Command(c.Context(), cl, o, clusters.Who(), func(s *coordinator.Steered) error {
 				pr := s.Progress(time.Now())
-				shown.Plan, shown.Kind, shown.Status, shown.Moves = s.Plan.ID, s.Plan.Kind, s.Plan.Status, pr.Moves
+				shown.Plan, shown.Kind, shown.Status, shown.Moves, shown.Warnings = s.Plan.ID, s.Plan.Kind, s.Plan.Status, pr.Moves, warnings(o, s)
 				if atOnce {
 					return nil
 				}
 				if !a.Output.JSON() {
 					fmt.Fprintf(w, "%s\n%s\n", progressLine(s.Plan, &pr), takenBack(o, &pr))
+					for _, what := range shown.Warnings {
+						fmt.Fprintf(w, "warn: %s\n", what)
+					}
 				}
 				if ok, err := a.Meant(c); !ok {
 					return cmp.Or(err, command.ErrDry)
@@ -323,12 +326,24 @@ func clusterOrder(cm *clusters.Flags, o coordinator.Order, short string) *cobra.
 
 // shownOrder is an order to a plan as JSON.
 type shownOrder struct {
-	Order   coordinator.Order             `json:"order"`
-	Plan    string                        `json:"plan_id"`
-	Kind    coordinator.Kind              `json:"kind"`
-	Status  coordinator.Status            `json:"status"` // after it, where it is applied
-	Moves   map[coordinator.MoveState]int `json:"moves"`  // before it
-	Applied bool                          `json:"applied"`
+	Order    coordinator.Order             `json:"order"`
+	Plan     string                        `json:"plan_id"`
+	Kind     coordinator.Kind              `json:"kind"`
+	Status   coordinator.Status            `json:"status"` // after it, where it is applied
+	Moves    map[coordinator.MoveState]int `json:"moves"`  // before it
+	Warnings []string                      `json:"warnings"`
+	Applied  bool                          `json:"applied"`
+}
+
+// warnings says what an order does not do at once.
+func warnings(o coordinator.Order, s *coordinator.Steered) []string {
+	out := []string{}
+	if o == coordinator.Rollback {
+		for _, id := range s.Missing() {
+			out = append(out, fmt.Sprintf("%s hosted partitions before the plan and is not there: it gets them when it is back, and others get them if it is given up", id))
+		}
+	}
+	return out
 }
 
 func (s *shownOrder) write(w io.Writer) (err error) {

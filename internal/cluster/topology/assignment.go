@@ -56,7 +56,7 @@ const (
 	maxEpoch     = 1 << 53 // beyond it JSON's numbers are no longer exact
 	MaxEpochStep = 1000    // so that no mistaken epoch uses up those after it
 	maxPast      = 64
-	maxOwners    = 16 // of a partition
+	MaxOwners    = 16 // of a partition, those included that are to go
 )
 
 // Spread returns a first assignment, of epoch 1, that gives each partition
@@ -125,8 +125,8 @@ func (a *Assignment) Validate() error {
 		if len(owners) == 0 {
 			return fmt.Errorf("cluster: assignment: partition %d has no owner", p)
 		}
-		if len(owners) > maxOwners {
-			return fmt.Errorf("cluster: assignment: partition %d has %d owners, more than %d", p, len(owners), maxOwners)
+		if len(owners) > MaxOwners {
+			return fmt.Errorf("cluster: assignment: partition %d has %d owners, more than %d", p, len(owners), MaxOwners)
 		}
 		for i, id := range owners {
 			if err := keyspace.ValidID(string(id)); err != nil {
@@ -140,8 +140,8 @@ func (a *Assignment) Validate() error {
 			}
 		}
 	}
-	if a.Wanted < 0 || a.Wanted > maxOwners {
-		return fmt.Errorf("cluster: assignment: %d replicas are wanted, which is not 0 to %d", a.Wanted, maxOwners)
+	if a.Wanted < 0 || a.Wanted > MaxOwners {
+		return fmt.Errorf("cluster: assignment: %d replicas are wanted, which is not 0 to %d", a.Wanted, MaxOwners)
 	}
 	for id := range a.Drop {
 		if err := keyspace.ValidID(string(id)); err != nil {
@@ -188,11 +188,16 @@ func (a *Assignment) Follow(next *Assignment) {
 
 // Shrinks reports whether the way from a to next drops more than a fifth of the
 // replicas or nodes at once, without saying that it is meant. The way is what
-// next knows of its past, if a is part of that, and else one jump.
+// next knows of its past, if a is part of that or so old that its past may not
+// reach back to it, and else one jump.
 func (a *Assignment) Shrinks(next *Assignment) error {
 	from, way := a.step(), []Step(nil)
 	if i := slices.Index(next.Past, from); i >= 0 {
 		way = next.Past[i+1:]
+	} else if len(next.Past) == maxPast && a.Epoch < next.Past[0].Epoch {
+		// A drain alone has more epochs than a past. Those between were judged
+		// when they were written.
+		from, way = next.Past[0], next.Past[1:]
 	}
 	for _, to := range append(slices.Clone(way), next.step()) {
 		if err := from.shrinks(to); err != nil && !to.AllowShrink {

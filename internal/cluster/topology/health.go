@@ -84,10 +84,10 @@ func (a *Assignment) Replication() int {
 	if a.Wanted > 0 {
 		return a.Wanted
 	}
-	counts := [maxOwners + 1]int{}
+	counts := [MaxOwners + 1]int{}
 	most := 0
 	for _, owners := range a.Replicas {
-		n := min(len(owners), maxOwners)
+		n := min(len(owners), MaxOwners)
 		if counts[n]++; counts[n] > counts[most] {
 			most = n
 		}

@@ -89,6 +89,12 @@ func (m *Map) Node(id millrace.NodeID) (Node, bool) {
 	return n, ok
 }
 
+// Past returns a node as it last registered, whether it is alive or not.
+func (m *Map) Past(id millrace.NodeID) (Node, bool) {
+	n, ok := m.past[id]
+	return n, ok
+}
+
 // Alive reports whether a node's lease holds.
 func (m *Map) Alive(id millrace.NodeID) bool { return m.alive[id] }
 

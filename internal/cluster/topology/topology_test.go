@@ -217,6 +217,51 @@ func TestAJumpOverEpochsIsJudged(t *testing.T) {
 	}
 }
 
+// A watcher that was away for more epochs than a past has follows a drain, which
+// takes a quarter of the replicas step by step, and is still told of a step that
+// shrinks by more and is not said to be meant.
+func TestAWatcherThatWasAwayForLongFollowsADrain(t *testing.T) {
+	held := spread(t, 4, 7)
+	now := held.Clone()
+	step := func(change func(*Assignment)) {
+		next := now.Clone()
+		next.Epoch++
+		next.AllowShrink = false
+		change(&next)
+		now.Follow(&next)
+		now = next
+	}
+	const steps = 70
+	for i := range steps {
+		step(func(a *Assignment) {
+			a.AllowShrink = true
+			for p := range a.Replicas {
+				if owners := a.Replicas[p]; p%steps == i && slices.Contains(owners, "n3") {
+					a.Replicas[p] = slices.DeleteFunc(owners, func(id millrace.NodeID) bool { return id == "n3" })
+				}
+			}
+		})
+	}
+	step(func(*Assignment) {})
+	hosted := now.Hosted("n3")
+	if hosted.Len() > 0 || len(now.Past) != maxPast {
+		t.Fatalf("n3 hosts %d, and the past has %d steps", hosted.Len(), len(now.Past))
+	}
+	next, err := NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, now)}))
+	if err != nil || next.Epoch() != held.Epoch+steps+1 {
+		t.Errorf("a drain: epoch %d, %v", next.Epoch(), err)
+	}
+	step(func(a *Assignment) {
+		for p := range a.Replicas {
+			a.Replicas[p] = []millrace.NodeID{"n0"}
+		}
+	})
+	next, err = NewMap(held, nil, nil).Next(at(map[string][]byte{"assignment": document(t, now)}))
+	if !errors.Is(err, ErrShrink) || !next.assignment.Equal(&held) {
+		t.Errorf("a step that is not said to be meant: epoch %d, %v", next.Epoch(), err)
+	}
+}
+
 // No epoch ends all change: one far ahead is refused, whatever is held.
 func TestAnEpochFarAheadIsRefused(t *testing.T) {
 	for _, held := range []int64{0, 1, 7} {

@@ -94,15 +94,15 @@ func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
 	c.says("cancel: 0 moves that are done stay, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "cancel"}, on...)...)
 	c.says("rollback: 0 moves that are done are taken back, 0 that build are taken back, 720 are not begun", nil, append([]string{"cluster", "rollback"}, on...)...)
 	for line, want := range map[string]string{
-		"cluster cancel":                  `"status":"running","moves":{"waiting":720},"applied":false}`,
-		"cluster rollback":                `"status":"running","moves":{"waiting":720},"applied":false}`,
+		"cluster cancel":                  `"status":"running","moves":{"waiting":720},"warnings":[],"applied":false}`,
+		"cluster rollback":                `"status":"running","moves":{"waiting":720},"warnings":[],"applied":false}`,
 		"node restart node-2 --exec true": `{"node":"node-2","addr":"node-2:7070","zone":"","partitions":720,"state":"planned","seconds":0}`,
 	} {
 		args := append(strings.Fields(line), on...)
 		clitest.JSON(t, line, c.says(want, nil, append(args, "-o", "json")...))
 	}
-	clitest.JSON(t, "cluster pause", c.says(`"status":"paused","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "pause", "-o", "json"}, on...)...))
-	clitest.JSON(t, "cluster rollback", c.says(`"status":"rolling_back","moves":{"waiting":720},"applied":true}`, nil, append([]string{"cluster", "rollback", "--apply", "--yes", "-o", "json"}, on...)...))
+	clitest.JSON(t, "cluster pause", c.says(`"status":"paused","moves":{"waiting":720},"warnings":[],"applied":true}`, nil, append([]string{"cluster", "pause", "-o", "json"}, on...)...))
+	clitest.JSON(t, "cluster rollback", c.says(`"status":"rolling_back","moves":{"waiting":720},"warnings":[],"applied":true}`, nil, append([]string{"cluster", "rollback", "--apply", "--yes", "-o", "json"}, on...)...))
 	c.must(c.nodes["node-2"].Leave(c.ctx))
 	c.must(second.Close())
 	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)

@@ -64,7 +64,7 @@ type Tally struct {
 
 // did is what a unit did with what one arm showed it: the first with which it did anything.
 type did struct {
-	number  int32  // of the unit
+	number  int32 // of the unit
 	arm     int32
 	actions uint16 // a bit for each
 }

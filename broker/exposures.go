@@ -236,8 +236,8 @@ func (b *Broker) ownFault(ctx context.Context, q *question, refused *millrace.Er
 		return strings.HasPrefix(field, "fields[") || strings.HasPrefix(field, "types[") || field == "model" && q.named
 	case millrace.ReasonInvalid: // a value of the viewer's, for a model that ranks records which there are
 		return strings.HasPrefix(field, "viewer.") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
-	case millrace.ReasonTooLarge: // to be read, where it is not the page that is
-		return field == "page_token" || (field == "entities" || field == "types") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
+	case millrace.ReasonTooLarge: // to be read, where it is not the page that is, or is by the caller's own limit
+		return field == "limit" && q.Query.GetLimit() > int32(q.feed.Limit) || field == "page_token" || (field == "entities" || field == "types") && !q.variants.set(experiment.OfModel, experiment.OfTypes, experiment.OfWindow)
 	}
 	return false
 }

@@ -9,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/limits"
 	"github.com/millrace/millrace/internal/exposure"
 )
 
@@ -128,6 +131,7 @@ func TestRefusalsOfCallersOwnMakingAreNotExposed(t *testing.T) {
 		"nodes that are away":   {node: fanout.ErrUnreachable, want: 1},
 		"what a variant sets":   {node: &millrace.Error{Reason: millrace.ReasonUnknown, Field: "weights"}, want: 1},
 		"a variant's limit":     {node: &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit"}, want: 1},
+		"the caller's limit":    {node: &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "limit"}, change: func(r *feedv1.GetFeedRequest) { r.Limit = proto.Int64(limits.MaxLimit) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes(c.node, c.frozen)

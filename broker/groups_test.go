@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace"
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
@@ -342,6 +343,32 @@ experiments: [{name: e, layer: l, feeds: [ranked], state: running, slots: [0-999
 	w.nodes["n1"].set(func() { w.nodes["n1"].old = true })
 	if _, err := b.GetFeed(t.Context(), rankedRequest(10)); err == nil || !strings.Contains(err.Error(), fanout.MissOlder) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A window that an entity's variant sets ends where the caller's does, also where the
+// feed's begins later than that.
+func TestWindowsOfEntitiesEndWithTheCallers(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	now := time.Now()
+	for i := range 200 {
+		w.add(millrace.Timeline{Entity: entity(i % 20), Type: "post"}, millrace.RecordID(fmt.Sprint(i)), millrace.TimeOf(now.Add(-time.Duration(i)*time.Minute)), "")
+	}
+	b, _ := w.divided(`
+layers: [{name: l, salt: s, unit: entity}]
+experiments: [{name: e, layer: l, feeds: [narrow], state: running, slots: [0-9999], share: 10000, variants: [{name: a, weight: 1}, {name: b, weight: 9999, set: {window: 3h}}]}]
+`, nil, feeds.Feed{Name: "narrow", Model: "recency", Window: time.Hour, Forbid: feeds.Forbid{Window: true}})
+	to := now.Add(-2 * time.Hour)
+	req := rankedRequest(100)
+	req.Feed, req.To = "narrow", timestamppb.New(to)
+	resp, err := b.GetFeed(t.Context(), req)
+	if err != nil || len(resp.Items) == 0 {
+		t.Fatalf("%d items, %v", len(resp.GetItems()), err)
+	}
+	for _, it := range resp.Items {
+		if !it.Time.AsTime().Before(to) {
+			t.Errorf("%s is %v behind the end", it.Id, it.Time.AsTime().Sub(to))
+		}
 	}
 }
 

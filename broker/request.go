@@ -328,15 +328,14 @@ func readTimes(q *question, req *feedv1.GetFeedRequest, c *pagetoken.Cursor, now
 
 // readWindow joins the request's window with the feed's.
 func readWindow(q *question, req *feedv1.GetFeedRequest) error {
-	from, to, begin := q.from, q.to, earliest(q.asOf, q.feed.Window)
+	from, begin := q.from, earliest(q.asOf, q.feed.Window)
 	if req.GetFrom() == nil {
 		from = begin
 	}
-	if q.narrows { // what both windows have, be it nothing
+	if q.narrows { // what both windows have, be it nothing: it may begin after its end
 		from = max(from, begin)
-		to = max(from, to)
 	}
-	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(q.asOf), int64(from), int64(to)
+	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(q.asOf), int64(from), int64(q.to)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package codegen
 
 // The generated code of the corpus: go test ./codegen -rewrite.
 import (
+	_ "github.com/millrace/millrace/codegen/testdata/alike"
 	_ "github.com/millrace/millrace/codegen/testdata/any_schema"
 	_ "github.com/millrace/millrace/codegen/testdata/arithmetic"
 	_ "github.com/millrace/millrace/codegen/testdata/categories"

@@ -33,7 +33,7 @@ func (w *writer) filter(f *filter.Filter, layouts []*column.Layout) {
 
 // keep writes the function of terms, unless it is written.
 func (w *writer) keep(terms []filter.Term, written map[string]bool) {
-	f := &keeper{w: w, names: newNames(), columns: map[int]int{}, words: map[int]string{}, nulls: map[int]string{}}
+	f := &keeper{w: w, names: newNames(), columns: map[int]int{}, words: map[int]string{}, nulls: map[int]masked{}}
 	f.terms(terms)
 	register := f.register(terms)
 	if written[register] {
@@ -57,7 +57,7 @@ type keeper struct {
 	fields     []column.Field
 	columns    map[int]int    // in the layout, to the place in fields
 	words      map[int]string // of a column: the slice of its words in the chunk
-	nulls      map[int]string // of its null bits
+	nulls      map[int]masked // of its null bits
 	ranges     int
 	head, loop bytes.Buffer
 }
@@ -267,12 +267,14 @@ func (f *keeper) column(l *filter.Loop) string {
 
 // null writes the mask of the rows where a column is null.
 func (f *keeper) null(l *filter.Loop) string {
-	if f.nulls[l.Column] == "" {
-		name := f.names.take(camel(l.Field.Name, false) + "Nulls")
-		f.nulls[l.Column] = name
-		fmt.Fprintf(&f.head, "%s, %sBit := k.Nulls(%d)\n", name, name, f.field(l))
+	m, made := f.nulls[l.Column]
+	if !made {
+		name := camel(l.Field.Name, false) + "Nulls"
+		m = masked{f.names.take(name), f.names.take(name + "Bit")}
+		f.nulls[l.Column] = m
+		fmt.Fprintf(&f.head, "%s, %s := k.Nulls(%d)\n", m.words, m.bit, f.field(l))
 	}
-	return fmt.Sprintf("compute.Nulls(compute.Block(%s, i), %sBit)", f.nulls[l.Column], f.nulls[l.Column])
+	return fmt.Sprintf("compute.Nulls(compute.Block(%s, i), %s)", m.words, m.bit)
 }
 
 // field is the place of a column in the register.

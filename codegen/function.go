@@ -22,6 +22,7 @@ type function struct {
 	vars    []string // of a value that has a variable
 	columns []string // of a record load: the slice of its words
 	objects []string // of an object load
+	nullsOf map[loaded]masked
 	head    bytes.Buffer
 	before  bytes.Buffer // the loop: vectors
 	loop    bytes.Buffer
@@ -38,7 +39,7 @@ type function struct {
 func newFunction(w *writer, p *plan.Plan) *function {
 	f := &function{
 		w: w, p: p, uses: p.Uses(), names: newNames(), slots: map[int]string{}, hoisted: map[string]string{}, sets: map[int]string{},
-		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)), objects: make([]string, len(p.Object)),
+		vars: make([]string, len(p.Values)), columns: make([]string, len(p.Record)), objects: make([]string, len(p.Object)), nullsOf: map[loaded]masked{},
 	}
 	for i, o := range p.Outputs() {
 		f.results = append(f.results, f.result(i, o))
@@ -238,16 +239,32 @@ func (f *function) column(load int) string {
 	return f.columns[load]
 }
 
+// loaded is a load of a record's field, or of one of its object's features.
+type loaded struct {
+	object bool
+	load   int
+}
+
+// masked names where a load is null: a slice of words with a bit for each row, and the
+// bit in it.
+type masked struct{ words, bit string }
+
 // nulls makes the slice of a record field's null bits, once a call.
 func (f *function) nulls(load int) string {
 	f.rows = true
-	name := camel(f.p.Record[load].Name, false)
-	key := name + "Nulls"
-	if !f.names[key] {
-		f.names[key], f.names[name+"Null"] = true, true
-		fmt.Fprintf(&f.head, "%sNulls, %sNull := rows.Nulls(k.Columns[%d])\n", name, name, load)
+	return f.masked(loaded{load: load}, camel(f.p.Record[load].Name, false), fmt.Sprintf("rows.Nulls(k.Columns[%d])", load))
+}
+
+// masked writes where a load is null in the row. Several may have the same name in camel
+// case.
+func (f *function) masked(of loaded, name, source string) string {
+	m, made := f.nullsOf[of]
+	if !made {
+		m = masked{f.names.take(name + "Nulls"), f.names.take(name + "Null")}
+		f.nullsOf[of] = m
+		fmt.Fprintf(&f.head, "%s, %s := %s\n", m.words, m.bit, source)
 	}
-	return fmt.Sprintf("%sNulls[r]&%sNull", name, name)
+	return fmt.Sprintf("%s[r]&%s", m.words, m.bit)
 }
 
 // load reads a field of the record into a variable.

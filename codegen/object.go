@@ -40,10 +40,5 @@ func (f *function) objectColumn(load int) string {
 // objectNulls makes the slice of the null bits of a field, once a call.
 func (f *function) objectNulls(load int) string {
 	l := f.p.Object[load]
-	name := camel("object_"+l.Name, false)
-	if key := name + "Nulls"; !f.names[key] {
-		f.names[key], f.names[name+"Null"] = true, true
-		fmt.Fprintf(&f.head, "%sNulls, %sNull := k.Objects.Nulls(%d)\n", name, name, l.Column)
-	}
-	return fmt.Sprintf("%sNulls[r]&%sNull", name, name)
+	return f.masked(loaded{true, load}, camel("object_"+l.Name, false), fmt.Sprintf("k.Objects.Nulls(%d)", l.Column))
 }

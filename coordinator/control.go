@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -29,7 +30,7 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 	if err != nil {
 		return nil, err
 	}
-	if err := s.takes(o); err != nil {
+	if err := cmp.Or(s.lost(), s.takes(o)); err != nil {
 		return nil, err
 	}
 	plan, status := s.Plan.ID, s.Plan.Status

@@ -1227,14 +1227,13 @@ func TestGuardsLeaveOthersAlone(t *testing.T) {
 // A variant whose viewers do less of what they should is paused for that, and
 // what is done is read anew by whoever leads next.
 func TestGuardsPauseForOutcomes(t *testing.T) {
-	tr := newTrial(t, strings.Replace(rampedDocument, "guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click], window: 90m}", 1))
-	for i := range 600 {
-		if variant := []string{"a", "b"}[i%2]; variant == "a" || i%4 == 1 {
-			tr.acts.all = append(tr.acts.all, outcome.Act{Action: "click", Experiments: []exposure.Experiment{{Experiment: "e", Variant: variant, Unit: viewerOf(variant, i)}}})
+	tr := newTrial(t, strings.NewReplacer("guards: {refused: 1, empty: 1}", "guards: {fewer: {click: 0.9}}\n    outcomes: {topic: clicks, actions: [click], window: 90m}", "viewers: 50", "viewers: 1000").Replace(rampedDocument))
+	var all []outcome.Act // of every viewer of a, and of half of those of b
+	tr.show(600, func(r *exposure.Record, variant string) {
+		if variant == "a" || tr.viewers%4 == 1 {
+			all = append(all, outcome.Act{Action: "click", Experiments: r.Experiments})
 		}
-	}
-	tr.show(20, nil)
-	all := tr.acts.all
+	})
 	tr.acts.all = all[:20]
 	_, stop := tr.coordinate("one")
 	time.Sleep(2 * time.Second)

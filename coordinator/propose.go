@@ -158,6 +158,15 @@ func change(ctx context.Context, cl *cluster.Client, by func(*Steered) error) er
 	return steering.ErrRaced
 }
 
+// lost is why nothing may be changed now by what etcd says: it is not how the cluster is.
+func (s *Steered) lost() error {
+	lost := s.Map.Lost()
+	if lost == "" {
+		return nil
+	}
+	return &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
+}
+
 // Propose makes the plan for what somebody wants, and looks at what speaks
 // against it.
 func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request, now time.Time) (*Proposal, error) {
@@ -165,8 +174,8 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 		return nil, err
 	}
 	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
-	if lost := s.Map.Lost(); lost != "" {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost, WayOut: cluster.RestoreWayOut}
+	if err := s.lost(); err != nil {
+		return nil, err
 	}
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}

@@ -220,7 +220,7 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 	doctor := []string{"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}
 	for _, args := range [][]string{
 		{"model", "rollback", "rate"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")}, {"experiment", "define", s.File("ranking.yaml", clitest.Fresher)},
-		{"cluster", "show"}, doctor,
+		{"cluster", "show"}, {"cluster", "pause"}, {"cluster", "rollback"}, doctor,
 	} {
 		for began := time.Now(); ; time.Sleep(200 * time.Millisecond) { // until who remembers it has told
 			out, err := s.run(args...)
@@ -230,6 +230,11 @@ func TestNothingIsChangedInAnEtcdThatWentBack(t *testing.T) {
 			if time.Since(began) > clitest.Patience {
 				t.Fatalf("%v: %s, %v", args, out, err)
 			}
+		}
+	}
+	for _, args := range [][]string{{"cluster", "status"}, {"node", "list"}, {"cluster", "explain", "3"}} {
+		if out, err := s.run(args...); err != nil || !strings.HasPrefix(out, "warning: etcd has lost state: it went back") {
+			t.Errorf("%v: %q, %v", args, out, err)
 		}
 	}
 	serves()

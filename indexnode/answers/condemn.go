@@ -281,7 +281,7 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 		if c.why(id) != "" || id == of {
 			continue
 		}
-		resp, err := c.node.query(ctx, again(req, id))
+		resp, err := c.node.query(context.WithValue(ctx, ownQuestion{}, true), again(req, id))
 		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score) && !math.IsInf(resp.Items[0].Score, 0)
 	}
 	return true // a model that every binary has ranks in its place

@@ -331,6 +331,37 @@ func TestCallersCondemnNoVersion(t *testing.T) {
 	}
 }
 
+// A version that nobody asks by is not condemned for what the one behind it is asked, and
+// as it has no number for that either, nor is that one: the question is at fault.
+func TestTheVersionBeforeIsNotCondemnedUnasked(t *testing.T) {
+	n := hostileNode(t)
+	n.condemned.silence = 0
+	var ids []relevance.ID
+	for i := range 2 {
+		spec := fmt.Sprintf("name: picky\nversion: \"%d\"\nschemas: [millrace.Activity]\nviewer: {taste: double}\nfeatures: {liked: (record.likes + record.impressions) / (viewer.taste + record.impressions)}\nscorer: linear\nparameters: {weights: {liked: 1}}\n", i+1)
+		pack := nodetest.PackOf(t, spec, `{"features":{"liked":1},"score":1,"record":{"likes":1,"impressions":5},"viewer":{"taste":1}}`, relevance.ShippedSchemas())
+		id, err := pack.Admit(n.models, strings.Repeat(fmt.Sprint(i+1), 64), relevance.ShippedSchemas())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	earlier := func(string) []artefacts.Version { return []artefacts.Version{artefacts.Version(ids[0])} }
+	n.condemned.earlier.Store(&earlier)
+	req := by(ids[1], false)
+	req.Viewer.Features = nil
+	for range 15 * condemnAfter {
+		if _, err := n.query(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range ids {
+		if why := n.condemned.why(id); why != "" {
+			t.Errorf("%s is condemned: %s", id, why)
+		}
+	}
+}
+
 // The seconds in which a version had no number for anybody are those in which it was
 // asked: not those since a node tried it by an earlier question, nor a quiet night
 // after a few.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -204,10 +203,15 @@ func valueOf(v any) *structpb.Value {
 	return structpb.NewNullValue()
 }
 
-// numberOf writes what JSON has no number for as a string.
+// numberOf writes what JSON has no number for as the text that ProtoJSON has for it.
 func numberOf(v float64) *structpb.Value {
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return structpb.NewStringValue(strconv.FormatFloat(v, 'g', -1, 64))
+	switch {
+	case math.IsNaN(v):
+		return structpb.NewStringValue("NaN")
+	case math.IsInf(v, 1):
+		return structpb.NewStringValue("Infinity")
+	case math.IsInf(v, -1):
+		return structpb.NewStringValue("-Infinity")
 	}
 	return structpb.NewNumberValue(v)
 }

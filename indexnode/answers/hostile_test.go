@@ -11,6 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -276,5 +277,21 @@ func TestBesideIsScannedAgain(t *testing.T) {
 	}
 	if !slices.EqualFunc(resp.Items, resp.Beside[0].Items, func(a, b *nodev1.Item) bool { return proto.Equal(a, b) }) {
 		t.Errorf("%v, beside %v", resp.Items, resp.Beside[0])
+	}
+}
+
+// What is no number of JSON is written as ProtoJSON has it, and by no printer refused.
+func TestExplainedInfinities(t *testing.T) {
+	var n Server
+	out := n.why(&relevance.Explanation{Features: []relevance.Explained{
+		{Name: "nan", Value: math.NaN()}, {Name: "up", Value: math.Inf(1)}, {Name: "down", Value: math.Inf(-1)}, {Name: "half", Value: 0.5},
+	}})
+	if _, err := protojson.Marshal(out); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []any{nil, "Infinity", "-Infinity", 0.5} {
+		if f := out.Features[i]; f.Value.AsInterface() != want {
+			t.Errorf("%s is %v", f.Feature, f.Value)
+		}
 	}
 }

@@ -136,8 +136,7 @@ func (n *Server) why(e *relevance.Explanation) *feedv1.ItemExplain {
 		case string:
 			c.Value = structpb.NewStringValue(v)
 		case float64:
-			c.Value = structpb.NewNumberValue(v)
-			if math.IsNaN(v) {
+			if c.Value = numberOf(v); math.IsNaN(v) {
 				c.Value = structpb.NewNullValue()
 			}
 		}

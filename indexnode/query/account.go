@@ -91,9 +91,6 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 		if want != nil && !want(&s) {
 			continue
 		}
-		if err := a.ctx.Err(); err != nil {
-			return err
-		}
 		b, err := a.bind(&s)
 		if err != nil {
 			return err
@@ -103,6 +100,9 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 			return err
 		}
 		for lo := s.lo; lo < s.hi; lo += batchRows {
+			if err := a.ctx.Err(); err != nil {
+				return err
+			}
 			a.sel = a.sel[:0]
 			for row := lo; row < min(s.hi, lo+batchRows); row++ {
 				a.sel = append(a.sel, row)
@@ -117,6 +117,13 @@ func (a *accountant) each(want func(*segment) bool, do func(s *widened, b *accou
 	return nil
 }
 
+// score is the model's work: a panic meanwhile is its.
+func (a *accountant) score(s *widened, b *accounted, sel []int32, out []float64) {
+	a.q.scoring = true
+	b.scorer.Score(s.slab, sel, s.features, out)
+	a.q.scoring = false
+}
+
 // scored calls do with the rank of every candidate that the filter keeps.
 func (a *accountant) scored(want func(*segment) bool, do func(s *widened, r millrace.Rank)) error {
 	var kept []int32
@@ -128,7 +135,7 @@ func (a *accountant) scored(want func(*segment) bool, do func(s *widened, r mill
 			}
 		}
 		scores := make([]float64, len(kept))
-		b.scorer.Score(s.slab, kept, s.features, scores)
+		a.score(s, b, kept, scores)
 		for i, row := range kept {
 			r := b.rank(s, row)
 			r.Score = scores[i]
@@ -167,7 +174,7 @@ func (q *Query) Account(ctx context.Context, id millrace.RecordID) ([]Account, e
 					found.Operands = q.spec.Filter.Operands(found.Dropped.Clause, s.slab, int(row), s.features, q.spec.Viewer, q.spec.AsOf)
 				} else {
 					var score [1]float64
-					b.scorer.Score(s.slab, []int32{row}, s.features, score[:])
+					a.score(s, b, []int32{row}, score[:])
 					found.Score = score[0]
 				}
 				_, found.Served = q.spec.Exclude[millrace.ServedHash(q.spec.ServedKey, q.spec.DistinctObjects, found.Object, s.timeline, id)]

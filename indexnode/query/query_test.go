@@ -274,9 +274,15 @@ func TestExpiredScoringStops(t *testing.T) {
 	}
 }
 
-// So does what accounts for an answer.
+// So does what accounts for an answer, also within one long timeline.
 func TestExpiredAccountsStop(t *testing.T) {
-	keys, all := activities(t, 3, 20)
+	for _, c := range []struct{ timelines, rows int }{{3, 20}, {1, 3 * batchRows}} {
+		expiredAccountsStop(t, c.timelines, c.rows)
+	}
+}
+
+func expiredAccountsStop(t *testing.T, timelines, rows int) {
+	keys, all := activities(t, timelines, rows)
 	q := New(question(t))
 	defer q.Release()
 	for i, tl := range all {

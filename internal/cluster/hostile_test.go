@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/brokers"
 	"github.com/millrace/millrace/internal/cluster/documents"
 	"github.com/millrace/millrace/internal/cluster/restoration"
@@ -103,6 +104,32 @@ func TestAValueOfEtcdsLimitChangesNothing(t *testing.T) {
 	await(t, "another document is there", docs.Changed, func() bool { return docs.Current()["jobs"].Body != "" })
 	check(t, steering.Assign(ctx, c, spreadOver(t, 2, "n1")))
 	await(t, "another map is there", w.Changed, func() bool { return w.Current().Epoch() == 2 })
+}
+
+// Who waits for the newest change of a kind does not wait for what is left out: a name
+// that nobody here writes, or a value that is too large, stopped guards and commands.
+func TestWhatIsLeftOutIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open(t.TempDir())
+	join(t, c, topology.Node{ID: "n1", Addr: "a:1"})
+	check(t, steering.Assign(ctx, c, spreadOver(t, 1, "n1")))
+	a, err := artefacts.Watch(ctx, c, "models")
+	check(t, err)
+	v, _, err := a.Publish(ctx, "m", "1", []byte("a pack"), "somebody")
+	check(t, err)
+	check(t, a.Serve(ctx, v, nil, "somebody"))
+	for i, odd := range []string{"a b", "a/b", "large"} {
+		etcd.put("/millrace/test/docs/models/"+odd, map[bool]string{false: "x", true: strings.Repeat("[", 1<<20+1)}[odd == "large"])
+		check(t, a.Settle(ctx))
+		if _, by := a.GoesBy(); by.Revision != a.Revision() || len(by.Not) > 0 {
+			t.Errorf("beside %q it goes by %+v, of %d", odd, by, a.Revision())
+		}
+		next, _, err := a.Publish(ctx, "m", fmt.Sprint(i+2), fmt.Append(nil, "pack ", i), "somebody")
+		check(t, err)
+		check(t, a.Settle(ctx))
+		check(t, a.ServeAt(ctx, next, a.Revision(), nil, "somebody"))
+	}
 }
 
 // What etcd answers with at once is bounded before it is read (P20).

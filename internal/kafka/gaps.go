@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -237,13 +238,19 @@ func (s *Standing) OnFetchBatchRead(from kgo.BrokerMetadata, topic string, parti
 }
 
 // Polled takes what a poll returned, and returns the partitions that are to be looked at
-// ([Looks.At]): each once in so many fetches.
+// ([Looks.At]): each once in so many fetches, and where what came cannot be opened.
 func (s *Standing) Polled(fetches kgo.Fetches) (still []PartitionOf) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		if len(p.Records) > 0 || p.Err != nil {
-			delete(s.mu.vain, PartitionOf{p.Topic, p.Partition})
+		var answer *kerr.Error
+		switch at := (PartitionOf{p.Topic, p.Partition}); {
+		case len(p.Records) > 0:
+			delete(s.mu.vain, at)
+		case p.Err != nil && (Lost(p.Err) || errors.As(p.Err, &answer)):
+			delete(s.mu.vain, at) // Kafka says what is wrong
+		case p.Err != nil && p.Topic != "": // what came cannot be opened
+			s.mu.vain[at] = &inVain{last: -1, times: vainFetches}
 		}
 	})
 	for at, v := range s.mu.vain {

@@ -166,7 +166,8 @@ func TestGuardsThatCompareWithNothingAreRefused(t *testing.T) {
 		"[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]\n    monitored: true":                                           "",
 		"[{name: all, weight: 10000, set: {limit: 3}}]\n    monitored: true":                                                                     alone + "all alone",
 		"[{name: control, weight: 5000}, {name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 0, set: {limit: 4}}]":                       "",
-		"[{name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000, set: {limit: 4}}]":                                                   "",
+		"[{name: a, weight: 5000, set: {limit: 3}}, {name: b, weight: 5000, set: {limit: 4}}]":                                                   "experiments[0].guards: its guards do not know what to compare with: no variant sets nothing, and none of a, b is named control; let the variant",
+		"[{name: a, weight: 5000, set: {limit: 3}}, {name: control, weight: 5000, set: {limit: 4}}]":                                             "",
 		"[{name: control, weight: 0}, {name: a, weight: 5000}, {name: b, weight: 5000, set: {limit: 4}}]":                                        "",
 		"[{name: control, weight: 0}, {name: t, weight: 10000, set: {limit: 3}}]\n    monitored: true\n    ramp: {steps: [10000], viewers: 100}": "",
 	} {

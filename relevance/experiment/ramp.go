@@ -271,7 +271,13 @@ func (e *Experiment) checkRamp(f *faults, path string) {
 // nothing, one that chance deals first; of several, or none, the one named control, or
 // else the first by name.
 func (e *Experiment) Control() string {
-	control, best, dealt := "", -1, e.Dealt()
+	control, _ := e.control()
+	return control
+}
+
+// control is Control, and whether that is said: by what it sets, or by its name.
+func (e *Experiment) control() (control string, said bool) {
+	best, dealt := -1, e.Dealt()
 	for _, v := range byName(e.Variants) {
 		rank := 0
 		switch plain := v.Set.Nothing(); {
@@ -287,7 +293,7 @@ func (e *Experiment) Control() string {
 			control, best = v.Name, rank
 		}
 	}
-	return control
+	return control, best > 0
 }
 
 // Dealt returns the variants, by name, that chance deals to anybody: those with a
@@ -302,9 +308,12 @@ func (e *Experiment) Dealt() (names []string) {
 }
 
 // ComparesNothing says why its guards can never pause it: each compares a variant with
-// the control, and chance deals no two that could be compared. "": it does.
+// the control, and chance deals no two that could be compared, or nothing says which of
+// them that is: a guard against the new ranking as control would let the worse one
+// through. "": it does.
 func (e *Experiment) ComparesNothing() string {
-	dealt, control := e.Dealt(), e.Control()
+	dealt := e.Dealt()
+	control, said := e.control()
 	switch {
 	case len(dealt) == 0:
 		return ""
@@ -312,6 +321,8 @@ func (e *Experiment) ComparesNothing() string {
 		return fmt.Sprintf("its guards compare with nothing: %s alone has viewers", dealt[0])
 	case !slices.Contains(dealt, control):
 		return fmt.Sprintf("its guards compare with nothing: %s are compared with %s, which has no viewers", strings.Join(dealt, " and "), control)
+	case !said:
+		return fmt.Sprintf("its guards do not know what to compare with: no variant sets nothing, and none of %s is named control", strings.Join(dealt, ", "))
 	}
 	return ""
 }
@@ -320,6 +331,9 @@ func (e *Experiment) ComparesNothing() string {
 func (e *Experiment) comparesWayOut() string {
 	if len(e.Variants) == 1 {
 		return "add a variant without set that has a weight, as control; or leave guards and ramp out, and millrace experiment ramp raises the share"
+	}
+	if _, said := e.control(); !said {
+		return "let the variant that shows what viewers have now set nothing, or name it control"
 	}
 	return "give the control a weight; or write monitored: true, which deals all variants evenly; or leave guards and ramp out, and millrace experiment ramp raises the share"
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/user"
@@ -63,7 +64,7 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 	switch lost := maps.Current().Lost(); {
 	case lost == "":
 	case !slices.Contains(changesAnswers, c.Name()):
-		fmt.Fprintf(c.ErrOrStderr(), "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, cluster.RestoreWayOut)
+		WarnLost(c.ErrOrStderr(), lost)
 	default:
 		return &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: fmt.Sprintf("etcd has lost state: %s. Brokers keep what they had, and would not take over what is changed now", lost),
@@ -71,6 +72,14 @@ func NotLost(ctx context.Context, c *cobra.Command, cl *cluster.Client) error {
 		}
 	}
 	return nil
+}
+
+// WarnLost says before what a command shows of an etcd that has lost state, if it has,
+// that it is not how the cluster is.
+func WarnLost(w io.Writer, lost string) {
+	if lost != "" {
+		fmt.Fprintf(w, "warning: etcd has lost state: %s. Brokers and index nodes go on by what they had; this is only what etcd has. %s\n", lost, cluster.RestoreWayOut)
+	}
 }
 
 // On makes a command that runs on a cluster, which stays open while it runs. It tells

@@ -60,6 +60,7 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 		if err != nil {
 			return err
 		}
+		clusters.WarnLost(c.ErrOrStderr(), s.Map.Lost())
 		all, text, err := look(c.Context(), cl, s, stats, args)
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -53,6 +54,7 @@ type Kind struct {
 	kind   string
 	docs   *documents.Kind
 	state  *keyspace.Latest[map[string]*ledger.Ledger] // last good ones, never changed once there
+	heard  atomic.Int64                                // see [documents.Kind.Heard]
 	never  func(Version) bool                          // removed to make room; nil: none
 	last   func(Version, []ledger.Event) bool          // nil: none
 	used   used
@@ -84,7 +86,7 @@ func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
 // as it was.
 func (a *Kind) follow() {
 	old, _ := a.state.Get()
-	docs, fault := a.docs.Current(), a.docs.Fault()
+	docs, heard, fault := a.docs.Heard()
 	next := make(map[string]*ledger.Ledger, len(docs))
 	for name, doc := range docs {
 		l := old[name]
@@ -97,6 +99,7 @@ func (a *Kind) follow() {
 		}
 	}
 	a.forget(old, next)
+	a.heard.Store(heard)
 	a.state.Set(next, fault)
 }
 
@@ -121,9 +124,8 @@ func (a *Kind) GoesBy() (string, cluster.Applied) {
 		return a.kind, cluster.Applied{}
 	}
 	used := a.used.now()
-	var by cluster.Applied
+	by := cluster.Applied{Revision: a.Revision()}
 	for name, l := range ledgers {
-		by.Revision = max(by.Revision, l.At)
 		e, serves := l.Find(l.Serving)
 		u, uses := used[name]
 		if l.Bad != nil || used != nil && (uses != serves || uses && u != Version{name, e.Version, e.Sum}) {
@@ -338,9 +340,10 @@ func (a *Kind) Serve(ctx context.Context, v Version, expect *Version, who string
 	})
 }
 
-// Revision returns the newest change of any name that is known here.
-func (a *Kind) Revision() (newest int64) {
+// Revision returns the newest change of any name that is known here, be it left out.
+func (a *Kind) Revision() int64 {
 	ledgers, _ := a.state.Get()
+	newest := a.heard.Load()
 	for _, l := range ledgers {
 		newest = max(newest, l.At)
 	}

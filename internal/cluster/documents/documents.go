@@ -46,6 +46,7 @@ type Kind struct {
 type documents struct {
 	by       map[string]Document // by name
 	revision int64               // of etcd, when they were first found to be so
+	heard    int64               // the newest change of the kind, of whatever name
 }
 
 var errSilent = errors.New("it has not answered since this process started")
@@ -62,19 +63,19 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 	first, known := make(chan struct{}), sync.Once{}
 	kept, err := loadDocs(c, kind)
 	if err == nil {
-		d.state.Set(documents{kept.Documents, kept.Origin.Revision}, nil)
+		d.state.Set(documents{by: kept.Documents, revision: kept.Origin.Revision}, nil)
 		d.origin = kept.Origin
 		d.generation.Store(d.origin.Keyspace.Generation)
 		c.BeginFromDisk(kind, docsFile(c, kind))
 	}
 	onDisk := err == nil
 	if onDisk && c.Silent() { // to wait for it again is to wait behind all who read something else
-		d.state.Set(documents{kept.Documents, kept.Origin.Revision}, cluster.Away(errSilent))
+		d.state.Set(documents{by: kept.Documents, revision: kept.Origin.Revision}, cluster.Away(errSilent))
 		known.Do(func() { close(first) })
 	}
 	c.Run(func() {
 		c.Follow(ctx, Prefix(d.kind), func(s *keyspace.Snapshot, err error) {
-			whole := s
+			whole, heard := s, newestOf(s)
 			if err == nil {
 				if err = d.join(ctx, s); err == nil {
 					s.Forked, err = d.forked(ctx, s)
@@ -84,7 +85,7 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 				}
 			}
 			from := d.origin
-			if d.apply(s, err) || d.origin.Moved(from) {
+			if d.apply(s, heard, err) || d.origin.Moved(from) {
 				saveDocs(c, kind, LastGood{Origin: d.origin, Documents: d.Current()})
 			}
 			c.TellFromDisk(kind, from, d.Fault())
@@ -129,6 +130,26 @@ func (d *Kind) AsOf() (docs map[string]Document, revision int64, fault error) {
 	return v.by, v.revision, fault
 }
 
+// Heard is Current, the newest change of the kind in etcd that is in it or left out, as
+// what has no name that a document may have or is too large, and Fault.
+func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
+	v, fault := d.state.Get()
+	return v.by, v.heard, fault
+}
+
+// newestOf is the newest change of a snapshot, whatever becomes of it.
+func newestOf(s *keyspace.Snapshot) (newest int64) {
+	if s == nil {
+		return 0
+	}
+	for _, v := range s.Values {
+		if v.Version <= s.Revision { // not kept from before a restoration
+			newest = max(newest, v.Version)
+		}
+	}
+	return newest
+}
+
 // ReadAt is the revision of etcd when the documents were last found to be as they are.
 func (d *Kind) ReadAt() int64 { return d.read.Load() }
 
@@ -143,10 +164,10 @@ func (d *Kind) Changed() <-chan struct{} { return d.state.Changed() }
 func (d *Kind) Fault() error { _, err := d.state.Get(); return err }
 
 // apply takes a snapshot over unless etcd has lost or changed its past: what
-// it lacks then was not deleted by anybody.
-func (d *Kind) apply(s *keyspace.Snapshot, fault error) (changed bool) {
+// it lacks then was not deleted by anybody. Newest is its newest change.
+func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed bool) {
 	was, oldFault := d.state.Get()
-	old, revision, good := was.by, was.revision, false
+	old, revision, heard, good := was.by, was.revision, was.heard, false
 	next, from := old, d.origin.Keyspace
 	if fault == nil {
 		fault = d.origin.Judge(s)
@@ -155,7 +176,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, fault error) (changed bool) {
 		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
-		next = make(map[string]Document, len(s.Values))
+		next, heard = make(map[string]Document, len(s.Values)), newest
 		fault = s.Fault
 		for name, v := range s.Values {
 			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
@@ -178,13 +199,13 @@ func (d *Kind) apply(s *keyspace.Snapshot, fault error) (changed bool) {
 	}
 	d.generation.Store(d.origin.Keyspace.Generation)
 	changed = !maps.Equal(next, old)
-	if !changed && keyspace.SameFault(fault, oldFault) {
+	if !changed && heard == was.heard && keyspace.SameFault(fault, oldFault) {
 		return false
 	}
 	if fault != nil && !keyspace.SameFault(fault, oldFault) {
 		d.log.Error("serving the last good documents", "fault", fault)
 	}
-	d.state.Set(documents{next, revision}, fault)
+	d.state.Set(documents{next, revision, heard}, fault)
 	return changed
 }
 

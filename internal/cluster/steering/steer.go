@@ -42,6 +42,7 @@ func Read(ctx context.Context, c *cluster.Client) (*State, error) {
 // Change reads how the cluster is steered and writes what change makes of it, the
 // assignment under the next epoch, in one transaction, or nothing: with an error
 // of change; with [cluster.ErrNotLeader] if lead is given and does not hold any more;
+// with [cluster.ErrLost] while etcd has lost state, by what it says or by what c watches;
 // with [ErrRaced], when it is to be tried again.
 func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change func(*State) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*cluster.CallTimeout)
@@ -50,7 +51,10 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	if err != nil {
 		return err
 	}
-	if err := mayLead(c, lead, s.Map); err != nil {
+	if why := s.Map.Lost(); why != "" {
+		return cluster.LostState(why)
+	}
+	if err := c.Lost(); err != nil {
 		return err
 	}
 	before, assigned := maps.Clone(s.Documents), s.Assignment.Clone()
@@ -77,9 +81,9 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 		return err
 	}
 	ops = append(ops, noted...)
-	conditions := append(Still(c, at.present), clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1))
+	conditions := append(Still(c, at.present), clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1), c.Whole())
 	if lead != nil {
-		conditions = append(conditions, lead.Holds(), c.Whole())
+		conditions = append(conditions, lead.Holds())
 	}
 	put, err := c.Etcd().Txn(ctx).If(conditions...).Then(ops...).Else(clientv3.OpGet(c.LeaderKey()), clientv3.OpGet(c.SetbackKey())).Commit()
 	switch {
@@ -91,28 +95,13 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 		c.TrimHistory(ctx)
 		return nil
 	}
-	if lead == nil {
-		return ErrRaced
-	}
 	if err := cluster.UnlessSetback(put); err != nil {
 		return err
 	}
-	if !lead.Is(put.Responses[0].GetResponseRange().Kvs) {
+	if lead != nil && !lead.Is(put.Responses[0].GetResponseRange().Kvs) {
 		return cluster.ErrNotLeader
 	}
 	return ErrRaced
-}
-
-// mayLead refuses what a leader would write into an etcd that has lost state, by
-// what it watches, or by what nodes remember. Persons are told where they plan.
-func mayLead(c *cluster.Client, lead *cluster.Lead, m *topology.Map) error {
-	if lead == nil {
-		return nil
-	}
-	if why := m.Lost(); why != "" {
-		return cluster.LostState(why)
-	}
-	return c.Lost()
 }
 
 // steeredAt is what a change is compared with when it is written.

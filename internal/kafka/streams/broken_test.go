@@ -94,6 +94,33 @@ func testBroken(t *testing.T, k kafkatest.Cluster) {
 	}
 }
 
+// What does not decompress is no fault that passes, whether other batches lie around it
+// or not. Kafka itself does not take such a batch from a producer.
+func TestConsumerStopsAtWhatDoesNotDecompress(t *testing.T) {
+	k := kafkatest.Fake(t)
+	topic := k.Topics.Timeline
+	kafkatest.Broken(t, k, topic, 10, 2, true)
+	kafkatest.Write(t, k, topic, 11, "before")
+	kafkatest.Broken(t, k, topic, 11, 2, true)
+	kafkatest.Write(t, k, topic, 11, "behind")
+	kafkatest.Write(t, k, topic, 12, "beside")
+	ctx, c := kafkatest.Deadline(t), reads(t, k, map[int]millrace.Offset{10: 0, 11: 0, 12: 0})
+	var values []string
+	broken := map[millrace.Partition]millrace.Offset{}
+	for len(values) < 2 || len(broken) < 2 {
+		read, failed := until(t, ctx, c, 0, 1)
+		values = append(values, read...)
+		for _, f := range failed {
+			if errors.Is(f.Err, kafka.ErrBatchBroken) {
+				broken[f.Partition] = f.Next
+			}
+		}
+	}
+	if want := []string{"11/before", "12/beside"}; !slices.Equal(values, want) || broken[10] != 0 || broken[11] != 1 {
+		t.Errorf("read %q, and stopped at %d", values, broken)
+	}
+}
+
 // What an aborted transaction leaves is passed over without a look: a partitioner that
 // fails leaves it in most partitions.
 func TestAbortedTransactionsAreNotLookedAt(t *testing.T) {

@@ -62,9 +62,10 @@ type Tally struct {
 	credited, most int // items of drafts, by arm.pages
 }
 
-// did is what a unit did.
+// did is what a unit did with what one arm showed it: the first with which it did anything.
 type did struct {
-	number  int32  // of the unit
+	number  int32 // of the unit
+	arm     int32
 	actions uint16 // a bit for each
 }
 
@@ -81,6 +82,9 @@ type met struct {
 	// What means are of, NaN where it is not known.
 	millis, cost, share, types, missing float64
 }
+
+// counts reports whether the unit counts for an arm: for the first that it met.
+func (m met) counts(arm int) bool { return !m.outside && (m.arm == int32(arm) || m.arm == ^int32(arm)) }
 
 // arm is what the units of a variant have met.
 type arm struct {
@@ -223,6 +227,11 @@ func (t *Tally) Add(r *exposure.Record) {
 		was.step = t.steps
 		a.dealt++
 	}
+	if did := t.did[unit]; (!again || was.outside) && did.arm == int32(at) { // before it was known to have met anything
+		for action := range t.actions {
+			a.Did[action] += int64(did.actions >> action & 1)
+		}
+	}
 	m := metBy(r)
 	m.arm, m.step = int32(at), was.step
 	a.count(&m, 1)
@@ -259,7 +268,9 @@ func (t *Tally) arm(variant string) (i int, known bool) {
 	return slices.BinarySearchFunc(t.arms, variant, func(a arm, name string) int { return cmp.Compare(a.Variant, name) })
 }
 
-// Did takes what a unit did with what it was shown, of whatever experiment. The
+// Did takes what a unit did with what it was shown, of whatever experiment. It counts
+// once a first page of the unit does: who has had pages from before the evidence begins
+// would else be among those who act, and not among those who may. The
 // same again changes nothing.
 func (t *Tally) Did(a *outcome.Act) {
 	action := slices.Index(t.actions, a.Action)
@@ -280,12 +291,14 @@ func (t *Tally) Did(a *outcome.Act) {
 			t.report.BeyondActs++
 			return
 		}
-		did.number = int32(len(t.did))
+		did.number, did.arm = int32(len(t.did)), int32(at)
 	}
 	arm := &t.arms[at]
-	if bit := uint16(1) << action; did.actions&bit == 0 {
+	if bit := uint16(1) << action; did.actions&bit == 0 && did.arm == int32(at) {
 		did.actions |= bit
-		arm.Did[action]++
+		if m, met := t.units[unit]; met && m.counts(at) {
+			arm.Did[action]++
+		}
 		t.did[unit] = did
 	}
 	if arm.pages != nil && a.Drafted == t.name {
@@ -395,7 +408,7 @@ type Arm struct {
 	Share   float64    // mean share of items that one entity has, of answers with items
 	Millis  [3]float64 // quantiles 0.5, 0.95 and 0.99
 	Cost    float64    // mean of what index nodes took to score the candidates of an answer, in microseconds
-	Did     []int64    // units that did something, by Report.Actions
+	Did     []int64    // of these units, those that did something, by Report.Actions
 	// Undrafted is how many answers two models were to draft, of which only the
 	// first ranked: no replica that was asked could rank by the second.
 	Undrafted int64

@@ -373,7 +373,7 @@ func TestUnitsActOnce(t *testing.T) {
 			tally.Did(a)
 		}
 	}
-	for i, r := range []*exposure.Record{shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("d", "old", 1, 1), shown("b", "both", 0, 1)} {
+	for i, r := range []*exposure.Record{shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("a", "both", 1, 1), shown("d", "old", 1, 1), shown("b", "both", 0, 1), shown("c", "both", 1, 1)} {
 		switch i {
 		case 0:
 			r.Interleaving = &exposure.Interleaving{Experiment: "e"}
@@ -399,8 +399,44 @@ func TestUnitsActOnce(t *testing.T) {
 	if !reflect.DeepEqual(got.Drafts, want) || got.OtherTeams != 2 || got.BeyondActs != 0 {
 		t.Errorf("%+v, %d of other teams, want %+v", got.Drafts, got.OtherTeams, want)
 	}
-	if len(got.Effects) != effects+2 || got.Arms[0].Undrafted != 2 || got.Arms[1].Undrafted != 0 {
+	if len(got.Effects) != effects+2 || got.Arms[0].Undrafted != 3 || got.Arms[1].Undrafted != 0 {
 		t.Errorf("%d effects, %+v", len(got.Effects), got.Arms)
+	}
+}
+
+// Who did something counts if a first page of theirs does, whichever comes first: where
+// the evidence begins while they are on later pages, nothing would stand beside them.
+func TestActsCountOfWhomAPageCounts(t *testing.T) {
+	d := defined(t, halves)
+	d.Experiment.Outcomes = &experiment.Outcomes{Actions: []string{"click"}}
+	tally := believing(d)
+	later := shown("later", "new", 1, 1)
+	later.ServedBefore = 20
+	outside := shown("outside", "new", 1, 1)
+	outside.FeedVersion = 9
+	tally.On(Basis{Feeds: map[string][]int64{"f": {0}}})
+	did := func(units ...string) {
+		for _, unit := range units {
+			tally.Did(act(unit, "new", "click", ""))
+		}
+	}
+	did("before", "later", "outside", "crossed")
+	for _, r := range []*exposure.Record{later, outside, shown("before", "new", 1, 1), shown("behind", "new", 1, 1), shown("idle", "new", 1, 1), shown("crossed", "old", 1, 1), shown("crossed", "new", 1, 1)} {
+		tally.Add(r)
+	}
+	did("behind", "before", "later")
+	got, err := tally.Report(0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := got.Arms[0]; a.Units != 3 || a.Did[0] != 2 || got.Arms[1].Did[0] != 0 {
+		t.Errorf("%d of %d did it, and %d", a.Did[0], a.Units, got.Arms[1].Did[0])
+	}
+	tally.On(Basis{})
+	tally.Add(shown("outside", "new", 1, 1)) // another answer, which is evidence
+	tally.Add(shown("later", "new", 1, 1))
+	if got, err = tally.Report(0.05); err != nil || got.Arms[0].Units != 5 || got.Arms[0].Did[0] != 4 {
+		t.Errorf("%v, %+v", err, got.Arms[0])
 	}
 }
 

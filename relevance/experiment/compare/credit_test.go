@@ -244,6 +244,10 @@ func TestCreditIsBounded(t *testing.T) {
 	tally, guards := believing(defined(t, drafting)), believing(defined(t, drafting))
 	tally.CreditDrafts()
 	tally.most = 3
+	for _, unit := range []string{"a", "b", "c"} {
+		tally.Add(shown(unit, "both", 1, 1))
+		guards.Add(shown(unit, "both", 1, 1))
+	}
 	for _, a := range []*outcome.Act{
 		act("a", "both", "click", "next"), act("a", "both", "hide", "next"), act("b", "both", "click", "home"),
 		act("c", "both", "click", "home"), // beyond

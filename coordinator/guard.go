@@ -118,7 +118,7 @@ func (w *watched) evidence() millrace.Time {
 // anew reports whether evidence begins with what the experiment leans on, and not with
 // itself.
 func (w *watched) anew() bool {
-	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) > w.from
+	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) >= w.from // the same where it is recalled
 }
 
 // atShare is since when its share is what it is, of what it leans on now.
@@ -524,7 +524,27 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			w.from, w.changed, paused = millrace.TimeOf(e.When), e.When, false
 		}
 	}
+	if len(events) > 0 {
+		g.recall(w, events[0].When)
+	}
 	return paused, nil
+}
+
+// recall fills in what the history of a document does not tell any more, since so much
+// has happened to it since: what a coordinator noted, or else the oldest that there is
+// of the history, before which it was.
+func (g *guard) recall(w *watched, oldest time.Time) {
+	trail, _ := g.trails.Of(w.Experiment.Name) // nothing is noted in one that cannot be read
+	if w.from == 0 {
+		w.from = cmp.Or(trail.Sources.Since, millrace.TimeOf(oldest))
+	}
+	if !w.changed.IsZero() {
+		return
+	}
+	w.changed = oldest
+	if l := trail.Looked; l != nil && l.Share == w.Experiment.Share && !l.Stay.Since.IsZero() && !trail.SteppedSince(l.Stay.Since) {
+		w.changed = l.Stay.Since
+	}
 }
 
 // judge decides about each experiment, and does what was decided: first it pauses,

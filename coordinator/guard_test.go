@@ -519,6 +519,62 @@ func TestSiblingsBeginNothingAnew(t *testing.T) {
 	tr.becomes(experiment.Running, 10_000)
 }
 
+// Coordinators change a document so often that its history tells of no person any more.
+// Whoever leads next knows since when evidence counts all the same: what was shown
+// before a person's change pauses nothing, and no step is taken by viewers of the one
+// before.
+func TestALongHistoryBeginsNoEvidenceEarlier(t *testing.T) {
+	t.Parallel()
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.show(200, func(r *exposure.Record, variant string) {
+		if r.Time -= 3_600_000; variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.show(120, nil)
+	_, stop := tr.coordinate("one")
+	tr.becomes(experiment.Running, 1000)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if l := trail.Looked; err == nil && l != nil && l.Share == 1000 && !trail.SteppedSince(l.Stay.Since) {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
+	stop()
+	tr.show(98, nil)
+	store := experiments.Store{Documents: tr.store.Documents, Known: tr.store.Known}
+	for i := range 60 {
+		share := 200 + i
+		store.Who = fmt.Sprintf("coordinator one: ramped f to %d of 10,000: no guard", share)
+		if _, err := store.Steer(t.Context(), "f", func(now experiment.Experiment) (experiment.State, int, error) {
+			return now.State, share, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events, err := store.Documents.History(t.Context(), "d")
+	if err != nil || slices.ContainsFunc(events, func(e ledger.Event) bool {
+		return e.What != ledger.Dropped && !strings.HasPrefix(e.Who, "coordinator one: ramped f")
+	}) {
+		t.Fatalf("%v, the history begins with %+v", err, events[0])
+	}
+	tr.coordinate("two")
+	time.Sleep(3 * time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 1000 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	tr.show(20, nil)
+	tr.becomes(experiment.Running, 10_000)
+}
+
 // When a feed or a model is another, evidence begins anew: what was shown before, or is
 // still shown by who has not heard of it, pauses nothing and ramps nothing, whoever
 // leads; and the time of the step begins anew.

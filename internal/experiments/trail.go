@@ -152,6 +152,12 @@ func (d *Decision) Apart() bool {
 	return d.Person || d.Cut || d.By == restorer || d.By == beginner
 }
 
+// SteppedSince reports whether a coordinator has ramped or paused the experiment since
+// then, as far as the trail tells.
+func (t *Trail) SteppedSince(when time.Time) bool {
+	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
+}
+
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.
 type Hold struct {

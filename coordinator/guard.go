@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -65,8 +66,10 @@ type Leans interface {
 // who resumes what was paused begins anew; or of what it leans on (see [Leans]).
 // What else stands in its document may change meanwhile. Two coordinators that
 // both believe to lead decide by the same log; a decision is written only while
-// the experiment is as it was when it was made, so the second one changes
-// nothing.
+// the experiment runs at the share that was judged, so the second one changes
+// nothing. A step is taken only while all of its definition is what was judged: a
+// person may have given it another ramp or guard. A pause goes by the share alone: to
+// pause what a person has just changed costs little, to let it run may cost much.
 type guard struct {
 	store  *experiments.Store
 	trails *experiments.Trails // of what is decided, and why
@@ -796,7 +799,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	}
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
 		switch {
-		case now.State != experiment.Running || now.Share != judged.Share:
+		case now.State != experiment.Running || now.Share != judged.Share || !v.Pause && !reflect.DeepEqual(now, judged):
 			return "", 0, errOtherwise
 		case v.Pause:
 			return experiment.Paused, now.Share, nil

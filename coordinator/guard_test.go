@@ -695,6 +695,38 @@ func TestTwoCoordinatorsDecideOnce(t *testing.T) {
 	}
 }
 
+// A step that was decided by a definition that a person has replaced since is not taken,
+// though the share is the same; a pause is.
+func TestNoStepByAFormerDefinition(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, rampedDocument)
+	judged := tr.now()
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func(v compare.Verdict) {
+		t.Helper()
+		if err := coordinator.Decide(t.Context(), "one", tr.store, trails, judged, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, other := range []string{
+		strings.Replace(rampedDocument, "viewers: 50", "viewers: 5000", 1),
+		strings.Replace(rampedDocument, "empty: 1", "empty: 2", 1),
+	} {
+		if _, err := tr.store.Define(t.Context(), "d", []byte(other)); err != nil {
+			t.Fatal(err)
+		}
+		if decide(compare.Verdict{Share: 1000, Why: "no guard"}); tr.now().Share != 100 {
+			t.Fatalf("a step by what was judged before\n%s", other)
+		}
+	}
+	if decide(compare.Verdict{Pause: true, Why: "a guard"}); tr.now().State != experiment.Paused {
+		t.Error("it hurts, and runs on")
+	}
+}
+
 // One that hurts is paused, with the reason, and stays so until a person resumes
 // it: then the evidence begins anew.
 func TestGuardsPause(t *testing.T) {

@@ -53,7 +53,8 @@ type Leans interface {
 	Waits(ctx context.Context, e *experiment.Experiment) string
 	// Basis says which answers are evidence on an experiment by what it leans on now.
 	Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error)
-	// Revision is another one after each change of a feed or model.
+	// Revision is another one after each change of a feed or model, or of what is
+	// condemned.
 	Revision() int64
 }
 

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -522,9 +523,16 @@ func TestSiblingsBeginNothingAnew(t *testing.T) {
 // Coordinators change a document so often that its history tells of no person any more.
 // Whoever leads next knows since when evidence counts all the same: what was shown
 // before a person's change pauses nothing, and no step is taken by viewers of the one
-// before.
+// before; nor where the last look still told since when an earlier share was what it was.
 func TestALongHistoryBeginsNoEvidenceEarlier(t *testing.T) {
 	t.Parallel()
+	t.Run("noted", func(t *testing.T) { t.Parallel(); testALongHistory(t, false) })
+	t.Run("noted of an earlier share", func(t *testing.T) { t.Parallel(); testALongHistory(t, true) })
+}
+
+func testALongHistory(t *testing.T, earlier bool) {
+	t.Helper()
+	began := millrace.TimeOf(time.Now()).Std().UTC()
 	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
 	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
 	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
@@ -549,6 +557,21 @@ func TestALongHistoryBeginsNoEvidenceEarlier(t *testing.T) {
 		}
 	}
 	stop()
+	if earlier {
+		docs, err := documents.Watch(t.Context(), tr.cluster, experiments.TrailsKind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := docs.Change(t.Context(), "e", func(body string) (string, error) {
+			var trail experiments.Trail
+			err := json.Unmarshal([]byte(body), &trail)
+			trail.Looked.Stay.Since = began
+			next, fault := json.Marshal(trail)
+			return string(next), errors.Join(err, fault)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	tr.show(98, nil)
 	store := experiments.Store{Documents: tr.store.Documents, Known: tr.store.Known}
 	for i := range 60 {
@@ -571,7 +594,9 @@ func TestALongHistoryBeginsNoEvidenceEarlier(t *testing.T) {
 	if e := tr.now(); e.State != experiment.Running || e.Share != 1000 {
 		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
 	}
-	tr.show(20, nil)
+	if tr.show(20, nil); earlier { // those of before the oldest change that is kept are not known to be fresh
+		tr.show(100, nil)
+	}
 	tr.becomes(experiment.Running, 10_000)
 }
 

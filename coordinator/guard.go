@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +53,8 @@ type Leans interface {
 	Waits(ctx context.Context, e *experiment.Experiment) string
 	// Basis says which answers are evidence on an experiment by what it leans on now.
 	Basis(ctx context.Context, e *experiment.Experiment) (compare.Basis, error)
-	// Revision is another one after each change of a feed or model.
+	// Revision is another one after each change of a feed or model, or of what is
+	// condemned.
 	Revision() int64
 }
 
@@ -65,8 +67,10 @@ type Leans interface {
 // who resumes what was paused begins anew; or of what it leans on (see [Leans]).
 // What else stands in its document may change meanwhile. Two coordinators that
 // both believe to lead decide by the same log; a decision is written only while
-// the experiment is as it was when it was made, so the second one changes
-// nothing.
+// the experiment runs at the share that was judged, so the second one changes
+// nothing. A step is taken only while all of its definition is what was judged: a
+// person may have given it another ramp or guard. A pause goes by the share alone: to
+// pause what a person has just changed costs little, to let it run may cost much.
 type guard struct {
 	store  *experiments.Store
 	trails *experiments.Trails // of what is decided, and why
@@ -118,7 +122,7 @@ func (w *watched) evidence() millrace.Time {
 // anew reports whether evidence begins with what the experiment leans on, and not with
 // itself.
 func (w *watched) anew() bool {
-	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) > w.from
+	return !w.basis.Since.IsZero() && millrace.TimeOf(w.basis.Since) >= w.from // the same where it is recalled
 }
 
 // atShare is since when its share is what it is, of what it leans on now.
@@ -524,7 +528,27 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			w.from, w.changed, paused = millrace.TimeOf(e.When), e.When, false
 		}
 	}
+	if len(events) > 0 {
+		g.recall(w, events[0].When)
+	}
 	return paused, nil
+}
+
+// recall fills in what the history of a document does not tell any more, since so much
+// has happened to it since: what a coordinator noted, or else the oldest that there is
+// of the history, before which it was.
+func (g *guard) recall(w *watched, oldest time.Time) {
+	trail, _ := g.trails.Of(w.Experiment.Name) // nothing is noted in one that cannot be read
+	if w.from == 0 {
+		w.from = cmp.Or(trail.Sources.Since, millrace.TimeOf(oldest))
+	}
+	if !w.changed.IsZero() {
+		return
+	}
+	w.changed = oldest
+	if l := trail.Looked; l != nil && l.Share == w.Experiment.Share && !l.Stay.Since.IsZero() && !trail.SteppedSince(l.Stay.Since) {
+		w.changed = l.Stay.Since
+	}
 }
 
 // judge decides about each experiment, and does what was decided: first it pauses,
@@ -776,7 +800,7 @@ func (g *guard) do(ctx context.Context, d decision) error {
 	}
 	_, err := store.Steer(ctx, judged.Name, func(now experiment.Experiment) (experiment.State, int, error) {
 		switch {
-		case now.State != experiment.Running || now.Share != judged.Share:
+		case now.State != experiment.Running || now.Share != judged.Share || !v.Pause && !reflect.DeepEqual(now, judged):
 			return "", 0, errOtherwise
 		case v.Pause:
 			return experiment.Paused, now.Share, nil

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -519,6 +520,86 @@ func TestSiblingsBeginNothingAnew(t *testing.T) {
 	tr.becomes(experiment.Running, 10_000)
 }
 
+// Coordinators change a document so often that its history tells of no person any more.
+// Whoever leads next knows since when evidence counts all the same: what was shown
+// before a person's change pauses nothing, and no step is taken by viewers of the one
+// before; nor where the last look still told since when an earlier share was what it was.
+func TestALongHistoryBeginsNoEvidenceEarlier(t *testing.T) {
+	t.Parallel()
+	t.Run("noted", func(t *testing.T) { t.Parallel(); testALongHistory(t, false) })
+	t.Run("noted of an earlier share", func(t *testing.T) { t.Parallel(); testALongHistory(t, true) })
+}
+
+func testALongHistory(t *testing.T, earlier bool) {
+	t.Helper()
+	began := millrace.TimeOf(time.Now()).Std().UTC()
+	sibling := strings.NewReplacer("name: e", "name: f", "[0-9999]", "[5000-9999]").Replace(rampedDocument[strings.Index(rampedDocument, "  - name: e"):])
+	tr := newTrial(t, strings.Replace(rampedDocument, "[0-9999]", "[0-4999]", 1)+sibling)
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.show(200, func(r *exposure.Record, variant string) {
+		if r.Time -= 3_600_000; variant == "b" {
+			r.Refusal, r.Items = "UNAVAILABLE", nil
+		}
+	})
+	tr.show(120, nil)
+	_, stop := tr.coordinate("one")
+	tr.becomes(experiment.Running, 1000)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		trail, err := trails.Of("e")
+		if l := trail.Looked; err == nil && l != nil && l.Share == 1000 && !trail.SteppedSince(l.Stay.Since) {
+			break
+		}
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%+v, %v", trail.Looked, err)
+		}
+	}
+	stop()
+	if earlier {
+		docs, err := documents.Watch(t.Context(), tr.cluster, experiments.TrailsKind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := docs.Change(t.Context(), "e", func(body string) (string, error) {
+			var trail experiments.Trail
+			err := json.Unmarshal([]byte(body), &trail)
+			trail.Looked.Stay.Since = began
+			next, fault := json.Marshal(trail)
+			return string(next), errors.Join(err, fault)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.show(98, nil)
+	store := experiments.Store{Documents: tr.store.Documents, Known: tr.store.Known}
+	for i := range 60 {
+		share := 200 + i
+		store.Who = fmt.Sprintf("coordinator one: ramped f to %d of 10,000: no guard", share)
+		if _, err := store.Steer(t.Context(), "f", func(now experiment.Experiment) (experiment.State, int, error) {
+			return now.State, share, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events, err := store.Documents.History(t.Context(), "d")
+	if err != nil || slices.ContainsFunc(events, func(e ledger.Event) bool {
+		return e.What != ledger.Dropped && !strings.HasPrefix(e.Who, "coordinator one: ramped f")
+	}) {
+		t.Fatalf("%v, the history begins with %+v", err, events[0])
+	}
+	tr.coordinate("two")
+	time.Sleep(3 * time.Second)
+	if e := tr.now(); e.State != experiment.Running || e.Share != 1000 {
+		t.Fatalf("%s with %d, by what was shown before", e.State, e.Share)
+	}
+	if tr.show(20, nil); earlier { // those of before the oldest change that is kept are not known to be fresh
+		tr.show(100, nil)
+	}
+	tr.becomes(experiment.Running, 10_000)
+}
+
 // When a feed or a model is another, evidence begins anew: what was shown before, or is
 // still shown by who has not heard of it, pauses nothing and ramps nothing, whoever
 // leads; and the time of the step begins anew.
@@ -636,6 +717,38 @@ func TestTwoCoordinatorsDecideOnce(t *testing.T) {
 	}
 	if did := tr.decisions(); err != nil || len(did) != 2 || len(want) != 2 || len(trail.Decisions) != 2 {
 		t.Errorf("%q, %+v, %v", did, trail.Decisions, err)
+	}
+}
+
+// A step that was decided by a definition that a person has replaced since is not taken,
+// though the share is the same; a pause is.
+func TestNoStepByAFormerDefinition(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, rampedDocument)
+	judged := tr.now()
+	trails, err := experiments.OpenTrails(t.Context(), tr.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func(v compare.Verdict) {
+		t.Helper()
+		if err := coordinator.Decide(t.Context(), "one", tr.store, trails, judged, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, other := range []string{
+		strings.Replace(rampedDocument, "viewers: 50", "viewers: 5000", 1),
+		strings.Replace(rampedDocument, "empty: 1", "empty: 2", 1),
+	} {
+		if _, err := tr.store.Define(t.Context(), "d", []byte(other)); err != nil {
+			t.Fatal(err)
+		}
+		if decide(compare.Verdict{Share: 1000, Why: "no guard"}); tr.now().Share != 100 {
+			t.Fatalf("a step by what was judged before\n%s", other)
+		}
+	}
+	if decide(compare.Verdict{Pause: true, Why: "a guard"}); tr.now().State != experiment.Paused {
+		t.Error("it hurts, and runs on")
 	}
 }
 

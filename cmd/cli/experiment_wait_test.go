@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/indexnode"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/experiments"
 )
 
 const rampedFresher = "    ramp: {steps: [500, 2000], least: 1h, viewers: 10}\n    guards: {refused: 1.5}\n"
@@ -64,4 +67,76 @@ func TestExperimentWait(t *testing.T) {
 	ends("stopped before", begin(), "", "experiment fresher is stopped, at 20% of its slots; millrace experiment history fresher")
 	do("drop", "ranking", "--apply", "--yes")
 	ends("dropped", begin("--for", "ended"), "", "there is no experiment fresher any more")
+}
+
+// A wait for an end is over once the experiment is dropped, whatever fault experiments of
+// other documents have; not so while its own document is left out.
+func TestAWaitEndsWithADrop(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	must := func(args ...string) {
+		t.Helper()
+		if out, err := s.run(args...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+	s.NewsAt("model: rate\n")
+	rated := strings.NewReplacer("ranking", "r2", "fresher", "rated", "[home]", "[news]", "limit: 30", "weights: {likes: 3}").Replace(clitest.Fresher)
+	must("experiment", "define", s.File("rated.yaml", rated))
+	must("experiment", "start", "rated", "--share", "1")
+	s.Gone(indexnode.ModelsKind, "rate")
+	if out := s.ran("experiment", "list"); !strings.Contains(out, "experiment rated, running, has a fault") {
+		t.Fatal(out)
+	}
+	must("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
+	out, err := s.waitFor("fresher", func() { must("experiment", "drop", "ranking", "--apply", "--yes") })
+	if err != nil || !strings.Contains(out, "experiment fresher is dropped\n") {
+		t.Errorf("dropped: %v\n%s", err, out)
+	}
+	must("experiment", "define", s.File("ranking.yaml", strings.ReplaceAll(clitest.Fresher, "fresher", "newer")))
+	out, err = s.waitFor("newer", func() {
+		docs, err := artefacts.Watch(t.Context(), s.Client, experiments.Kind)
+		s.Check(err)
+		v, _, err := docs.Publish(t.Context(), "ranking", "", []byte("experiments: [\n"), "bob")
+		s.Check(err)
+		s.Check(docs.Serve(t.Context(), v, nil, "bob"))
+	})
+	if err == nil || strings.Contains(out, "is dropped") {
+		t.Errorf("left out: %v\n%s", err, out)
+	}
+}
+
+// waitFor waits for the end of an experiment; once it has been seen, something is done.
+func (s *stage) waitFor(name string, do func()) (string, error) {
+	s.Helper()
+	out := &watchedOut{seen: make(chan struct{})}
+	c := root()
+	c.SetArgs([]string{"experiment", "wait", name, "--for", "ended", "--timeout", "20s", "--etcd", s.Etcd[0], "--cluster", s.Name})
+	c.SetOut(out)
+	c.SetErr(out)
+	done := make(chan error, 1)
+	go func() { done <- c.ExecuteContext(s.Context()) }()
+	select {
+	case <-out.seen:
+		do()
+		err := <-done
+		return out.String(), err
+	case err := <-done:
+		return out.String(), err
+	}
+}
+
+// watchedOut is an output that tells of its first line.
+type watchedOut struct {
+	strings.Builder
+	seen chan struct{}
+}
+
+func (w *watchedOut) Write(p []byte) (int, error) {
+	if w.Len() == 0 {
+		close(w.seen)
+	}
+	return w.Builder.Write(p)
 }

@@ -152,6 +152,12 @@ func (d *Decision) Apart() bool {
 	return d.Person || d.Cut || d.By == restorer || d.By == beginner
 }
 
+// SteppedSince reports whether a coordinator has ramped or paused the experiment since
+// then, as far as the trail tells.
+func (t *Trail) SteppedSince(when time.Time) bool {
+	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
+}
+
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.
 type Hold struct {
@@ -365,13 +371,28 @@ func (t *Trails) Resume(ctx context.Context, name, by string, when time.Time) er
 	})
 }
 
-// Keep forgets the trails of all but some experiments.
-func (t *Trails) Keep(ctx context.Context, names []string) error {
-	for _, name := range slices.Sorted(maps.Keys(t.docs.Current())) {
+// Noted are the trails of all experiments as they were at some time.
+type Noted struct{ docs map[string]documents.Document }
+
+// Noted returns the trails as they are now.
+func (t *Trails) Noted() Noted { return Noted{t.docs.Current()} }
+
+// Keep forgets the trails of all but some experiments, as they were before it was asked
+// which experiments there are. One that was changed since stays: its experiment may have
+// been defined since, and held.
+func (t *Trails) Keep(ctx context.Context, names []string, before Noted) error {
+	for _, name := range slices.Sorted(maps.Keys(before.docs)) {
 		if !IsTrail(name) || slices.Contains(names, name) {
 			continue
 		}
-		if err := t.docs.Delete(ctx, name); err != nil {
+		was := before.docs[name].Body
+		err := t.docs.Change(ctx, name, func(body string) (string, error) {
+			if body != was {
+				return body, nil
+			}
+			return "", nil
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -146,6 +146,58 @@ func TestTrailsStandInLines(t *testing.T) {
 	}
 }
 
+// What is forgotten are the trails of experiments that are gone; not of one that was
+// defined, and held, since it was read which there are, whether it had a trail before or
+// not.
+func TestKeepForgetsNoVetoThatCameSince(t *testing.T) {
+	trails, err := experiments.OpenTrails(t.Context(), client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(name string) {
+		t.Helper()
+		if err := trails.Hold(t.Context(), name, experiments.Hold{When: time.Now().UTC(), By: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := func(want ...string) {
+		t.Helper()
+		for {
+			changed := trails.Changed()
+			var got []string
+			for _, name := range []string{"gone", "stays", "again", "anew"} {
+				if trail, _ := trails.Of(name); trail.Hold != nil {
+					got = append(got, name)
+				}
+			}
+			if slices.Equal(got, want) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%q are held, want %q", got, want)
+			}
+		}
+	}
+	for _, name := range []string{"gone", "stays", "again"} {
+		hold(name)
+	}
+	held("gone", "stays", "again")
+	noted := trails.Noted()
+	names := []string{"stays"} // that there are
+	if err := trails.Resume(t.Context(), "again", "ann", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	hold("again")
+	hold("anew")
+	held("gone", "stays", "again", "anew")
+	if err := trails.Keep(t.Context(), names, noted); err != nil {
+		t.Fatal(err)
+	}
+	held("stays", "again", "anew")
+}
+
 // client is one of a new cluster.
 func client(t *testing.T) *cluster.Client {
 	t.Helper()

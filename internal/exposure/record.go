@@ -128,6 +128,10 @@ func Missing() Value { return Value{Number: math.NaN()} }
 // maxName bounds what a record says of a model: readers keep and print it.
 const maxName = 1 << 10
 
+// maxModels bounds the models that a record names, and the shadows: readers compare each
+// with the others. An answer is ranked by a few.
+const maxModels = 1000
+
 // check returns what the schema alone does not see: that the record's parts fit
 // each other. The error is a [*millrace.Error].
 func (r *Record) check() error {
@@ -148,6 +152,9 @@ func (r *Record) check() error {
 		return wrong("shadow_rankings", "%d of %d shadows", len(r.ShadowRankings), len(r.Shadows))
 	}
 	for of, models := range map[string][]Model{"models": r.Models, "shadows": r.Shadows} {
+		if len(models) > maxModels {
+			return wrong(of, "%d are more than %d", len(models), maxModels)
+		}
 		for i := range models {
 			if m := &models[i]; max(len(m.Name), len(m.Version), len(m.Checksum)) > maxName {
 				return wrong(fmt.Sprintf("%s[%d]", of, i), "a name, version or checksum of more than %d bytes", maxName)

@@ -294,6 +294,8 @@ func TestAppendRefuses(t *testing.T) {
 		{"experiments[1].forced", func(r *Record) { r.Experiments[1].Forced = false }},
 		{"models[0]", func(r *Record) { r.Models[0].Version = strings.Repeat("1", 1025) }},
 		{"shadows[0]", func(r *Record) { r.Shadows[0].Checksum = strings.Repeat("a", 1025) }},
+		{"models", func(r *Record) { r.Models = make([]Model, 1001) }},
+		{"shadows", func(r *Record) { r.Shadows = make([]Model, 1001) }},
 		{"shadow_rankings", func(r *Record) { r.ShadowRankings = append(r.ShadowRankings, ShadowRanking{}) }},
 		{"shadow_rankings[0].overlap", func(r *Record) { r.ShadowRankings[0].RBO = 1.1 }},
 		{"items[1].place", func(r *Record) { r.Items[1].Place = 0 }},
@@ -320,6 +322,33 @@ func TestAppendRefuses(t *testing.T) {
 		}
 		if field != c.field || string(dst) != "as it was" {
 			t.Errorf("%s: %v, %q", c.field, err, dst)
+		}
+	}
+}
+
+// Whoever writes to the topic of exposures may name as many models as a record has bytes
+// for. Readers compare each with the others, and so take none of that.
+func TestRecordsOfManyModelsAreRefused(t *testing.T) {
+	for field, change := range map[string]func(*Record, []Model){
+		"models":  func(r *Record, m []Model) { r.Models = m },
+		"shadows": func(r *Record, m []Model) { r.Shadows = m },
+	} {
+		many := make([]Model, 150_000)
+		for i := range many {
+			many[i].Name = fmt.Sprint(i % 1000)
+		}
+		r := &Record{ID: "r-1", Feed: "home"}
+		change(r, many)
+		body := r.append(nil)
+		if err := schemas.Exposure().Check(body); err != nil || len(body) > millrace.MaxBodyBytes {
+			t.Fatalf("%d bytes, %v", len(body), err)
+		}
+		_, err := Decode(schemas.Exposure().Fingerprint(), body)
+		if e := (*millrace.Error)(nil); !errors.As(err, &e) || e.Field != field {
+			t.Errorf("%d %s: %v", len(many), field, err)
+		}
+		if change(r, many[:1000]); r.check() != nil {
+			t.Errorf("1000 %s: %v", field, r.check())
 		}
 	}
 }

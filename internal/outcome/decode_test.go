@@ -40,7 +40,7 @@ func TestARenamedFieldOfAnswersIsRead(t *testing.T) {
 	}
 	before, err := schemas.Unframe(lines[0])
 	must(t, err)
-	delete(seen, known.ByFingerprint(before.Fingerprint))
+	delete(seen, before.Fingerprint)
 	for field, there := range map[string]bool{"answer": true, "given": true, "nothing": false} {
 		if err := seen.Lacks("acts", nil, field); (err == nil) != there {
 			t.Errorf("%s: %v", field, err)

@@ -11,14 +11,20 @@ import (
 )
 
 // Seen are the schemas of the entries of a topic that were read, with their
-// families, whose names they can be read by.
-type Seen map[*schemas.Schema]*schemas.Family
+// families, whose names they can be read by. Whoever reads a topic again and again may
+// parse a schema anew each time: it is the same by its fingerprint.
+type Seen map[millrace.Fingerprint]seen
+
+type seen struct {
+	of     *schemas.Schema
+	family *schemas.Family
+}
 
 // Add notes an entry's schema, if it is known.
 func (s Seen) Add(known *registry.Snapshot, value []byte) {
 	if framed, err := schemas.Unframe(value); err == nil && !framed.Confluent {
 		if of := known.ByFingerprint(framed.Fingerprint); of != nil {
-			s[of] = known.Family(of.Name())
+			s[framed.Fingerprint] = seen{of, known.Family(of.Name())}
 		}
 	}
 }
@@ -32,10 +38,10 @@ func (s Seen) Lacks(topic string, actions []string, field string) error {
 	}
 	var types []string
 	open, there := len(s) == 0, len(s) == 0 || field == ""
-	for of, family := range s {
-		open = open || of.Types() == nil
-		there = there || family.Layout().Index(field) >= 0
-		types = append(types, of.Types()...)
+	for _, x := range s {
+		open = open || x.of.Types() == nil
+		there = there || x.family.Layout().Index(field) >= 0
+		types = append(types, x.of.Types()...)
 	}
 	slices.Sort(types)
 	types = slices.Compact(types)

@@ -27,12 +27,12 @@ func TestSeenLacks(t *testing.T) {
 	closed := schema("Act", `{"type": "enum", "name": "What", "symbols": ["click", "save"]}`)
 	hides := schema("Hide", `{"type": "enum", "name": "Hiding", "symbols": ["hide"]}`)
 	open := schema("Other", `"string"`)
-	seen := func(all ...*schemas.Schema) Seen {
+	of := func(all ...*schemas.Schema) Seen {
 		s := Seen{}
-		for _, of := range all {
-			f, err := schemas.FamilyOf(of)
+		for _, x := range all {
+			f, err := schemas.FamilyOf(x)
 			must(t, err)
-			s[of] = f
+			s[x.Fingerprint()] = seen{x, f}
 		}
 		return s
 	}
@@ -43,11 +43,11 @@ func TestSeenLacks(t *testing.T) {
 		want   string
 	}{
 		{Seen{}, "klick", "zzz", ""},
-		{seen(closed), "click", "answer", ""},
-		{seen(closed), "klick", "", "outcomes.actions: topic acts has no action klick; name one of click, save"},
-		{seen(closed, hides), "hide", "", ""},
-		{seen(closed, open), "klick", "", ""},
-		{seen(closed, open), "klick", "zzz", "outcomes.answer_field: no schema of topic acts has a field zzz; name the field"},
+		{of(closed), "click", "answer", ""},
+		{of(closed), "klick", "", "outcomes.actions: topic acts has no action klick; name one of click, save"},
+		{of(closed, hides), "hide", "", ""},
+		{of(closed, open), "klick", "", ""},
+		{of(closed, open), "klick", "zzz", "outcomes.answer_field: no schema of topic acts has a field zzz; name the field"},
 	} {
 		err := c.seen.Lacks("acts", []string{c.action}, c.field)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {

@@ -71,7 +71,7 @@ func (t *Tally) Reports() []Report {
 }
 
 // Beyond returns how many rankings are of pairs beyond those that are told
-// apart.
+// apart, or that are no more.
 func (t *Tally) Beyond() int64 { return t.beyond }
 
 func (t *tally) report(p Pair) Report {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/stats"
 )
@@ -25,7 +26,8 @@ func (p Pair) compare(q Pair) int {
 // The bounds of what is told apart.
 const (
 	maxPairs    = 200
-	maxTypes    = 100 // of items, of a pair; what comes after them is OtherTypes
+	silentFor   = millrace.Time(3_600_000) // milliseconds after which a pair makes room for another
+	maxTypes    = 100                      // of items, of a pair; what comes after them is OtherTypes
 	maxFeatures = 500
 	// OtherTypes stands for types beyond those that are told apart.
 	OtherTypes = "(others)"
@@ -40,6 +42,7 @@ type Tally struct {
 
 // tally is of one pair.
 type tally struct {
+	last                    millrace.Time // of its answers
 	answers, failed         int64
 	overlap10, overlap, rbo stats.Mean
 	tau, authorShift        stats.Mean
@@ -75,18 +78,38 @@ func (t *Tally) of(r *exposure.Record, shadow *exposure.Model) *tally {
 	pair := Pair{r.Feed, r.Models[0].Name, shadow.Name, shadow.Version}
 	of := t.pairs[pair]
 	if of != nil {
+		of.last = max(of.last, r.Time)
 		return of
 	}
-	if len(t.pairs) >= maxPairs {
+	if len(t.pairs) >= maxPairs && !t.makeRoom(r.Time) {
 		t.beyond++
 		return nil
 	}
 	if t.pairs == nil {
 		t.pairs = map[Pair]*tally{}
 	}
-	of = &tally{types: map[string]*[2]int64{}, lacking: [2]map[string]int64{{}, {}}}
+	of = &tally{last: r.Time, types: map[string]*[2]int64{}, lacking: [2]map[string]int64{{}, {}}}
 	t.pairs[pair] = of
 	return of
+}
+
+// makeRoom forgets the pair whose last answer is the oldest, if none has come for an
+// hour: each version of a shadow is a pair of its own, and a broker runs for as long as
+// many of them. Pairs that all rank do not make room, or none would be told.
+func (t *Tally) makeRoom(now millrace.Time) bool {
+	var oldest Pair
+	for p, of := range t.pairs {
+		if was := t.pairs[oldest]; was == nil || of.last < was.last {
+			oldest = p
+		}
+	}
+	of := t.pairs[oldest]
+	if now-of.last < silentFor {
+		return false
+	}
+	t.beyond += of.answers + of.failed
+	delete(t.pairs, oldest)
+	return true
 }
 
 func (t *tally) add(r *exposure.Record, i int) {

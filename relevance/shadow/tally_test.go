@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/exposure"
 )
 
@@ -106,6 +107,33 @@ func TestAuthorsAreBounded(t *testing.T) {
 		if missed := n[0] - a.items[0] + n[1] - a.items[1]; missed < 0 || missed > a.missed {
 			t.Errorf("%s: %v items, counted %v, %d missed at most", name, n, a.items, a.missed)
 		}
+	}
+}
+
+// A broker sees more versions of a shadow than pairs are told apart: those that rank no
+// more make room, and those that rank stay.
+func TestPairsThatAreSilentMakeRoom(t *testing.T) {
+	const hour = 3_600_000
+	var tally Tally
+	rank := func(version int, at millrace.Time) {
+		for _, feed := range []string{"home", "news"} {
+			shadow := exposure.Model{Name: "next", Version: fmt.Sprint(version)}
+			if feed == "news" {
+				shadow.Version = "1"
+			}
+			tally.Add(&exposure.Record{Feed: feed, Time: at, Models: []exposure.Model{{Name: "now"}}, Shadows: []exposure.Model{shadow}, ShadowRankings: make([]exposure.ShadowRanking, 1)})
+		}
+	}
+	for i := range millrace.Time(maxPairs + 50) {
+		rank(int(i), i*hour)
+	}
+	told := map[string]int64{}
+	for _, r := range tally.Reports() {
+		told[r.Feed+" "+r.Version] = r.Answers
+	}
+	newest := fmt.Sprint("home ", maxPairs+49)
+	if len(told) != maxPairs || told[newest] != 1 || told["home 50"] != 0 || told["home 51"] != 1 || told["news 1"] != maxPairs+50 || tally.Beyond() != 51 {
+		t.Errorf("%d pairs, of the newest %d, of one that ranks all the time %d; %d beyond", len(told), told[newest], told["news 1"], tally.Beyond())
 	}
 }
 

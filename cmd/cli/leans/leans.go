@@ -33,5 +33,8 @@ func (l leans) Waits(ctx context.Context, e *experiment.Experiment) string {
 	return why
 }
 
-// Revision implements [coordinator.Leans].
-func (l leans) Revision() int64 { return l.Models.Revision() + l.Feeds.Versions.Revision() }
+// Revision implements [coordinator.Leans]. Each kind is watched for itself: what is
+// condemned may be heard of after the model's history that tells of it.
+func (l leans) Revision() int64 {
+	return l.Models.Revision() + l.Failed.Revision() + l.Feeds.Versions.Revision()
+}

@@ -121,22 +121,43 @@ func (r *rollout) push(ctx context.Context, pack *modelpack.Pack, p push) error 
 		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil { // with --serve, too
 			return fmt.Errorf("%s is published and does not serve: %w", v, err)
 		}
-		return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, hold)
+		return held(v, hold)
 	default:
 		if hold != "" {
 			fmt.Fprintf(r.out, "%s: %s\n", v, hold)
 		}
-		err := r.Feeds.Keeping(ctx, func(ctx context.Context) error { return r.Feeds.Keeps(ctx, leans.Change{Model: v}) }, func(ctx context.Context) error {
-			return r.Models.Serve(ctx, v, &before, r.who)
-		})
-		if err != nil {
-			now, _ := r.Models.Served(v.Name)
-			return unserved(v, now, r.Models.Has(v), err)
+		if err := r.letServe(ctx, before, v, p.serve); err != nil {
+			return err
 		}
 		fmt.Fprintf(r.out, "%s serves; ask for it by the field model, or name it in a feed\n", v)
 		return leans.TellFaults(ctx, r.out, r.Feeds.Cluster, nil)
 	}
 	return nil
+}
+
+// held is [errHeld] with why.
+func held(v artefacts.Version, why string) error {
+	return fmt.Errorf("%s %w: %s; add --serve to let it serve all the same, or --no-serve if it is only to be published", v, errHeld, why)
+}
+
+// letServe lets a version serve in place of another. Which experiments run is asked once
+// more, while none changes: one may have begun since it was told what this changes.
+func (r *rollout) letServe(ctx context.Context, before, v artefacts.Version, meant bool) error {
+	err := r.Feeds.Keeping(ctx, func(ctx context.Context) error {
+		if err := r.Feeds.Keeps(ctx, leans.Change{Model: v}); err != nil {
+			return err
+		}
+		changes, err := r.Changes(ctx, before, v)
+		if err == nil && changes != "" && !meant {
+			err = held(v, changes)
+		}
+		return err
+	}, func(ctx context.Context) error { return r.Models.Serve(ctx, v, &before, r.who) })
+	if err == nil || errors.Is(err, errHeld) {
+		return err
+	}
+	now, _ := r.Models.Served(v.Name)
+	return unserved(v, now, r.Models.Has(v), err)
 }
 
 // unserved says what became of a version that was published, and that this push could not

@@ -663,6 +663,36 @@ func TestAPushNoticesThatItsVersionIsDropped(t *testing.T) {
 	}
 }
 
+// An experiment that somebody starts after a push has looked for such keeps the version
+// from serving, unless it is meant to.
+func TestAPushMeetsAnExperimentThatBegins(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	_, err := s.pushed("1", "1", push{})
+	s.Check(err)
+	before, _ := s.Serving.Models.Served("likes")
+	if _, err := s.pushed("2", "2", push{only: true}); err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.version("likes", "2")
+	s.Check(err)
+	if changes, err := s.Changes(t.Context(), before, v); changes != "" || err != nil {
+		t.Fatalf("%q, %v", changes, err)
+	}
+	out, err := s.run("experiment", "define", s.File("a.yaml", strings.NewReplacer("limit: 30", "model: likes", "state: draft", "state: running", "share: 0", "share: 100").Replace(clitest.Fresher)))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	err = s.letServe(t.Context(), before, v, false)
+	if !errors.Is(err, errHeld) || !strings.Contains(err.Error(), "likes 2 is published and does not serve: it changes what variant treatment of experiment fresher, which runs, is ranked by; add --serve") {
+		t.Error(err)
+	}
+	s.serves("1")
+	s.Check(s.letServe(t.Context(), before, v, true))
+	s.serves("2")
+}
+
 // What is written past the commands, under a built-in's name or as no ledger, is told
 // as what it is, and goes by the commands.
 func TestWhatIsWrittenPastTheCommandsIsDropped(t *testing.T) {

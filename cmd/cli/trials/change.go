@@ -165,6 +165,7 @@ func (t *trial) drop(ctx context.Context, name string, meant command.Meant) erro
 		return err
 	}
 	fmt.Fprintf(t.out, "document %s is dropped\n", name)
+	noted := t.trails.Noted() // before the experiments are read: what is begun since is not theirs
 	st, err := t.Read(ctx)
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func (t *trial) drop(ctx context.Context, name string, meant command.Meant) erro
 			return nil // whose experiments are not all known
 		}
 	}
-	return t.trails.Keep(ctx, names)
+	return t.trails.Keep(ctx, names, noted)
 }
 
 func tellGone(w io.Writer, e *experiment.Experiment) {

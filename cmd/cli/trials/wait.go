@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
@@ -81,8 +83,9 @@ const maxUnlooked = 5 * time.Second
 type waiting struct {
 	*trial
 	awaited
-	share  int    // the largest that it ran at
-	stands string // "": it was not seen yet
+	share    int    // the largest that it ran at
+	stands   string // "": it was not seen yet
+	document string // in which it was seen last
 }
 
 // look reads the experiment, tells what has changed, and says whether the wait is over.
@@ -95,14 +98,28 @@ func (w *waiting) look(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	d, err := st.Find(w.name)
-	if err != nil && w.stands != "" && w.until == untilEnded && len(st.Faults) == 0 {
+	if err != nil && w.stands != "" && w.until == untilEnded && w.isDropped(st) {
 		fmt.Fprintf(w.out, "experiment %s is dropped\n", w.name)
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	w.document = d.Document
 	return w.judge(ctx, &d)
+}
+
+// isDropped reports whether an experiment that was seen, and is not in the set now, is
+// in no document: neither its own nor one of which nothing can be read is left out.
+func (w *waiting) isDropped(st *experiments.State) bool {
+	for document := range st.Faults {
+		all, left := st.LeftOut(document)
+		has := func(e experiment.Experiment) bool { return e.Name == w.name }
+		if left && (document == w.document || len(all) == 0 || slices.ContainsFunc(all, has)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (w *waiting) judge(ctx context.Context, d *experiment.Defined) (done bool, err error) {

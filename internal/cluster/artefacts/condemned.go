@@ -104,6 +104,9 @@ func parseCondemned(body string) (all []Condemnation, err error) {
 // it.
 func (d *Condemned) Current() map[Version]Condemnation { v, _ := d.state.Get(); return v.versions }
 
+// Revision is another one after each change of what is condemned that is known here.
+func (d *Condemned) Revision() int64 { v, _ := d.state.Get(); return v.revision }
+
 // GoesBy tells of the documents that it has taken over.
 func (d *Condemned) GoesBy() (string, cluster.Applied) {
 	read := d.docs.ReadAt() // before they are looked at, so that these are as new at least

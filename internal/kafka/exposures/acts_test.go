@@ -38,6 +38,28 @@ func TestActsWithoutSchemas(t *testing.T) {
 	}
 }
 
+// However often a topic is read, a schema is kept once, as it is known at last.
+func TestActsKeepEachSchemaOnce(t *testing.T) {
+	k := kafkatest.Fake(t)
+	ctx := kafkatest.Deadline(t)
+	shown := k.Content + "-shown"
+	showing(t, ctx, k, shown, schemas.Activity())
+	p, err := kafka.NewProducer(k.Brokers, "", nil)
+	kafkatest.Must(t, err)
+	defer p.Close()
+	acts := NewActs(ActsConfig{Brokers: k.Brokers, Exposures: shown, Outcomes: k.Content, Schemas: k.Topics.Schemas, AnswerField: "answer_id", Window: time.Hour})
+	for i := range 3 {
+		body, err := schemas.Activity().EncodeJSON(fmt.Appendf(nil, `{"id": "c%d", "actor": "ann", "verb": "click", "created_at": %d, "object": "x"}`, i, time.Now().UnixMilli()))
+		kafkatest.Must(t, err)
+		p.Produce(ctx, kafka.Outgoing{Topic: k.Content, Value: schemas.Frame(schemas.Activity().Fingerprint(), body)})
+		kafkatest.Must(t, p.Flush(ctx))
+		kafkatest.Must(t, acts.Read(ctx, func(*outcome.Act) {}))
+	}
+	if acts.newest == 0 || len(acts.seen) != 1 {
+		t.Errorf("%d schemas are kept of outcomes up to %d", len(acts.seen), acts.newest)
+	}
+}
+
 // showing makes a topic of exposures, and publishes the schema of outcomes.
 func showing(t *testing.T, ctx context.Context, k kafkatest.Cluster, shown string, of *schemas.Schema) {
 	t.Helper()

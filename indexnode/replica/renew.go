@@ -114,13 +114,27 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		}
 		defer func() { <-lane }()
 		begun := time.Now()
-		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil && dropped {
-			all.uncache(r)
+		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil {
+			all.forgetParts(r) // of a backup that was damaged, where the log brings all of it
+			if dropped {
+				all.uncache(r)
+			}
 		}
 		if !waited && all.cfg.Backups != nil {
 			all.cfg.Backups.Rest(ctx, time.Since(begun))
 		}
 	})
+}
+
+// forgetParts removes what restores that broke off have left of a replica, for
+// which there is no next try.
+func (all *Replicas) forgetParts(r *Replica) {
+	if all.cfg.Backups == nil {
+		return
+	}
+	if err := all.cfg.Backups.Forget(r.partition); err != nil {
+		all.cfg.Log.Error("what was downloaded of a backup could not be removed; a restart tries again", "partition", r.partition, "err", err)
+	}
 }
 
 // turn waits until a partition may be renewed. As long as others serve it, that
@@ -307,6 +321,7 @@ func (all *Replicas) finish() {
 			all.cfg.Host.Forget()
 		}
 		if r.State() == Absent {
+			all.forgetParts(r)
 			continue
 		}
 		all.finishOne(r, w)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
 )
@@ -31,7 +32,8 @@ type kept struct {
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
 	restored []string
-	left     []millrace.Partition // of which what was downloaded was removed
+	left     []millrace.Partition // of which what was downloaded was to be removed
+	parts    topology.Set         // of which something is there that was downloaded
 	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
 	healed   []string             // what was damaged, and where from it was replaced
 	rests    int
@@ -91,8 +93,18 @@ func (k *kept) Rest(ctx context.Context, took time.Duration) {
 }
 
 func (k *kept) Forget(p millrace.Partition) error {
-	k.set(func() { k.left = append(k.left, p) })
+	k.set(func() {
+		k.left = append(k.left, p)
+		k.parts.Remove(p)
+	})
 	return nil
+}
+
+// tidy reports whether nothing is there that was downloaded.
+func (k *kept) tidy() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.parts.Len() == 0
 }
 
 func (k *kept) forgotten() (all []millrace.Partition) {
@@ -107,6 +119,7 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	}
 	k.mu.Lock()
 	hold, damaged := k.hold, k.damaged[b.Name]
+	k.parts.Add(p)
 	k.mu.Unlock()
 	if hold != nil {
 		select {
@@ -128,7 +141,10 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	batch.SetApplied(p, store.Content, b.Applied[0])
 	batch.SetApplied(p, store.FeatureStream, b.Applied[1])
 	_, err := k.w.store.Apply(&batch, nil)
-	k.set(func() { k.restored = append(k.restored, b.Name) })
+	k.set(func() {
+		k.restored = append(k.restored, b.Name)
+		k.parts.Remove(p)
+	})
 	return err
 }
 
@@ -379,6 +395,40 @@ func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
 	if got := w.count(here); got != 2 {
 		t.Errorf("%d records; want that of the backup and one of the log", got)
 	}
+}
+
+// What was downloaded before a restore broke off goes once there is no next try:
+// where the log brings what a damaged backup does not, and where the partition is
+// taken away, during a restore and between two.
+func TestNoNextTryLeavesNoDownload(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "new", 3, "")
+	k.damaged["new"] = true
+	w.backups = k
+	w.start(partHere)
+	w.until("the log brings it", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+	if !k.tidy() {
+		t.Error("what was downloaded of a damaged backup stays behind the log")
+	}
+
+	w.trim(partHere, 3)
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it waits for another backup", func() bool { return w.is(partHere, Quarantined, Corrupt)() && !k.tidy() })
+	w.want()
+	w.until("it is gone", w.is(partHere, Absent, Moved))
+	w.until("what was downloaded between two tries is gone, too", k.tidy)
+
+	hold := make(chan struct{}) // for ever
+	k.set(func() { k.hold = hold })
+	w.want(partHere)
+	w.until("it is being restored", func() bool { return w.is(partHere, Restoring, Restores)() && !k.tidy() })
+	w.want()
+	w.until("it is gone again", w.is(partHere, Absent, Moved))
+	w.until("what was downloaded is gone, too", k.tidy)
 }
 
 // Replicas that are stopped leave nobody behind who writes into the store.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // kept is backups in the test's hand. What it restores has one record, "kept",
@@ -29,6 +31,8 @@ type kept struct {
 	mu sync.Mutex
 	// Guarded by mu:
 	away     error
+	silent   bool            // Newest says nothing for as long as it may
+	waits    []time.Duration // which it did
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
 	restored []string
@@ -72,16 +76,22 @@ func (k *kept) names() string {
 	return strings.Join(k.restored, " ")
 }
 
-func (k *kept) Newest(_ context.Context, p millrace.Partition) iter.Seq2[Backup, error] {
+func (k *kept) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backup, error] {
 	return func(yield func(Backup, error) bool) {
 		k.mu.Lock()
-		all, away := slices.Clone(k.backups[p]), k.away
+		all, away, silent := slices.Clone(k.backups[p]), k.away, k.silent
 		k.mu.Unlock()
+		if silent {
+			began := time.Now()
+			<-ctx.Done()
+			k.set(func() { k.waits = append(k.waits, time.Since(began)) })
+		}
 		for _, b := range all {
-			if away == nil && !yield(b, nil) {
+			if away = cmp.Or(away, ctx.Err()); away == nil && !yield(b, nil) {
 				return
 			}
 		}
+		away = cmp.Or(away, ctx.Err())
 		if away != nil {
 			yield(Backup{}, away)
 		}
@@ -328,7 +338,7 @@ func TestABackupOfNoLogIsNotTaken(t *testing.T) {
 		cfg := f.all.cfg
 		cfg.Backups = unknown{row: row}
 		f.all.Configure(cfg)
-		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{})
+		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{}, 0)
 		if err == nil || !strings.Contains(err.Error(), "backup odd does not say which log it is of: "+what) {
 			t.Errorf("it says %v", err)
 		}
@@ -366,6 +376,68 @@ func TestBackupsAwayOrDamaged(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	if got := k.names(); got != "old" {
 		t.Errorf("restored %q", got)
+	}
+}
+
+// A place of backups that takes questions and says nothing is waited for once,
+// and not once for each of the partitions that ask it in turn, where the log has
+// its beginning.
+func TestSilentBackupsAreWaitedForOnce(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	k := newKept(w)
+	k.silent = true
+	w.backups, w.seek = k, 3*time.Second
+	hosted := []millrace.Partition{partHere}
+	for p := range partition.All() {
+		if p != partHere && len(hosted) < maxRenewing+maxRenewing/2 {
+			hosted = append(hosted, p)
+		}
+	}
+	w.start(hosted...)
+	w.until("all are read from the log", func() bool {
+		for _, p := range hosted {
+			if !w.is(p, Ready, "")() {
+				return false
+			}
+		}
+		return w.count(here) == 1
+	})
+	k.set(func() {
+		long := 0
+		for _, waited := range k.waits {
+			if waited > w.seek/2 {
+				long++
+			}
+		}
+		if len(k.waits) < len(hosted) || long > maxRenewing {
+			t.Errorf("%d of %d partitions asked, and %d of them for long: %v", len(k.waits), len(hosted), long, k.waits)
+		}
+	})
+}
+
+// A download may take longer than the search for a backup, and the search goes on
+// behind it.
+func TestADownloadIsNoSearch(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "old", 2, "")
+	k.add(partHere, "new", 3, "")
+	k.damaged["new"] = true
+	hold := make(chan struct{})
+	k.hold = hold
+	w.backups, w.seek = k, 300*time.Millisecond
+	w.start(partHere)
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	time.Sleep(2 * w.seek)
+	k.set(func() { k.hold = nil })
+	close(hold)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "old" || w.count(here) != 4 {
+		t.Errorf("restored %q, %d records; want that of the older backup and three of the log", got, w.count(here))
 	}
 }
 

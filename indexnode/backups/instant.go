@@ -39,24 +39,34 @@ func (t Target) String() string {
 	return "the newest backups"
 }
 
-// begin drops what an earlier try has left that went elsewhere.
-func (r *restorer) begin() error {
+// mark is the file that says where to a restore is on its way.
+func (r *restorer) mark() string { return filepath.Join(r.dir, "to") }
+
+// begin drops what an earlier try has left that went elsewhere, and partitions
+// that are not to be brought back this time.
+func (r *restorer) begin(plan []way) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
 	}
-	mark := filepath.Join(r.dir, "to")
-	if was, err := os.ReadFile(mark); err == nil && string(was) == r.cfg.To.String() {
-		return nil
+	drop := topology.All()
+	was, err := os.ReadFile(r.mark())
+	same := err == nil && string(was) == r.cfg.To.String()
+	if same {
+		for i := range plan {
+			drop.Remove(plan[i].from.Partition)
+		}
 	}
-	all := topology.All()
-	for p := range all.All() {
+	for p := range drop.All() {
 		if at := r.store.Applied(p); at.Content >= 0 || at.Features >= 0 || r.store.Quarantined(p) != nil {
 			if err := r.store.DropPartition(p); err != nil {
 				return err
 			}
 		}
 	}
-	return os.WriteFile(mark, []byte(r.cfg.To.String()), 0o600)
+	if same {
+		return nil
+	}
+	return os.WriteFile(r.mark(), []byte(r.cfg.To.String()), 0o600)
 }
 
 // has reports whether an earlier try has brought a partition as far as one

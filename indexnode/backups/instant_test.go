@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -244,6 +245,72 @@ func TestRestoreChangesItsMind(t *testing.T) {
 		want := h.open(fmt.Sprint("want-", i))
 		h.apply(want, h.end, at)
 		h.same(at.String(), got, want)
+	}
+}
+
+// A restore that broke off, and goes on for other partitions, has none but those;
+// of those that both are for, it does not begin anew.
+func TestRestoreOfOtherPartitions(t *testing.T) {
+	b, _, bucket, set := backedUp(t, nil)
+	some := slices.Collect(set.All())[:3]
+	got := b.open("got")
+	restore := func(of ...millrace.Partition) int64 {
+		cfg := RestoreConfig{Bucket: bucket, Progress: backup.NewProgress(0), Log: slog.New(slog.DiscardHandler)}
+		for _, p := range of {
+			cfg.Partitions.Add(p)
+		}
+		r := restorer{cfg: cfg, store: got, dir: filepath.Join(b.dir, "work")}
+		_, err := r.run(t.Context())
+		must(t, err)
+		for _, p := range some {
+			want := store.Offsets{Content: -1, Features: -1}
+			if slices.Contains(of, p) {
+				want = b.store.Applied(p)
+			}
+			if at := got.Applied(p); at != want {
+				t.Errorf("partition %d is at %+v, and not at %+v", p, at, want)
+			}
+		}
+		return cfg.Progress.Now().Done
+	}
+	one := restore(some[0])
+	if both := restore(some[0], some[1]); one == 0 || both > one*3/2 {
+		t.Errorf("one takes %d bytes, and %d when it is restored already, with another", one, both)
+	}
+	restore(some[1], some[2])
+}
+
+// A restore that went on at the beginning of a new log, broke off, and goes on as
+// one that reads on in the log of the backups, is of that one, also where a
+// partition is as empty as the new log.
+func TestRestoreChangesItsLog(t *testing.T) {
+	begin := time.Now().Add(-time.Hour)
+	h := newHistory(t, "", begin, 20)
+	for p := range partition.All() {
+		if !h.set.Has(p) {
+			h.all[p] = nil
+			h.set.Add(p)
+			break
+		}
+	}
+	s := h.open("node")
+	h.apply(s, h.end, begin.Add(time.Hour))
+	b := h.backUp(s, "keeper")
+	cfg := RestoreConfig{Bucket: b, Partitions: h.set, NewLog: true, Log: slog.New(slog.DiscardHandler)}
+	var log kafka.LogID
+	cfg.Brokers, cfg.Topics, log = newLog(h.ctx, t, "")
+	got := h.open("got")
+	for _, want := range []kafka.LogID{log, h.log} {
+		r := restorer{cfg: cfg, store: got, dir: filepath.Join(h.dir, "work")}
+		_, err := r.run(h.ctx)
+		must(t, err)
+		for p := range h.set.All() {
+			origin, err := got.Origin(p)
+			if must(t, err); replica.LogOf(origin) != want.String() {
+				t.Errorf("partition %d goes on in %s, and not in %s", p, replica.LogOf(origin), want)
+			}
+		}
+		cfg.NewLog = false
 	}
 }
 

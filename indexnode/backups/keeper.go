@@ -100,10 +100,13 @@ type Keeper struct {
 		ref  backup.Ref
 		rows map[millrace.Fingerprint][]byte
 	}
-	mu struct {
+	opening chan struct{} // holds a token while the bucket is opened; taken before mu
+	mu      struct {
 		sync.Mutex
-		bucket *backup.Bucket
-		known  map[millrace.Partition]*backup.Manifest // the newest of each partition, as far as it was read
+		bucket  *backup.Bucket
+		failed  error                                   // why the bucket could not be opened, if that took long
+		retryAt time.Time                               // until then that is told, and not tried
+		known   map[millrace.Partition]*backup.Manifest // the newest of each partition, as far as it was read
 	}
 }
 
@@ -117,7 +120,7 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 	if cfg.Asked == nil {
 		cfg.Asked = func() bool { return false }
 	}
-	k := &Keeper{cfg: cfg, pacer: newPacer(cfg.Asked)}
+	k := &Keeper{cfg: cfg, pacer: newPacer(cfg.Asked), opening: make(chan struct{}, 1)}
 	k.mu.known = map[millrace.Partition]*backup.Manifest{}
 	for _, left := range []string{"out", "drill"} {
 		if err := os.RemoveAll(filepath.Join(cfg.Dir, left)); err != nil {
@@ -132,6 +135,8 @@ func NewKeeper(cfg KeeperConfig) (*Keeper, error) {
 
 // Close releases the bucket.
 func (k *Keeper) Close() error {
+	k.opening <- struct{}{} // what is being opened is to be closed, too
+	defer func() { <-k.opening }()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.mu.bucket == nil {
@@ -140,14 +145,55 @@ func (k *Keeper) Close() error {
 	return k.mu.bucket.Close()
 }
 
+const (
+	// slowFailure is how long an attempt to open the bucket takes that has failed
+	// for all who ask soon after it: dozens of partitions ask at a time, and must
+	// not each wait for a place that hangs.
+	slowFailure = time.Second
+	// reopenAfter is the pause after such an attempt.
+	reopenAfter = 10 * time.Second
+)
+
 // bucket returns the cluster's bucket, which it opens when it is first asked
-// for.
+// for. One caller opens it; the others wait for that as long as their ctx allows.
 func (k *Keeper) bucket(ctx context.Context) (*backup.Bucket, error) {
+	if b, err := k.opened(); b != nil || err != nil {
+		return b, err
+	}
+	select {
+	case k.opening <- struct{}{}:
+		defer func() { <-k.opening }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("backups: wait for the bucket to be opened: %w", context.Cause(ctx))
+	}
+	if b, err := k.opened(); b != nil || err != nil {
+		return b, err
+	}
+	began := time.Now()
+	b, err := k.open(ctx)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.mu.bucket != nil {
-		return k.mu.bucket, nil
+	switch gaveUp := errors.Is(context.Cause(ctx), context.Canceled); {
+	case err == nil:
+		k.mu.bucket, k.mu.failed = b, nil
+	case time.Since(began) >= slowFailure && !gaveUp:
+		k.mu.failed, k.mu.retryAt = err, time.Now().Add(reopenAfter)
 	}
+	return b, err
+}
+
+// opened returns the bucket if it is open, and otherwise why it is not to be
+// opened now; neither, if it is.
+func (k *Keeper) opened() (*backup.Bucket, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.failed != nil && time.Now().Before(k.mu.retryAt) {
+		return nil, fmt.Errorf("backups: the bucket could not be opened some seconds ago: %v", k.mu.failed) // not %w: another's ctx may have ended it
+	}
+	return k.mu.bucket, nil
+}
+
+func (k *Keeper) open(ctx context.Context) (*backup.Bucket, error) {
 	whose, err := k.cfg.Identity(ctx)
 	if err != nil {
 		return nil, err
@@ -159,7 +205,6 @@ func (k *Keeper) bucket(ctx context.Context) (*backup.Bucket, error) {
 	if err := b.Claim(ctx, whose); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	k.mu.bucket = b
 	return b, nil
 }
 

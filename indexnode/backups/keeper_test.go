@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -134,6 +137,63 @@ func TestBucketOfAnotherCluster(t *testing.T) {
 	if err := other.Backup(t.Context()); err == nil {
 		t.Error("a cluster of the same name and another id may write there")
 	}
+}
+
+// A bucket that hangs while it is opened is waited for by one caller. Those who
+// queue wait no longer than they may, and share the failure, and so do those who
+// come soon after; what needs no bucket does not wait.
+func TestOneWaitsForABucketThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hangs = 30 * time.Second
+		var asked atomic.Int64
+		b := &bench{t: t, dir: t.TempDir()}
+		k := b.keeper(nil, "a", func(c *KeeperConfig) {
+			c.Identity = func(ctx context.Context) (backup.Identity, error) {
+				asked.Add(1)
+				select {
+				case <-time.After(hangs):
+					return backup.Identity{}, errors.New("no answer")
+				case <-ctx.Done():
+					return backup.Identity{}, ctx.Err()
+				}
+			}
+		})
+		ask := func(ctx context.Context) time.Duration {
+			began := time.Now()
+			if _, err := k.bucket(ctx); err == nil {
+				t.Error("it is opened")
+			}
+			return time.Since(began)
+		}
+		var callers sync.WaitGroup
+		for range 32 {
+			callers.Go(func() {
+				if took := ask(t.Context()); took != hangs {
+					t.Errorf("one waits %s", took)
+				}
+			})
+		}
+		synctest.Wait()
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if took := ask(ctx); took != time.Second {
+				t.Errorf("one waits %s that may wait a second", took)
+			}
+		})
+		k.remember(&backup.Manifest{})
+		callers.Wait()
+		if took := ask(t.Context()); took != 0 || asked.Load() != 1 {
+			t.Errorf("who comes after waits %s; it was tried %d times", took, asked.Load())
+		}
+		time.Sleep(reopenAfter)
+		gone, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(2*slowFailure, cancel)
+		ask(gone)
+		if took := ask(t.Context()); took != hangs || asked.Load() != 3 {
+			t.Errorf("after a pause, and one who gave up, it takes %s, and was tried %d times", took, asked.Load())
+		}
+	})
 }
 
 // A restore goes on with the files that an earlier try has left of the same

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/millrace/millrace"
@@ -29,6 +30,11 @@ func (r *restorer) beginLog(ctx context.Context, plan []way) error {
 	}
 	if err := r.publish(ctx); err != nil {
 		return err
+	}
+	// From here on nothing is what the backups have: a later try that goes on in
+	// their log must not take it for that.
+	if err := os.Remove(r.mark()); err != nil {
+		return fmt.Errorf("backups: %w", err)
 	}
 	var b store.Batch
 	for i := range plan {

@@ -108,7 +108,7 @@ func (r *restorer) run(ctx context.Context) (int, error) {
 
 // carry carries out a plan, and returns how many partitions it brought back.
 func (r *restorer) carry(ctx context.Context, plan []way) (int, error) {
-	if err := r.begin(); err != nil {
+	if err := r.begin(plan); err != nil {
 		return 0, err
 	}
 	for i := range plan {

@@ -150,8 +150,9 @@ const (
 var inMemory = semaphore.NewWeighted(memoryBytes)
 
 // Restore replaces what a store has of a partition by a backup. What is
-// downloaded stays in dir when that breaks off, so that the next try goes on
-// there; when it is restored, or refused for what it is, it is gone.
+// downloaded stays in dir when that breaks off, as on a file that is damaged, so
+// that the next try goes on there; when it is restored, or the store refuses it
+// for what it is, it is gone.
 func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir incoming) error {
 	schemas, err := getSchemas(ctx, b, m.Schemas)
 	if err != nil {

@@ -88,7 +88,9 @@ func (all *Replicas) host(now time.Time) {
 				continue
 			}
 			all.stopReading(r)
-			r.renewal.stop()
+			if r.renewal.stop(); r.renewal == nil { // or what it leaves goes at its end
+				all.forgetParts(r)
+			}
 		case state == Draining && !now.Before(r.drained):
 			all.step(r, Left, Why{})
 			all.stopReading(r)

@@ -114,13 +114,27 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		}
 		defer func() { <-lane }()
 		begun := time.Now()
-		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil && dropped {
-			all.uncache(r)
+		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil {
+			all.forgetParts(r) // of a backup that was damaged, where the log brings all of it
+			if dropped {
+				all.uncache(r)
+			}
 		}
 		if !waited && all.cfg.Backups != nil {
 			all.cfg.Backups.Rest(ctx, time.Since(begun))
 		}
 	})
+}
+
+// forgetParts removes what restores that broke off have left of a replica, for
+// which there is no next try.
+func (all *Replicas) forgetParts(r *Replica) {
+	if all.cfg.Backups == nil {
+		return
+	}
+	if err := all.cfg.Backups.Forget(r.partition); err != nil {
+		all.cfg.Log.Error("what was downloaded of a backup could not be removed; a restart tries again", "partition", r.partition, "err", err)
+	}
 }
 
 // turn waits until a partition may be renewed. As long as others serve it, that
@@ -154,7 +168,11 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	err := errNothing
 	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself
 		var from Backup
-		if from, err = all.restore(ctx, r, log, e); err == nil && from.Name != "" {
+		var patience time.Duration
+		if whole {
+			patience = all.patience(since)
+		}
+		if from, err = all.restore(ctx, r, log, e, patience); err == nil && from.Name != "" {
 			all.healed(ctx, r, why, from, begun)
 		}
 	}
@@ -167,7 +185,7 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 		return err
 	case !whole:
 		return fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
-	case errors.As(err, &away) && time.Since(since) < seekBackupFor:
+	case errors.As(err, &away) && time.Since(since) < all.seekFor:
 		return err
 	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
 		return nil // nothing is there that would have to go
@@ -182,6 +200,16 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	}
 	all.healed(ctx, r, why, Backup{}, begun)
 	return nil
+}
+
+// patience is how long a replica that needs a backup since some time searches for
+// one, if the log will do. It is short once the backups have not answered anybody
+// for long: hundreds of partitions may wait for their turn to ask.
+func (all *Replicas) patience(since time.Time) time.Duration {
+	if last := all.answered.Load(); last != nil && last.After(since) {
+		since = *last
+	}
+	return max(all.seekFor/12, all.seekFor-time.Since(since))
 }
 
 // healed has it recorded that a replica was replaced, if it was damaged.
@@ -231,6 +259,9 @@ func pastOf(b *Backup, o *Origin, why Why) error {
 	return nil
 }
 
+// errSilent is why a search for a backup was given up.
+var errSilent = errors.New("the place of the backups does not answer in time")
+
 // awayError is a failure to ask for backups.
 type awayError struct{ err error }
 
@@ -239,14 +270,27 @@ func (e *awayError) Unwrap() error { return e.err }
 
 // restore brings back the newest backup that the log goes on from; one that is
 // damaged gives way to the next. It returns which it was; none if the replica
-// was released meanwhile, or quarantined by an operator.
-func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends) (from Backup, err error) {
+// was released meanwhile, or quarantined by an operator. The search for one, but
+// not the restore, is given up after patience; 0 is no bound.
+func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e ends, patience time.Duration) (from Backup, err error) {
+	search, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var timer *time.Timer
+	if patience > 0 {
+		timer = time.AfterFunc(patience, func() { giveUp(errSilent) })
+		defer timer.Stop()
+	}
+	answered := func() {
+		now := time.Now()
+		all.answered.Store(&now)
+	}
 	err = errNothing
 	var past error
-	for b, away := range all.cfg.Backups.Newest(ctx, r.partition) {
+	for b, away := range all.cfg.Backups.Newest(search, r.partition) {
 		if away != nil {
-			return from, &awayError{away}
+			return from, &awayError{cmp.Or(context.Cause(search), away)}
 		}
+		answered()
 		origin, known, bad := decodeOrigin(b.Origin)
 		if bad != nil || !known {
 			err = fmt.Errorf("backup %s does not say which log it is of: %w", b.Name, cmp.Or(bad, errNoOrigin))
@@ -272,6 +316,9 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 			return from, nil
 		}
 		r.Barrier() // whoever read what was there is out
+		if timer != nil {
+			timer.Stop()
+		}
 		if err = all.cfg.Backups.Restore(ctx, r.partition, b, tell); err == nil {
 			all.cfg.Log.Info("a partition is restored from a backup", "partition", r.partition, "backup", b.Name, "bytes", b.Bytes, "took", time.Since(begun).Round(time.Millisecond))
 			return b, nil
@@ -281,7 +328,11 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, log kafka.LogID, e
 		}
 		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
 		err = fmt.Errorf("backup %s: %w", b.Name, err)
+		if timer != nil {
+			timer.Reset(patience)
+		}
 	}
+	answered()
 	return from, cmp.Or(past, err)
 }
 
@@ -307,6 +358,7 @@ func (all *Replicas) finish() {
 			all.cfg.Host.Forget()
 		}
 		if r.State() == Absent {
+			all.forgetParts(r)
 			continue
 		}
 		all.finishOne(r, w)

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,10 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/indexnode/store"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/streams"
+	"github.com/millrace/millrace/internal/partition"
 )
 
 // kept is backups in the test's hand. What it restores has one record, "kept",
@@ -28,10 +31,13 @@ type kept struct {
 	mu sync.Mutex
 	// Guarded by mu:
 	away     error
+	silent   bool            // Newest says nothing for as long as it may
+	waits    []time.Duration // which it did
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
 	restored []string
-	left     []millrace.Partition // of which what was downloaded was removed
+	left     []millrace.Partition // of which what was downloaded was to be removed
+	parts    topology.Set         // of which something is there that was downloaded
 	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
 	healed   []string             // what was damaged, and where from it was replaced
 	rests    int
@@ -70,16 +76,22 @@ func (k *kept) names() string {
 	return strings.Join(k.restored, " ")
 }
 
-func (k *kept) Newest(_ context.Context, p millrace.Partition) iter.Seq2[Backup, error] {
+func (k *kept) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backup, error] {
 	return func(yield func(Backup, error) bool) {
 		k.mu.Lock()
-		all, away := slices.Clone(k.backups[p]), k.away
+		all, away, silent := slices.Clone(k.backups[p]), k.away, k.silent
 		k.mu.Unlock()
+		if silent {
+			began := time.Now()
+			<-ctx.Done()
+			k.set(func() { k.waits = append(k.waits, time.Since(began)) })
+		}
 		for _, b := range all {
-			if away == nil && !yield(b, nil) {
+			if away = cmp.Or(away, ctx.Err()); away == nil && !yield(b, nil) {
 				return
 			}
 		}
+		away = cmp.Or(away, ctx.Err())
 		if away != nil {
 			yield(Backup{}, away)
 		}
@@ -91,8 +103,18 @@ func (k *kept) Rest(ctx context.Context, took time.Duration) {
 }
 
 func (k *kept) Forget(p millrace.Partition) error {
-	k.set(func() { k.left = append(k.left, p) })
+	k.set(func() {
+		k.left = append(k.left, p)
+		k.parts.Remove(p)
+	})
 	return nil
+}
+
+// tidy reports whether nothing is there that was downloaded.
+func (k *kept) tidy() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.parts.Len() == 0
 }
 
 func (k *kept) forgotten() (all []millrace.Partition) {
@@ -107,6 +129,7 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	}
 	k.mu.Lock()
 	hold, damaged := k.hold, k.damaged[b.Name]
+	k.parts.Add(p)
 	k.mu.Unlock()
 	if hold != nil {
 		select {
@@ -128,7 +151,10 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	batch.SetApplied(p, store.Content, b.Applied[0])
 	batch.SetApplied(p, store.FeatureStream, b.Applied[1])
 	_, err := k.w.store.Apply(&batch, nil)
-	k.set(func() { k.restored = append(k.restored, b.Name) })
+	k.set(func() {
+		k.restored = append(k.restored, b.Name)
+		k.parts.Remove(p)
+	})
 	return err
 }
 
@@ -312,7 +338,7 @@ func TestABackupOfNoLogIsNotTaken(t *testing.T) {
 		cfg := f.all.cfg
 		cfg.Backups = unknown{row: row}
 		f.all.Configure(cfg)
-		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{})
+		_, err := f.all.restore(t.Context(), f.all.Of(partHere), kafka.LogID{}, ends{}, 0)
 		if err == nil || !strings.Contains(err.Error(), "backup odd does not say which log it is of: "+what) {
 			t.Errorf("it says %v", err)
 		}
@@ -353,6 +379,68 @@ func TestBackupsAwayOrDamaged(t *testing.T) {
 	}
 }
 
+// A place of backups that takes questions and says nothing is waited for once,
+// and not once for each of the partitions that ask it in turn, where the log has
+// its beginning.
+func TestSilentBackupsAreWaitedForOnce(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	k := newKept(w)
+	k.silent = true
+	w.backups, w.seek = k, 3*time.Second
+	hosted := []millrace.Partition{partHere}
+	for p := range partition.All() {
+		if p != partHere && len(hosted) < maxRenewing+maxRenewing/2 {
+			hosted = append(hosted, p)
+		}
+	}
+	w.start(hosted...)
+	w.until("all are read from the log", func() bool {
+		for _, p := range hosted {
+			if !w.is(p, Ready, "")() {
+				return false
+			}
+		}
+		return w.count(here) == 1
+	})
+	k.set(func() {
+		long := 0
+		for _, waited := range k.waits {
+			if waited > w.seek/2 {
+				long++
+			}
+		}
+		if len(k.waits) < len(hosted) || long > maxRenewing {
+			t.Errorf("%d of %d partitions asked, and %d of them for long: %v", len(k.waits), len(hosted), long, k.waits)
+		}
+	})
+}
+
+// A download may take longer than the search for a backup, and the search goes on
+// behind it.
+func TestADownloadIsNoSearch(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "old", 2, "")
+	k.add(partHere, "new", 3, "")
+	k.damaged["new"] = true
+	hold := make(chan struct{})
+	k.hold = hold
+	w.backups, w.seek = k, 300*time.Millisecond
+	w.start(partHere)
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	time.Sleep(2 * w.seek)
+	k.set(func() { k.hold = nil })
+	close(hold)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "old" || w.count(here) != 4 {
+		t.Errorf("restored %q, %d records; want that of the older backup and three of the log", got, w.count(here))
+	}
+}
+
 // A corrupt partition comes from its backup where the log was cut; while it
 // does it answers nobody, and a partition that is taken away meanwhile and
 // given back waits until nothing writes into it.
@@ -379,6 +467,40 @@ func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
 	if got := w.count(here); got != 2 {
 		t.Errorf("%d records; want that of the backup and one of the log", got)
 	}
+}
+
+// What was downloaded before a restore broke off goes once there is no next try:
+// where the log brings what a damaged backup does not, and where the partition is
+// taken away, during a restore and between two.
+func TestNoNextTryLeavesNoDownload(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "new", 3, "")
+	k.damaged["new"] = true
+	w.backups = k
+	w.start(partHere)
+	w.until("the log brings it", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+	if !k.tidy() {
+		t.Error("what was downloaded of a damaged backup stays behind the log")
+	}
+
+	w.trim(partHere, 3)
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it waits for another backup", func() bool { return w.is(partHere, Quarantined, Corrupt)() && !k.tidy() })
+	w.want()
+	w.until("it is gone", w.is(partHere, Absent, Moved))
+	w.until("what was downloaded between two tries is gone, too", k.tidy)
+
+	hold := make(chan struct{}) // for ever
+	k.set(func() { k.hold = hold })
+	w.want(partHere)
+	w.until("it is being restored", func() bool { return w.is(partHere, Restoring, Restores)() && !k.tidy() })
+	w.want()
+	w.until("it is gone again", w.is(partHere, Absent, Moved))
+	w.until("what was downloaded is gone, too", k.tidy)
 }
 
 // Replicas that are stopped leave nobody behind who writes into the store.

@@ -107,17 +107,19 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewals  sync.WaitGroup // all that are under way
-	renewing  chan struct{}  // holds a token for each renewal that works and is waited for
-	unhurried chan struct{}  // holds one for the one that is not
-	dropping  *Replica       // of the reconciler: which is being deleted
-	dropAfter time.Time      // likewise: when a deletion that failed is tried again
-	begun     time.Time      // of the reconciler: when it was asked where the log begins
-	changed   chan struct{}  // holds one token when the reconciler should look
-	moved     chan struct{}  // holds one token when states changed
-	drainFor  time.Duration  // see drainFor
-	paused    atomic.Int64   // until when nothing is applied, Unix ms; 0: it is
-	through   atomic.Int64   // up to when input is in the log, Unix ms; 0: not known
+	renewals  sync.WaitGroup            // all that are under way
+	renewing  chan struct{}             // holds a token for each renewal that works and is waited for
+	unhurried chan struct{}             // holds one for the one that is not
+	dropping  *Replica                  // of the reconciler: which is being deleted
+	dropAfter time.Time                 // likewise: when a deletion that failed is tried again
+	begun     time.Time                 // of the reconciler: when it was asked where the log begins
+	changed   chan struct{}             // holds one token when the reconciler should look
+	moved     chan struct{}             // holds one token when states changed
+	drainFor  time.Duration             // see drainFor
+	seekFor   time.Duration             // see seekBackupFor
+	answered  atomic.Pointer[time.Time] // when the backups last answered; nil: never
+	paused    atomic.Int64              // until when nothing is applied, Unix ms; 0: it is
+	through   atomic.Int64              // up to when input is in the log, Unix ms; 0: not known
 
 	mu struct {
 		sync.Mutex
@@ -129,7 +131,7 @@ type Replicas struct {
 
 // New returns replicas that are all absent.
 func New(cfg Config) *Replicas {
-	all := &Replicas{renewing: make(chan struct{}, maxRenewing), unhurried: make(chan struct{}, 1), changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor}
+	all := &Replicas{renewing: make(chan struct{}, maxRenewing), unhurried: make(chan struct{}, 1), changed: make(chan struct{}, 1), moved: make(chan struct{}, 1), drainFor: drainFor, seekFor: seekBackupFor}
 	for p := range all.replicas {
 		all.replicas[p].partition = millrace.Partition(p)
 	}

@@ -49,6 +49,7 @@ type world struct {
 	warmer   Warmer // likewise
 	limit    time.Duration
 	drain    time.Duration // 0: 100 ms
+	seek     time.Duration // 0: seekBackupFor
 
 	store    *store.Store
 	replicas *Replicas
@@ -240,6 +241,7 @@ func (w *world) start(hosted ...millrace.Partition) {
 		Backups: w.backups, Waited: w.waited, Warmer: w.warmer, Host: w.host, Limit: cmp.Or(w.limit, 400*time.Millisecond), Log: slog.New(slog.NewTextHandler(testWriter{w.t}, nil)),
 	})
 	w.replicas.drainFor = cmp.Or(w.drain, 100*time.Millisecond)
+	w.replicas.seekFor = cmp.Or(w.seek, seekBackupFor)
 	w.want(hosted...)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan error, 1)

@@ -2,6 +2,8 @@ package backup
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,6 +91,50 @@ func TestHealingsComeBackNewestFirst(t *testing.T) {
 		}
 		if drills, err := b.Drills(t.Context(), 2); err != nil || len(drills) != 0 {
 			t.Errorf("as drills: %+v, %v", drills, err)
+		}
+	})
+}
+
+// Partitions that heal together are recorded together, each of them, though their
+// records would have one id.
+func TestHealingsAtOnceAreAllKept(t *testing.T) {
+	onEach(t, func(t *testing.T, o objects.Store) {
+		b := claimed(t, o)
+		const n = 32
+		at := millrace.TimeOf(time.Now())
+		if err := b.WriteHealing(t.Context(), &Healing{Time: at, Node: "node-1", Partition: n, Damage: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		var asked atomic.Int64
+		all := make(chan struct{})
+		b.objects = &hooked{Store: o, before: func(op, name string) error {
+			if op == "write" { // once all have looked which records are there
+				if asked.Add(1) == n {
+					close(all)
+				}
+				<-all
+			}
+			return nil
+		}}
+		var writers sync.WaitGroup
+		for p := range millrace.Partition(n) {
+			writers.Go(func() {
+				if err := b.WriteHealing(t.Context(), &Healing{Time: at, Node: "node-1", Partition: p, Damage: "x"}); err != nil {
+					t.Error(p, err)
+				}
+			})
+		}
+		writers.Wait()
+		got, err := b.Healings(t.Context(), 2*n)
+		if err != nil || len(got) != n+1 || got[n].Partition != n {
+			t.Fatalf("%d records, %v; want %d, and the first as the oldest", len(got), err, n+1)
+		}
+		seen := map[millrace.Partition]bool{}
+		for _, h := range got {
+			seen[h.Partition] = true
+		}
+		if len(seen) != n+1 {
+			t.Errorf("of %d partitions", len(seen))
 		}
 	})
 }

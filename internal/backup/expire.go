@@ -43,7 +43,8 @@ const batchNames = 20_000
 // Expire removes the backups beyond the newest so many, unless a cut names
 // them, and the files that nothing names. Backups, restores of what it keeps,
 // and other expiries may run beside it; see hold.go. One that died is finished
-// by the next.
+// by the next. Links and devices stay, whatever their names: Millrace did not
+// write them. Verify tells them.
 func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err error) {
 	if o.Keep < 1 {
 		return e, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.keep", Detail: fmt.Sprintf("%d backups of a partition would leave none", o.Keep), WayOut: "keep at least 1"}
@@ -158,22 +159,23 @@ func (x *expiry) block(d *Damage) {
 // doom returns what goes: parts, then backups, then files, so that what names
 // always goes before what it names.
 func (x *expiry) doom() (doomed []objects.Object) {
-	for _, p := range x.s.parts {
-		if !x.kept.names[p.Name] {
-			doomed = append(doomed, p.Object)
+	add := func(o objects.Object) {
+		if !x.kept.names[o.Name] && !o.Odd {
+			doomed = append(doomed, o)
 		}
 	}
+	for _, p := range x.s.parts {
+		add(p.Object)
+	}
 	for _, m := range x.s.manifests {
-		if !x.kept.names[m.Name] {
-			doomed = append(doomed, m.Object)
-		}
+		add(m.Object)
 	}
 	if len(x.e.Blocked) > 0 {
 		return doomed
 	}
 	for _, f := range x.s.files {
-		if !x.kept.names[f.Name] && x.old(f) {
-			doomed = append(doomed, f)
+		if x.old(f) {
+			add(f)
 		}
 	}
 	return doomed
@@ -285,7 +287,7 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 				dead = append(dead, o)
 			}
 		case isScratch:
-			if age > x.o.Grace && !o.Odd {
+			if age > x.o.Grace {
 				dead = append(dead, o)
 			}
 		case isDrill:
@@ -300,6 +302,7 @@ func (x *expiry) tidy(ctx context.Context, mine string) error {
 		slices.SortFunc(all, func(a, b objects.Object) int { return strings.Compare(b.Name, a.Name) })
 		dead = append(dead, all[min(len(all), maxRecords):]...)
 	}
+	dead = slices.DeleteFunc(dead, func(o objects.Object) bool { return o.Odd })
 	_, err := parallel(ctx, dead, func(ctx context.Context, o objects.Object) (struct{}, error) {
 		return struct{}{}, x.b.objects.Remove(ctx, o.Name)
 	})

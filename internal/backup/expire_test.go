@@ -2,9 +2,12 @@ package backup
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -155,6 +158,51 @@ func TestExpireSparesWhatDamageMayName(t *testing.T) {
 	}
 	if e, err = later.Expire(t.Context(), ExpireOptions{Keep: 1}); err != nil || e.Backups != 1 || e.Files != 1 || e.Blocked != nil {
 		t.Errorf("%+v, %v; want the damaged one and its file gone", e, err)
+	}
+}
+
+// Links are neither followed nor removed, and keep nothing else from going: where
+// a file is that nothing names, a backup of long ago, a record beyond those that
+// are kept, or a hold. Verify tells them.
+func TestExpireLeavesLinks(t *testing.T) {
+	root := t.TempDir()
+	o := directory(t, root)
+	defer o.Close()
+	b := claimed(t, o)
+	first := must(back(t.Context(), b, 1, []byte("first")))
+	for p, file := range map[millrace.Partition]string{1: "last", 2: "other"} {
+		must(back(t.Context(), b, p, []byte(file)))
+	}
+	long := newID(time.Now().Add(-24*time.Hour), "n", "")
+	links := []string{
+		Ref{SHA256: sha256.Sum256([]byte("none"))}.name(), manifestName(2, long), cutPartName("none", 1),
+		holdsPrefix + "none" + objectSuffix, condemnedPrefix + "none" + objectSuffix, objects.Scratch + "/none",
+	}
+	for _, name := range links {
+		at := filepath.Join(root, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.Symlink(root, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := impatient(aged{o, 3 * time.Hour, true})
+	e, err := later.Expire(t.Context(), ExpireOptions{Keep: 1})
+	if err != nil || e.Backups != 1 || e.Files != 1 || e.Blocked != nil {
+		t.Errorf("%+v, %v; want one backup and its file gone", e, err)
+	}
+	there := all(t, o)
+	for _, gone := range []string{manifestName(1, first.ID), first.Files[0].Ref.name()} {
+		if _, is := there[gone]; is {
+			t.Errorf("%s is left", gone)
+		}
+	}
+	told := map[string]DamageKind{}
+	if _, err := b.Verify(t.Context(), 0, func(d *Damage) { told[d.Object] = d.Kind }); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range links {
+		if _, is := there[name]; !is || told[name] != Link {
+			t.Errorf("%s is there: %v; verify tells %q", name, is, told[name])
+		}
 	}
 }
 

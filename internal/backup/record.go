@@ -31,12 +31,12 @@ type Drill struct {
 }
 
 // WriteDrill records the result of a drill.
-func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) (err error) {
+func (b *Bucket) WriteDrill(ctx context.Context, d *Drill) error {
 	d.Format = format
-	if d.Cluster, d.ID, err = b.nextRecord(ctx, drillsPrefix, d.Time, d.Node); err != nil {
-		return err
-	}
-	return b.createObject(ctx, drillsPrefix+d.ID+objectSuffix, d)
+	return b.createRecord(ctx, drillsPrefix, d.Time, d.Node, func(cluster Identity, id string) any {
+		d.Cluster, d.ID = cluster, id
+		return d
+	})
 }
 
 // Drills reads the results of up to so many drills, the newest first. What is
@@ -61,12 +61,12 @@ type Healing struct {
 }
 
 // WriteHealing records damage that was healed.
-func (b *Bucket) WriteHealing(ctx context.Context, h *Healing) (err error) {
+func (b *Bucket) WriteHealing(ctx context.Context, h *Healing) error {
 	h.Format = format
-	if h.Cluster, h.ID, err = b.nextRecord(ctx, healingsPrefix, h.Time, h.Node); err != nil {
-		return err
-	}
-	return b.createObject(ctx, healingsPrefix+h.ID+objectSuffix, h)
+	return b.createRecord(ctx, healingsPrefix, h.Time, h.Node, func(cluster Identity, id string) any {
+		h.Cluster, h.ID = cluster, id
+		return h
+	})
 }
 
 // Healings reads up to so many records of damage that was healed, the newest
@@ -86,13 +86,11 @@ type Act struct {
 
 // WriteAct writes down what is about to be done: what cannot be written down must
 // not be done.
-func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) (err error) {
+func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) error {
 	e.Time = time.Now().UTC()
-	a := &Act{Format: format, Entry: e}
-	if a.Cluster, a.ID, err = b.nextRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who)); err != nil {
-		return err
-	}
-	return b.createObject(ctx, actsPrefix+a.ID+objectSuffix, a)
+	return b.createRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who), func(cluster Identity, id string) any {
+		return &Act{Format: format, Cluster: cluster, ID: id, Entry: e}
+	})
 }
 
 // Acts reads up to so many acts, the newest first. What is damaged is left out.
@@ -100,19 +98,33 @@ func (b *Bucket) Acts(ctx context.Context, most int) ([]*Act, error) {
 	return records(ctx, b, actsPrefix, most, func(a *Act) (*Identity, *string) { return &a.Cluster, &a.ID })
 }
 
-// nextRecord returns whose bucket it is, and an id that sorts after those that
-// are there.
-func (b *Bucket) nextRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID) (Identity, string, error) {
+// maxAtOnce is how many records of one node, or one person, may get one id at
+// first, since they are written at once: more than a node renews partitions.
+const maxAtOnce = 100
+
+// createRecord writes a record whose id sorts after those that are there; as
+// returns the record, with whose the bucket is and the id. Several are written at
+// once where partitions heal together: who finds another's takes the id after it.
+func (b *Bucket) createRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID, as func(Identity, string) any) error {
 	owner, err := b.owner(ctx)
 	if err != nil {
-		return owner, "", err
+		return err
 	}
 	ids, err := b.recordIDs(ctx, prefix)
-	newest := ""
-	if len(ids) > 0 {
-		newest = ids[0]
+	if err != nil {
+		return err
 	}
-	return owner, newID(at.Std(), node, newest), err
+	last := ""
+	if len(ids) > 0 {
+		last = ids[0]
+	}
+	for tries := 1; ; tries++ {
+		last = newID(at.Std(), node, last)
+		err := b.createObject(ctx, prefix+last+objectSuffix, as(owner, last))
+		if tries == maxAtOnce || !objects.IsThere(err) {
+			return err
+		}
+	}
 }
 
 // records reads up to so many records, the newest first; of returns what of a

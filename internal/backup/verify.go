@@ -281,6 +281,13 @@ func (v *verifier) counts(cut string) bool {
 // extras tells what a restore never looks at.
 func (v *verifier) extras() {
 	var all []*Damage
+	extra := func(o objects.Object, detail string) {
+		d := &Damage{Object: o.Name, Kind: Extra, Detail: detail}
+		if o.Odd {
+			d.Kind, d.Detail = Link, objects.ErrOdd.Error()
+		}
+		all = append(all, d)
+	}
 	named := v.s.reach()
 	for _, m := range v.s.manifests {
 		named.mark(m.Name)
@@ -288,10 +295,13 @@ func (v *verifier) extras() {
 	for _, p := range v.s.parts {
 		named.mark(p.Name)
 		if !v.counts(p.place.id) {
-			all = append(all, &Damage{Object: p.Name, Kind: Extra, Detail: "its cut doesn't count; one is being made, or expiry removes it"})
+			extra(p.Object, "its cut doesn't count; one is being made, or expiry removes it")
 		}
 	}
 	for _, h := range v.s.holds {
+		if h.Odd {
+			extra(h.Object, "")
+		}
 		if h.value != nil {
 			for _, name := range h.value.Names {
 				named.mark(name)
@@ -299,15 +309,16 @@ func (v *verifier) extras() {
 		}
 	}
 	for _, o := range v.s.unknown {
-		d := &Damage{Object: o.Name, Kind: Extra, Detail: "it is nothing that Millrace wrote; remove it"}
+		extra(o, "it is nothing that Millrace wrote; remove it")
+	}
+	for _, o := range v.s.others {
 		if o.Odd {
-			d = &Damage{Object: o.Name, Kind: Link, Detail: objects.ErrOdd.Error()}
+			extra(o, "")
 		}
-		all = append(all, d)
 	}
 	for _, f := range v.s.files {
 		if !named.names[f.Name] {
-			all = append(all, &Damage{Object: f.Name, Kind: Extra, Detail: "nothing names it; a backup is at work, or expiry removes it"})
+			extra(f, "nothing names it; a backup is at work, or expiry removes it")
 		}
 	}
 	slices.SortFunc(all, func(x, y *Damage) int { return strings.Compare(x.Object, y.Object) })

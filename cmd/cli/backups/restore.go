@@ -500,12 +500,14 @@ waits for at most a second at a time. Every partition needs a backup.`,
 		ctx, cancel := context.WithTimeout(c.Context(), wait)
 		defer cancel()
 		return f.use(ctx, func(b *backup.Bucket) error {
-			t := display.StartTeller(ctx, c.ErrOrStderr())
-			cut, err := backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.At(ctx), Topics: k.Topics(), Tell: t.Say, Log: slog.Default()})
-			t.Close()
-			if err == nil {
-				err = b.WriteAct(ctx, audit.Entry{Who: clusters.Who(), Act: "cut", On: "cut " + name, Before: "none of the name", After: "taken"})
-			}
+			var cut *backup.Cut
+			e := audit.Entry{Act: "cut", On: "cut " + name, Before: "none of the name", After: "taken"}
+			err := command.Noted(noteIn(c.Context(), b), e, func() (err error) {
+				t := display.StartTeller(ctx, c.ErrOrStderr())
+				defer t.Close()
+				cut, err = backups.TakeCut(ctx, backups.CutConfig{Name: name, Bucket: b.Counted(t.Progress), Brokers: k.At(ctx), Topics: k.Topics(), Tell: t.Say, Log: slog.Default()})
+				return err
+			})
 			if err != nil {
 				return err
 			}

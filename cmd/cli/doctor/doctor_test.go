@@ -26,6 +26,7 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		"":                               {AtMillis: ago(3 * time.Second), ThroughMillis: ago(5 * time.Second)},
 		"has not been heard for 26s":     {AtMillis: ago(26 * time.Second), ThroughMillis: ago(27 * time.Second)},
 		`topics forget --group "a slip"`: {Group: "a slip", AtMillis: ago(61 * time.Second), ThroughMillis: ago(62 * time.Second)},
+		"has not proven yet":             {AtMillis: ago(time.Second)},
 		"is 26s behind its topics":       {AtMillis: ago(time.Second), ThroughMillis: ago(26 * time.Second)},
 		"topic likes does not exist":     {AtMillis: ago(0), ThroughMillis: ago(0), Missing: []string{"likes"}},
 		"has stopped: topic timeline":    {AtMillis: ago(0), ThroughMillis: ago(0), OtherLog: "group g has stopped: topic timeline was deleted"},
@@ -34,6 +35,9 @@ func TestDoctorTellsOfPartitioners(t *testing.T) {
 		got := strings.Join(groupFaults(g, now), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
+		}
+		if strings.Contains(got, "behind its topics") && g.ThroughMillis == 0 {
+			t.Errorf("what has proven nothing has no age: %q", got)
 		}
 		if strings.Contains(got, "forget") && strings.Contains(got, "26s") {
 			t.Errorf("what may just be back is to be forgotten: %q", got)

@@ -159,7 +159,9 @@ func groupFaults(g progress.Progress, now time.Time) (faults []string) {
 	if silent := topics.Silence(g, now); silent != "" {
 		return []string{silent}
 	}
-	if behind := now.Sub(g.Through()); behind > topics.HeartbeatLimit {
+	if g.ThroughMillis == 0 {
+		faults = append(faults, fmt.Sprintf("group %s has not proven yet that anything is partitioned", g.Group))
+	} else if behind := now.Sub(g.Through()); behind > topics.HeartbeatLimit {
 		faults = append(faults, fmt.Sprintf("group %s is %s behind its topics", g.Group, behind.Round(time.Second)))
 	}
 	if g.OtherLog != "" {

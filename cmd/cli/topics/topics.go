@@ -72,7 +72,6 @@ type groupShown struct {
 	Carries  map[string]progress.TopicKind `json:"carries"`                       // by topic
 	OtherLog string                        `json:"other_log,omitempty"`           // why it writes nothing
 	Stuck    []stuckShown                  `json:"stuck"`
-	of       progress.Progress
 }
 
 type stuckShown struct {
@@ -105,7 +104,7 @@ func topicsOf(ctx context.Context, l *reach.LogFlags) (*topicsShown, error) {
 	}
 	return shown, withProgress(ctx, l, func(said *progress.Log) error {
 		for _, p := range said.Groups() {
-			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}, of: p}
+			g := groupShown{Group: p.Group, Instance: p.Instance, At: p.At().UTC(), Silent: Silence(p, time.Now()), Carries: p.Kinds, OtherLog: p.OtherLog, Stuck: []stuckShown{}}
 			if p.ThroughMillis != 0 {
 				through := p.Through().UTC()
 				g.Through = &through
@@ -137,8 +136,11 @@ func (s *topicsShown) write(w io.Writer) error {
 	}
 	for _, g := range s.Groups {
 		now := time.Now()
-		display.Printf(w, "group %s: heartbeat of %s %s ago; everything from before %s ago is partitioned\n", g.Group, g.Instance,
-			now.Sub(g.At).Round(time.Millisecond), now.Sub(g.of.Through()).Round(time.Millisecond))
+		done := "nothing is proven to be partitioned yet"
+		if g.Through != nil {
+			done = fmt.Sprintf("everything from before %s ago is partitioned", now.Sub(*g.Through).Round(time.Millisecond))
+		}
+		display.Printf(w, "group %s: heartbeat of %s %s ago; %s\n", g.Group, g.Instance, now.Sub(g.At).Round(time.Millisecond), done)
 		if g.Silent != "" {
 			display.Printf(w, "  %s\n", g.Silent)
 		}

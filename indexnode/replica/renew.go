@@ -325,6 +325,9 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	r.sought = err == nil
 	if err == nil {
 		r.dropped = false
+		if r.State() == Quarantined { // nothing was here that had to give way
+			all.step(r, Replaced, w.was)
+		}
 		r.setCause(Why{})
 		all.step(r, Restored, Why{Behind, "the end of the log is not reached"})
 		return
@@ -344,7 +347,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 			return // the next round asks again
 		}
 	}
-	if !all.step(r, Condemned, why) {
+	if !all.step(r, Failed, why) && !all.step(r, Condemned, why) {
 		r.explain(why)
 	} else if w.was.Reason == "" {
 		r.setCause(why)

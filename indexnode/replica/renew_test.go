@@ -303,6 +303,51 @@ func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
 	})
 }
 
+// Where nothing of a partition is here, and the backups that kept it from the log
+// are removed, it is read from the log's beginning.
+func TestBackupsThatWereInTheWayAreRemoved(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "before", 4, "another Kafka")
+	w.backups = k
+	w.start(partHere)
+	w.until("it says why it is not ready", w.is(partHere, Quarantined, OtherLog))
+	k.set(func() { clear(k.backups) })
+	w.replicas.Of(partHere).again.Store(0)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+}
+
+// What somebody finds of a replica that is being replaced is about what gives
+// way: it ends no renewal, and is not held against what that brings.
+func TestWhatIsBeingReplacedIsNotCondemned(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "new", 4, "")
+	w.backups = k
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	hold := make(chan struct{})
+	k.set(func() { k.hold = hold })
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	for _, reason := range []Reason{Corrupt, Differs, ByOperator} {
+		if w.replicas.Condemn(partHere, Why{reason, "found by who began earlier"}) {
+			t.Errorf("it is condemned (%s)", reason)
+		}
+	}
+	close(hold)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "new new" {
+		t.Errorf("restored %q", got)
+	}
+}
+
 // A backup that does not say which log it is of is not taken, and that is told
 // in words.
 func TestABackupOfNoLogIsNotTaken(t *testing.T) {

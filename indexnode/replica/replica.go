@@ -161,14 +161,13 @@ func (r *Replica) Irreplaceable() Why {
 }
 
 // step moves the replica by an event, and reports whether that changed its
-// state. What an operator has quarantined is not replaced before it is released,
-// and what is being replaced cannot be quarantined by one: it is not known yet.
+// state. What an operator has quarantined is not replaced before it is released.
 func (r *Replica) step(e Event, why Why) bool {
 	r.life.Lock()
 	defer r.life.Unlock()
 	now := r.State()
 	after, moved := now.next(e)
-	if !moved || e == Replaced && r.life.why.Reason == ByOperator || now == Restoring && why.Reason == ByOperator {
+	if !moved || e == Replaced && r.life.why.Reason == ByOperator {
 		return false
 	}
 	if now == Absent || after == CatchingUp { // nothing of it is cached

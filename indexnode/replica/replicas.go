@@ -235,7 +235,8 @@ func (all *Replicas) Paused(now time.Time) time.Time {
 func (all *Replicas) Wake() { poke(all.changed) }
 
 // Condemn takes a partition out of service: what it has cannot be trusted or
-// continued. It reports whether that changed anything.
+// continued. It reports whether that changed anything: what is being replaced
+// already is not known yet, and cannot be condemned.
 func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	r := &all.replicas[p]
 	if !all.step(r, Condemned, why) {

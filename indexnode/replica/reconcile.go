@@ -126,7 +126,8 @@ func (all *Replicas) begin(r *Replica) {
 	}
 }
 
-// loadOrigin takes over what the store says of the log that it was read from.
+// loadOrigin takes over what the store says of the log that it was read from. It
+// may say less than it did, where it lost what was not flushed.
 func (all *Replicas) loadOrigin(r *Replica) error {
 	row, err := all.cfg.Store.Origin(r.partition)
 	if err != nil {
@@ -218,6 +219,13 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 	}
 	if r.State() == Quarantined {
 		all.renew(ctx, r, now.id, e)
+		return
+	}
+	if err := all.loadOrigin(r); errors.Is(err, store.ErrFailed) {
+		r.explain(whyFailing(err))
+		return
+	} else if err != nil {
+		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
 	r.life.Lock()

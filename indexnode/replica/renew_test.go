@@ -34,6 +34,7 @@ type kept struct {
 	left     []millrace.Partition // of which what was downloaded was removed
 	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
 	healed   []string             // what was damaged, and where from it was replaced
+	mute     bool                 // nothing can be recorded for as long as the node runs
 	rests    int
 }
 
@@ -132,8 +133,15 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	return err
 }
 
-func (k *kept) Healed(_ context.Context, p millrace.Partition, was Why, b Backup, _ time.Duration) {
-	k.set(func() { k.healed = append(k.healed, fmt.Sprintf("%d: %s, by %q", p, was.Detail, b.Name)) })
+func (k *kept) Healed(ctx context.Context, p millrace.Partition, was Why, b Backup, _ time.Duration) {
+	var mute bool
+	k.set(func() {
+		k.healed, mute = append(k.healed, fmt.Sprintf("%d: %s, by %q", p, was.Detail, b.Name)), k.mute
+	})
+	if mute {
+		<-ctx.Done()
+		k.set(func() { k.healed = append(k.healed, "given up") })
+	}
 }
 
 // A damaged partition that is replaced, by a backup or by the log, is recorded,
@@ -167,6 +175,35 @@ func TestHealingIsTold(t *testing.T) {
 			}
 		})
 		w.stop()
+	}
+}
+
+// A partition that is whole again answers, though what was found cannot be
+// recorded; a node that stops waits for no record.
+func TestNoReplicaWaitsForItsRecord(t *testing.T) {
+	for _, backed := range []bool{true, false} {
+		w := newWorld(t)
+		w.post(here)
+		k := newKept(w)
+		k.mute = true
+		if backed {
+			k.add(partHere, "new", 1, "")
+		}
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", w.is(partHere, Ready, ""))
+		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+		w.until("it is ready again", func() bool {
+			var begun int
+			k.set(func() { begun = len(k.healed) })
+			return begun == 1 && w.is(partHere, Ready, "")()
+		})
+		w.stop()
+		k.set(func() {
+			if len(k.healed) != 2 {
+				t.Errorf("recorded: %q", k.healed)
+			}
+		})
 	}
 }
 

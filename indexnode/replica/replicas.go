@@ -107,7 +107,7 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewals  sync.WaitGroup // all that are under way
+	renewals  sync.WaitGroup // all that are under way, and records of them
 	renewing  chan struct{}  // holds a token for each renewal that works and is waited for
 	unhurried chan struct{}  // holds one for the one that is not
 	dropping  *Replica       // of the reconciler: which is being deleted

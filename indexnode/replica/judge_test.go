@@ -148,6 +148,37 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 	}
 }
 
+// What reading has said of a log is about what was here then: it is not held
+// against a replica that begins anew, nor against what a renewal has brought.
+func TestWhatReadingSaidIsForgotten(t *testing.T) {
+	for _, renewed := range []bool{false, true} {
+		f := newIdle(t, vfs.NewMem())
+		f.has(t, partHere, 5, 0)
+		f.hosted(partHere)
+		r := f.all.Of(partHere)
+		f.all.lost(r, fmt.Errorf("reading: %w", kafka.ErrCutLog))
+		begin := offsets{}
+		if renewed {
+			begin[0] = 6
+			f.attach(t, partHere, begin, offsets{9, 0})
+			f.want(t, "with a hole", partHere, Quarantined, LogBeginsLater)
+			f.has(t, partHere, 7, 0)
+			f.all.step(r, Replaced, Why{Restores, "a backup"})
+			f.all.finishOne(r, &renewal{was: r.condemnedFor()})
+		} else {
+			f.hosted()
+			r.drained = time.Now()
+			f.hosted()
+			f.want(t, "assigned elsewhere", partHere, Absent, "")
+			f.hosted(partHere)
+		}
+		if at := f.attach(t, partHere, begin, offsets{9, 0}); len(at) != kafka.Streams {
+			why, _ := r.Why()
+			t.Errorf("renewed %t: it is %s, and not read: %+v", renewed, r.State(), why)
+		}
+	}
+}
+
 // Of what is quarantined, that is mended without a person's word which a backup
 // or the log can mend. Where nothing is here, that is every log that backups may
 // come to be of.

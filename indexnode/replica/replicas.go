@@ -337,8 +337,12 @@ func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r.state.Store(int32(Ready))
 }
 
-// load takes over what the store has of a partition.
+// load takes over what the store has of a partition. What reading the log said
+// was about what was there before.
 func (all *Replicas) load(r *Replica) {
+	all.mu.Lock()
+	delete(all.mu.lost, r.partition)
+	all.mu.Unlock()
 	at := all.cfg.Store.Applied(r.partition)
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))

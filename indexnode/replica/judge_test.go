@@ -255,8 +255,8 @@ func TestReadyIsKept(t *testing.T) {
 	f.hosted(partHere)
 	f.attach(t, partHere, offsets{}, offsets{})
 	r := f.all.Of(partHere)
-	r.fresh.Store(time.Now().UnixMilli())
-	r.through.Store(r.fresh.Load())
+	r.fresh.Store(momentOf(time.Now()))
+	r.through.Store(time.Now().UnixMilli())
 	f.disk.full.Store(true)
 	f.all.judgeOne(r, time.Now())
 	f.want(t, "on a full disk", partHere, CatchingUp, DiskFull)
@@ -275,6 +275,29 @@ func TestReadyIsKept(t *testing.T) {
 	must(t, err)
 	if o, known, err := decodeOrigin(row); !o.Whole || !known || err != nil || !f.all.Whole(partHere) {
 		t.Errorf("kept: %+v, %v", o, err)
+	}
+}
+
+// A replica of which nothing is confirmed gets old though the clock is set back, and
+// though the machine was suspended: one clock tells of either.
+func TestAClockThatIsSetMakesNothingFresh(t *testing.T) {
+	now := time.Now()
+	for what, since := range map[string][2]time.Duration{ // by the time of day, and by the clock that runs
+		"set back an hour":           {5*time.Minute - time.Hour, 5 * time.Minute},
+		"suspended for five minutes": {5 * time.Minute, time.Second},
+	} {
+		f := newFed(t)
+		r := f.all.Of(partHere)
+		m := momentOf(now.Add(-time.Second))
+		r.fresh.Store(m)
+		f.all.judgeOne(r, now)
+		f.want(t, "before", partHere, Ready, "")
+		look := f.all.Look(partHere)
+		m.unixMilli, m.ran = now.Add(-since[0]).UnixMilli(), now.Add(-since[1]).Sub(began)
+		f.all.judgeOne(r, now)
+		if age := f.all.AgeOf(&look, now); r.State() != Stale || age.Round(time.Second) != 5*time.Minute {
+			t.Errorf("%s: it is %s, and told to be %s old", what, r.State(), age)
+		}
 	}
 }
 

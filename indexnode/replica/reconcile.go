@@ -105,7 +105,7 @@ func (all *Replicas) begin(r *Replica) {
 	}
 	all.load(r)
 	r.gone = false
-	r.fresh.Store(0)
+	r.fresh.Store(nil)
 	r.through.Store(0)
 	for s := range r.marks {
 		r.marks[s].forget()
@@ -267,7 +267,7 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 			return
 		}
 	}
-	r.fresh.Store(0)
+	r.fresh.Store(nil)
 	r.through.Store(0)
 	r.reading.Add(1)
 	for s, n := range next {
@@ -363,7 +363,7 @@ func (r *Replica) judgeFresh() {
 		has = has.earlier(r.marks[s+1].reach(millrace.Offset(r.applied[s+1].Load())))
 	}
 	if !has.at.IsZero() {
-		r.fresh.Store(has.at.UnixMilli())
+		r.fresh.Store(momentOf(has.at))
 		r.through.Store(has.through)
 	}
 }
@@ -516,7 +516,7 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if own > all.cfg.Limit {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
-	since := ageOf(all.whole(r), now)
+	since := all.whole(r).age(now)
 	if since == UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}

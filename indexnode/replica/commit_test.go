@@ -226,6 +226,46 @@ func TestARewoundStoreEmptiesTheCaches(t *testing.T) {
 	r.mu.Unlock()
 }
 
+// Which log a replica was read from may be lost with what was not flushed. When
+// the disk is there again that is written anew, before the log is read.
+func TestARewoundStoreSaysWhichLogItIsOf(t *testing.T) {
+	var broken atomic.Bool
+	mem := vfs.NewMem()
+	must(t, newFlushed(t, mem))
+	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	f.hosted(partHere)
+	f.attach(t, partHere, offsets{}, offsets{1, 0})
+	r := f.all.Of(partHere)
+	broken.Store(true)
+	if err := f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))); !errors.Is(err, errDetach) {
+		t.Errorf("it says %v", err)
+	}
+	if at := f.attach(t, partHere, offsets{}, offsets{2, 0}); len(at) > 0 {
+		t.Errorf("it is read at %v from a disk that cannot be read", at)
+	}
+	f.want(t, "while the disk fails", partHere, CatchingUp, StoreFailing)
+	broken.Store(false)
+	var at map[kafka.TopicPartition]kafka.Position
+	for range 2 { // the first reads the disk again
+		at = f.attach(t, partHere, offsets{}, offsets{2, 0})
+	}
+	if next := at[kafka.TopicPartition{Stream: kafka.Timeline, Partition: partHere}].Next; next != 1 || r.Applied()[0] != 1 {
+		t.Errorf("it is read at %v", at)
+	}
+	if row, err := f.store.Origin(partHere); err != nil || LogOf(row) != logOne.String() || r.Log() != logOne.String() {
+		t.Errorf("the store is of the log %q: %v; the replica of %q", LogOf(row), err, r.Log())
+	}
+	must(t, f.store.Quarantine(partHere, errors.New("a flipped bit")))
+	f.all.detach(r)
+	f.attach(t, partHere, offsets{}, offsets{2, 0})
+	f.want(t, "when that is corrupt,", partHere, Quarantined, Corrupt)
+}
+
 // newFlushed leaves a store on a disk that has one record of a partition.
 func newFlushed(t testing.TB, fs vfs.FS) error {
 	t.Helper()

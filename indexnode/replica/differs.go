@@ -74,7 +74,9 @@ func (all *Replicas) CondemnDiffering(p millrace.Partition, v *Verdict) error {
 	r.life.Lock()
 	r.life.good = agreement{v.Stream, v.Agreed}
 	r.life.Unlock()
-	all.Condemn(p, Why{Differs, why})
+	if !all.Condemn(p, Why{Differs, why}) { // as it has become meanwhile
+		return refuse("the replica of partition %d is %s, and answers nobody", p, r.State())
+	}
 	r.Barrier() // nobody reads it any more, nor writes
 	return all.cfg.Store.Quarantine(p, errors.New(why))
 }

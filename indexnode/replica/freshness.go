@@ -6,6 +6,41 @@ import (
 	"github.com/millrace/millrace"
 )
 
+// moment is a time of this process by two clocks. The one that tells the time of
+// day may be set back, and the one that nobody sets stands still while the machine
+// is suspended.
+type moment struct {
+	unixMilli int64
+	ran       time.Duration // since the process began
+}
+
+var began = time.Now()
+
+func momentOf(t time.Time) *moment { return &moment{t.UnixMilli(), t.Sub(began)} }
+
+// age is how long ago a moment was, by the clock by which that is longer;
+// UnknownAge for nil.
+func (m *moment) age(now time.Time) time.Duration {
+	if m == nil {
+		return UnknownAge
+	}
+	return max(0, now.Sub(began)-m.ran, time.Duration(now.UnixMilli()-m.unixMilli)*time.Millisecond)
+}
+
+// whole is up to when a replica has all that came in.
+type whole struct {
+	fresh   *moment // all that was in the log then is applied; nil: not known
+	through int64   // Unix ms: what came in before was in the log then; 0: not known
+}
+
+// age is how long ago that was. What came in is known by the clocks of others.
+func (w whole) age(now time.Time) time.Duration {
+	if w.through == 0 {
+		return UnknownAge
+	}
+	return min(max(w.fresh.age(now), time.Duration(max(0, now.UnixMilli()-w.through))*time.Millisecond), UnknownAge)
+}
+
 // mark is where a stream ended at some time: who has applied up to there has
 // all that was in the log then, and so all that partitioners had said, by then,
 // to have brought to it.

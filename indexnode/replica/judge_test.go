@@ -148,6 +148,37 @@ func TestWhatReadingSaidOfALog(t *testing.T) {
 	}
 }
 
+// What reading has said of a log is about what was here then: it is not held
+// against a replica that begins anew, nor against what a renewal has brought.
+func TestWhatReadingSaidIsForgotten(t *testing.T) {
+	for _, renewed := range []bool{false, true} {
+		f := newIdle(t, vfs.NewMem())
+		f.has(t, partHere, 5, 0)
+		f.hosted(partHere)
+		r := f.all.Of(partHere)
+		f.all.lost(r, fmt.Errorf("reading: %w", kafka.ErrCutLog))
+		begin := offsets{}
+		if renewed {
+			begin[0] = 6
+			f.attach(t, partHere, begin, offsets{9, 0})
+			f.want(t, "with a hole", partHere, Quarantined, LogBeginsLater)
+			f.has(t, partHere, 7, 0)
+			f.all.step(r, Replaced, Why{Restores, "a backup"})
+			f.all.finishOne(r, &renewal{was: r.condemnedFor()})
+		} else {
+			f.hosted()
+			r.drained = time.Now()
+			f.hosted()
+			f.want(t, "assigned elsewhere", partHere, Absent, "")
+			f.hosted(partHere)
+		}
+		if at := f.attach(t, partHere, begin, offsets{9, 0}); len(at) != kafka.Streams {
+			why, _ := r.Why()
+			t.Errorf("renewed %t: it is %s, and not read: %+v", renewed, r.State(), why)
+		}
+	}
+}
+
 // Of what is quarantined, that is mended without a person's word which a backup
 // or the log can mend. Where nothing is here, that is every log that backups may
 // come to be of.
@@ -224,8 +255,8 @@ func TestReadyIsKept(t *testing.T) {
 	f.hosted(partHere)
 	f.attach(t, partHere, offsets{}, offsets{})
 	r := f.all.Of(partHere)
-	r.fresh.Store(time.Now().UnixMilli())
-	r.through.Store(r.fresh.Load())
+	r.fresh.Store(momentOf(time.Now()))
+	r.through.Store(time.Now().UnixMilli())
 	f.disk.full.Store(true)
 	f.all.judgeOne(r, time.Now())
 	f.want(t, "on a full disk", partHere, CatchingUp, DiskFull)
@@ -244,6 +275,29 @@ func TestReadyIsKept(t *testing.T) {
 	must(t, err)
 	if o, known, err := decodeOrigin(row); !o.Whole || !known || err != nil || !f.all.Whole(partHere) {
 		t.Errorf("kept: %+v, %v", o, err)
+	}
+}
+
+// A replica of which nothing is confirmed gets old though the clock is set back, and
+// though the machine was suspended: one clock tells of either.
+func TestAClockThatIsSetMakesNothingFresh(t *testing.T) {
+	now := time.Now()
+	for what, since := range map[string][2]time.Duration{ // by the time of day, and by the clock that runs
+		"set back an hour":           {5*time.Minute - time.Hour, 5 * time.Minute},
+		"suspended for five minutes": {5 * time.Minute, time.Second},
+	} {
+		f := newFed(t)
+		r := f.all.Of(partHere)
+		m := momentOf(now.Add(-time.Second))
+		r.fresh.Store(m)
+		f.all.judgeOne(r, now)
+		f.want(t, "before", partHere, Ready, "")
+		look := f.all.Look(partHere)
+		m.unixMilli, m.ran = now.Add(-since[0]).UnixMilli(), now.Add(-since[1]).Sub(began)
+		f.all.judgeOne(r, now)
+		if age := f.all.AgeOf(&look, now); r.State() != Stale || age.Round(time.Second) != 5*time.Minute {
+			t.Errorf("%s: it is %s, and told to be %s old", what, r.State(), age)
+		}
 	}
 }
 

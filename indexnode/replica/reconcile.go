@@ -107,7 +107,7 @@ func (all *Replicas) begin(r *Replica) {
 	}
 	all.load(r)
 	r.gone = false
-	r.fresh.Store(0)
+	r.fresh.Store(nil)
 	r.through.Store(0)
 	for s := range r.marks {
 		r.marks[s].forget()
@@ -128,7 +128,8 @@ func (all *Replicas) begin(r *Replica) {
 	}
 }
 
-// loadOrigin takes over what the store says of the log that it was read from.
+// loadOrigin takes over what the store says of the log that it was read from. It
+// may say less than it did, where it lost what was not flushed.
 func (all *Replicas) loadOrigin(r *Replica) error {
 	row, err := all.cfg.Store.Origin(r.partition)
 	if err != nil {
@@ -222,6 +223,13 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 		all.renew(ctx, r, now.id, e)
 		return
 	}
+	if err := all.loadOrigin(r); errors.Is(err, store.ErrFailed) {
+		r.explain(whyFailing(err))
+		return
+	} else if err != nil {
+		all.Condemn(r.partition, whyQuarantined(err))
+		return
+	}
 	r.life.Lock()
 	origin, known := r.life.from, r.life.known
 	r.life.Unlock()
@@ -261,7 +269,7 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 			return
 		}
 	}
-	r.fresh.Store(0)
+	r.fresh.Store(nil)
 	r.through.Store(0)
 	r.reading.Add(1)
 	for s, n := range next {
@@ -357,7 +365,7 @@ func (r *Replica) judgeFresh() {
 		has = has.earlier(r.marks[s+1].reach(millrace.Offset(r.applied[s+1].Load())))
 	}
 	if !has.at.IsZero() {
-		r.fresh.Store(has.at.UnixMilli())
+		r.fresh.Store(momentOf(has.at))
 		r.through.Store(has.through)
 	}
 }
@@ -510,7 +518,7 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 	if own > all.cfg.Limit {
 		return Why{Behind, "records of the log wait to be applied"}
 	}
-	since := ageOf(all.whole(r), now)
+	since := all.whole(r).age(now)
 	if since == UnknownAge {
 		return Why{InputStalled, "it is not known yet whether partitioners have brought what came in to the log"}
 	}

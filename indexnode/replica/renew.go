@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -99,13 +100,17 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 	if all.cfg.Backups == nil && all.rereading() >= maxRereading {
 		return
 	}
+	running := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	w := &renewal{cancel: cancel, done: make(chan struct{}), was: why}
 	r.renewal = w
 	dropped := r.dropped
 	all.renewals.Go(func() {
-		defer poke(all.changed)
-		defer close(w.done)
+		end := sync.OnceFunc(func() {
+			close(w.done)
+			poke(all.changed)
+		})
+		defer end()
 		defer cancel()
 		lane, waited, err := all.turn(ctx, r)
 		if err != nil {
@@ -114,14 +119,18 @@ func (all *Replicas) renew(ctx context.Context, r *Replica, log kafka.LogID, e e
 		}
 		defer func() { <-lane }()
 		begun := time.Now()
-		if w.err = all.replace(ctx, r, log, e, why, since); w.err == nil {
+		var by *Backup
+		if by, w.err = all.replace(ctx, r, log, e, why, since); w.err == nil {
 			all.forgetParts(r) // of a backup that was damaged, where the log brings all of it
 			if dropped {
 				all.uncache(r)
 			}
 		}
-		if !waited && all.cfg.Backups != nil {
-			all.cfg.Backups.Rest(ctx, time.Since(begun))
+		if by != nil {
+			all.healed(running, r, why, *by, time.Since(begun))
+		}
+		if end(); !waited && all.cfg.Backups != nil { // the next one waits, and not who is whole
+			all.cfg.Backups.Rest(running, time.Since(begun))
 		}
 	})
 }
@@ -160,12 +169,12 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 	}
 }
 
-// replace replaces what a replica has. It returns errNothing, and has changed
-// nothing, when there is neither a backup nor the log's beginning.
-func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) error {
+// replace replaces what a replica has, and returns the backup that did, which is
+// empty where it is the log's beginning; nil where nothing was replaced. It
+// returns errNothing, and has changed nothing, when there is neither.
+func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e ends, why Why, since time.Time) (by *Backup, err error) {
 	whole := e.begin == [kafka.Streams]millrace.Offset{} && !r.origin().Past
-	begun := time.Now()
-	err := errNothing
+	err = errNothing
 	if all.cfg.Backups != nil && !(whole && why.Reason == Differs) { // or no backup is as good as the log itself
 		var from Backup
 		var patience time.Duration
@@ -173,33 +182,32 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 			patience = all.patience(since)
 		}
 		if from, err = all.restore(ctx, r, log, e, patience); err == nil && from.Name != "" {
-			all.healed(ctx, r, why, from, begun)
+			return &from, nil
 		}
 	}
 	if err == nil || ctx.Err() != nil {
-		return err
+		return nil, err
 	}
 	var away *awayError
 	switch {
 	case errors.As(err, new(*pastError)):
-		return err
+		return nil, err
 	case !whole:
-		return fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
+		return nil, fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
 	case errors.As(err, &away) && time.Since(since) < all.seekFor:
-		return err
+		return nil, err
 	case all.cfg.Store.Applied(r.partition).Content < 0 && all.cfg.Store.Quarantined(r.partition) == nil:
-		return nil // nothing is there that would have to go
+		return nil, nil // nothing is there that would have to go
 	}
 	if !all.step(r, Replaced, why) && r.State() != Restoring {
-		return nil // released meanwhile, or quarantined by an operator
+		return nil, nil // released meanwhile, or quarantined by an operator
 	}
 	all.cfg.Log.Warn("a partition is read anew from the log's beginning", "partition", r.partition, "was", why.Detail, "backup", err)
 	r.Barrier()
 	if err := all.cfg.Store.DropPartition(r.partition); err != nil {
-		return err
+		return nil, err
 	}
-	all.healed(ctx, r, why, Backup{}, begun)
-	return nil
+	return new(Backup), nil
 }
 
 // patience is how long a replica that needs a backup since some time searches for
@@ -212,10 +220,11 @@ func (all *Replicas) patience(since time.Time) time.Duration {
 	return max(all.seekFor/12, all.seekFor-time.Since(since))
 }
 
-// healed has it recorded that a replica was replaced, if it was damaged.
-func (all *Replicas) healed(ctx context.Context, r *Replica, was Why, from Backup, begun time.Time) {
+// healed has it recorded that a replica was replaced, if it was damaged. The
+// replica does not wait for that: the bucket may not answer.
+func (all *Replicas) healed(ctx context.Context, r *Replica, was Why, by Backup, took time.Duration) {
 	if all.cfg.Backups != nil && was.Reason == Corrupt {
-		all.cfg.Backups.Healed(ctx, r.partition, was, from, time.Since(begun))
+		all.renewals.Go(func() { all.cfg.Backups.Healed(ctx, r.partition, was, by, took) })
 	}
 }
 
@@ -377,6 +386,9 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	r.sought = err == nil
 	if err == nil {
 		r.dropped = false
+		if r.State() == Quarantined { // nothing was here that had to give way
+			all.step(r, Replaced, w.was)
+		}
 		r.setCause(Why{})
 		all.step(r, Restored, Why{Behind, "the end of the log is not reached"})
 		return
@@ -396,7 +408,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 			return // the next round asks again
 		}
 	}
-	if !all.step(r, Condemned, why) {
+	if !all.step(r, Failed, why) && !all.step(r, Condemned, why) {
 		r.explain(why)
 	} else if w.was.Reason == "" {
 		r.setCause(why)

@@ -40,7 +40,10 @@ type kept struct {
 	parts    topology.Set         // of which something is there that was downloaded
 	hold     chan struct{}        // restoring waits for it to be closed; nil: it does not
 	healed   []string             // what was damaged, and where from it was replaced
+	mute     bool                 // nothing can be recorded for as long as the node runs
 	rests    int
+	// restsLong has rests last until the end.
+	restsLong bool
 }
 
 func newKept(w *world) *kept {
@@ -99,7 +102,11 @@ func (k *kept) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[Backu
 }
 
 func (k *kept) Rest(ctx context.Context, took time.Duration) {
-	k.set(func() { k.rests++ })
+	long := false
+	k.set(func() { k.rests, long = k.rests+1, k.restsLong })
+	if long {
+		<-ctx.Done()
+	}
 }
 
 func (k *kept) Forget(p millrace.Partition) error {
@@ -158,8 +165,15 @@ func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell
 	return err
 }
 
-func (k *kept) Healed(_ context.Context, p millrace.Partition, was Why, b Backup, _ time.Duration) {
-	k.set(func() { k.healed = append(k.healed, fmt.Sprintf("%d: %s, by %q", p, was.Detail, b.Name)) })
+func (k *kept) Healed(ctx context.Context, p millrace.Partition, was Why, b Backup, _ time.Duration) {
+	var mute bool
+	k.set(func() {
+		k.healed, mute = append(k.healed, fmt.Sprintf("%d: %s, by %q", p, was.Detail, b.Name)), k.mute
+	})
+	if mute {
+		<-ctx.Done()
+		k.set(func() { k.healed = append(k.healed, "given up") })
+	}
 }
 
 // A damaged partition that is replaced, by a backup or by the log, is recorded,
@@ -194,6 +208,50 @@ func TestHealingIsTold(t *testing.T) {
 		})
 		w.stop()
 	}
+}
+
+// A partition that is whole again answers, though what was found cannot be
+// recorded; a node that stops waits for no record.
+func TestNoReplicaWaitsForItsRecord(t *testing.T) {
+	for _, backed := range []bool{true, false} {
+		w := newWorld(t)
+		w.post(here)
+		k := newKept(w)
+		k.mute = true
+		if backed {
+			k.add(partHere, "new", 1, "")
+		}
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", w.is(partHere, Ready, ""))
+		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+		w.until("it is ready again", func() bool {
+			var begun int
+			k.set(func() { begun = len(k.healed) })
+			return begun == 1 && w.is(partHere, Ready, "")()
+		})
+		w.stop()
+		k.set(func() {
+			if len(k.healed) != 2 {
+				t.Errorf("recorded: %q", k.healed)
+			}
+		})
+	}
+}
+
+// The rest after a restore that nobody waits for is before the next one: who is whole
+// serves.
+func TestWhoIsRestoredDoesNotRest(t *testing.T) {
+	w := newWorld(t)
+	w.post(here)
+	k := newKept(w)
+	k.restsLong = true
+	k.add(partHere, "new", 1, "")
+	w.backups = k
+	w.waited = func(millrace.Partition) bool { return false }
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	w.until("its lane rests", func() (rests bool) { k.set(func() { rests = k.rests == 1 }); return rests })
 }
 
 // A partition of which nothing is here comes from its newest backup and then
@@ -327,6 +385,51 @@ func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
 		why, _ := w.replicas.Of(partHere).Why()
 		return w.is(partHere, Quarantined, Corrupt)() && strings.Contains(why.Detail, "it is not renewed: backup after of ")
 	})
+}
+
+// Where nothing of a partition is here, and the backups that kept it from the log
+// are removed, it is read from the log's beginning.
+func TestBackupsThatWereInTheWayAreRemoved(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "before", 4, "another Kafka")
+	w.backups = k
+	w.start(partHere)
+	w.until("it says why it is not ready", w.is(partHere, Quarantined, OtherLog))
+	k.set(func() { clear(k.backups) })
+	w.replicas.Of(partHere).again.Store(0)
+	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+}
+
+// What somebody finds of a replica that is being replaced is about what gives
+// way: it ends no renewal, and is not held against what that brings.
+func TestWhatIsBeingReplacedIsNotCondemned(t *testing.T) {
+	w := newWorld(t)
+	for range 5 {
+		w.post(here)
+	}
+	k := newKept(w)
+	k.add(partHere, "new", 4, "")
+	w.backups = k
+	w.start(partHere)
+	w.until("it is ready", w.is(partHere, Ready, ""))
+	hold := make(chan struct{})
+	k.set(func() { k.hold = hold })
+	w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+	w.until("it is being restored", w.is(partHere, Restoring, Restores))
+	for _, reason := range []Reason{Corrupt, Differs, ByOperator} {
+		if w.replicas.Condemn(partHere, Why{reason, "found by who began earlier"}) {
+			t.Errorf("it is condemned (%s)", reason)
+		}
+	}
+	close(hold)
+	w.until("it is ready again", w.is(partHere, Ready, ""))
+	if got := k.names(); got != "new new" {
+		t.Errorf("restored %q", got)
+	}
 }
 
 // A backup that does not say which log it is of is not taken, and that is told

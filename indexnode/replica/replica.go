@@ -36,9 +36,9 @@ type Replica struct {
 	// commits: who reads the same even number before and after has seen one
 	// state. It changes under mu.
 	commits atomic.Uint64
-	// fresh is the time, in Unix milliseconds, up to which everything that was
-	// in the log is known to be applied; 0 is none.
-	fresh atomic.Int64
+	// fresh is the time up to which everything that was in the log is known to
+	// be applied; nil is none.
+	fresh atomic.Pointer[moment]
 	// through is the time, in Unix milliseconds, up to which what came in is
 	// known to be applied: what partitioners had said before the end of the log
 	// was asked for that has been reached; 0 is not known.
@@ -87,7 +87,7 @@ type Look struct {
 	Applied [kafka.Streams]int64
 	Clock   millrace.Time
 	State   State
-	whole   int64 // Unix ms: all that came in before is applied; 0: not known
+	whole   whole
 }
 
 // Look returns a replica as it is now. What is known of its age is read
@@ -161,14 +161,13 @@ func (r *Replica) Irreplaceable() Why {
 }
 
 // step moves the replica by an event, and reports whether that changed its
-// state. What an operator has quarantined is not replaced before it is released,
-// and what is being replaced cannot be quarantined by one: it is not known yet.
+// state. What an operator has quarantined is not replaced before it is released.
 func (r *Replica) step(e Event, why Why) bool {
 	r.life.Lock()
 	defer r.life.Unlock()
 	now := r.State()
 	after, moved := now.next(e)
-	if !moved || e == Replaced && r.life.why.Reason == ByOperator || now == Restoring && why.Reason == ByOperator {
+	if !moved || e == Replaced && r.life.why.Reason == ByOperator {
 		return false
 	}
 	if now == Absent || after == CatchingUp { // nothing of it is cached
@@ -254,10 +253,4 @@ const UnknownAge = 365 * 24 * time.Hour
 
 // age is how old an answer may be: the time since all that was in the log is
 // known to have been applied.
-func (r *Replica) age(now time.Time) time.Duration {
-	fresh := r.fresh.Load()
-	if fresh == 0 {
-		return UnknownAge
-	}
-	return max(0, now.Sub(time.UnixMilli(fresh)))
-}
+func (r *Replica) age(now time.Time) time.Duration { return r.fresh.Load().age(now) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,7 +108,7 @@ type Replicas struct {
 		at  time.Time
 		err error
 	}
-	renewals  sync.WaitGroup            // all that are under way
+	renewals  sync.WaitGroup            // all that are under way, and records of them
 	renewing  chan struct{}             // holds a token for each renewal that works and is waited for
 	unhurried chan struct{}             // holds one for the one that is not
 	dropping  *Replica                  // of the reconciler: which is being deleted
@@ -237,7 +238,8 @@ func (all *Replicas) Paused(now time.Time) time.Time {
 func (all *Replicas) Wake() { poke(all.changed) }
 
 // Condemn takes a partition out of service: what it has cannot be trusted or
-// continued. It reports whether that changed anything.
+// continued. It reports whether that changed anything: what is being replaced
+// already is not known yet, and cannot be condemned.
 func (all *Replicas) Condemn(p millrace.Partition, why Why) bool {
 	r := &all.replicas[p]
 	if !all.step(r, Condemned, why) {
@@ -280,24 +282,16 @@ func both(p millrace.Partition) []kafka.TopicPartition {
 
 // TrueAge is how old an answer by a replica may be.
 func (all *Replicas) TrueAge(p millrace.Partition, now time.Time) time.Duration {
-	return ageOf(all.whole(&all.replicas[p]), now)
+	return all.whole(&all.replicas[p]).age(now)
 }
 
-func ageOf(whole int64, now time.Time) time.Duration {
-	if whole == 0 {
-		return UnknownAge
-	}
-	return min(max(0, now.Sub(time.UnixMilli(whole))), UnknownAge)
-}
-
-// whole is up to when all that came in is applied by a replica, in Unix
-// milliseconds; 0: not known.
-func (all *Replicas) whole(r *Replica) int64 {
-	through := all.through.Load()
+// whole returns up to when a replica has all that came in.
+func (all *Replicas) whole(r *Replica) whole {
+	through, fresh := all.through.Load(), r.fresh.Load()
 	if through == 0 { // no partitioner ever wrote: the log is all that there is
-		return r.fresh.Load()
+		return whole{fresh, math.MaxInt64}
 	}
-	return min(r.fresh.Load(), through, r.through.Load())
+	return whole{fresh, min(through, r.through.Load())}
 }
 
 // Proven reports whether partitioners have proven that what came in up to some
@@ -318,7 +312,7 @@ func (all *Replicas) Age(p millrace.Partition, now time.Time) time.Duration {
 
 // AgeOf is the Age of what was looked at.
 func (all *Replicas) AgeOf(l *Look, now time.Time) time.Duration {
-	return all.beyond(ageOf(l.whole, now))
+	return all.beyond(l.whole.age(now))
 }
 
 func (all *Replicas) beyond(age time.Duration) time.Duration {
@@ -333,13 +327,17 @@ func (all *Replicas) beyond(age time.Duration) time.Duration {
 func (all *Replicas) Serve(p millrace.Partition, fresh time.Time) {
 	r := &all.replicas[p]
 	all.load(r)
-	r.fresh.Store(fresh.UnixMilli())
+	r.fresh.Store(momentOf(fresh))
 	r.reading.Store(1)
 	r.state.Store(int32(Ready))
 }
 
-// load takes over what the store has of a partition.
+// load takes over what the store has of a partition. What reading the log said
+// was about what was there before.
 func (all *Replicas) load(r *Replica) {
+	all.mu.Lock()
+	delete(all.mu.lost, r.partition)
+	all.mu.Unlock()
 	at := all.cfg.Store.Applied(r.partition)
 	r.applied[kafka.Timeline].Store(max(0, int64(at.Content)))
 	r.applied[kafka.Features].Store(max(0, int64(at.Features)))

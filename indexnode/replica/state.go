@@ -51,20 +51,21 @@ const (
 	Condemned              // see Quarantined
 	Replaced               // what it has, if anything, is replaced by a backup or read anew from the log's beginning
 	Restored               // that is done
+	Failed                 // that could not be done
 	Released               // assigned elsewhere
 	Left                   // brokers have had the time to hear of that
 	events
 )
 
 func (e Event) String() string {
-	return [events]string{"assigned", "resumed", "caught up", "confirmed", "aged", "rewound", "condemned", "replaced", "restored", "released", "left"}[e]
+	return [events]string{"assigned", "resumed", "caught up", "confirmed", "aged", "rewound", "condemned", "replaced", "restored", "not restored", "released", "left"}[e]
 }
 
 // transitions is the whole life of a replica: the state after each event that
 // changes something. Every other event changes nothing.
 var transitions = map[State]map[Event]State{
 	Absent:      {Assigned: CatchingUp, Resumed: Stale, Condemned: Quarantined},
-	Restoring:   {Restored: CatchingUp, Condemned: Quarantined, Released: Absent},
+	Restoring:   {Restored: CatchingUp, Failed: Quarantined, Released: Absent}, // who condemns it has looked at what gives way
 	CatchingUp:  {CaughtUp: Ready, Replaced: Restoring, Condemned: Quarantined, Released: Absent},
 	Ready:       {Aged: Stale, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},
 	Stale:       {Confirmed: Ready, Rewound: CatchingUp, Condemned: Quarantined, Released: Draining},

@@ -249,15 +249,19 @@ func (s *Store) Applied(p millrace.Partition) Offsets {
 }
 
 // Origin returns what [Batch.SetOrigin] set last, as reads of the partition see
-// it, or nil. The caller must not change it.
+// it, or nil. The caller must not change it. What of a partition could not be read
+// is read again, as for a writer (ErrRewound).
 func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	q, err := s.part(p)
 	if err != nil {
 		return nil, err
 	}
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	return q.origin, q.usable()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.ready(s); err != nil {
+		return nil, err
+	}
+	return q.origin, nil
 }
 
 // Clock returns the log's own time as a partition has it; see [Batch.SetClock].

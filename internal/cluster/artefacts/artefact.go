@@ -307,7 +307,7 @@ func (a *Kind) Retract(ctx context.Context, v Version, who string) error {
 			return unchanged, nil
 		}
 		l.Drop(e, who)
-		return edit{made: true}, nil
+		return edit{made: true, undo: true}, nil
 	})
 }
 
@@ -488,6 +488,7 @@ type edit struct {
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 	with  *With  // what changes too; nil: nothing
 	moves bool   // processes are to go by something else than before
+	undo  bool   // it takes back what never served, so that nobody went by it
 	// stands is of what is to serve, and did before, perhaps unheard.
 	stands bool
 }
@@ -514,7 +515,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 		if !did.made || err != nil {
 			return err
 		}
-		did.moves = next.Serving != l.Serving || len(next.Versions) < len(l.Versions)
+		did.moves = !did.undo && (next.Serving != l.Serving || len(next.Versions) < len(l.Versions))
 		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
 			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)

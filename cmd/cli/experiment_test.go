@@ -109,6 +109,11 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"history", "ranking"}, says: "drop "},
 		{args: []string{"history", "fresher"}, says: "drop "},
 		{args: []string{"history", "nosuch"}, err: "millrace experiment list"},
+		{args: []string{"define", s.File("ex.yaml", strings.NewReplacer("name: ranking", "name: l5", "layer: ranking", "layer: l5", "ranking-2026", "s5", "fresher", "delta").Replace(clitest.Fresher))}, says: "experiment delta"},
+		{args: []string{"history", "delta"}, says: "put"},
+		{args: []string{"define", s.File("delta.yaml", strings.NewReplacer("name: ranking", "name: l6", "layer: ranking", "layer: l6", "ranking-2026", "s6", "fresher", "zed", "limit: 30", "window: 1h").Replace(clitest.Fresher))}, says: "experiment zed"},
+		{args: []string{"history", "delta"}, says: "NOTE: this is of document delta; experiment delta stands in document ex, of which millrace experiment history ex tells\n"},
+		{args: []string{"history", "ex"}, says: "put"},
 	} {
 		out, err := s.run(append([]string{"experiment"}, step.args...)...)
 		switch {

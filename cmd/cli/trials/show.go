@@ -166,12 +166,17 @@ func (t *trial) history(ctx context.Context, output *display.Form, name string) 
 	if err != nil {
 		return err
 	}
-	if len(t.Documents.All()[name]) == 0 {
+	in := st.DocumentOf(name)
+	if len(t.Documents.All()[name]) > 0 {
+		if in != "" && in != name {
+			fmt.Fprintf(t.notes, "NOTE: this is of document %s; experiment %[1]s stands in document %[2]s, of which millrace experiment history %[2]s tells\n", name, in)
+		}
+	} else {
 		dropped := ""
 		if len(t.Documents.Histories()[name]) > 0 {
 			dropped = name
 		}
-		if name = cmp.Or(st.DocumentOf(name), dropped, st.Had(name)); name == "" {
+		if name = cmp.Or(in, dropped, st.Had(name)); name == "" {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: "there is no experiment and no document of this name", WayOut: "millrace experiment list names what there is"}
 		}
 	}

@@ -125,8 +125,8 @@ towards what was shown where the new ranking would have chosen others. Shorter
 pages are left out, and counted, if no variant has a say in how many items a page
 has; where one sets a limit, or it is not known, there is no estimate for them.
 That takes the models of the variants: built-in ones, the one that is replayed,
-the packs of --beside and, where --etcd, --cluster or a context names a cluster,
-the versions that it keeps. Weights and filters that variants set are those of the
+the packs of --beside and, where --etcd, --cluster, a context or a model that
+serves there names a cluster, the versions that it keeps. Weights and filters that variants set are those of the
 experiment's document: --definition, or the cluster's. Where it is not known how
 some variant begins pages, there is no estimate. A variant of which all pages are
 left out counts as if it had not been there.

@@ -200,7 +200,11 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 	display.Printf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 	if o := l.Outcomes; o != nil {
-		display.Printf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
+		known := "outcomes"
+		if o.Before {
+			known = "outcomes, as they were known before"
+		}
+		display.Printf(w, "    %s: all of %s were read %s ago; %s\n", known, o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
 	}
 }
 

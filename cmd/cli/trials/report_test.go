@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -125,5 +126,17 @@ func TestReportsOfNothing(t *testing.T) {
 	err := printReport(&out, &r, 0.05, "")
 	if shown := reportOf(&r, 0.05); err != nil || !strings.Contains(out.String(), "all viewers are dealt one variant") || strings.Contains(out.String(), "NOT FIT") || !shown.Fits || shown.SplitP != nil {
 		t.Errorf("%v, %+v\n%s", err, shown, out.String())
+	}
+}
+
+// What only the coordinator before has read is told as that.
+func TestOutcomesOfBefore(t *testing.T) {
+	now := time.Now()
+	for before, want := range map[bool]string{false: "\n    outcomes: all of clicks were read 6s ago; ", true: "\n    outcomes, as they were known before: all of clicks were read 6s ago; "} {
+		var out bytes.Buffer
+		printEvidence(&out, &experiments.Look{Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now.Add(-6 * time.Second), Before: before}}, now)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%v: %s", before, &out)
+		}
 	}
 }

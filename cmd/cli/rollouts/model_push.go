@@ -309,7 +309,7 @@ func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	if now, _ := r.Models.Served(v.Name); now == v {
 		return fmt.Errorf("%s serves already: %s%s", v, lack, r.awayOf(all))
 	}
-	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all), len(all), r.awayOf(all))
+	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says that all have admitted it, now %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all)-refused-unheard, len(all), r.awayOf(all))
 }
 
 // awayOf says what to do about nodes that have not answered since they are not

@@ -88,7 +88,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"hold", "a"}, err: "a divides entities, and no coordinator ramps it"},
 		{args: []string{"hold", "nosuch"}, err: "there is no experiment"},
 		{args: []string{"define", s.File("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(clitest.Fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
-		{args: []string{"drop", "ranking"}, err: "document: experiments of it live: fresher is running; stop it first"},
+		{args: []string{"drop", "ranking"}, err: "document: experiment fresher is running; stop it first"},
 		{args: []string{"drop", "fresher"}, err: `there is no document "fresher": experiment fresher stands in document ranking; name that, to drop all of it`},
 		{args: []string{"pause", "ranking"}, err: `there is no experiment "ranking", and a document of this name; name what stands in it: fresher`},
 		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher has no ramp, so that only people change its share; one that it is given is held until millrace experiment resume fresher"},

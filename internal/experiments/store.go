@@ -751,7 +751,7 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: fmt.Sprintf("experiments of other documents are of its layers: %s", strings.Join(using, "; ")), WayOut: "stop these and drop their documents first"}
 	}
 	if alive := st.alive(name); alive != nil {
-		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: fmt.Sprintf("experiments of it live: %s", strings.Join(alive, ", ")), WayOut: "stop it first (millrace experiment stop), each of them, and drop the document then"}
+		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: strings.Join(alive, ", "), WayOut: "stop it first, with millrace experiment stop, and drop the document then"}
 	}
 	next, err := experiment.Serve(st.but(name), s.Known)
 	if err != nil {
@@ -769,7 +769,7 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 func (st *State) alive(document string) (all []string) {
 	for _, d := range st.Set.Experiments() {
 		if e := &d.Experiment; d.Document == document && (e.State == experiment.Running || e.State == experiment.Paused) {
-			all = append(all, fmt.Sprintf("%s is %s", e.Name, e.State))
+			all = append(all, fmt.Sprintf("experiment %s is %s", e.Name, e.State))
 		}
 	}
 	return all

@@ -129,7 +129,7 @@ func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]expe
 	dealt := slices.Clone(c.Variants)
 	for i := range dealt {
 		x := &dealt[i]
-		now, there := set.Again(x.Experiment, x.Variant)
+		now, there := set.Again(x.Experiment, x.Variant, c.Issued)
 		if !there || now.LifeSum != x.LifeSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
 			return nil, pagetoken.Refuse("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}

@@ -533,6 +533,15 @@ func TestPagesKeepTheirVariant(t *testing.T) {
 	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
 		t.Errorf("%v", err)
 	}
+	define(t, b, docs, 20, running) // as it was, but another
+	for viewer, token := range map[string]string{"alice": first.NextPageToken, "bob": control.NextPageToken} {
+		if _, err := next(viewer, token, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
+			t.Errorf("%s, of the one before: %v", viewer, err)
+		}
+		if _, err := next(viewer, ask(t, b, viewer, nil).NextPageToken, nil); err != nil {
+			t.Errorf("%s, of this one: %v", viewer, err)
+		}
+	}
 }
 
 // An experiment whose model serves no longer deals nothing, and a metric's fault
@@ -627,7 +636,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	open.Private = false
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
-	c := &pagetoken.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	c := &pagetoken.Cursor{Issued: 1, Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
 	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}

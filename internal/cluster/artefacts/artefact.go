@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -194,6 +195,16 @@ func (a *Kind) Has(v Version) bool {
 	}
 	e, ok := l.Find(v.Sum)
 	return ok && e.Version == v.Version
+}
+
+// Gone returns when a name was dropped last, with what served then, as far as its history
+// tells; zero: never.
+func (a *Kind) Gone(name string) time.Time {
+	ledgers, _ := a.state.Get()
+	if l := ledgers[name]; l != nil {
+		return l.Gone()
+	}
+	return time.Time{}
 }
 
 // All returns the versions of each name, in the order of their publication.

@@ -40,7 +40,7 @@ func (q *question) dividing(set *experiment.Set, req *feedv1.GetFeedRequest, c *
 	if len(c.Divided) == 0 {
 		return nil, nil
 	}
-	d, gone := set.Redivide(c.Divided)
+	d, gone := set.Redivide(c.Divided, c.Issued)
 	if gone == "" && q.feed.Private {
 		d.Without(func(name string, all []experiment.Parameter) bool {
 			if slices.ContainsFunc(all, experiment.Parameter.Opens) {

@@ -120,8 +120,8 @@ func (v *variants) receipt(r *feedv1.Receipt) {
 	}
 }
 
-// dealtBefore returns the variants of the first page, as long as they set what
-// they did then.
+// dealtBefore returns the variants of the first page, as long as they are of the
+// experiments that they were of then, and not of others that have their names now.
 func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]experiment.Assigned, error) {
 	if len(c.Variants) == 0 {
 		return nil, nil
@@ -129,8 +129,8 @@ func dealtBefore(set *experiment.Set, c *pagetoken.Cursor, private bool) ([]expe
 	dealt := slices.Clone(c.Variants)
 	for i := range dealt {
 		x := &dealt[i]
-		now, there := set.Again(x.Experiment, x.Variant)
-		if !there || now.SetsSum != x.SetsSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
+		now, there := set.Again(x.Experiment, x.Variant, c.Issued)
+		if !there || now.LifeSum != x.LifeSum || private && slices.ContainsFunc(now.Parameters, experiment.Parameter.Opens) {
 			return nil, pagetoken.Refuse("variant %s of experiment %s, which the first page is of, is no longer there as it was", x.Variant, x.Experiment)
 		}
 		x.Layer, x.Sets, x.Parameters, x.Features = now.Layer, now.Sets, now.Parameters, now.Features

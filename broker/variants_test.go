@@ -463,7 +463,8 @@ func TestVariantsAreTheDefinitions(t *testing.T) {
 }
 
 // Pages keep the variant of the first, whatever is dealt by then; they end with
-// an error, and no page of two variants, when what it set is gone.
+// an error, and no page of two variants, when it is gone, or another experiment has
+// its name.
 func TestPagesKeepTheirVariant(t *testing.T) {
 	w := variantedWorld(t)
 	b, docs := w.experimental(nil, feeds.Feed{Name: "f", Model: "recency", Limit: 4})
@@ -493,21 +494,53 @@ func TestPagesKeepTheirVariant(t *testing.T) {
 			t.Errorf("%s: %v", state, err)
 		}
 	}
-	define(t, b, docs, 3, halves("running", "limit: 6"))
-	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken || !strings.Contains(err.Error(), "variant b of experiment e") {
-		t.Errorf("%v", err)
-	}
-	if v := control.Receipt.Variants["e"]; v == "a" {
-		if page, err := next("bob", control.NextPageToken, nil); err != nil || page.Receipt.Variants["e"] != "a" {
-			t.Errorf("control: %v", err)
-		}
-	} else {
+	if v := control.Receipt.Variants["e"]; v != "a" {
 		t.Errorf("bob has %q", v)
+	}
+	running := halves("running", set)
+	for i, c := range []struct {
+		old, new string
+		another  bool // the name is that of another experiment
+	}{
+		{"share: 10000", "share: 9000", false},
+		{"slots: [0-9999]", "slots: [0-4999]", false},
+		{"forced: {alice: b, bob: a}", "forced: {alice: a}", false},
+		{"limit: 5", "limit: 6", true},
+		{"salt: s", "salt: other", true},
+		{"unit: viewer", "unit: attribute country", true},
+		{"name: l,", "name: m,", true},
+		{"feeds: [f]", "feeds: [f, recent]", true},
+		{"forced", "targeting: viewer.age > 1.0, forced", true},
+		{"weight: 5000", "weight: 2500, set: {}}, {name: c, weight: 2500", true},
+	} {
+		changed := strings.Replace(running, c.old, c.new, 1)
+		if c.old == "name: l," {
+			changed = strings.Replace(changed, "layer: l", "layer: m", 1)
+		}
+		define(t, b, docs, 3+i, changed)
+		for viewer, token := range map[string]string{"alice": first.NextPageToken, "bob": control.NextPageToken} {
+			page, err := next(viewer, token, nil)
+			switch want := map[string]string{"alice": "b", "bob": "a"}[viewer]; {
+			case !c.another && (err != nil || page.Receipt.Variants["e"] != want):
+				t.Errorf("%s, %s: %v, %v", c.new, viewer, err, page.GetReceipt().GetVariants())
+			case c.another && (err == nil || refusal(t, err).Reason != millrace.ReasonPageToken || !strings.Contains(err.Error(), "variant "+want+" of experiment e")):
+				t.Errorf("%s, %s: %v", c.new, viewer, err)
+			}
+		}
 	}
 	docs.Drop("doc")
 	waitFor(t, "no definition", func() bool { return !b.experiments.Current().Has("f") })
 	if _, err := next("alice", first.NextPageToken, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
 		t.Errorf("%v", err)
+	}
+	define(t, b, docs, 20, running) // as it was, but another
+	for viewer, token := range map[string]string{"alice": first.NextPageToken, "bob": control.NextPageToken} {
+		if _, err := next(viewer, token, nil); err == nil || refusal(t, err).Reason != millrace.ReasonPageToken {
+			t.Errorf("%s, of the one before: %v", viewer, err)
+		}
+		if _, err := next(viewer, ask(t, b, viewer, nil).NextPageToken, nil); err != nil {
+			t.Errorf("%s, of this one: %v", viewer, err)
+		}
 	}
 }
 
@@ -603,7 +636,7 @@ func TestVariantsOfAPrivateFeed(t *testing.T) {
 	open.Private = false
 	b, docs := w.experimental(nil, open)
 	define(t, b, docs, 1, halves("running", "filter: ''"))
-	c := &pagetoken.Cursor{Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
+	c := &pagetoken.Cursor{Issued: 1, Variants: b.experiments.Current().Assign("f", &millrace.Viewer{ID: "alice"}).Experiments}
 	if _, err := dealtBefore(b.experiments.Current(), c, false); err != nil {
 		t.Error(err)
 	}

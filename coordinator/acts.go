@@ -175,7 +175,12 @@ func (a *acts) blind(by string, g *experiment.Guards, last millrace.Time) string
 // look is what is noted of it: until it has been read, what the coordinator before knew.
 func (a *acts) look() *experiments.OutcomesLook {
 	if !a.ever {
-		return a.was
+		if a.was == nil {
+			return nil
+		}
+		was := *a.was
+		was.Before = true
+		return &was
 	}
 	l := &experiments.OutcomesLook{Topic: a.of.Topic, Whole: a.whole.UTC().Truncate(time.Millisecond), Told: &a.told}
 	if a.newest != 0 {

@@ -161,7 +161,8 @@ func (r *Registry) namesLocked() []string {
 }
 
 // CompareVersions compares versions as people read them: runs of digits by
-// their number, anything else by its bytes.
+// their number, anything else by its bytes; 1.10-rc1, and whatever else goes on with
+// a hyphen and a letter, comes before 1.10, as in semantic versions.
 func CompareVersions(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -178,7 +179,15 @@ func CompareVersions(a, b string) int {
 		}
 		a, b = a[1:], b[1:]
 	}
+	if preRelease(a) || preRelease(b) {
+		return cmp.Compare(len(b), len(a))
+	}
 	return cmp.Compare(len(a), len(b))
+}
+
+// preRelease reports whether the rest of a version makes it one before that without.
+func preRelease(rest string) bool {
+	return len(rest) > 1 && rest[0] == '-' && (rest[1] >= 'a' && rest[1] <= 'z' || rest[1] >= 'A' && rest[1] <= 'Z')
 }
 
 func digits(s string) int {

@@ -27,7 +27,7 @@ func TestRegistryJoin(t *testing.T) {
 }
 
 func TestCompareVersions(t *testing.T) {
-	order := []string{"", "1", "1.2", "1.9", "1.10", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
+	order := []string{"", "1", "1.2", "1.9", "1.10-rc1", "1.10-rc2", "1.10", "1.10.1", "2", "10", "2026-01-02", "2026-01-10", "v1", "v2"}
 	for i, a := range order {
 		for j, b := range order {
 			if got := CompareVersions(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {

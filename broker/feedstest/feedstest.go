@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,13 +22,14 @@ type Definitions struct {
 	serving  map[string]artefacts.Version
 	changed  chan struct{}
 	Reads    int
+	gone     map[string]time.Time
 	used     map[string]artefacts.Version
 	Read     func(artefacts.Version) error // before each is given
 }
 
 // New returns one without definitions.
 func New() *Definitions {
-	return &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, changed: make(chan struct{})}
+	return &Definitions{bodies: map[artefacts.Version]string{}, Versions: map[string][]artefacts.Version{}, serving: map[string]artefacts.Version{}, gone: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
 // Serving implements feeds.Definitions.
@@ -91,6 +93,13 @@ func (d *Definitions) Changed() <-chan struct{} {
 	return d.changed
 }
 
+// Gone implements [experiments.Source].
+func (d *Definitions) Gone(name string) time.Time {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	return d.gone[name]
+}
+
 // Serve lets a version serve; name "" changes nothing but rings.
 func (d *Definitions) Serve(name string, version int, body string) {
 	d.Mu.Lock()
@@ -109,6 +118,7 @@ func (d *Definitions) Serve(name string, version int, body string) {
 // Drop takes a name away.
 func (d *Definitions) Drop(name string) {
 	d.Mu.Lock()
+	d.gone[name] = time.Now()
 	delete(d.serving, name)
 	delete(d.Versions, name)
 	d.Mu.Unlock()

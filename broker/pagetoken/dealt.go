@@ -50,7 +50,7 @@ func appendVariants(b []byte, dealt []experiment.Assigned, heldOut, unapplied []
 			flags |= flagUnapplied
 		}
 		b = binary.AppendUvarint(append(b, flags), uint64(x.Probability.Slots))
-		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.SetsSum)
+		b = binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, uint64(x.Probability.Weight)), x.LifeSum)
 	}
 	return b
 }
@@ -68,7 +68,7 @@ func readVariants(r *reader) (dealt []experiment.Assigned, heldOut, unapplied []
 		flags := r.bytes(1)
 		x.Probability = experiment.Probability{Slots: int(r.uvarint()), Weight: int(r.uvarint())}
 		if sum := r.bytes(8); !r.bad {
-			x.Forced, x.SetsSum = flags[0]&flagForced != 0, binary.LittleEndian.Uint64(sum)
+			x.Forced, x.LifeSum = flags[0]&flagForced != 0, binary.LittleEndian.Uint64(sum)
 			if flags[0]&flagUnapplied != 0 {
 				unapplied = append(unapplied, x.Experiment)
 			}

@@ -108,7 +108,7 @@ func TestTokensKeepVariants(t *testing.T) {
 		for range r.IntN(4) {
 			c.Variants = append(c.Variants, experiment.Assigned{
 				Experiment: fmt.Sprint("e", r.IntN(100)), Variant: fmt.Sprint("v", r.IntN(9)), Unit: strings.Repeat("u", r.IntN(300)), Forced: r.IntN(2) == 0,
-				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, SetsSum: r.Uint64(),
+				Checksum: strings.Repeat("0a", 32), Probability: experiment.Probability{Slots: r.IntN(10_001), Weight: r.IntN(10_001)}, LifeSum: r.Uint64(),
 			})
 		}
 		got, err := ring.Open(c.Encode(key), time.Now())

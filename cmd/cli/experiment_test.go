@@ -88,7 +88,9 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"hold", "a"}, err: "a divides entities, and no coordinator ramps it"},
 		{args: []string{"hold", "nosuch"}, err: "there is no experiment"},
 		{args: []string{"define", s.File("limits.yaml", strings.NewReplacer("ranking", "r4", "fresher", "b", "unit: viewer", "unit: entity").Replace(clitest.Fresher))}, err: "experiments[0].variants[1].set.limit: it is one for a whole answer"},
-		{args: []string{"drop", "ranking"}, err: "stop it first"},
+		{args: []string{"drop", "ranking"}, err: "document: experiment fresher is running; stop it first"},
+		{args: []string{"drop", "fresher"}, err: `there is no document "fresher": experiment fresher stands in document ranking; name that, to drop all of it`},
+		{args: []string{"pause", "ranking"}, err: `there is no experiment "ranking", and a document of this name; name what stands in it: fresher`},
 		{args: []string{"hold", "fresher", "--why", "a sale"}, says: "experiment fresher has no ramp, so that only people change its share; one that it is given is held until millrace experiment resume fresher"},
 		{args: []string{"history", "ranking"}, says: "held fresher  -        " + clusters.Who() + ": a sale\n"},
 		{args: []string{"resume", "fresher"}, says: "experiment fresher may be ramped again"},
@@ -109,6 +111,17 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"history", "ranking"}, says: "drop "},
 		{args: []string{"history", "fresher"}, says: "drop "},
 		{args: []string{"history", "nosuch"}, err: "millrace experiment list"},
+		{args: []string{"define", s.File("ex.yaml", strings.NewReplacer("name: ranking", "name: l5", "layer: ranking", "layer: l5", "ranking-2026", "s5", "fresher", "delta").Replace(clitest.Fresher))}, says: "experiment delta"},
+		{args: []string{"history", "delta"}, says: "put"},
+		{args: []string{"define", s.File("delta.yaml", strings.NewReplacer("name: ranking", "name: l6", "layer: ranking", "layer: l6", "ranking-2026", "s6", "fresher", "zed", "limit: 30", "window: 1h").Replace(clitest.Fresher))}, says: "experiment zed"},
+		{args: []string{"history", "delta"}, says: "NOTE: this is of document delta; experiment delta stands in document ex, of which millrace experiment history ex tells\n"},
+		{args: []string{"history", "ex"}, says: "put"},
+		{args: []string{"define", s.File("slow.yaml", strings.NewReplacer("name: ranking", "name: l7", "layer: ranking", "layer: l7", "ranking-2026", "s7", "fresher", "slow", "limit: 30", "spacing: {entity: 1}").Replace(clitest.Fresher)+rampedFresher)}, says: "experiment slow"},
+		{args: []string{"hold", "slow", "--why", "a sale"}, says: "slow stays at its share"},
+		{args: []string{"list"}, says: "\nexperiment slow is HELD by " + clusters.Who() + " since 20"},
+		{args: []string{"list", "-o", "json"}, says: `"held":{"when":"20`},
+		{args: []string{"hold", "delta"}, says: "delta has no ramp"},
+		{args: []string{"list"}, says: ": a sale; to let it go on: millrace experiment resume slow\n"},
 	} {
 		out, err := s.run(append([]string{"experiment"}, step.args...)...)
 		switch {

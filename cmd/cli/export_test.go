@@ -268,6 +268,9 @@ func TestExportRefuses(t *testing.T) {
 		"another time":    {[]string{"--experiment", "new", "--until", "2020-01-01T00:00:00Z"}, []string{"experiment: exposures has no answer of experiment new until 2020-01-01T00:00:00", "there may be some of another time"}},
 		"a time to come":  {[]string{"--since", "2099-01-01T00:00:00Z"}, []string{"since:", "has not come yet"}},
 		"a field":         {[]string{"--outcomes", "clicks", "--answer-field", "zzz"}, []string{"no schema of topic clicks has a field zzz", "leave it out"}},
+		"no such field":   {[]string{"--answer-field", "answer_id"}, []string{"answer-field: it is about outcomes", "--outcomes"}},
+		"no window":       {[]string{"--window", "1h"}, []string{"window: it is about outcomes", "--outcomes"}},
+		"no exposures":    {[]string{"--topic", "clicks"}, []string{"topic: 1 entries of clicks are no exposures, and nothing else is in it"}},
 		"a role":          {[]string{"--outcomes", "posts"}, []string{"outcomes:", "no field of millrace.Note has the role object"}},
 	} {
 		out, err := execute(ctx, append([]string{"export", "exposures", "--brokers", addr, "--out", file}, c.args...)...)

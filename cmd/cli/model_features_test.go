@@ -104,6 +104,20 @@ parameters:
 			t.Errorf("%s: %d lines are written:\n%s", name, rows, out)
 		}
 	}
+	for keep, want := range map[string]string{
+		"label,label":      `keep: "label" is named twice`,
+		"label,verb":       `keep: "verb" is what the features have as a name`,
+		"features -o json": "say csv or ndjson",
+		// What stands under features in NDJSON is no column of CSV, and the other way round.
+		"features -o ndjson": `keep: "features" is what the features have as a name`,
+		"verb -o ndjson":     "there is no verb, which --keep names",
+	} {
+		write(lines[2])
+		args := append([]string{"model", "features", spec, "--records", file, "--keep"}, strings.Fields(keep)...)
+		if out, err := execute(t.Context(), args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v\n%s", keep, err, out)
+		}
+	}
 	if _, err := execute(t.Context(), "model", "features", spec, "--records", file, "-o", "xml"); err == nil || !strings.Contains(err.Error(), "say csv or ndjson") {
 		t.Errorf("xml: %v", err)
 	}

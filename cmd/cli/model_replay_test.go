@@ -183,7 +183,7 @@ func TestReplayOfAServedModel(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	file := filepath.Join(t.TempDir(), "shown.ndjson")
+	file := filepath.Join(t.TempDir(), "shown") // it is read whatever it is called
 	f, err := os.Create(file)
 	s.Check(err)
 	w := export.RowsTo(f, "ndjson")

@@ -248,6 +248,28 @@ func TestRefusedPublicationsLeaveNoBytes(t *testing.T) {
 	}
 }
 
+// TestWhatNeverServedIsTakenBackUnheard: who is refused after publishing has changed
+// nothing that others go by, and asks nobody whether they have heard of it.
+func TestWhatNeverServedIsTakenBackUnheard(t *testing.T) {
+	t.Parallel()
+	ctx, etcd := t.Context(), startEtcd(t)
+	c := etcd.open("")
+	a, err := artefacts.Watch(ctx, c, "models")
+	check(t, err)
+	v, _, err := a.Publish(ctx, "m", "1", []byte("body"), "ann")
+	check(t, err)
+	check(t, a.Retract(ctx, v, "ann"))
+	if got := c.Written(); len(got) > 0 || len(a.All()["m"]) > 0 {
+		t.Errorf("%v was written, %v is left", got, a.All()["m"])
+	}
+	v, _, err = a.Publish(ctx, "m", "2", []byte("another"), "ann")
+	check(t, err)
+	check(t, a.Drop(ctx, v, nil, "ann")) // by somebody who says so: it may be named by its version
+	if got := c.Written(); len(got) != 1 || got[0].Name != "m" {
+		t.Errorf("%v was written", got)
+	}
+}
+
 // TestArtefactsThroughOutages: large bodies are whole for every reader, come
 // from disk while etcd is away, and a damaged ledger leaves the last good one.
 func TestArtefactsThroughOutages(t *testing.T) {

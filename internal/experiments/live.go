@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/relevance/experiment"
 )
@@ -26,6 +27,8 @@ type Source interface {
 	Serving() map[string]artefacts.Version
 	Body(ctx context.Context, v artefacts.Version) ([]byte, error)
 	Changed() <-chan struct{}
+	// Gone returns when a name was dropped last; zero: never, as far as is known.
+	Gone(name string) time.Time
 	// Use is told what is gone by, which the next process finds in LastUsed.
 	Use(versions map[string]artefacts.Version)
 	LastUsed() map[artefacts.Version][]byte
@@ -151,6 +154,9 @@ func (l *Live) take(ctx context.Context) {
 			}
 		}
 		if have {
+			if gone := l.src.Gone(name); !gone.IsZero() {
+				g.doc.Gone = millrace.TimeOf(gone)
+			}
 			next[name] = g
 		}
 	}

@@ -51,6 +51,8 @@ func (s *source) Changed() <-chan struct{} {
 	return s.changed
 }
 
+func (s *source) Gone(string) time.Time { return time.Time{} }
+
 func (s *source) Use(versions map[string]artefacts.Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

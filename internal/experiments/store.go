@@ -334,6 +334,10 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 	if len(names) == 0 {
 		e.WayOut = "define one first"
 	}
+	if has := namesOf(st.Of(name)); len(has) > 0 {
+		e.Detail += ", and a document of this name"
+		e.WayOut = "name what stands in it: " + strings.Join(has, ", ")
+	}
 	if had := st.Had(name); had != "" {
 		e.Detail, e.WayOut = fmt.Sprintf("there is no experiment %s any more: it stood in document %s", name, had), fmt.Sprintf("millrace experiment history %s tells what became of it, and millrace export exposures --experiment %s has what it showed, as long as the topic does", had, name)
 	}
@@ -357,6 +361,13 @@ func (st *State) Find(name string) (experiment.Defined, error) {
 		e.Detail += " in the documents that can be read"
 	}
 	return experiment.Defined{}, e
+}
+
+func namesOf(all []experiment.Experiment) (names []string) {
+	for i := range all {
+		names = append(names, all[i].Name)
+	}
+	return names
 }
 
 func hasExperiment(d experiment.Document, name string) bool {
@@ -729,10 +740,18 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 		return nil, err
 	}
 	if len(s.Documents.All()[name]) == 0 {
-		return nil, &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
+		e := &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: fmt.Sprintf("there is no document %.100q", name), WayOut: "see millrace experiment list"}
+		if in := st.DocumentOf(name); in != "" {
+			e.Detail += fmt.Sprintf(": experiment %s stands in document %s", name, in)
+			e.WayOut = "name that, to drop all of it"
+		}
+		return nil, e
 	}
 	if using := st.usesLayersOf(name); using != nil {
 		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: fmt.Sprintf("experiments of other documents are of its layers: %s", strings.Join(using, "; ")), WayOut: "stop these and drop their documents first"}
+	}
+	if alive := st.alive(name); alive != nil {
+		return st, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "document", Detail: strings.Join(alive, ", "), WayOut: "stop it first, with millrace experiment stop, and drop the document then"}
 	}
 	next, err := experiment.Serve(st.but(name), s.Known)
 	if err != nil {
@@ -744,6 +763,16 @@ func (s *Store) MayDrop(ctx context.Context, name string) (*State, error) {
 	docs := maps.Clone(st.docs)
 	delete(docs, name)
 	return st, s.wakesNone(st, name, docs)
+}
+
+// alive says which experiments of a document run, or are paused and may again.
+func (st *State) alive(document string) (all []string) {
+	for _, d := range st.Set.Experiments() {
+		if e := &d.Experiment; d.Document == document && (e.State == experiment.Running || e.State == experiment.Paused) {
+			all = append(all, fmt.Sprintf("experiment %s is %s", e.Name, e.State))
+		}
+	}
+	return all
 }
 
 // usesLayersOf says which experiments of other documents are of the layers of one.

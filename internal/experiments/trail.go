@@ -98,6 +98,7 @@ func (s Stay) For() time.Duration { return time.Duration(s.Seconds * float64(tim
 type OutcomesLook struct {
 	Topic  string    `json:"topic"`
 	Whole  time.Time `json:"whole"`           // when all were last read
+	Before bool      `json:"before,omitzero"` // by the coordinator before, or for other evidence: not yet for this
 	Newest time.Time `json:"newest,omitzero"` // that belongs to what was shown; zero: none has come
 	// Told is what became of all of them; nil: a coordinator of before did not tell.
 	Told *outcome.Report `json:"told,omitempty"`

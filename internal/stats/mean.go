@@ -35,6 +35,9 @@ func (m *Mean) Add(x float64) {
 	m.M2 += before * (x - m.Mean)
 }
 
+// Same reports whether all numbers are one, of so many as an interval needs.
+func (m Mean) Same() bool { return m.N >= leastUnits && m.M2 == 0 }
+
 // Remove takes out a value that was added: the others stay, but for rounding.
 func (m *Mean) Remove(x float64) {
 	switch {

@@ -28,6 +28,7 @@ type Assigned struct {
 	Checksum    string      // of the definition: SHA-256, 64 hexadecimal digits
 	Sets        *Sets       // what the variant changes of the feed; never nil, and not to be changed
 	SetsSum     uint64      // of Sets: the same where they are
+	LifeSum     uint64      // of what stays for the experiment's life: another of its name, defined later, has another
 	Parameters  []Parameter // that any variant of the experiment sets, sorted; not to be changed
 	Features    int         // of 10,000 answers, whose exposures are to have the items' features
 }
@@ -82,11 +83,11 @@ func (a *Assignment) Sets() (all Sets) {
 // Has reports whether any experiment deals to a feed.
 func (s *Set) Has(feed string) bool { return s.feeds[feed] != nil }
 
-// Again returns a variant that was dealt by an earlier set, as this one has it:
-// as long as an experiment is defined and not a draft, what its variants set does
-// not change. False: it is not there, or does not fit any more.
-func (s *Set) Again(experiment, variant string) (Assigned, bool) {
-	if e := s.experiment(experiment); e != nil && e.unfit == "" {
+// Again returns a variant that was dealt at some time by an earlier set, as this one has
+// it: of the same experiment it is the same, if their LifeSum is. False: it is not there,
+// or was dropped since, or does not fit any more.
+func (s *Set) Again(experiment, variant string, dealt millrace.Time) (Assigned, bool) {
+	if e := s.experiment(experiment); e != nil && e.unfit == "" && !s.gone(e, dealt) {
 		for _, a := range e.assigned {
 			if a.Variant == variant {
 				return a, true
@@ -95,6 +96,9 @@ func (s *Set) Again(experiment, variant string) (Assigned, bool) {
 	}
 	return Assigned{}, false
 }
+
+// gone reports whether an experiment is another than had its name at some time.
+func (s *Set) gone(e *compiled, then millrace.Time) bool { return then <= s.docs[e.at.doc].Gone }
 
 // Assign returns what a viewer gets of a feed, by the layers of viewers and of
 // attributes. A viewer without an id is in no layer of viewers. It depends on

@@ -48,6 +48,7 @@ func TestAssign(t *testing.T) {
 	want := Assigned{
 		Experiment: "fresher", Layer: "ranking", Variant: "treatment", Unit: "member:42", Probability: Probability{1, 5000},
 		Checksum: s.Experiments()[0].Checksum, Sets: &Sets{Model: "home2", Limit: 30}, Parameters: []Parameter{OfLimit, OfModel}, SetsSum: (Sets{Model: "home2", Limit: 30}).sum(),
+		LifeSum: s.experiments[0].lifeSum(),
 	}
 	if len(a.Experiments) != 1 || !reflect.DeepEqual(a.Experiments[0], want) {
 		t.Errorf("%+v, want %+v", a, want)

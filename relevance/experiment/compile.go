@@ -285,11 +285,11 @@ func (e *compiled) compile() {
 	e.variants = byName(e.Variants)
 	e.arms = armsOf(e.variants, e.Monitored)
 	e.checksum = e.sum()
-	parameters := e.parameters()
+	parameters, life := e.parameters(), e.lifeSum()
 	for i, a := range e.arms {
 		e.assigned = append(e.assigned, Assigned{
 			Experiment: e.Name, Layer: e.Layer, Variant: a.Variant, Checksum: e.checksum, Sets: &e.variants[i].Set,
-			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(), Features: e.Features,
+			Probability: Probability{Slots: e.usedN, Weight: a.Weight}, Parameters: parameters, SetsSum: e.variants[i].Set.sum(), LifeSum: life, Features: e.Features,
 		})
 	}
 }
@@ -314,6 +314,15 @@ func armsOf(variants []Variant, evenly bool) (arms []slot.Arm) {
 func (e *compiled) sum() string {
 	sum := sha256.Sum256(e.form(e.Share))
 	return hex.EncodeToString(sum[:])
+}
+
+// lifeSum is of the canonical form without what may change while an experiment runs
+// or is paused ([Set.Change]).
+func (e *compiled) lifeSum() uint64 {
+	lasting := *e
+	lasting.slots, lasting.Monitored, lasting.Forced = nil, false, nil
+	sum := sha256.Sum256(lasting.form(0))
+	return binary.LittleEndian.Uint64(sum[:])
 }
 
 // form is JSON of all that decides about an assignment but for the state,

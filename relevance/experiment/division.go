@@ -47,14 +47,14 @@ func (s *Set) Division(feed string) *Division {
 	return nil
 }
 
-// Redivide returns the division of an earlier set, as long as its experiments
-// deal as they did then, be they paused or stopped by now, or ramped. Else it
-// names one that does not.
-func (s *Set) Redivide(all []Dealt) (d *Division, gone string) {
+// Redivide returns the division of an earlier set, by which was dealt at some time, as
+// long as its experiments deal as they did then, be they paused or stopped by now, or
+// ramped. Else it names one that does not, or was dropped since.
+func (s *Set) Redivide(all []Dealt, dealt millrace.Time) (d *Division, gone string) {
 	var from []dealing
 	for _, x := range all {
 		e := s.experiment(x.Experiment)
-		if e == nil || e.unfit != "" || e.dealSum() != x.Sum {
+		if e == nil || e.unfit != "" || s.gone(e, dealt) || e.dealSum() != x.Sum {
 			return nil, x.Experiment
 		}
 		from = append(from, e.dealing(x.Share))

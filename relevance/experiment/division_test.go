@@ -98,7 +98,7 @@ func TestRedivide(t *testing.T) {
 		"gone":              {replace(authors, "name: looser", "name: looser2"), "looser"},
 		"another salt":      {replace(authors, "authors-1", "authors-2"), "looser"},
 	} {
-		again, gone := compile(t, c.src).Redivide(first.Dealt())
+		again, gone := compile(t, c.src).Redivide(first.Dealt(), 1)
 		if gone != c.gone || (again == nil) != (gone != "") {
 			t.Errorf("%s: %q, want %q", what, gone, c.gone)
 		}
@@ -111,7 +111,15 @@ func TestRedivide(t *testing.T) {
 			}
 		}
 	}
-	if d, gone := compile(t, authors).Redivide(nil); d != nil || gone != "" {
+	again := compile(t, authors)
+	again.docs[0].Gone = 7 // and it was defined again as it was
+	if _, gone := again.Redivide(first.Dealt(), 7); gone != "looser" {
+		t.Errorf("before it was dropped: %q", gone)
+	}
+	if _, gone := again.Redivide(first.Dealt(), 8); gone != "" {
+		t.Errorf("after it was dropped: %q", gone)
+	}
+	if d, gone := compile(t, authors).Redivide(nil, 1); d != nil || gone != "" {
 		t.Error("what was not divided is divided")
 	}
 }

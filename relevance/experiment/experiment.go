@@ -69,6 +69,11 @@ type Document struct {
 	Layers      []Layer      `yaml:"layers,omitempty"`
 	Experiments []Experiment `yaml:"experiments,omitempty"`
 
+	// Gone is when one of its name was dropped last, whose experiments were others than
+	// those that have their names now, by the clock of who dropped it; 0: it is not known
+	// that one was.
+	Gone millrace.Time `yaml:"-"`
+
 	root *document.Node // where things stand; nil if it was not read from YAML
 }
 

@@ -212,7 +212,7 @@ func TestServeAnUnfitExperiment(t *testing.T) {
 	if others < 300 {
 		t.Errorf("%d of 1000 are in the other one", others)
 	}
-	if _, there := s.Again("fresher", "treatment"); there {
+	if _, there := s.Again("fresher", "treatment", 1); there {
 		t.Error("a later page has the variant")
 	}
 	if x := s.Explain("home", alice)[0]; x.Cause != CauseUnfit || !strings.HasSuffix(x.Why, "sets a filter, and no field nosuch in record") {

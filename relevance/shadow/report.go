@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/millrace/millrace/internal/stats"
 )
 
 // Quantiles are the parts of which scores are told.
 var Quantiles = []float64{0.05, 0.25, 0.5, 0.75, 0.95}
+
+// scoreDigits are those of a quantile of scores: more would be noise ([stats.QuantileError]).
+const scoreDigits = 4
 
 // topAuthors is how many authors a report names.
 const topAuthors = 20
@@ -32,7 +36,7 @@ type Report struct {
 	Lacking     []Feature `json:"features_missing"` // by either model
 }
 
-// Score is a quantile of scores.
+// Score is a quantile of scores, within 1 % of its value, in as many digits as that is worth.
 type Score struct {
 	Quantile float64  `json:"quantile"`
 	Served   *float64 `json:"served"` // of items served, by their model; nil: none is a number
@@ -124,7 +128,8 @@ func quantile(q stats.Quantiles, part float64) *float64 {
 	if q.N() == 0 {
 		return nil
 	}
-	return &q.At(part)[0]
+	x, _ := strconv.ParseFloat(strconv.FormatFloat(q.At(part)[0], 'g', scoreDigits, 64), 64) // never fails
+	return &x
 }
 
 func costOf(nanos, scored int64) Cost {

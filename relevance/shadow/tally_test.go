@@ -62,6 +62,13 @@ func TestReport(t *testing.T) {
 	if median.Quantile != 0.5 || math.Abs(*median.Served-2) > 0.03 || math.Abs(*median.Shadow-3) > 0.04 || math.Abs(*median.Shift-0) > 0.02 {
 		t.Errorf("median %v, %v, %v", *median.Served, *median.Shadow, *median.Shift)
 	}
+	for _, s := range r.Scores {
+		for _, x := range []*float64{s.Served, s.Shadow, s.Shift} {
+			if text := fmt.Sprintf("%.4g", *x); fmt.Sprint(*x) != text && fmt.Sprintf("%g", *x) != text {
+				t.Errorf("a score is told as %v, and only %s is known", *x, text)
+			}
+		}
+	}
 	want := []string{"taste - 1", "text 0.5 -", "age 0 0"}
 	for i, f := range r.Lacking {
 		text := func(x *float64) string {

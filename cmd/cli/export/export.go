@@ -37,7 +37,8 @@ type exporting struct {
 	topic, experiment    string
 	since, until         string
 	outcomes, answer     string
-	named                bool // answer was
+	named                bool // answer was,
+	windowed             bool // and window
 	window               time.Duration
 	to, out              string
 	from, before         millrace.Time
@@ -45,7 +46,7 @@ type exporting struct {
 	stdout               io.Writer
 	answers, items, none int             // that were written, and answers that showed nothing
 	did                  int64           // outcomes that were written
-	others               int             // entries of the topic that are no exposures
+	read, others         int             // entries of the topic that are exposures, and that are none
 	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
 	bad                  outcome.Faults  // entries of the topic of outcomes that are none
 	has                  map[string]bool // experiments of the answers of that time
@@ -70,8 +71,8 @@ record, at most --window before; where none did, to the first up to a minute
 after, since clocks may differ by that. One that comes again counts once: under its
 id, by the same viewer, on the same record, by the same action, and with the same
 answer. One with a record that is on a page several times (copy_of) stands beside
-each of these rows. Entries that are no outcomes are counted and left out; a topic
-that has nothing else is refused.
+each of these rows. Entries that are no outcomes are counted and left out, and so are
+those that are no exposures; a topic that has nothing else is refused.
 
 NOT ALL says that an open transaction in a topic hides entries, which are missing.`,
 		Example: `  millrace export exposures --since 24h --outcomes clicks --out shown.parquet
@@ -92,7 +93,7 @@ NOT ALL says that an open transaction in a topic hides entries, which are missin
 	f.StringVar(&e.out, "out", "", "the file; - is standard output")
 	_ = c.MarkFlagRequired("out")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		e.stdout, e.named = c.OutOrStdout(), c.Flags().Changed("answer-field")
+		e.stdout, e.named, e.windowed = c.OutOrStdout(), c.Flags().Changed("answer-field"), c.Flags().Changed("window")
 		e.progress = display.StartTeller(c.Context(), c.ErrOrStderr())
 		defer e.progress.Close()
 		return e.run(c.Context(), c.ErrOrStderr())
@@ -107,6 +108,13 @@ func (e *exporting) validate() (err error) {
 	}
 	if e.window < 0 {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "window", Detail: fmt.Sprintf("%v is before the answer", e.window), WayOut: "say how long after an answer an outcome may come, such as 24h"}
+	}
+	if e.outcomes == "" && (e.named || e.windowed) {
+		about := "answer-field"
+		if !e.named {
+			about = "window"
+		}
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: about, Detail: "it is about outcomes, and rows have none", WayOut: "name the topic of what viewers did by --outcomes, or leave it out"}
 	}
 	now := time.Now()
 	if e.before = millrace.TimeOf(now.AddDate(1, 0, 0)); e.until != "" {
@@ -163,6 +171,9 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	rows := RowsTo(w, e.to)
 	if err := e.write(ctx, span, done, rows); err != nil {
 		return err
+	}
+	if e.read == 0 && e.others > 0 {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "topic", Detail: fmt.Sprintf("%d entries of %s are no exposures, and nothing else is in it%s", e.others, e.topic, e.then()), WayOut: "name the topic that brokers write what they showed to"}
 	}
 	if e.answers == 0 && e.experiment != "" {
 		return command.UnknownAmong("experiment", e.experiment, e.topic+" has no answer", e.then(), e.has)
@@ -274,6 +285,7 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 	var fault error
 	others, err := exposures.ReadSpan(ctx, span, func(r *exposure.Record) {
 		e.saying("exposures", span)
+		e.read++
 		if fault != nil || !e.wanted(r) {
 			return
 		}

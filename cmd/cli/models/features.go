@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/cmd/cli/display"
 	"github.com/millrace/millrace/cmd/cli/schemafiles"
@@ -63,6 +64,9 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 			for _, t := range m.FeatureTypes() {
 				names = append(names, t.Name)
 			}
+			if err := checkKept(keep, names, output.Word == "ndjson"); err != nil {
+				return err
+			}
 			buffered := bufio.NewWriter(c.OutOrStdout())
 			var out vectors = &csvVectors{w: csv.NewWriter(buffered), titles: append(slices.Clip(keep), names...)}
 			if output.Word == "ndjson" {
@@ -94,6 +98,27 @@ over. A feature that has no value is empty in CSV and null in NDJSON.`,
 	c.Flags().StringSliceVar(&keep, "keep", nil, "further fields of the lines to carry over, such as label,weight")
 	display.Flag(c, &output, "csv", "ndjson")
 	return c
+}
+
+// checkKept refuses fields to carry over that would stand under a name twice: in CSV
+// beside the features, in NDJSON beside all of them together.
+func checkKept(keep, features []string, ndjson bool) error {
+	taken := features
+	if ndjson {
+		taken = []string{"features"}
+	}
+	for i, name := range keep {
+		twice := &millrace.Error{Reason: millrace.ReasonInvalid, Field: "keep", WayOut: "keep each field once, and what is called as a feature under another name in the lines"}
+		switch {
+		case slices.Contains(keep[:i], name):
+			twice.Detail = fmt.Sprintf("%.100q is named twice", name)
+			return twice
+		case slices.Contains(taken, name):
+			twice.Detail = fmt.Sprintf("%.100q is what the features have as a name", name)
+			return twice
+		}
+	}
+	return nil
 }
 
 // maxVectorLine bounds a line that features are made of.

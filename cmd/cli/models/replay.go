@@ -125,8 +125,8 @@ towards what was shown where the new ranking would have chosen others. Shorter
 pages are left out, and counted, if no variant has a say in how many items a page
 has; where one sets a limit, or it is not known, there is no estimate for them.
 That takes the models of the variants: built-in ones, the one that is replayed,
-the packs of --beside and, where --etcd, --cluster or a context names a cluster,
-the versions that it keeps. Weights and filters that variants set are those of the
+the packs of --beside and, where --etcd, --cluster, a context or a model that
+serves there names a cluster, the versions that it keeps. Weights and filters that variants set are those of the
 experiment's document: --definition, or the cluster's. Where it is not known how
 some variant begins pages, there is no estimate. A variant of which all pages are
 left out counts as if it had not been there.
@@ -176,7 +176,7 @@ complete: one that is looked at again while it grows misses more often than
 		}
 		return why
 	}
-	f.StringVar(&r.file, "exposures", "", "the file, as Parquet, or NDJSON if its name ends in .ndjson")
+	f.StringVar(&r.file, "exposures", "", "the file, Parquet or NDJSON")
 	f.StringVar(&r.action, "action", "click", "what viewers do with an item that was right")
 	f.StringVar(&r.experiment, "experiment", "", "only answers that it had a part in, and estimates by its chances")
 	f.StringSliceVar(&r.beside, "beside", nil, "packs by which variants of --experiment rank, for the estimates")
@@ -464,10 +464,20 @@ func orDamaged(err *error) {
 	}
 }
 
+// isNDJSON reports whether a file is NDJSON, whatever it is called: a line of it is an
+// object, and Parquet begins otherwise. An empty one is what its name says.
+func isNDJSON(f *os.File) bool {
+	var first [1]byte
+	if n, _ := f.ReadAt(first[:], 0); n == 0 {
+		return strings.HasSuffix(f.Name(), ".ndjson")
+	}
+	return first[0] == '{'
+}
+
 // shownRows reads rows that export.RowsTo has written.
 func shownRows(f *os.File) (next func() (export.Item, error), err error) {
 	defer orDamaged(&err)
-	if strings.HasSuffix(f.Name(), ".ndjson") {
+	if isNDJSON(f) {
 		d := json.NewDecoder(f)
 		return func() (row export.Item, err error) {
 			err = d.Decode(&row)

@@ -13,7 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/export"
+	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/relevance/modelpack"
 	"github.com/millrace/millrace/relevance/weights"
 )
@@ -301,5 +304,25 @@ func TestReplaySaysWhatWasTaken(t *testing.T) {
 		if from := told(t, name, "--exposures", file).From; from != want {
 			t.Errorf("%q, want %q", from, want)
 		}
+	}
+}
+
+// Who names a model that serves in the default cluster has named the cluster, and what
+// variants rank by is looked for there.
+func TestAServedModelNamesItsCluster(t *testing.T) {
+	s := clitest.NewStage(t, "n1")
+	pack, err := modelpack.Open(s.RatePack("1", "likes"))
+	s.Check(err)
+	var tar bytes.Buffer
+	s.Check(pack.WriteTar(&tar))
+	v, _, err := s.Models.Publish(t.Context(), "rate", "1", tar.Bytes(), "somebody")
+	s.Check(err)
+	s.Check(s.Models.Serve(t.Context(), v, nil, "somebody"))
+	at := source{cm: &clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}, kafka: &reach.KafkaFlags{}, avsc: &[]string{}}
+	if o, err := at.open(t.Context(), "recency"); err != nil || at.named {
+		t.Errorf("built in: %+v, %v", o, err)
+	}
+	if o, err := at.open(t.Context(), "rate"); err != nil || !at.named {
+		t.Errorf("served: %+v, %v", o, err)
 	}
 }

@@ -25,7 +25,7 @@ type source struct {
 	cm    *clusters.Flags
 	kafka *reach.KafkaFlags
 	avsc  *[]string
-	named bool // the cluster, by a flag or a context
+	named bool // the cluster, by a flag or a context, or by a model that serves in it
 
 	logged *registry.Snapshot // of the log, once it was read
 }
@@ -78,6 +78,7 @@ func (s *source) served(ctx context.Context, name string) (*opened, error) {
 		if !serves {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
 		}
+		s.named = true // whoever means its model means the cluster, the default one too
 		m, err := modelOf(ctx, models, v, s.validate(ctx))
 		o = &opened{m, v.Sum, true, "which serves in cluster " + s.cm.Name()}
 		return err

@@ -31,9 +31,10 @@ func pushModel(avsc *[]string) *cobra.Command {
 		Long: `Publishes a pack, waits until every index node that has partitions has admitted
 it, prints what each answered, and then lets it serve: from one moment to the
 next, on every broker that hears etcd, which the last line tells. If a node refuses it or is not heard in time, what serves
-goes on, and the command fails. A version that is older than the one that
-serves, or costs over fifty times as much, is published, and the command fails:
-it serves only with --serve. So it is with one that changes what a variant of a
+goes on, and the command fails. A version that is not newer than the one that
+serves (2 is newer than 1, 1.10 than 1.9 and than 1.10-rc1, 01 no more than 1), or
+costs over fifty times as much, is published, and the command fails: it serves only
+with --serve. So it is with one that changes what a variant of a
 running experiment is ranked by, where the experiment compares models and what
 serves is not condemned. One that lacks a weight which a variant of an
 experiment sets does not serve while there is that experiment.`,
@@ -45,7 +46,7 @@ experiment sets does not serve while there is that experiment.`,
 		}
 		return r.push(ctx, pack, p)
 	})
-	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is older, costs far more, or changes a variant of a running experiment")
+	c.Flags().BoolVar(&p.serve, "serve", false, "let it serve even if it is not newer, costs far more, or changes a variant of a running experiment")
 	c.Flags().BoolVar(&p.only, "no-serve", false, "only publish it")
 	c.Flags().DurationVar(&p.timeout, "timeout", 30*time.Second, "how long to wait for the index nodes")
 	c.MarkFlagsMutuallyExclusive("serve", "no-serve")
@@ -232,8 +233,11 @@ func (r *rollout) hold(serving, next artefacts.Version) string {
 	if serving.Version == "" || serving == next {
 		return ""
 	}
-	if relevance.CompareVersions(next.Version, serving.Version) < 0 {
+	switch c := relevance.CompareVersions(next.Version, serving.Version); {
+	case c < 0:
 		return fmt.Sprintf("it is older than %s, which serves", serving.Version)
+	case c == 0:
+		return fmt.Sprintf("its version says no more than %s, which serves, and not which of them is newer", serving.Version)
 	}
 	now, before := r.cost(next), r.cost(serving)
 	if before == 0 {
@@ -326,7 +330,7 @@ func (r *rollout) tell(v artefacts.Version, all []nodeAnswer) error {
 	if now, _ := r.Models.Served(v.Name); now == v {
 		return fmt.Errorf("%s serves already: %s%s", v, lack, r.awayOf(all))
 	}
-	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all), len(all), r.awayOf(all))
+	return fmt.Errorf("%s is published and does not serve: %s, and nothing lets it serve by itself: once millrace model list says that all have admitted it, now %d of %d, run the same millrace model push again, which then serves it at once%s", v, lack, len(all)-refused-unheard, len(all), r.awayOf(all))
 }
 
 // awayOf says what to do about nodes that have not answered since they are not

@@ -267,7 +267,7 @@ func TestPushAgainOnceHeard(t *testing.T) {
 	t.Parallel()
 	s := newRolling(t, "n1", "n2")
 	s.Answer("n1", clitest.Admits)
-	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says 2 of 2, run the same millrace model push again") {
+	if _, err := s.pushedWithin("1", "1", push{timeout: 200 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "once millrace model list says that all have admitted it, now 1 of 2, run the same millrace model push again") {
 		t.Errorf("not heard: %v", err)
 	}
 	s.Answer("n2", clitest.Admits)
@@ -330,7 +330,7 @@ func TestPushOfABuiltInName(t *testing.T) {
 	}
 }
 
-// TestPushOfVersions: an older version is published and serves only if asked,
+// TestPushOfVersions: a version that is not newer is published and serves only if asked,
 // the same pack again is no change, other bytes under the same version are
 // refused, and a rollback goes back.
 func TestPushOfVersions(t *testing.T) {
@@ -351,6 +351,8 @@ func TestPushOfVersions(t *testing.T) {
 		{"1", "1", push{serve: true}, "likes 1 serves", "1", nil},
 		{"10", "10", push{only: true}, "does not serve", "1", nil},
 		{"10", "10", push{}, "likes 10 serves", "10", nil},
+		{"10-rc1", "11", push{}, "", "10", errHeld}, // which is before it,
+		{"010", "12", push{}, "", "10", errHeld},    // and which of these is newer nobody knows
 	} {
 		out, err := s.pushed(c.version, c.weight, c.push)
 		if !errors.Is(err, c.refused) || !strings.Contains(out, c.says) {
@@ -367,7 +369,7 @@ func TestPushOfVersions(t *testing.T) {
 	}
 	s.out.Reset()
 	s.Check(s.history(t.Context(), new(display.Form), "likes"))
-	if out := s.out.String(); strings.Count(out, "put") != 3 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
+	if out := s.out.String(); strings.Count(out, "put") != 5 || strings.Count(out, "serve") != 3 || strings.Count(out, "rollback") != 2 {
 		t.Errorf("history says\n%s", out)
 	}
 	file := filepath.Join(t.TempDir(), "likes.tar.zst")

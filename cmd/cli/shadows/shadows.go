@@ -40,6 +40,8 @@ of the feed), how each shadow model ranked the same candidates: which items both
 show, how scores move, the part of each content type, whose items would be shown
 more and whose less, what a candidate costs, and which features items lack: of the
 first items of a ranking on a node, at most 4, shown or not; all else is of the pages.
+Quantiles of scores are within 1 % of their value: what differs by less, such as
+the instants that recency scores by, looks the same.
 NOT ALL says that an open transaction in the topic hides entries, which are missing.
 
 Brokers write it if their configuration has exposures. It has the answers that

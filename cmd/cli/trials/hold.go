@@ -21,7 +21,7 @@ func experimentHold() *cobra.Command {
 		Use: "hold NAME", Short: "Veto the next step of an experiment's ramp, until it is resumed", Args: cobra.ExactArgs(1),
 		Long: `Lets no coordinator raise the experiment's share until it is resumed. Its guards
 pause it all the same, what was counted goes on to count, and a person may ramp
-it. Status and history tell who held it and who resumed it.`,
+it. Status and history tell who held it and who resumed it, and list who holds it.`,
 		Example: `  millrace experiment hold fresher --why "the sale ends on Monday"`,
 	}, func(ctx context.Context, t *trial, args []string) error { return t.hold(ctx, args[0], why) })
 	c.Flags().StringVar(&why, "why", "", "what for, for others to read")
@@ -162,13 +162,18 @@ func printWatch(out io.Writer, e *experiment.Experiment, w *watch, now time.Time
 	case w.unwatched == "" && e.Guards != nil:
 		display.Printf(out, "it runs since %s ago, and no coordinator has looked at it since; one does within %s\n", now.Sub(w.runs).Round(time.Second), experiments.LooksEvery)
 	}
-	if h := w.Hold; h != nil {
-		display.Printf(out, "HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
-		if h.Why != "" {
-			display.Printf(out, ": %s", h.Why)
-		}
-		display.Printf(out, "; to let it go on: millrace experiment resume %s\n", e.Name)
+	if w.Hold != nil {
+		display.Printf(out, "%s\n", heldLine(w.Hold, e.Name))
 	}
+}
+
+// heldLine says who holds an experiment.
+func heldLine(h *experiments.Hold, name string) string {
+	says := fmt.Sprintf("HELD by %s since %s", h.By, h.When.Format(time.RFC3339))
+	if h.Why != "" {
+		says += ": " + h.Why
+	}
+	return says + "; to let it go on: millrace experiment resume " + name
 }
 
 // printDecisions prints what was decided about an experiment, and by what.
@@ -200,7 +205,11 @@ func printEvidence(w io.Writer, l *experiments.Look, now time.Time) {
 	}
 	display.Printf(w, "    evidence: all that was written was read %s ago; %s\n", now.Sub(l.Whole).Round(time.Second), newest)
 	if o := l.Outcomes; o != nil {
-		display.Printf(w, "    outcomes: all of %s were read %s ago; %s\n", o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
+		known := "outcomes"
+		if o.Before {
+			known = "outcomes, as they were known before"
+		}
+		display.Printf(w, "    %s: all of %s were read %s ago; %s\n", known, o.Topic, now.Sub(o.Whole).Round(time.Second), newestOutcome(o, now))
 	}
 }
 

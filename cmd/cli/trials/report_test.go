@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/display"
+	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/stats"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 	"github.com/millrace/millrace/relevance/interleave"
@@ -35,9 +36,11 @@ func TestStatusOfThreeVariants(t *testing.T) {
 // A report in which nothing is known yet is JSON, too, and says what the text says.
 func TestReportAsJSON(t *testing.T) {
 	none := compare.Effect{Variant: "b", What: compare.Items, Effect: stats.Effect{Value: math.NaN(), Interval: stats.Interval{Low: math.Inf(-1), High: math.Inf(1)}, P: 1}}
+	same := none
+	same.What, same.Same, same.Value = compare.Millis, true, 5
 	less := compare.Effect{Variant: "b", What: compare.Refused, Effect: stats.Effect{Value: 0.5, Interval: stats.Interval{Low: 0.25, High: 0.75}, P: 0.001}}
 	r := compare.Report{
-		Control: "a", Units: "viewers", First: 1, Last: 2, Actions: []string{"click"}, Effects: []compare.Effect{none, less},
+		Control: "a", Units: "viewers", First: 1, Last: 2, Actions: []string{"click"}, Effects: []compare.Effect{none, less, same},
 		Arms: []compare.Arm{{Variant: "a", Weight: 0.5, Items: math.NaN(), Millis: [3]float64{math.NaN(), 2, 3}, Did: []int64{7}}},
 		Drafts: []compare.Draft{
 			{Variant: "b", Action: "click", Teams: []string{"home", "next"}, Impressions: interleave.Tally{Wins: 5, Losses: 2, Ties: 3}, Units: interleave.Tally{Wins: 2, Ties: 2}, First: [2]int64{1, 3}, Effect: stats.Effect{Value: 3, Interval: stats.Interval{Low: 0.5, High: math.Inf(1)}, P: 0.5}},
@@ -50,10 +53,11 @@ func TestReportAsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for said, field := range map[string]string{
-		"too little is known": `"what":"items","says":"unknown","times":false,"value":null,"low":null,"high":null,"p":1`,
-		"LESS: 0.5 times":     `"what":"refused","says":"less","times":true,"value":0.5,"low":0.25,"high":0.75`,
-		"DID CLICK":           `"did":{"click":7},"items":null,"millis":[null,2,3]`,
-		"answers from 1970":   `"first_answer":"1970-01-01T00:00:00.001Z"`,
+		"too little is known":  `"what":"items","says":"unknown","times":false,"value":null,"low":null,"high":null,"p":1`,
+		"+5, for every viewer": `"what":"milliseconds","says":"unknown","times":false,"value":5,"low":null,"high":null,"p":1,"same_for_all":true`,
+		"LESS: 0.5 times":      `"what":"refused","says":"less","times":true,"value":0.5,"low":0.25,"high":0.75`,
+		"DID CLICK":            `"did":{"click":7},"items":null,"millis":[null,2,3]`,
+		"answers from 1970":    `"first_answer":"1970-01-01T00:00:00.001Z"`,
 		"\nb, drafted by home and next; next wins by more of its items:\nACTION  BY          WINS  LOSSES  TIES  Δ\nclick   impression  5     2       3     +0.15\nclick   viewer      2     0       2     +0.25\nclick   first item  3     1             no difference seen: 0.5 to any number times\n": `{"variant":"b","action":"click","teams":["home","next"],"impressions":{"wins":5,"losses":2,"ties":3,"delta":0.15},"viewers":{"wins":2,"losses":0,"ties":2,"delta":0.25},"first_item":{"wins":3,"losses":1},"says":"no difference","times":true,"value":3,"low":0.5,"high":null,"p":0.5}`,
 		"\nhide    impression  0     0       0     -\nhide    viewer      0     0       0     -\nhide    first item  0     0             too little is known\n":                                                                                                                                          `"impressions":{"wins":0,"losses":0,"ties":0,"delta":null}`,
 		"\n4 acts are of viewers, or with items of drafts, beyond those that are told apart\n":                                                                                                                                                                                                           `"acts_beyond_those_told_apart":4`,
@@ -122,5 +126,17 @@ func TestReportsOfNothing(t *testing.T) {
 	err := printReport(&out, &r, 0.05, "")
 	if shown := reportOf(&r, 0.05); err != nil || !strings.Contains(out.String(), "all viewers are dealt one variant") || strings.Contains(out.String(), "NOT FIT") || !shown.Fits || shown.SplitP != nil {
 		t.Errorf("%v, %+v\n%s", err, shown, out.String())
+	}
+}
+
+// What only the coordinator before has read is told as that.
+func TestOutcomesOfBefore(t *testing.T) {
+	now := time.Now()
+	for before, want := range map[bool]string{false: "\n    outcomes: all of clicks were read 6s ago; ", true: "\n    outcomes, as they were known before: all of clicks were read 6s ago; "} {
+		var out bytes.Buffer
+		printEvidence(&out, &experiments.Look{Whole: now, Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now.Add(-6 * time.Second), Before: before}}, now)
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%v: %s", before, &out)
+		}
 	}
 }

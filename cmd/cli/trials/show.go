@@ -35,6 +35,7 @@ type experimentShown struct {
 	Unapplied  string            `json:"unapplied,omitempty"`  // why answers count for no variant
 	Unreadable []string          `json:"unreadable,omitempty"` // of its feeds and models, sentences
 	Paused     *leans.EventShown `json:"paused,omitempty"`     // by whom, and why
+	Held       *experiments.Hold `json:"held,omitempty"`       // by whom, and why, so that its ramp waits; of list alone
 	Definition any               `json:"definition,omitempty"`
 }
 
@@ -97,6 +98,9 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 		if err != nil {
 			return err
 		}
+		if trail, _ := t.trails.Of(x.Name); x.State != experiment.Stopped && d.Experiment.Ramp != nil {
+			x.Held = trail.Hold
+		}
 		shown.Experiments = append(shown.Experiments, x)
 	}
 	lines, err := t.Notes(ctx, st)
@@ -119,6 +123,9 @@ func (t *trial) list(ctx context.Context, output *display.Form) error {
 		for _, e := range shown.Experiments {
 			if e.Paused != nil {
 				display.Printf(w, "experiment %s is paused since %s by %s\n", e.Name, e.Paused.When.Format(time.RFC3339), e.Paused.Who)
+			}
+			if e.Held != nil {
+				display.Printf(w, "experiment %s is %s\n", e.Name, heldLine(e.Held, e.Name))
 			}
 		}
 		for _, line := range append(lines, shown.NotWatched...) {
@@ -166,12 +173,17 @@ func (t *trial) history(ctx context.Context, output *display.Form, name string) 
 	if err != nil {
 		return err
 	}
-	if len(t.Documents.All()[name]) == 0 {
+	in := st.DocumentOf(name)
+	if len(t.Documents.All()[name]) > 0 {
+		if in != "" && in != name {
+			fmt.Fprintf(t.notes, "NOTE: this is of document %s; experiment %[1]s stands in document %[2]s, of which millrace experiment history %[2]s tells\n", name, in)
+		}
+	} else {
 		dropped := ""
 		if len(t.Documents.Histories()[name]) > 0 {
 			dropped = name
 		}
-		if name = cmp.Or(st.DocumentOf(name), dropped, st.Had(name)); name == "" {
+		if name = cmp.Or(in, dropped, st.Had(name)); name == "" {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "name", Detail: "there is no experiment and no document of this name", WayOut: "millrace experiment list names what there is"}
 		}
 	}

@@ -363,6 +363,7 @@ type effectShown struct {
 	Variant string       `json:"variant"`
 	What    compare.What `json:"what"`
 	estimate
+	Same bool `json:"same_for_all"` // the value is, for every viewer, so that there is no interval
 }
 
 // estimate is what is known of a difference.
@@ -429,7 +430,7 @@ func reportOf(r *compare.Report, alpha float64) reportShown {
 		out.Arms = append(out.Arms, arm)
 	}
 	for _, e := range r.Effects {
-		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e)})
+		out.Effects = append(out.Effects, effectShown{e.Variant, e.What, estimateOf(&e), e.Same})
 	}
 	for _, d := range r.Drafts {
 		out.Drafts = append(out.Drafts, draftShown{d.Variant, d.Action, display.List(d.Teams), tallyOf(d.Impressions), tallyOf(d.Units), wonShown{d.First[1], d.First[0]}, estimateOf(&compare.Effect{What: compare.Did(d.Action), Effect: d.Effect})})
@@ -599,6 +600,12 @@ func effect(e *compare.Effect) string {
 	}
 	switch says := judged(e); says {
 	case "unknown":
+		if e.Same && e.Value == 0 {
+			return "none, for every viewer"
+		}
+		if e.Same {
+			return fmt.Sprintf("%+.3g, for every viewer", e.Value)
+		}
 		return "too little is known"
 	case "no difference":
 		return fmt.Sprintf("no difference seen: %s to %s%s", number(e.Low), number(e.High), times)

@@ -139,7 +139,8 @@ for a whole answer, are refused there, and so are targeting, ramp and guards.`,
 		experimentRule(),
 		experimentLook(&cobra.Command{Use: "history NAME", Short: "Who changed an experiment's document, by the name of either, and when", Args: cobra.ExactArgs(1),
 			Long: `Tells of each version of a document, by its own name or that of an experiment in
-it: who put it in place, and when; also once it is dropped. Beside these it tells who held and resumed its
+it: who put it in place, and when; also once it is dropped. A name of both is the
+document's, which a note says. Beside these it tells who held and resumed its
 experiments, be it a restoration of etcd; of the models that these compare or set weights of, when another
 version began to rank, or was condemned; and of their feeds, when another
 definition changed what their variants leave to it, whose evidence begins anew
@@ -157,6 +158,7 @@ type trial struct {
 	*leans.Experiments
 	trails *experiments.Trails
 	out    io.Writer
+	notes  io.Writer // for people, whatever the form of the output
 }
 
 // experimentWays are the ways out of refusals.
@@ -171,6 +173,7 @@ func experimentOn(c *cobra.Command, run func(context.Context, *trial, []string) 
 		if err != nil {
 			return err
 		}
+		t.notes = c.ErrOrStderr()
 		clusters.TellFaults(c, t.Documents, t.Feeds.Versions)
 		return command.WithWay(run(ctx, t, args), experimentWays)
 	})
@@ -212,5 +215,5 @@ func openTrial(ctx context.Context, cl *cluster.Client, out io.Writer) (*trial, 
 		return nil, err
 	}
 	trails, err := experiments.OpenTrails(ctx, cl)
-	return &trial{Experiments: read, trails: trails, out: out}, err
+	return &trial{Experiments: read, trails: trails, out: out, notes: io.Discard}, err
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -198,6 +199,16 @@ func (a *Kind) Has(v Version) bool {
 	return ok && e.Version == v.Version
 }
 
+// Gone returns when a name was dropped last, with what served then, as far as its history
+// tells; zero: never.
+func (a *Kind) Gone(name string) time.Time {
+	ledgers, _ := a.state.Get()
+	if l := ledgers[name]; l != nil {
+		return l.Gone()
+	}
+	return time.Time{}
+}
+
 // All returns the versions of each name, in the order of their publication.
 func (a *Kind) All() map[string][]Version {
 	ledgers, _ := a.state.Get()
@@ -309,7 +320,7 @@ func (a *Kind) Retract(ctx context.Context, v Version, who string) error {
 			return unchanged, nil
 		}
 		l.Drop(e, who)
-		return edit{made: true}, nil
+		return edit{made: true, undo: true}, nil
 	})
 }
 
@@ -491,6 +502,7 @@ type edit struct {
 	since int64  // the revision after which nothing of the kind may have changed; 0: anything may
 	with  *With  // what changes too; nil: nothing
 	moves bool   // processes are to go by something else than before
+	undo  bool   // it takes back what never served, so that nobody went by it
 	// stands is of what is to serve, and did before, perhaps unheard.
 	stands bool
 }
@@ -517,7 +529,7 @@ func (a *Kind) change(ctx context.Context, name string, by func(l *ledger.Ledger
 		if !did.made || err != nil {
 			return err
 		}
-		did.moves = next.Serving != l.Serving || len(next.Versions) < len(l.Versions)
+		did.moves = !did.undo && (next.Serving != l.Serving || len(next.Versions) < len(l.Versions))
 		at, err := a.commit(ctx, name, next, did)
 		if err != nil {
 			return fmt.Errorf("cluster: %s %s: %w", a.one(), name, err)

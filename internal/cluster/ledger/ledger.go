@@ -307,6 +307,21 @@ func (l *Ledger) Drop(e Edition, who string) {
 	l.Note(Dropped, e, who)
 }
 
+// Gone returns when the name was dropped last, with what served then, as far as the
+// history tells; zero: never.
+func (l *Ledger) Gone() (at time.Time) {
+	serving := ""
+	for _, e := range l.History {
+		switch {
+		case e.What == Served || e.What == RolledBack:
+			serving = e.Sum
+		case e.What == Dropped && (e.Sum == serving || e.Sum == ""): // without one, all that could not be read
+			at = e.When
+		}
+	}
+	return at
+}
+
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
 // CheckNewVersion holds for what is published: no two versions look alike, and none

@@ -497,6 +497,9 @@ type Effect struct {
 	Variant string
 	What    What
 	stats.Effect
+	// Same is true where it is the difference for every unit: none has another value than
+	// the others of its variant. There is no interval of what does not vary.
+	Same bool
 }
 
 // Unknown reports whether nothing can be said of it yet.
@@ -676,14 +679,14 @@ func (t *Tally) beside(r *Report, s stats.Sequence, i int) (err error) {
 				return err
 			}
 		}
-		r.Effects = append(r.Effects, Effect{v.Variant, x.what, e})
+		r.Effects = append(r.Effects, Effect{Variant: v.Variant, What: x.what, Effect: e})
 	}
 	for _, x := range []struct {
 		what             What
 		control, variant stats.Mean
 	}{{Items, c.items, v.items}, {Share, c.share, v.share}, {TypeShare, c.types, v.types}, {Missing, c.missing, v.missing}, {Millis, c.millis, v.millis}} {
-		r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant)})
+		r.Effects = append(r.Effects, Effect{v.Variant, x.what, s.Difference(x.control, x.variant), x.control.Same() && x.variant.Same()})
 	}
-	r.Effects = append(r.Effects, Effect{v.Variant, P99, s.QuantileDifference(c.times, v.times, 0.99)}, Effect{v.Variant, Cost, s.MeanRatio(c.cost, v.cost)})
+	r.Effects = append(r.Effects, Effect{Variant: v.Variant, What: P99, Effect: s.QuantileDifference(c.times, v.times, 0.99)}, Effect{Variant: v.Variant, What: Cost, Effect: s.MeanRatio(c.cost, v.cost)})
 	return nil
 }

@@ -508,3 +508,27 @@ func TestUnitsTakeLittle(t *testing.T) {
 		t.Errorf("%d units, %d beyond, %+v, %v", tally.Units(), got.Beyond, got.Arms, err)
 	}
 }
+
+// Of what does not vary it is said that it does not, as of pages that a limit fills; and
+// not by a few, or where one unit differs.
+func TestWhatIsTheSameForAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		units, odd int
+		same       bool
+	}{"full pages": {150, 0, true}, "one that is not": {150, 1, false}, "a few": {20, 0, false}} {
+		tally := believing(defined(t, halves))
+		for i := range c.units {
+			tally.Add(shown(fmt.Sprint("a", i), "new", 3, 1000))
+			tally.Add(shown(fmt.Sprint("b", i), "old", 8-min(c.odd, i), 1000))
+		}
+		r, err := tally.Report(0.05)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range r.Effects {
+			if e.What == Items && (e.Same != c.same || c.same && (e.Value != -5 || !e.Unknown())) {
+				t.Errorf("%s: %+v", name, e)
+			}
+		}
+	}
+}

@@ -160,6 +160,11 @@ func New(cfg Config) (*Coordinator, error) {
 // Run leads whenever nobody else does, until ctx is done. No outage of etcd
 // ends it.
 func (c *Coordinator) Run(ctx context.Context) error {
+	if c.cfg.Cluster.Dir() != "" { // the map is kept there: a start while etcd is away, and a restoration, go by it
+		if _, err := c.cfg.Cluster.Watch(ctx); err != nil {
+			return ctx.Err()
+		}
+	}
 	watched, err := c.experiments(ctx)
 	if err != nil {
 		return ctx.Err() // it, or the client, has ended

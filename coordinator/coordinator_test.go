@@ -623,3 +623,28 @@ func TestTheLastReplicaStays(t *testing.T) {
 }
 
 func agreed(*coordinator.Steered) error { return nil }
+
+// What has more replicas than are wanted is nobody's surplus while a plan is under way, and
+// any plan takes it away, though nothing else moves.
+func TestAPlanTakesSurplusAway(t *testing.T) {
+	s := newEstate(t, "a", "b", "c")
+	check(t, steering.Change(t.Context(), s.look, nil, func(of *steering.State) error {
+		of.Assignment.Replicas[7] = []millrace.NodeID{"a", "b", "c"}
+		return nil
+	}))
+	surplus := func(what string, want, unplanned string) {
+		t.Helper()
+		s.await(what, func(l *coordinator.Steered) bool {
+			all, left := l.Map.Surplus(), l.Surplus()
+			return all.Ranges() == want && left.Ranges() == unplanned
+		})
+	}
+	surplus("it is assigned", "7", "7")
+	s.begin(coordinator.Request{Kind: coordinator.Rebalance, Gain: 1})
+	surplus("a plan is under way", "7", "")
+	s.coordinate("one", nil)
+	surplus("it is gone", "", "")
+	s.await("nothing else moved", func(l *coordinator.Steered) bool {
+		return l.Plan.Status == coordinator.Done && len(l.Plan.Moves) == 1
+	})
+}

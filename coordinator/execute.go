@@ -124,7 +124,11 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 	building := map[millrace.NodeID]int{}
 	coming := map[millrace.NodeID]int64{} // bytes
 	for i := range p.Moves {
-		if m := &p.Moves[i]; m.State == Building {
+		m := &p.Moves[i]
+		if m.State == Building && m.To != "" && !slices.Contains(a.Replicas[m.Partition], m.To) {
+			m.State, changed = Waiting, true // etcd went back, and the assignment was restored without it
+		}
+		if m.State == Building {
 			building[m.To]++
 			coming[m.To] += m.Bytes
 		}
@@ -142,18 +146,16 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			}
 		}
 	}
-	left := 0
 	for i := range p.Moves {
-		m := &p.Moves[i]
-		if m.State == Building && p.mayEnd(m, a, e) {
+		if m := &p.Moves[i]; m.State == Building && p.mayEnd(m, a, e) {
 			p.end(m, a, e.now)
 			changed = true
 		}
-		if m.State != Moved {
-			left++
-		}
 	}
-	if left == 0 {
+	if p.leave(a, e) {
+		changed = true
+	}
+	if p.left() == 0 {
 		p.Status, p.Ended, changed = p.Status.end(), e.now.UTC(), true
 		p.note(e.now, "%s", p.Status)
 	}
@@ -217,6 +219,29 @@ func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 		return false
 	}
 	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)
+}
+
+// leave takes out the moves whose old replica can never go: fewer would be left than there
+// are to be, and nothing brings another one. They are of another assignment, which etcd
+// had when the plan was made, or when it was last heard of it.
+func (p *Plan) leave(a *topology.Assignment, e *evidence) (changed bool) {
+	coming := map[millrace.Partition]int{}
+	for _, m := range p.Moves {
+		if m.State != Moved && m.To != "" && !slices.Contains(a.Replicas[m.Partition], m.To) {
+			coming[m.Partition]++
+		}
+	}
+	before := len(p.Moves)
+	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool {
+		owners := a.Replicas[m.Partition]
+		waits := m.State == Building && slices.Contains(owners, m.From) && (m.To == "" || e.ready(m.To, m.Partition))
+		return waits && len(owners)-1+coming[m.Partition] < min(p.Wanted, len(p.Base[m.Partition]))
+	})
+	n := before - len(p.Moves)
+	if n > 0 {
+		p.note(e.now, "%d moves are not needed: as many replicas are there as are wanted, and nothing brings another one", n)
+	}
+	return n > 0
 }
 
 func (p *Plan) end(m *Move, a *topology.Assignment, now time.Time) {

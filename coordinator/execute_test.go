@@ -720,3 +720,50 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 		t.Errorf("a node that backs up is given replicas: %v", err)
 	}
 }
+
+// A plan of an etcd that went back may be of another assignment than the one that was
+// restored: it ends all the same, with as many replicas as are wanted, and says what it
+// leaves. So it does if it is cancelled.
+func TestAPlanOfAnotherAssignmentEnds(t *testing.T) {
+	for _, order := range []Order{"", Cancel, Rollback} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		for p := range w.a.Replicas {
+			w.a.Replicas[p] = []millrace.NodeID{"n0", "n1"}
+		}
+		w.live()
+		base := Layout(w.a.Replicas)
+		p := &Plan{ID: "p", Status: Running, Wanted: 2, BaseWanted: 2, Base: base.clone(), Limits: Limits{PerNode: partition.Count}, Moves: []Move{
+			{Partition: 3, From: "n0", To: "n1", State: Building},            // n1 was elsewhere when it was begun
+			{Partition: 4, From: "n0", State: Building},                      // another one was to be there
+			{Partition: 5, From: "n0", To: "n2", State: Building},            // n2 is not assigned it
+			{Partition: 6, From: "n2", To: "n1", State: Waiting},             // it is done
+			{Partition: 7, From: "n0", To: "n1", State: Building},            // with the one below it goes on
+			{Partition: 7, To: "n2", State: Waiting, Since: time.Unix(1, 0)}, // n2 comes
+		}}
+		if order != "" {
+			s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+			if err := s.order(order, w.evidence(), "test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := 0; !p.Status.Ended(); n++ {
+			if n > 200 {
+				t.Fatalf("%s: %s, %d moves are left: %v", order, p.Status, p.left(), p.Moves)
+			}
+			w.live()
+			w.step(t, p)
+		}
+		for q, owners := range w.a.Replicas {
+			if len(owners) != 2 {
+				t.Errorf("%s: partition %d is on %v", order, q, owners)
+			}
+		}
+		told := slices.ContainsFunc(p.Log, func(e Event) bool { return strings.HasPrefix(e.What, "2 moves are not needed: ") })
+		switch {
+		case order == "" && (!told || !slices.Equal(w.a.Replicas[5], []millrace.NodeID{"n1", "n2"}) || !slices.Equal(w.a.Replicas[7], []millrace.NodeID{"n1", "n2"})):
+			t.Errorf("5 is on %v, and 7 on %v: %v", w.a.Replicas[5], w.a.Replicas[7], p.Log)
+		case order == Rollback && (*Layout)(&w.a.Replicas).differs(&base):
+			t.Error("it is rolled back to something else")
+		}
+	}
+}

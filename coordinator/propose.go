@@ -88,6 +88,15 @@ func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeI
 	return s, stats, err
 }
 
+// Surplus returns the partitions that have more replicas than are wanted while no plan is
+// under way: nobody takes them away. So it is when etcd has lost a plan.
+func (s *Steered) Surplus() topology.Set {
+	if s.Plan != nil && !s.Plan.Status.Ended() {
+		return topology.Set{}
+	}
+	return s.Map.Surplus()
+}
+
 // Start proposes and, if confirm agrees, begins the plan. What it begins is what
 // confirm was shown: should the cluster change meanwhile, it asks again.
 func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) error {

@@ -17,8 +17,9 @@ import (
 )
 
 // A role that starts while etcd is away lives, and says what it waits for: at
-// its admin port and in its log. So does a node that has been there before.
-// Their ports are theirs from the start.
+// its admin port and in its log. A node that has been there before,
+// and a coordinator that keeps what it knew, need not wait. Their ports are theirs from the
+// start.
 func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	clitest.StartsProcesses(t)
 	t.Parallel()
@@ -29,7 +30,7 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	}
 	defer k.Close()
 	etcd, dir, data := clitest.FreeAddr(t), t.TempDir(), t.TempDir()
-	node, broker := clitest.FreeAddr(t), clitest.FreeAddr(t)
+	node, broker, coordinator := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
 	serves := []string{clitest.FreeAddr(t), clitest.FreeAddr(t)} // of the node and of the broker
 	n := start(t, failed, "node", "indexnode", "--config", clitest.WriteConfig(t, "node",
 		"id: node-1\ndata: %s\nbrokers: [%q]\netcd: [%q]\nlisten: %q\nadmin: %q\n", data, k.Addr(), etcd, serves[0], node))
@@ -53,7 +54,9 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 			return err == nil && strings.Contains(got, want)
 		})
 	}
-	for admin, p := range map[string]*process{node: n, broker: b} {
+	keeps := t.TempDir() // of the coordinator
+	co := start(t, failed, "coordinator", "coordinator", "--config", clitest.WriteConfig(t, "coordinator", "etcd: [%q]\ndata: %s\nadmin: %q\n", etcd, keeps, coordinator))
+	for admin, p := range map[string]*process{node: n, broker: b, coordinator: co} {
 		says(admin, "/livez", "ok")
 		says(admin, "/readyz", "waiting for etcd at ["+etcd+"]")
 		clitest.WaitFor(ctx, t, p.name+"'s log to say so", func() bool {
@@ -81,12 +84,17 @@ func TestRolesSayThatTheyWaitForEtcd(t *testing.T) {
 	run(t, "cluster", "assign", "--etcd", etcd, "--nodes", "node-1", "--replicas", "1")
 	says(broker, "/readyz", "ok")
 	says(node, "/readyz", "ok")
-	clitest.WaitFor(ctx, t, "the node to keep what it knows", func() bool {
-		_, err := os.Stat(filepath.Join(clusters.LastGood(data), "map.json"))
-		return err == nil
-	})
+	for who, data := range map[string]string{"node": data, "coordinator": keeps} {
+		clitest.WaitFor(ctx, t, "the "+who+" to keep what it knows", func() bool {
+			_, err := os.Stat(filepath.Join(clusters.LastGood(data), "map.json"))
+			return err == nil
+		})
+	}
 	n.kill()
+	co.kill()
 	e.Close()
 	n.restart()
+	co.restart()
 	says(node, "/readyz", "ok")
+	says(coordinator, "/readyz", "ok")
 }

@@ -490,3 +490,31 @@ func TestWhatIsGivenUpIsLogged(t *testing.T) {
 		}
 	}
 }
+
+// Who watches no map keeps documents, secrets and bytes all the same: a directory without
+// one gives them, under the map of another. Only one that has nothing is left out.
+func TestADirectoryWithoutAMapGivesItsDocuments(t *testing.T) {
+	t.Parallel()
+	ctx, p := t.Context(), newPast(t)
+	p.now["home"] = p.write("home")
+	p.heard()
+	p.stop(0)
+	p.now["made"] = p.write("made")
+	p.heard()
+	p.stop(1)
+	check(t, os.Remove(filepath.Join(p.dirs[1], "map.json")))
+	nothing, bare := filepath.Join(t.TempDir(), "cluster"), t.TempDir()
+	check(t, os.MkdirAll(filepath.Join(bare, "bodies-feeds"), 0o755))
+	check(t, os.WriteFile(filepath.Join(bare, "bodies-feeds", "sum"), []byte("x"), 0o644))
+	p.etcd.stop()
+	p.etcd.empty()
+	p.etcd.start()
+	c := p.etcd.open("")
+	if err := second(restoration.Restore(ctx, c, p.dirs[1], nothing)); err == nil || !strings.Contains(err.Error(), "no map is kept in "+p.dirs[1]) {
+		t.Errorf("%v", err)
+	}
+	r, err := restoration.Restore(ctx, c, append(p.dirs, nothing, bare)...)
+	if check(t, err); len(r.Documents) != 2 || r.Documents[0].Dir != p.dirs[1] || len(r.Dirs) != 3 || !slices.Equal(r.Empty, []string{nothing}) {
+		t.Errorf("restored %+v", r)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
@@ -41,7 +42,23 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
 	mute := cl.Mute(ctx)
 	m := w.Current()
-	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute}, nil
+	h := m.Health(seen)
+	unread := planned(ctx, cl, &h)
+	return Look{m, h, errors.Join(w.Fault(), unread, <-full), mute}, nil
+}
+
+// planned takes those partitions for no surplus that a plan moves. What is read of it is
+// newer than h: one that has ended since left nothing behind.
+func planned(ctx context.Context, cl *cluster.Client, h *topology.Health) error {
+	if h.Surplus.Len() == 0 || h.Lost {
+		return nil
+	}
+	s, _, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return err
+	}
+	h.Surplus = h.Surplus.And(s.Surplus())
+	return nil
 }
 
 // MuteEtcd says which addresses of etcd do not answer; "" if all do.

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
@@ -227,4 +229,39 @@ func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
 	if got := answers(); got.Result != "ok" {
 		t.Errorf("%+v", got)
 	}
+}
+
+// Replicas beyond those that are wanted are warned of, as a plan leaves them that etcd has
+// lost; not while a plan is under way.
+func TestDoctorTellsOfSurplusReplicas(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1", "n2", "n3")
+	for _, m := range s.Members {
+		m.SetReady(topology.All())
+	}
+	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}}
+	says := func(result, detail string) {
+		t.Helper()
+		got := checkShown{}
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if got = d.look(t.Context(), check{"every partition is served", d.nodesReady, "", nil, 0}); got.Result == result && strings.Contains(got.Detail, detail) {
+				return
+			}
+		}
+		t.Fatalf("%+v", got)
+	}
+	steer := func(change func(*steering.State)) {
+		t.Helper()
+		s.Check(steering.Change(t.Context(), s.Client, nil, func(of *steering.State) error { change(of); return nil }))
+	}
+	says("ok", "by 2 replicas each")
+	steer(func(of *steering.State) {
+		of.Assignment.Wanted = 2
+		of.Assignment.Replicas[7] = []millrace.NodeID{"n1", "n2", "n3"}
+	})
+	says("warn", "1 of 720 partitions have more than 2 replicas, and no plan is under way that takes any away: 7: ")
+	steer(func(of *steering.State) { of.Documents["plan"] = `{"id":"x","status":"running"}` })
+	says("ok", "by 2 replicas each")
+	steer(func(of *steering.State) { of.Documents["plan"] = `{"id":"x","status":"done"}` })
+	says("warn", "1 of 720 partitions have more than 2 replicas")
 }

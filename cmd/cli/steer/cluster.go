@@ -410,6 +410,16 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 	}
 }
 
+// tellPlan tells what becomes of a plan that was under way, which no process keeps.
+func tellPlan(w io.Writer, s *coordinator.Steered) {
+	if surplus := s.Surplus(); surplus.Len() > 0 {
+		fmt.Fprintf(w, "%d partitions have more than %d replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: %s: see to it with millrace cluster plan, and millrace cluster apply\n", surplus.Len(), s.Map.Wanted(), &surplus)
+	}
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		fmt.Fprintf(w, "plan %s (%s) is %s as etcd has it, which may be older, and goes on from this assignment: look at it with millrace cluster status\n", p.ID, p.Kind, p.Status)
+	}
+}
+
 // tellStays tells of a document that is not restored, and why.
 func tellStays(w io.Writer, r *restoration.Restored, doc, why string) {
 	d := document(doc)
@@ -464,6 +474,9 @@ the last restoration, and those that lack the bytes of a version that serves, wh
 lacks, too: the name of their file is told. Where those are gone for good, --override goes on without them: in place of a
 version without bytes serves what did before, and that is told.
 
+A plan that was under way is in no directory: it is told where partitions have more
+replicas than are wanted and etcd has no plan any more, and which plan goes on.
+
 It tells how old each directory is, and of each document that it writes the directory
 that it is from. What was written into etcd since it lost state stays,
 and is told, and so is what was removed after etcd's backup and is in it again. A version
@@ -507,6 +520,13 @@ does within seconds, is named as NOT HEARD.`,
 				return err
 			}
 			tellRestored(c.ErrOrStderr(), &r)
+			if !r.Alone {
+				s, _, err := coordinator.Look(c.Context(), cl)
+				if err != nil {
+					return err
+				}
+				tellPlan(c.ErrOrStderr(), s)
+			}
 			fmt.Fprintln(c.OutOrStdout(), sumRestored(&r))
 			return clusters.TellAllHeard(c.Context(), c.OutOrStdout(), cl)
 		},

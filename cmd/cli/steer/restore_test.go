@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster/restoration"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // What is not restored is told in words, and nothing of what only roles know.
@@ -64,5 +68,26 @@ func TestBytesAloneAreTold(t *testing.T) {
 	r.Dropped = 2
 	if got := sumRestored(r); !strings.Contains(got, "are restored, 2 versions without any are dropped; all else") {
 		t.Error(got)
+	}
+}
+
+// A plan that was under way is in no directory. What it leaves is told where etcd has no
+// plan, and which plan goes on where it has one.
+func TestALostPlanIsTold(t *testing.T) {
+	a := topology.Assignment{Epoch: 3, Wanted: 1}
+	for p := range a.Replicas {
+		a.Replicas[p] = []millrace.NodeID{"n1"}
+	}
+	a.Replicas[4] = []millrace.NodeID{"n1", "n2"}
+	s := &coordinator.Steered{State: &steering.State{Map: topology.NewMap(a, nil, nil)}, Plan: &coordinator.Plan{ID: "x", Kind: coordinator.Add, Status: coordinator.Done}}
+	var out strings.Builder
+	tellPlan(&out, s)
+	s.Plan.Status = coordinator.Paused
+	tellPlan(&out, s)
+	const want = `1 partitions have more than 1 replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: 4: see to it with millrace cluster plan, and millrace cluster apply
+plan x (add) is paused as etcd has it, which may be older, and goes on from this assignment: look at it with millrace cluster status
+`
+	if out.String() != want {
+		t.Errorf("%s", out.String())
 	}
 }

@@ -555,30 +555,86 @@ type kept struct {
 func readKept(dirs []string) (kept, error) {
 	k := kept{nodes: map[millrace.NodeID]topology.Node{}, docs: map[string][]documents.LastGood{}, secrets: map[string][]byte{}, back: map[keyspace.Name]bool{}}
 	for _, dir := range dirs {
-		switch err := k.read(dir); {
-		case errors.Is(err, os.ErrNotExist):
-			k.empty = append(k.empty, dir)
+		switch keeps, err := k.read(dir); {
 		case err != nil:
 			return k, fmt.Errorf("cluster: restore: %w", err)
+		case !keeps:
+			k.empty = append(k.empty, dir)
 		}
 	}
 	switch {
-	case k.assignment.Epoch == 0 && len(k.empty) > 0:
+	case len(dirs) == 0:
+		return k, errors.New("cluster: restore: no directory is named")
+	case len(k.dirs) == 0:
 		return k, fmt.Errorf("cluster: restore: nothing is kept in %s; name directories of brokers and index nodes of this cluster", strings.Join(k.empty, ", "))
 	case k.assignment.Epoch == 0:
-		return k, errors.New("cluster: restore: no directory is named")
+		return k, fmt.Errorf("cluster: restore: no map is kept in %s; name the directory of a broker or an index node of this cluster, too", strings.Join(dirs, ", "))
 	}
 	return k, nil
 }
 
-func (k *kept) read(dir string) error {
+// read reads what is kept in a directory, and reports whether that is anything. There
+// need not be a map beside documents: not every role watches it.
+func (k *kept) read(dir string) (keeps bool, err error) {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	newest, err := k.readMap(dir)
+	if keeps = err == nil; err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	read := KeptDir{Dir: dir}
+	for _, f := range files {
+		file := filepath.Join(dir, f.Name())
+		if info, err := f.Info(); err == nil && info.ModTime().After(read.Written) {
+			read.Written = info.ModTime()
+		}
+		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
+			secret, err := datadir.Read(file, secrets.Size)
+			if err != nil || len(secret) != secrets.Size {
+				return false, fmt.Errorf("%s is no secret: %v", file, err)
+			}
+			if _, there := k.secrets[name]; !there || newest {
+				k.secrets[name] = secret
+			}
+			keeps = true
+		}
+		if strings.HasPrefix(f.Name(), "bodies-") { // which are looked for by their names
+			bodies, _ := os.ReadDir(file)
+			keeps = keeps || len(bodies) > 0
+		}
+		kind, ok := strings.CutPrefix(strings.TrimSuffix(f.Name(), ".json"), "docs-")
+		if !ok || !strings.HasSuffix(f.Name(), ".json") {
+			continue
+		}
+		docs, err := documents.ReadFile(file)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", file, err)
+		}
+		k.heard(docs.Origin)
+		docs.Dir = dir
+		k.docs[kind] = append(k.docs[kind], docs)
+		keeps = true
+	}
+	if keeps {
+		k.dirs = append(k.dirs, read)
+	}
+	return keeps, nil
+}
+
+// readMap reads the map that is kept in a directory, and reports whether it is the newest
+// so far.
+func (k *kept) readMap(dir string) (newest bool, err error) {
 	m, origin, err := topology.LoadMap(dir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	// Of one keyspace the higher epoch is the newer one: a process goes on
 	// taking them from an etcd that went back.
-	newest := cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.Compare(k.origin)) > 0
+	newest = cmp.Or(cmp.Compare(origin.Keyspace.Generation, k.origin.Keyspace.Generation), cmp.Compare(m.Epoch(), k.assignment.Epoch), origin.Compare(k.origin)) > 0
 	if newest || k.assignment.Epoch == 0 {
 		k.assignment = m.Assignment()
 	}
@@ -589,39 +645,7 @@ func (k *kept) read(dir string) error {
 	for _, n := range m.Nodes() {
 		k.nodes[n.ID] = n
 	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	read := KeptDir{Dir: dir}
-	for _, f := range files {
-		file := filepath.Join(dir, f.Name())
-		if name, ok := strings.CutPrefix(f.Name(), "secret-"); ok {
-			secret, err := datadir.Read(file, secrets.Size)
-			if err != nil || len(secret) != secrets.Size {
-				return fmt.Errorf("%s is no secret: %v", file, err)
-			}
-			if _, there := k.secrets[name]; !there || newest {
-				k.secrets[name] = secret
-			}
-		}
-		if info, err := f.Info(); err == nil && info.ModTime().After(read.Written) {
-			read.Written = info.ModTime()
-		}
-		kind, ok := strings.CutPrefix(strings.TrimSuffix(f.Name(), ".json"), "docs-")
-		if !ok || !strings.HasSuffix(f.Name(), ".json") {
-			continue
-		}
-		docs, err := documents.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		k.heard(docs.Origin)
-		docs.Dir = dir
-		k.docs[kind] = append(k.docs[kind], docs)
-	}
-	k.dirs = append(k.dirs, read)
-	return nil
+	return newest, nil
 }
 
 // heard notes which etcd a process has heard.

@@ -25,6 +25,7 @@ type Health struct {
 	Nodes    []NodeHealth // all that are registered or assigned, by id
 	Unserved Set          // partitions without a ready replica
 	Below    Set          // those with one, but with fewer than Replicas
+	Surplus  Set          // those that more nodes host than Replicas; who knows of a plan that moves them takes them out
 	lost     loss
 }
 
@@ -42,7 +43,7 @@ type NodeHealth struct {
 // Health holds the nodes that are alive against the assignment. seen is what
 // [members.Seen] gives.
 func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
-	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.Replication()}
+	h := Health{Epoch: m.Epoch(), lost: m.lost, Lost: m.lost.is(), Replicas: m.assignment.Replication(), Surplus: m.Surplus()}
 	ids := maps.Clone(m.alive)
 	for id := range m.hosted {
 		ids[id] = true
@@ -76,6 +77,17 @@ func (m *Map) Health(seen map[millrace.NodeID]time.Time) Health {
 		}
 	}
 	return h
+}
+
+// Surplus returns the partitions that more nodes host than are wanted, as while they move.
+func (m *Map) Surplus() (s Set) {
+	wanted := m.assignment.Replication()
+	for p, owners := range m.assignment.Replicas {
+		if len(owners) > m.assignment.wantedOf(p, wanted) {
+			s.Add(millrace.Partition(p))
+		}
+	}
+	return s
 }
 
 // Replication returns how many are wanted of each partition: what the assignment
@@ -156,6 +168,9 @@ func (h Health) Full() (full []millrace.NodeID, alone bool) {
 
 // Warnings says what is not wrong, and will be if nobody looks after it.
 func (h Health) Warnings() (warnings []string) {
+	if n := h.Surplus.Len(); n > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d of %d partitions have more than %d replicas, and no plan is under way that takes any away: %s: see to it with millrace cluster plan, and millrace cluster apply", n, partition.Count, h.Replicas, &h.Surplus))
+	}
 	for _, n := range h.Nodes {
 		for _, r := range n.Reports {
 			if r.Warning {

@@ -127,3 +127,24 @@ func TestSetString(t *testing.T) {
 		}
 	}
 }
+
+// Replicas beyond those that are wanted are looked after, and are no fault. Where nobody
+// says how many are wanted, all are.
+func TestSurplusReplicasAreTold(t *testing.T) {
+	a := spread(t, 3, 1)
+	a.AllowUnknown, a.Wanted = true, 2
+	hosts := a.Replicas[7]
+	for _, id := range []millrace.NodeID{"n0", "n1", "n2"} {
+		if !slices.Contains(hosts, id) {
+			a.Replicas[7] = append(slices.Clone(hosts), id)
+		}
+	}
+	h := healthOf(t, a, map[string][]byte{})
+	if w := h.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0], "1 of 720 partitions have more than 2 replicas, and no plan is under way that takes any away: 7: ") {
+		t.Errorf("%q", w)
+	}
+	a.Wanted = 0
+	if h := healthOf(t, a, map[string][]byte{}); h.Surplus.Len() > 0 || h.Warnings() != nil {
+		t.Errorf("%q", h.Warnings())
+	}
+}

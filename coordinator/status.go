@@ -1,14 +1,18 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator/plan"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
 // Progress is how far a plan is.
@@ -21,6 +25,34 @@ type Progress struct {
 	Left     float64           `json:"left"`      // seconds that are left at this rate; -1: not known
 	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
 	Nodes    []NodeProgress    `json:"nodes"`
+}
+
+// Standstill says that a plan is paused, since when and by whom; "" if it is not.
+func (p *Plan) Standstill() string {
+	if p == nil || p.Status != Paused {
+		return ""
+	}
+	since := ""
+	for _, e := range p.Log { // the last one tells of this pause
+		if who, ok := strings.CutPrefix(e.What, string(Pause)+", by "); ok {
+			since = " since " + e.When.Format(time.RFC3339) + ", by " + who[:max(0, strings.LastIndex(who, ": "))]
+		}
+	}
+	return fmt.Sprintf("plan %s (%s) is paused%s: nothing moves or is repaired until millrace cluster resume", p.ID, p.Kind, since)
+}
+
+// Standstill reads why nothing moves or is repaired: the plan that is under way is paused;
+// "" if it is not.
+func Standstill(ctx context.Context, cl *cluster.Client) (string, error) {
+	raw, err := steering.Read(ctx, cl)
+	if err != nil {
+		return "", err
+	}
+	s, err := read(raw)
+	if err != nil {
+		return "", err
+	}
+	return s.Plan.Standstill(), nil
 }
 
 // MoveProgress is a move that is under way, as the node says that builds it.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/cluster/keyspace"
@@ -20,6 +21,7 @@ type Look struct {
 	Health topology.Health
 	Fault  error    // why the map may not be what etcd should hold
 	Mute   []string // addresses of etcd that do not answer
+	Still  string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
 }
 
 // Look looks at a cluster once, and writes nothing to it.
@@ -40,8 +42,12 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	full := make(chan error, 1)
 	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
 	mute := cl.Mute(ctx)
+	still, err := coordinator.Standstill(ctx, cl)
+	if err != nil {
+		still = "" // the map's fault is told, and a plan that cannot be read by status
+	}
 	m := w.Current()
-	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute}, nil
+	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute, still}, nil
 }
 
 // MuteEtcd says which addresses of etcd do not answer; "" if all do.
@@ -54,10 +60,13 @@ func (l Look) MuteEtcd() string {
 
 // Warnings is everything that is not wrong yet.
 func (l Look) Warnings() []string {
-	if mute := l.MuteEtcd(); mute != "" {
-		return append([]string{mute}, l.Health.Warnings()...)
+	var all []string
+	for _, what := range []string{l.MuteEtcd(), l.Still} {
+		if what != "" {
+			all = append(all, what)
+		}
 	}
-	return l.Health.Warnings()
+	return append(all, l.Health.Warnings()...)
 }
 
 // Read reports whether nodes have hosted partitions, and so have read the log.

@@ -412,7 +412,11 @@ func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, lea
 		return t.Flush()
 	}
 	pr := s.Progress(now)
-	t.Printf("\nplan %s (%s) by %s: %s\n%s\n\nNODE\tBEFORE\tNOW\tAFTER\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	t.Printf("\nplan %s (%s) by %s: %s\n%s\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	if still := s.Plan.Standstill(); still != "" {
+		t.Printf("%s\n", still)
+	}
+	t.Printf("\nNODE\tBEFORE\tNOW\tAFTER\n")
 	for _, n := range pr.Nodes {
 		t.Printf("%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
 	}

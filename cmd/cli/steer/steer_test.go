@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
@@ -80,5 +81,19 @@ func TestAMuteEtcdIsShown(t *testing.T) {
 	}
 	if got := shownOf(l, nil).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], says) {
 		t.Errorf("%q", got)
+	}
+}
+
+// Status says what a pause holds up, and by whom it is.
+func TestStatusTellsOfAPause(t *testing.T) {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}, Plan: &coordinator.Plan{
+		ID: "p1", Kind: coordinator.Add, Status: coordinator.Paused,
+		Log: []coordinator.Event{{When: at.Add(-time.Hour), What: "pause, by ann: 2 moves are left"}, {When: at, What: "pause, by bob: 1 moves are left"}},
+	}}
+	const says = "\nplan p1 (add) is paused since 2027-01-15T08:00:00Z, by bob: nothing moves or is repaired until millrace cluster resume\n"
+	var out strings.Builder
+	if err := writeStatus(&out, s, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+		t.Errorf("%s%v", out.String(), err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // hosting is what every command has that changes who hosts what.
@@ -173,6 +175,16 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Rate > 0 {
 		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
+	}
+	var full []millrace.NodeID // whose disks
+	waits := 0
+	for _, m := range pr.UnderWay {
+		if m.Reason == topology.DiskFullReason {
+			waits, full = waits+1, append(full, m.To)
+		}
+	}
+	if slices.Sort(full); waits > 0 {
+		line += fmt.Sprintf(", %d wait for room on the disks of %s", waits, slices.Compact(full))
 	}
 	if pr.Left > 0 {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))

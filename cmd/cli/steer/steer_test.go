@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
@@ -95,5 +96,17 @@ func TestStatusTellsOfAPause(t *testing.T) {
 	var out strings.Builder
 	if err := writeStatus(&out, s, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
 		t.Errorf("%s%v", out.String(), err)
+	}
+}
+
+// What waits for room is told, by the nodes whose disks are full, and no time is.
+func TestProgressTellsOfFullDisks(t *testing.T) {
+	full := func(to millrace.NodeID) coordinator.MoveProgress {
+		return coordinator.MoveProgress{Move: coordinator.Move{To: to}, Reason: topology.DiskFullReason}
+	}
+	pr := coordinator.Progress{Left: -1, UnderWay: []coordinator.MoveProgress{full("n2"), {Move: coordinator.Move{To: "n3"}}, full("n1"), full("n2")}}
+	const want = ", 3 wait for room on the disks of [n1 n2]"
+	if got := progressLine(&coordinator.Plan{Status: coordinator.Running}, &pr); !strings.HasSuffix(got, want) {
+		t.Errorf("%q; want %q", got, want)
 	}
 }

@@ -21,6 +21,7 @@ type Look struct {
 	Health topology.Health
 	Fault  error    // why the map may not be what etcd should hold
 	Mute   []string // addresses of etcd that do not answer
+	Prefix string   // of the map's keys in etcd
 	Still  string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
 }
 
@@ -47,7 +48,7 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 		still = "" // the map's fault is told, and a plan that cannot be read by status
 	}
 	m := w.Current()
-	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute, still}, nil
+	return Look{m, m.Health(seen), errors.Join(w.Fault(), <-full), mute, cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
 // MuteEtcd says which addresses of etcd do not answer; "" if all do.
@@ -85,7 +86,7 @@ func (l Look) TakenOut() bool {
 // fault; of one that etcd has lost see [cluster.RestoreWayOut].
 const (
 	AssignWayOut = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
-	MendWayOut   = "mend it, or go back with millrace cluster assign --from .."
+	mendWayOut   = "mend it, or go back with millrace cluster assign --from .."
 )
 
 // Faults is everything that is wrong with the cluster.
@@ -112,7 +113,16 @@ func (l Look) WayOut() string {
 	case l.Health.Epoch == 0:
 		return AssignWayOut
 	case l.Fault != nil:
-		return MendWayOut
+		return l.MendWayOut()
 	}
 	return ""
+}
+
+// MendWayOut is what to do about what is malformed in etcd: a key that says something of a
+// node is removed, and an assignment is mended.
+func (l Look) MendWayOut() string {
+	if f, ok := errors.AsType[*topology.KeyFault](l.Fault); ok {
+		return fmt.Sprintf("remove the key, and all others that are told so: etcdctl del %q; what a node that runs has said it says anew", l.Prefix+f.Key)
+	}
+	return mendWayOut
 }

@@ -47,7 +47,7 @@ func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error
 		return finding(cluster.RestoreWayOut, "%s; nodes remember what it has lost", what)
 	}
 	if l.Health.Epoch > 0 {
-		return finding(clusters.MendWayOut, "%s", what)
+		return finding(l.MendWayOut(), "%s", what)
 	}
 	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)
 	switch {

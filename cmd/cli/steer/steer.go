@@ -385,6 +385,10 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
+		seen, err := members.Seen(ctx, cl)
+		if err != nil {
+			return nil, nil, err
+		}
 		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
 		out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
 		if out.Progress.Moves == nil {
@@ -393,7 +397,7 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if leads {
 			out.Leader = &leader
 		}
-		return out, func(w io.Writer) error { return writeStatus(w, s, leader, leads) }, nil
+		return out, func(w io.Writer) error { return writeStatus(w, s, seen, leader, leads) }, nil
 	})
 }
 
@@ -405,7 +409,16 @@ type shownStatus struct {
 	Intent   coordinator.Intent   `json:"intent"`
 }
 
-func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, leads bool) error {
+// goneSince is since when a node is gone: since it was last heard, where that is known. A
+// coordinator waits for it from when it first missed it, as when a plan gave it something.
+func goneSince(missed, heard time.Time) time.Time {
+	if heard.IsZero() || missed.Before(heard) {
+		return missed
+	}
+	return heard
+}
+
+func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
 	t := display.NewTable(w)
 	now := time.Now()
 	if leads {
@@ -417,7 +430,7 @@ func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, lea
 		t.Printf("ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
 	}
 	for id, since := range s.Notes.Gone {
-		t.Printf("%s is gone since %s\n", id, since.Format(time.RFC3339))
+		t.Printf("%s is gone since %s, and waited for since %s\n", id, goneSince(since, seen[id]).Format(time.RFC3339), since.Format(time.RFC3339))
 	}
 	if s.Plan == nil {
 		t.Printf("there has been no plan yet: see millrace cluster plan\n")

@@ -186,8 +186,9 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
 		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
-	if s, known := e.stats[m.To]; known && s.DiskBytes > 0 && s.FreeBytes-coming < m.Bytes {
-		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, coming>>20, m.Bytes>>20)
+	s := e.stats[m.To]
+	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < m.Bytes) {
+		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, m.Bytes>>20)
 	}
 	return ""
 }

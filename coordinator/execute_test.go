@@ -504,13 +504,49 @@ func TestProgressIsOfTheLastOrder(t *testing.T) {
 		case i < 100:
 			m.State, m.Since = Moved, began.Add(time.Minute)
 		case i < 110:
-			m.State, m.Since = Moved, p.Since.Add(time.Second)
+			m.State, m.Since = Moved, p.Since.Add(time.Duration(i-99)*time.Second)
 		}
 	}
 	s := &Steered{State: &steering.State{Assignment: w.a, Map: topology.NewMap(w.a, nil, nil)}, Plan: p}
 	pr := s.Progress(p.Since.Add(10 * time.Second))
 	if left := float64(len(p.Moves) - 110); pr.Rate != 1<<20 || pr.Left != left || pr.Done != 110<<20 {
 		t.Errorf("%d bytes are done, at %.0f a second, %.0f s are left, not %.0f", pr.Done, pr.Rate, pr.Left, left)
+	}
+	p.Since = p.Since.Add(-10 * time.Minute) // so the first took long
+	now, left := p.Moves[109].Since, float64(len(p.Moves)-110)
+	if pr := s.Progress(now); pr.Left != left {
+		t.Errorf("%.0f s are left, not %.0f", pr.Left, left)
+	}
+	p.Moves[150].State, p.Moves[150].Since = Building, now
+	full := topology.EncodeReports([]topology.Report{{State: "assigned", Reason: topology.DiskFullReason, Partitions: topology.All()}})
+	s.Map, _ = s.Map.Next(&keyspace.Snapshot{Values: map[string]keyspace.Value{"state/" + string(p.Moves[150].To): {Data: full}}})
+	if pr := s.Progress(now); pr.Left != -1 {
+		t.Errorf("%.0f s are left while a disk is full", pr.Left)
+	}
+	for i := 101; i < 110; i++ {
+		p.Moves[i].State = Waiting
+	}
+	p.Moves[150].State = Waiting
+	if pr := s.Progress(now); pr.Left != -1 {
+		t.Errorf("%.0f s are left after one move", pr.Left)
+	}
+}
+
+// What a node keeps free of its disk is not given to it.
+func TestWhatNodesKeepFreeIsNotGiven(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	e := w.evidence()
+	e.stats["n3"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 40 << 20, KeptBytes: 64 << 20}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+	s.Intent.Nodes = map[millrace.NodeID]Mark{"n3": {Added: true}}
+	x, err := s.Explain(e.stats, 0, "n3", w.now)
+	if err != nil || len(x.Elsewhere) != 1 || x.Elsewhere[0].Rule != "no_room" {
+		t.Errorf("%+v, %v", x.Elsewhere, err)
+	}
+	made, err := s.replaced(e, 2, []millrace.NodeID{"n0", "n3"})
+	if want := "n3 has 40 MiB free, of which 64 stay so, and would take 0"; err != nil || len(made.Warnings) != 1 || made.Warnings[0] != want {
+		t.Errorf("%q, %v; want %q", made.Warnings, err, want)
 	}
 }
 
@@ -546,9 +582,9 @@ func TestExplainSaysWhatMovesWaitFor(t *testing.T) {
 		"the plan is paused":  {2, func(_ *evidence, p *Plan) { p.Status = Paused }, "waiting", "the plan is paused", 61},
 		"nobody is there":     {2, func(*evidence, *Plan) { delete(w.alive, "n3") }, "waiting", "n3 is not there", 61},
 		"no room": {3, func(e *evidence, p *Plan) {
-			e.stats["n3"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 7 << 20}
+			e.stats["n3"] = members.NodeStats{DiskBytes: 100 << 20, FreeBytes: 9 << 20, KeptBytes: 2 << 20}
 			p.Moves[0].Bytes = 3 << 20
-		}, "waiting", "n3 has no room: 7 MiB are free, of which 3 are for moves under way, and it takes 5", 61},
+		}, "waiting", "n3 has no room: 9 MiB are free, of which 2 stay so and 3 are for moves under way, and it takes 5", 61},
 	} {
 		plan := *p
 		plan.Moves = slices.Clone(p.Moves)

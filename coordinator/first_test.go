@@ -24,6 +24,11 @@ func TestAFirstAssignmentNeedsRoom(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	full["node-1"] = members.NodeStats{DiskBytes: 1000 << 20, FreeBytes: 101 << 20}
+	full["node-1"] = members.NodeStats{DiskBytes: 1000 << 20, FreeBytes: 101 << 20, KeptBytes: 102 << 20}
+	if _, err := coordinator.First(s, full, ids, 1); !errors.As(err, &e) || !strings.Contains(e.Detail, "node-1 has 101 of 1000 MiB free") {
+		t.Errorf("%v", err)
+	}
+	full["node-1"] = members.NodeStats{DiskBytes: 1000 << 20, FreeBytes: 101 << 20, KeptBytes: 101 << 20}
 	a, err := coordinator.First(s, full, ids, 1)
 	if hosted := a.Hosted("node-1"); err != nil || hosted.Len() != 720 {
 		t.Errorf("%d partitions: %v", hosted.Len(), err)

@@ -426,7 +426,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes, Keeps: st.KeptBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
@@ -505,8 +505,9 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 	if len(made.Moves) == 0 {
 		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s hosts nothing", old), WayOut: "see: millrace node list"}
 	}
-	if st, ok := e.stats[fresh]; ok && st.DiskBytes > 0 && st.FreeBytes-st.DiskBytes/10 < total {
-		made.Warnings = append(made.Warnings, fmt.Sprintf("%s has %d MiB free, a tenth of the disk kept so, and would take %d", fresh, (st.FreeBytes-st.DiskBytes/10)>>20, total>>20))
+	st := e.stats[fresh]
+	if to := (plan.Node{Disk: st.DiskBytes, Free: st.FreeBytes, Keeps: st.KeptBytes}); to.Disk > 0 && to.Room() < total {
+		made.Warnings = append(made.Warnings, fmt.Sprintf("%s has %d MiB free, of which %d stay so, and would take %d", fresh, to.Free>>20, (to.Free-to.Room())>>20, total>>20))
 	}
 	made.Goal = plan.Assignment(goal)
 	return made, nil
@@ -585,7 +586,7 @@ func noRoom(nodes []plan.Node) error {
 		}
 	}
 	return &millrace.Error{
-		Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "the nodes have no room for every partition; a tenth of each disk stays free: " + strings.Join(disks, ", "),
+		Reason: millrace.ReasonInvalid, Field: "nodes", Detail: "the nodes have no room for every partition; a tenth of each disk stays free, or its min_free_mib if that is more: " + strings.Join(disks, ", "),
 		WayOut: "make space, give the nodes other disks (data), or name more nodes",
 	}
 }
@@ -597,7 +598,7 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes, Keeps: stats[id].KeptBytes})
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

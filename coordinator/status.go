@@ -1,14 +1,19 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator/plan"
+	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Progress is how far a plan is.
@@ -18,9 +23,37 @@ type Progress struct {
 	Done     int64             `json:"done"`      // of those that are done
 	Seconds  float64           `json:"seconds"`   // since it began, or that it took
 	Rate     float64           `json:"rate"`      // bytes a second, since it was last told what to do
-	Left     float64           `json:"left"`      // seconds that are left at this rate; -1: not known
+	Left     float64           `json:"left"`      // seconds that are left, as moves have ended since the first did; -1: not known
 	UnderWay []MoveProgress    `json:"under_way"` // moves whose new replica is being built
 	Nodes    []NodeProgress    `json:"nodes"`
+}
+
+// Standstill says that a plan is paused, since when and by whom; "" if it is not.
+func (p *Plan) Standstill() string {
+	if p == nil || p.Status != Paused {
+		return ""
+	}
+	since := ""
+	for _, e := range p.Log { // the last one tells of this pause
+		if who, ok := strings.CutPrefix(e.What, string(Pause)+", by "); ok {
+			since = " since " + e.When.Format(time.RFC3339) + ", by " + who[:max(0, strings.LastIndex(who, ": "))]
+		}
+	}
+	return fmt.Sprintf("plan %s (%s) is paused%s: nothing moves or is repaired until millrace cluster resume", p.ID, p.Kind, since)
+}
+
+// Standstill reads why nothing moves or is repaired: the plan that is under way is paused;
+// "" if it is not.
+func Standstill(ctx context.Context, cl *cluster.Client) (string, error) {
+	raw, err := steering.Read(ctx, cl)
+	if err != nil {
+		return "", err
+	}
+	s, err := read(raw)
+	if err != nil {
+		return "", err
+	}
+	return s.Plan.Standstill(), nil
 }
 
 // MoveProgress is a move that is under way, as the node says that builds it.
@@ -72,7 +105,8 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		pr.Nodes = append(pr.Nodes, *count[id])
 	}
-	lately, bytes := 0, int64(0) // moved since the last order
+	var lately []Move // moved since the last order
+	bytes, full := int64(0), false
 	for _, m := range p.Moves {
 		pr.Moves[m.State]++
 		pr.Bytes += m.Bytes
@@ -80,10 +114,12 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 		case Moved:
 			pr.Done += m.Bytes
 			if !m.Since.Before(p.Since) {
-				lately, bytes = lately+1, bytes+m.Bytes
+				lately, bytes = append(lately, m), bytes+m.Bytes
 			}
 		case Building:
-			pr.UnderWay = append(pr.UnderWay, s.underWay(m, now))
+			mp := s.underWay(m, now)
+			full = full || mp.Reason == topology.DiskFullReason
+			pr.UnderWay = append(pr.UnderWay, mp)
 		}
 	}
 	end := now
@@ -98,13 +134,35 @@ func (s *Steered) Progress(now time.Time) (pr Progress) {
 	switch {
 	case p.Status.Ended():
 		pr.Left = 0
-	case p.Status == Paused: // for nobody knows how long
-	case pr.Rate > 0:
-		pr.Left = float64(pr.Bytes-pr.Done) / pr.Rate
-	case lately > 0: // nobody says how large they are
-		pr.Left = running / float64(lately) * float64(p.left())
+	case p.Status == Paused || full: // for nobody knows how long
+	default:
+		pr.Left = p.remains(lately, pr.Bytes-pr.Done, now)
 	}
 	return pr
+}
+
+// remains is how many seconds moves of so many bytes take yet, by those that have ended
+// lately; -1: that is not known. How long the first of them took says nothing: others
+// were built meanwhile.
+func (p *Plan) remains(lately []Move, bytes int64, now time.Time) float64 {
+	if len(lately) == 0 {
+		return -1
+	}
+	first := slices.MinFunc(lately, func(a, b Move) int { return a.Since.Compare(b.Since) }).Since
+	moved, ended := int64(0), 0 // after the first
+	for _, m := range lately {
+		if m.Since.After(first) {
+			moved, ended = moved+m.Bytes, ended+1
+		}
+	}
+	seconds := now.Sub(first).Seconds()
+	switch {
+	case moved > 0:
+		return seconds / float64(moved) * float64(bytes)
+	case ended > 0: // nobody says how large they are
+		return seconds / float64(ended) * float64(p.left())
+	}
+	return -1
 }
 
 // underWay is what the node that builds a replica says of it.

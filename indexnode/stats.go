@@ -16,7 +16,7 @@ import (
 const (
 	// statsEvery is how often a node looks at what it tells for planning, and
 	// heldEvery how often at what its disk has of partitions hosted elsewhere,
-	// for which the planner waits.
+	// for which the planner waits, and at the room that is left.
 	statsEvery = 15 * time.Second
 	heldEvery  = 3 * time.Second
 	// lately is the time over which rates are smoothed.
@@ -39,6 +39,7 @@ func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 	n := o.node
 	s := members.NodeStats{MemoryBytes: memory.Machine(), Partitions: map[millrace.Partition]members.PartitionStats{}, Held: held}
 	s.DiskBytes, s.FreeBytes = n.store.Disk()
+	s.KeptBytes = n.store.MinFree()
 	for p := range partition.All() {
 		if n.replicas.Of(p).State() == replica.Absent && !held.Has(p) {
 			o.seen[p].known = false
@@ -48,6 +49,12 @@ func (o *observer) look(now time.Time, held topology.Set) members.NodeStats {
 	}
 	o.at = now
 	return s
+}
+
+// due reports whether it is time to look again, after so much was told.
+func (o *observer) due(now time.Time, held topology.Set, told *members.NodeStats) bool {
+	_, free := o.node.store.Disk()
+	return held != told.Held || !told.NearFree(free) || now.Sub(o.at) >= statsEvery
 }
 
 // one looks at a partition, some seconds after the last time.
@@ -71,7 +78,7 @@ func (o *observer) one(p millrace.Partition, seconds float64) members.PartitionS
 }
 
 // tellStats tells what planning is to know of the node: soon what its disk holds
-// of others, and the rest now and then.
+// of others and how much of it is free, and the rest now and then.
 func (h *hosting) tellStats(ctx context.Context) error {
 	o := &observer{node: h.node}
 	tick := time.NewTicker(heldEvery)
@@ -79,7 +86,7 @@ func (h *hosting) tellStats(ctx context.Context) error {
 	var told members.NodeStats
 	for {
 		now, held := time.Now(), h.node.replicas.Held()
-		if held != told.Held || now.Sub(o.at) >= statsEvery {
+		if o.due(now, held, &told) {
 			h.node.rates.look(h.node, now)
 			if s := o.look(now, held); !told.Near(&s) {
 				told = s

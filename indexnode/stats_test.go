@@ -21,6 +21,9 @@ func TestStats(t *testing.T) {
 	if len(first.Partitions) != partition.Count {
 		t.Fatalf("stats of %d partitions", len(first.Partitions))
 	}
+	if kept := n.store.MinFree(); first.KeptBytes != kept || kept == 0 {
+		t.Errorf("%d bytes stay free, and it tells %d", kept, first.KeptBytes)
+	}
 	names := entities(t, n, replicas, 8, 100)
 	if err := n.store.Flush(); err != nil {
 		t.Fatal(err)
@@ -48,6 +51,11 @@ func TestStats(t *testing.T) {
 	}
 	if first.Near(&s) || !s.Near(&s) {
 		t.Error("what has changed is not worth telling, or what has not is")
+	}
+	soon, full := o.at.Add(heldEvery), s
+	full.FreeBytes = 2*s.FreeBytes + 1<<30 // so what is free now is less than half of it
+	if o.due(soon, topology.Set{}, &s) || !o.due(soon, topology.Set{}, &full) || !o.due(o.at.Add(statsEvery), topology.Set{}, &s) {
+		t.Error("it does not look again when there is reason to, and only then")
 	}
 }
 

@@ -65,6 +65,7 @@ func TestExperimentCommands(t *testing.T) {
 		{args: []string{"list"}, says: "DOCUMENT\n"},
 		{args: []string{"define", file}, says: "document ranking is defined, version 1"},
 		{args: []string{"define", file}, says: "document ranking is defined, version 1\nno change"},
+		{args: []string{"start", "fresher"}, err: "would run for nobody; say of how many: millrace experiment start fresher --share 1"},
 		{args: []string{"ramp", "fresher", "--share", "5"}, says: "share"},
 		{args: []string{"start", "fresher"}, says: "running"},
 		{args: []string{"ramp", "fresher", "--share", "10"}, says: "come to treatment"},

@@ -66,7 +66,7 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 		return out.Write(p)
 	}))
 	err := command.Run(ctx, r)
-	if err == nil || !strings.Contains(err.Error(), "interrupted: node-1 is restarted, and not whole yet") || !strings.Contains(err.Error(), "go on with --after node-1") || !strings.Contains(out.String(), "ends\n") {
+	if err == nil || !strings.Contains(err.Error(), "interrupted: the command has ended, and node-1 may not be restarted: the process that ran before is still registered; run it again") || !strings.Contains(out.String(), "ends\nnode-1: the command has ended; waiting until it is whole again\n") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }

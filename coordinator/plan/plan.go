@@ -28,12 +28,19 @@ type Node struct {
 	Draining bool
 	// BackupOnly: it reads and backs up partitions, and serves nobody.
 	BackupOnly bool
-	// Disk and Free are bytes of its disk. A tenth of the disk stays free. 0
-	// Disk: not known, which is no limit.
-	Disk, Free int64
+	// Disk and Free are bytes of its disk. A tenth of the disk stays free, or Keeps
+	// if that is more. 0 Disk: not known, which is no limit.
+	Disk, Free, Keeps int64
 	// Weight is its capacity relative to the other nodes, 0.01 to 100. 0 is 1.
 	Weight float64
 }
+
+// kept is how much of its disk stays free.
+func (n *Node) kept() int64 { return max(n.Disk/keptFree, n.Keeps) }
+
+// Room is how many bytes may be given to it, below 0 where too little is free already;
+// of a disk that is known.
+func (n *Node) Room() int64 { return n.Free - n.kept() }
 
 // Partition is what the planner knows of a partition.
 type Partition struct {
@@ -215,8 +222,8 @@ func (p *Problem) validate() error {
 			return bad("nodes", "give every node an id", "a node without an id")
 		case seen[n.ID]:
 			return bad("nodes", "name every node once", "%q is there twice", n.ID)
-		case n.Disk < 0 || n.Free < 0 || n.Free > n.Disk:
-			return bad("nodes", "give 0 for a disk that is not known", "%q has %d bytes free of %d", n.ID, n.Free, n.Disk)
+		case n.Disk < 0 || n.Free < 0 || n.Free > n.Disk || n.Keeps < 0:
+			return bad("nodes", "give 0 for a disk that is not known", "%q has %d bytes free of %d, and keeps %d", n.ID, n.Free, n.Disk, n.Keeps)
 		case n.Weight != 0 && !(n.Weight >= minWeight && n.Weight <= maxWeight):
 			return bad("nodes", fmt.Sprintf("give %v to %v", minWeight, maxWeight), "%q has weight %v", n.ID, n.Weight)
 		}

@@ -356,7 +356,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 	p.Nodes[2].Gone = true
 	p.Nodes[3].Draining = true
 	p.Nodes[5].Disk, p.Nodes[5].Free = 20<<30, 3<<30
-	p.Nodes = append(p.Nodes, Node{ID: "keeper", BackupOnly: true}, Node{ID: "c1", Zone: "c"})
+	p.Nodes = append(p.Nodes, Node{ID: "keeper", BackupOnly: true}, Node{ID: "c1", Zone: "c"}, Node{ID: "c2", Zone: "c", Disk: 20 << 30, Free: 15 << 30, Keeps: 4 << 30})
 	p.Now[9] = []millrace.NodeID{"n000"}
 	for _, c := range []struct {
 		place Placement
@@ -364,7 +364,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 		rule  Rule
 	}{
 		{Placement{720, "", "n000"}, "unknown_partition: there are partitions 0 to 719", RuleUnknownPartition},
-		{Placement{7, "", "nobody"}, `unknown_node: no node of 9 is called "nobody"`, RuleUnknownNode},
+		{Placement{7, "", "nobody"}, `unknown_node: no node of 10 is called "nobody"`, RuleUnknownNode},
 		{Placement{7, "", "n002"}, "gone: n002 is away for longer than the grace", RuleGone},
 		{Placement{7, "", "keeper"}, "backup_only: keeper reads and backs up, and serves nobody", RuleBackupOnly},
 		{Placement{7, "", "n003"}, "draining: n003 is to host nothing", RuleDraining},
@@ -373,7 +373,8 @@ func TestExplainNamesTheRule(t *testing.T) {
 		{Placement{7, "n000", "n004"}, `zone_taken: n001 in zone "b" has it; 2 replicas go to 3 zones`, RuleZoneTaken},
 		{Placement{9, "", "n006"}, `zone_taken: n000 in zone "a" has it; 2 replicas go to 3 zones`, RuleZoneTaken},
 		{Placement{7, "", "n005"}, "no_room: 12.0 GiB wanted; n005 has 3.0 GiB free, of which 2.0 GiB stay free", RuleNoRoom},
-		{Placement{7, "", "n004"}, "no rule refuses it: n004 hosts 0, and its share is 240.0; it takes the place of n001", ""},
+		{Placement{7, "", "c2"}, "no_room: 12.0 GiB wanted; c2 has 15.0 GiB free, of which 4.0 GiB stay free", RuleNoRoom},
+		{Placement{7, "", "n004"}, "no rule refuses it: n004 hosts 0, and its share is 205.7; it takes the place of n001", ""},
 	} {
 		v, err := p.ExplainMove(c.place)
 		if err != nil || v.String() != c.want || v.Rule != c.rule || v.OK != (c.rule == "") {

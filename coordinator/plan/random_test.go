@@ -39,6 +39,7 @@ func randomProblem(r *rand.Rand) Problem {
 		if r.IntN(6) == 0 {
 			n.Disk = 100_000
 			n.Free = r.Int64N(30_000)
+			n.Keeps = r.Int64N(2) * r.Int64N(20_000)
 		}
 		if r.IntN(12) == 0 {
 			n.Weight = 0.5 + 2*r.Float64()
@@ -170,7 +171,7 @@ func steps(p *Problem, pl *Plan) error {
 	v := viewOf(p)
 	now, room := p.Now, map[millrace.NodeID]int64{}
 	for id, n := range v.node {
-		room[id] = n.Free - n.Disk/10
+		room[id] = n.Free - max(n.Disk/10, n.Keeps)
 	}
 	for i, m := range pl.Moves {
 		err := func() error {
@@ -499,7 +500,7 @@ func judged(p *Problem, v Verdict, pl *Plan) error {
 	}
 	if n != nil {
 		holds[RuleZoneTaken] = in >= w.under[n.Zone] && in > 0
-		holds[RuleNoRoom] = n.Disk > 0 && p.Partitions[v.Partition].Bytes > n.Free-n.Disk/10
+		holds[RuleNoRoom] = n.Disk > 0 && p.Partitions[v.Partition].Bytes > n.Free-max(n.Disk/10, n.Keeps)
 	}
 	if !holds[v.Rule] {
 		return fmt.Errorf("the rule does not hold")

@@ -108,7 +108,7 @@ func newLayout(p *Problem) *layout {
 		}
 		l.most[i], l.room[i] = partition.Count, 1<<62
 		if x.Disk > 0 {
-			l.room[i] = x.Free - x.Disk/keptFree
+			l.room[i] = x.Room()
 		}
 		l.zone[i] = l.zoneOf(x.Zone)
 		if l.standing(i) == "" {
@@ -135,7 +135,7 @@ func newLayout(p *Problem) *layout {
 	return l
 }
 
-// keptFree is the part of a disk that stays free: one in so many.
+// keptFree is the part of a disk that stays free at least: one in so many.
 const keptFree = 10
 
 func grid[T any](rows, columns int) [][]T {
@@ -367,7 +367,7 @@ func (l *layout) figures(r Rule, part, from, to int) string {
 	case RuleZoneTaken:
 		return l.zoneFigures(part, from, to)
 	}
-	return fmt.Sprintf("%s wanted; %s has %s free, of which %s stay free", size(l.problem.Partitions[part].Bytes), n.ID, size(n.Free), size(n.Disk/keptFree))
+	return fmt.Sprintf("%s wanted; %s has %s free, of which %s stay free", size(l.problem.Partitions[part].Bytes), n.ID, size(n.Free), size(n.kept()))
 }
 
 func (l *layout) zoneFigures(part, from, to int) string {

@@ -209,6 +209,10 @@ func (r *repeated) over() bool {
 // bytes; zeros where that is not known.
 func (s *Store) Disk() (size, free int64) { return s.disk.Usage() }
 
+// MinFree returns how many bytes of its file system the store keeps free: with less it
+// takes nothing more in. 0: no limit.
+func (s *Store) MinFree() int64 { return max(0, s.opts.MinFreeBytes) }
+
 // Bytes returns what the files of a partition take on disk, which is known
 // without reading any. What was applied since the last flush is not in it.
 func (s *Store) Bytes(n millrace.Partition) (int64, error) {

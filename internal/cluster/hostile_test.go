@@ -125,6 +125,9 @@ func TestWhatIsLeftOutIsNotWaitedFor(t *testing.T) {
 		if _, by := a.GoesBy(); by.Revision != a.Revision() || len(by.Not) > 0 {
 			t.Errorf("beside %q it goes by %+v, of %d", odd, by, a.Revision())
 		}
+		if want := fmt.Sprintf("etcdctl del %q", "/millrace/test/docs/models/"+odd); odd != "large" && !strings.Contains(a.Fault().Error(), want) {
+			t.Errorf("%v; want %s", a.Fault(), want)
+		}
 		next, _, err := a.Publish(ctx, "m", fmt.Sprint(i+2), fmt.Append(nil, "pack ", i), "somebody")
 		check(t, err)
 		check(t, a.Settle(ctx))

@@ -27,7 +27,7 @@ func TestStats(t *testing.T) {
 	await(t, "the node is seen", w.Changed, func() bool { return w.Current().Alive("n1") })
 	before := w.Current()
 
-	largest := members.NodeStats{DiskBytes: math.MaxInt64, FreeBytes: math.MaxInt64, MemoryBytes: math.MaxInt64, Partitions: map[millrace.Partition]members.PartitionStats{}}
+	largest := members.NodeStats{DiskBytes: math.MaxInt64, FreeBytes: math.MaxInt64, KeptBytes: math.MaxInt64, MemoryBytes: math.MaxInt64, Partitions: map[millrace.Partition]members.PartitionStats{}}
 	for p := range partition.All() {
 		largest.Partitions[p] = members.PartitionStats{Bytes: math.MaxInt64, Records: math.MaxInt64, Ingest: 1.23e300, Load: 4.56e-300}
 		if p%2 == 0 {
@@ -35,7 +35,7 @@ func TestStats(t *testing.T) {
 		}
 	}
 	etcd.raw(func(e *clientv3.Client) error {
-		for id, body := range map[string]string{"n2": `{"partitions":"0-3","bytes":[1]}`, "n3": strings.Repeat(" ", 1<<17), "n4": `{"disk":-1}`} {
+		for id, body := range map[string]string{"n2": `{"partitions":"0-3","bytes":[1]}`, "n3": strings.Repeat(" ", 1<<17), "n4": `{"disk":-1}`, "n5": `{"kept":-1}`} {
 			if _, err := e.Put(t.Context(), "/millrace/test/stats/"+id, body); err != nil {
 				return err
 			}
@@ -87,11 +87,13 @@ func TestStatsNear(t *testing.T) {
 	delete(other.Partitions, 2)
 	full := of(1000, 100)
 	full.FreeBytes = 800
+	keeps := of(1000, 100)
+	keeps.KeptBytes = 64
 	for i, c := range []struct {
 		now  *members.NodeStats
 		near bool
 	}{
-		{base, true}, {of(1190, 119), true}, {of(1210, 100), false}, {of(1000, 79), false}, {held, false}, {other, false}, {full, false}, {new(members.NodeStats), false},
+		{base, true}, {of(1190, 119), true}, {of(1210, 100), false}, {of(1000, 79), false}, {held, false}, {other, false}, {full, false}, {keeps, false}, {new(members.NodeStats), false},
 	} {
 		if got := base.Near(c.now); got != c.near {
 			t.Errorf("%d: near %v", i, got)

@@ -21,6 +21,8 @@ type Look struct {
 	Health topology.Health
 	Fault  error    // why the map may not be what etcd should hold
 	Mute   []string // addresses of etcd that do not answer
+	Prefix string   // of the map's keys in etcd
+	Still  string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
 }
 
 // Look looks at a cluster once, and writes nothing to it.
@@ -41,10 +43,14 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	full := make(chan error, 1)
 	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
 	mute := cl.Mute(ctx)
+	still, err := coordinator.Standstill(ctx, cl)
+	if err != nil {
+		still = "" // the map's fault is told, and a plan that cannot be read by status
+	}
 	m := w.Current()
 	h := m.Health(seen)
 	unread := planned(ctx, cl, &h)
-	return Look{m, h, errors.Join(w.Fault(), unread, <-full), mute}, nil
+	return Look{m, h, errors.Join(w.Fault(), unread, <-full), mute, cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
 // planned takes those partitions for no surplus that a plan moves. What is read of it is
@@ -71,10 +77,13 @@ func (l Look) MuteEtcd() string {
 
 // Warnings is everything that is not wrong yet.
 func (l Look) Warnings() []string {
-	if mute := l.MuteEtcd(); mute != "" {
-		return append([]string{mute}, l.Health.Warnings()...)
+	var all []string
+	for _, what := range []string{l.MuteEtcd(), l.Still} {
+		if what != "" {
+			all = append(all, what)
+		}
 	}
-	return l.Health.Warnings()
+	return append(all, l.Health.Warnings()...)
 }
 
 // Read reports whether nodes have hosted partitions, and so have read the log.
@@ -93,7 +102,7 @@ func (l Look) TakenOut() bool {
 // fault; of one that etcd has lost see [cluster.RestoreWayOut].
 const (
 	AssignWayOut = "millrace cluster assign --nodes .. --replicas 2, once the nodes run"
-	MendWayOut   = "mend it, or go back with millrace cluster assign --from .."
+	mendWayOut   = "mend it, or go back with millrace cluster assign --from .."
 )
 
 // Faults is everything that is wrong with the cluster.
@@ -120,7 +129,16 @@ func (l Look) WayOut() string {
 	case l.Health.Epoch == 0:
 		return AssignWayOut
 	case l.Fault != nil:
-		return MendWayOut
+		return l.MendWayOut()
 	}
 	return ""
+}
+
+// MendWayOut is what to do about what is malformed in etcd: a key that says something of a
+// node is removed, and an assignment is mended.
+func (l Look) MendWayOut() string {
+	if f, ok := errors.AsType[*topology.KeyFault](l.Fault); ok {
+		return fmt.Sprintf("remove the key, and all others that are told so: etcdctl del %q; what a node that runs has said it says anew", l.Prefix+f.Key)
+	}
+	return mendWayOut
 }

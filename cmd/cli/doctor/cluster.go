@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/cmd/cli/reach"
 	"github.com/millrace/millrace/cmd/cli/rollouts"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/dial"
 	"github.com/millrace/millrace/internal/kafka"
@@ -46,7 +47,7 @@ func (d *doctor) advise(ctx context.Context, l clusters.Look, what string) error
 		return finding(cluster.RestoreWayOut, "%s; nodes remember what it has lost", what)
 	}
 	if l.Health.Epoch > 0 {
-		return finding(clusters.MendWayOut, "%s", what)
+		return finding(l.MendWayOut(), "%s", what)
 	}
 	n, err := d.records(ctx, kafka.Prefixed(d.topicPrefix).Timeline)
 	switch {
@@ -141,7 +142,7 @@ func (d *doctor) feedsWhole(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d", feeds), nil
 }
 
-// coordinatorLeads warns where nobody repairs.
+// coordinatorLeads warns where nobody repairs, or a plan is paused.
 func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
 	cl, err := d.OpenReadOnly(ctx)
 	if err != nil {
@@ -149,13 +150,19 @@ func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
 	}
 	defer cl.Close()
 	who, leads, err := cl.Leader(ctx)
-	if err == nil && !leads {
+	if err != nil {
+		return "", err
+	}
+	if !leads {
 		text := "none does: replicas that are lost are not made elsewhere, plans wait, ramps stand still, and no guard pauses an experiment; "
 		if d.etcdFull {
-			err = warning{text + "those that run cannot, while etcd takes no write: free its space, above"}
-		} else {
-			err = warning{text + "start one: millrace coordinator --config FILE"}
+			return "", warning{text + "those that run cannot, while etcd takes no write: free its space, above"}
 		}
+		return "", warning{text + "start one: millrace coordinator --config FILE"}
+	}
+	still, err := coordinator.Standstill(ctx, cl)
+	if err == nil && still != "" {
+		err = warning{who.Name + "; " + still}
 	}
 	return who.Name, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
+	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -264,4 +265,42 @@ func TestDoctorTellsOfSurplusReplicas(t *testing.T) {
 	says("ok", "by 2 replicas each")
 	steer(func(of *steering.State) { of.Documents["plan"] = `{"id":"x","status":"done"}` })
 	says("warn", "1 of 720 partitions have more than 2 replicas")
+}
+
+// A plan that is paused, which keeps nodes that are gone from being repaired, is warned of
+// by whom it is and since when, also by cluster show.
+func TestDoctorTellsOfAPausedPlan(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1", "n2", "n3")
+	d := &doctor{Flags: clusters.Flags{Etcd: s.Etcd, Cluster: s.Name}}
+	lead, err := s.Client.Lead(t.Context(), cluster.Leader{Name: "one"})
+	s.Check(err)
+	defer lead.Resign(t.Context())
+	s.Check(coordinator.Start(t.Context(), s.Client, coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"n1"}, By: "ann", Lossy: true}, func(*coordinator.Proposal) error { return nil }))
+	order := func(o coordinator.Order) {
+		t.Helper()
+		_, err := coordinator.Command(t.Context(), s.Client, o, "bob@host: of ops", func(*coordinator.Steered) error { return nil })
+		s.Check(err)
+	}
+	look := func(result, says string) (warned string) {
+		t.Helper()
+		if got := d.look(t.Context(), check{"a coordinator leads", d.coordinatorLeads, "", nil, 0}); got.Result != result || !strings.Contains(got.Detail, says) {
+			t.Errorf("%+v; want %s: %s", got, result, says)
+		}
+		l, err := d.Look(t.Context())
+		s.Check(err)
+		return strings.Join(l.Warnings(), "\n")
+	}
+	if all := look("ok", "one"); strings.Contains(all, "paused") {
+		t.Errorf("before the pause: %s", all)
+	}
+	order(coordinator.Pause)
+	const says = ", by bob@host: of ops: nothing moves or is repaired until millrace cluster resume"
+	if all := look("warn", says); !strings.Contains(all, "(drain) is paused since ") || !strings.Contains(all, says) {
+		t.Errorf("cluster show warns of %q", all)
+	}
+	order(coordinator.Resume)
+	if all := look("ok", "one"); strings.Contains(all, "paused") {
+		t.Errorf("after it: %s", all)
+	}
 }

@@ -144,11 +144,12 @@ func rollbackModel() *cobra.Command {
 		Use: "rollback NAME", Short: "Let the version serve that served before", Args: cobra.ExactArgs(1),
 		Long: `Lets the version serve that served before. Where that changes what a variant of a
 running experiment is ranked by, and the experiment compares models or sets
-weights, it is refused without --serve, unless what serves is condemned.`,
+weights, it is refused without --serve, unless what serves is condemned; and so it is
+where that version is condemned itself, and another would rank in its place.`,
 	}, func(ctx context.Context, r *rollout, args []string, meant command.Meant) error {
 		return r.rollback(ctx, args[0], serve, meant)
 	})
-	c.Flags().BoolVar(&serve, "serve", false, "let it serve even if it changes a variant of a running experiment, whose evidence begins anew then")
+	c.Flags().BoolVar(&serve, "serve", false, "let it serve even if it is condemned, or changes a variant of a running experiment, whose evidence begins anew then")
 	return c
 }
 
@@ -221,8 +222,15 @@ func (r *rollout) rollback(ctx context.Context, name string, serve bool, meant c
 }
 
 // mayGoBack says what a version that would serve again changes of running experiments.
-// It refuses that, unless it is meant, and what would give one a fault.
+// It refuses that, and a version that is condemned, unless it is meant, and what would
+// give one a fault.
 func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, meant bool) (string, error) {
+	if x, is := r.Failed.Current()[to]; is && !meant {
+		return "", &millrace.Error{
+			Reason: millrace.ReasonInvalid, Field: "version", Detail: fmt.Sprintf("%s is condemned, and would not rank: %s", to, x.Why),
+			WayOut: fmt.Sprintf("let it be asked again (millrace model release %s %s), let another serve (millrace model pull %[1]s VERSION --out FILE, and millrace model push --serve FILE), or add --serve", to.Name, to.Version),
+		}
+	}
 	if err := r.Feeds.Keeps(ctx, leans.Change{Model: to}); err != nil {
 		return "", err
 	}
@@ -234,7 +242,7 @@ func (r *rollout) mayGoBack(ctx context.Context, from, to artefacts.Version, mea
 }
 
 // tellUnfit tells what speaks against a version, and refuses nothing by it: it is
-// condemned, or nodes do not have it.
+// condemned (see mayGoBack), or nodes do not have it.
 func (r *rollout) tellUnfit(ctx context.Context, v artefacts.Version) {
 	if x, is := r.Failed.Current()[v]; is {
 		fmt.Fprintln(r.out, r.condemnation(ctx, v, x))

@@ -869,3 +869,24 @@ func TestAVariantThatChangesNothingIsTold(t *testing.T) {
 		}
 	}
 }
+
+// A rollback to a version that is condemned, and so would not rank, waits for --serve.
+func TestARollbackToWhatIsCondemnedIsMeant(t *testing.T) {
+	t.Parallel()
+	s := newRolling(t, "n1")
+	s.Answer("n1", clitest.Admits)
+	for _, version := range []string{"1", "2"} {
+		if out, err := s.pushed(version, version, push{}); err != nil {
+			t.Fatalf("%v:\n%s", err, out)
+		}
+	}
+	s.Check(s.Serving.Failed.Condemn(t.Context(), s.Serving.Models, s.Serving.Models.All()["likes"][0], "it panicked on n1", "n1", time.Now()))
+	clitest.WaitFor(t.Context(), t, "it to be condemned", func() bool { return len(s.Serving.Failed.Current()) > 0 })
+	err := s.rollback(t.Context(), "likes", false, isMeant)
+	if err == nil || !strings.Contains(err.Error(), "likes 1 is condemned, and would not rank: it panicked on n1; let it be asked again (millrace model release likes 1)") {
+		t.Errorf("%v", err)
+	}
+	s.serves("2")
+	s.Check(s.rollback(t.Context(), "likes", true, isMeant))
+	s.serves("1")
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -68,13 +69,17 @@ func nodeList(cm *clusters.Flags) *cobra.Command {
 		Use:   "list",
 		Short: "All nodes: what they host, their room on disk, and what is wanted of them",
 		Args:  cobra.NoArgs,
-	}, func(_ context.Context, _ *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
-		members := display.List(membersOf(s, stats))
-		return members, func(w io.Writer) error { return writeMembers(w, members) }, nil
+	}, func(ctx context.Context, cl *cluster.Client, s *coordinator.Steered, stats nodeStats, _ []string) (any, func(io.Writer) error, error) {
+		seen, err := members.Seen(ctx, cl)
+		if err != nil {
+			return nil, nil, err
+		}
+		all := display.List(membersOf(s, stats, seen))
+		return all, func(w io.Writer) error { return writeMembers(w, all) }, nil
 	})
 }
 
-func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
+func membersOf(s *coordinator.Steered, stats nodeStats, seen map[millrace.NodeID]time.Time) (out []shownMember) {
 	ids := s.Assignment.Nodes()
 	for _, n := range s.Map.Nodes() {
 		if !slices.Contains(ids, n.ID) {
@@ -93,6 +98,7 @@ func membersOf(s *coordinator.Steered, stats nodeStats) (out []shownMember) {
 		if !s.Map.Alive(id) {
 			m.State, m.Ready = "gone", 0
 			if since, ok := s.Notes.Gone[id]; ok {
+				since = goneSince(since, seen[id])
 				m.GoneFrom = &since
 			}
 		}
@@ -345,9 +351,14 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
 		}
 		begun := time.Now()
+		step.State = "waits"
+		if err := r.Output.Write(w, step, step.text("%s: the command has ended; waiting until it is whole again\n", id)); err != nil {
+			return err
+		}
 		err := clusters.Await(ctx, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
-		if restarted = err != nil && told.Err() != nil; restarted {
-			return fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, err)
+		if err != nil && told.Err() != nil {
+			restarted, err = interrupted(id, err)
+			return err
 		}
 		if err != nil {
 			return fmt.Errorf("%s is not whole again after %s: %w", id, time.Since(begun).Round(time.Second), err)
@@ -358,13 +369,22 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	})
 }
 
+// interrupted says what became of a node whose command has ended, when nobody waits any
+// more until it is whole; and whether it was restarted for sure.
+func interrupted(id millrace.NodeID, fault error) (restarted bool, err error) {
+	if errors.Is(fault, errBefore) {
+		return false, fmt.Errorf("interrupted: the command has ended, and %s may not be restarted: %w", id, fault)
+	}
+	return true, fmt.Errorf("interrupted: %s is restarted, and not whole yet: %w", id, fault)
+}
+
 // shownRestart is a step of a restart as JSON: each is a line.
 type shownRestart struct {
 	Node       millrace.NodeID `json:"node"`
 	Addr       string          `json:"addr"`
 	Zone       string          `json:"zone"`
 	Partitions int             `json:"partitions"`
-	State      string          `json:"state"`   // planned, restarts, whole
+	State      string          `json:"state"`   // planned, restarts, waits, whole
 	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
 }
 
@@ -411,6 +431,8 @@ func spared(m *topology.Map, id millrace.NodeID) error {
 	return nil
 }
 
+var errBefore = errors.New("the process that ran before is still registered")
+
 // whole reports why a node does not serve all that it hosts, by a process that
 // started after the one that had started so often.
 func whole(m *topology.Map, id millrace.NodeID, was int64) error {
@@ -423,7 +445,7 @@ func whole(m *topology.Map, id millrace.NodeID, was int64) error {
 	case !m.Alive(id):
 		return errors.New("it is not registered")
 	case n.Start <= was && was > 0:
-		return errors.New("the process that ran before is still registered")
+		return errBefore
 	case n.Keeps == "" && missing.Len() > 0:
 		return fmt.Errorf("%d partitions are not ready", missing.Len())
 	}

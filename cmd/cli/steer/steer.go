@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/members"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // hosting is what every command has that changes who hosts what.
@@ -173,6 +175,16 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Rate > 0 {
 		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
+	}
+	var full []millrace.NodeID // whose disks
+	waits := 0
+	for _, m := range pr.UnderWay {
+		if m.Reason == topology.DiskFullReason {
+			waits, full = waits+1, append(full, m.To)
+		}
+	}
+	if slices.Sort(full); waits > 0 {
+		line += fmt.Sprintf(", %d wait for room on the disks of %s", waits, slices.Compact(full))
 	}
 	if pr.Left > 0 {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
@@ -373,6 +385,10 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if err != nil {
 			return nil, nil, err
 		}
+		seen, err := members.Seen(ctx, cl)
+		if err != nil {
+			return nil, nil, err
+		}
 		out := shownStatus{Plan: s.Plan, Progress: s.Progress(time.Now()), Notes: s.Notes, Intent: s.Intent}
 		out.Progress.UnderWay, out.Progress.Nodes = display.List(out.Progress.UnderWay), display.List(out.Progress.Nodes)
 		if out.Progress.Moves == nil {
@@ -381,7 +397,7 @@ func clusterStatus(cm *clusters.Flags) *cobra.Command {
 		if leads {
 			out.Leader = &leader
 		}
-		return out, func(w io.Writer) error { return writeStatus(w, s, leader, leads) }, nil
+		return out, func(w io.Writer) error { return writeStatus(w, s, seen, leader, leads) }, nil
 	})
 }
 
@@ -393,7 +409,16 @@ type shownStatus struct {
 	Intent   coordinator.Intent   `json:"intent"`
 }
 
-func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, leads bool) error {
+// goneSince is since when a node is gone: since it was last heard, where that is known. A
+// coordinator waits for it from when it first missed it, as when a plan gave it something.
+func goneSince(missed, heard time.Time) time.Time {
+	if heard.IsZero() || missed.Before(heard) {
+		return missed
+	}
+	return heard
+}
+
+func writeStatus(w io.Writer, s *coordinator.Steered, seen map[millrace.NodeID]time.Time, leader cluster.Leader, leads bool) error {
 	t := display.NewTable(w)
 	now := time.Now()
 	if leads {
@@ -405,14 +430,18 @@ func writeStatus(w io.Writer, s *coordinator.Steered, leader cluster.Leader, lea
 		t.Printf("ALARM %s since %s: %s\n", a.What, a.Since.Format(time.RFC3339), a.Detail)
 	}
 	for id, since := range s.Notes.Gone {
-		t.Printf("%s is gone since %s\n", id, since.Format(time.RFC3339))
+		t.Printf("%s is gone since %s, and waited for since %s\n", id, goneSince(since, seen[id]).Format(time.RFC3339), since.Format(time.RFC3339))
 	}
 	if s.Plan == nil {
 		t.Printf("there has been no plan yet: see millrace cluster plan\n")
 		return t.Flush()
 	}
 	pr := s.Progress(now)
-	t.Printf("\nplan %s (%s) by %s: %s\n%s\n\nNODE\tBEFORE\tNOW\tAFTER\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	t.Printf("\nplan %s (%s) by %s: %s\n%s\n", s.Plan.ID, s.Plan.Kind, s.Plan.By, s.Plan.Why, progressLine(s.Plan, &pr))
+	if still := s.Plan.Standstill(); still != "" {
+		t.Printf("%s\n", still)
+	}
+	t.Printf("\nNODE\tBEFORE\tNOW\tAFTER\n")
 	for _, n := range pr.Nodes {
 		t.Printf("%s\t%d\t%d\t%d\n", n.ID, n.Before, n.Now, n.After)
 	}

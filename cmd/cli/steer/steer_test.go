@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/coordinator"
 	"github.com/millrace/millrace/internal/cluster"
@@ -80,5 +82,69 @@ func TestAMuteEtcdIsShown(t *testing.T) {
 	}
 	if got := shownOf(l, nil).Warnings; len(got) != 1 || !strings.HasPrefix(got[0], says) {
 		t.Errorf("%q", got)
+	}
+}
+
+// Status says what a pause holds up, and by whom it is.
+func TestStatusTellsOfAPause(t *testing.T) {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}, Plan: &coordinator.Plan{
+		ID: "p1", Kind: coordinator.Add, Status: coordinator.Paused,
+		Log: []coordinator.Event{{When: at.Add(-time.Hour), What: "pause, by ann: 2 moves are left"}, {When: at, What: "pause, by bob: 1 moves are left"}},
+	}}
+	const says = "\nplan p1 (add) is paused since 2027-01-15T08:00:00Z, by bob: nothing moves or is repaired until millrace cluster resume\n"
+	var out strings.Builder
+	if err := writeStatus(&out, s, nil, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+		t.Errorf("%s%v", out.String(), err)
+	}
+}
+
+// What waits for room is told, by the nodes whose disks are full, and no time is.
+func TestProgressTellsOfFullDisks(t *testing.T) {
+	full := func(to millrace.NodeID) coordinator.MoveProgress {
+		return coordinator.MoveProgress{Move: coordinator.Move{To: to}, Reason: topology.DiskFullReason}
+	}
+	pr := coordinator.Progress{Left: -1, UnderWay: []coordinator.MoveProgress{full("n2"), {Move: coordinator.Move{To: "n3"}}, full("n1"), full("n2")}}
+	const want = ", 3 wait for room on the disks of [n1 n2]"
+	if got := progressLine(&coordinator.Plan{Status: coordinator.Running}, &pr); !strings.HasSuffix(got, want) {
+		t.Errorf("%q; want %q", got, want)
+	}
+}
+
+// Who stops a roll goes on after a node that is restarted, and with one of which only the
+// process of before is known.
+func TestARollGoesOnWithWhatIsNotRestarted(t *testing.T) {
+	ids := []millrace.NodeID{"n1", "n2", "n3"}
+	for name, c := range map[string]struct {
+		fault error
+		after string
+	}{
+		"the process of before": {errBefore, "go on with --after n1 "},
+		"another":               {errors.New("9 partitions are not ready"), "go on with --after n2 "},
+	} {
+		restarted, err := interrupted("n2", c.fault)
+		done := 1
+		if restarted {
+			done++
+		}
+		if got := goOn(err, ids, done); !errors.Is(got, c.fault) || !strings.Contains(got.Error(), c.after) {
+			t.Errorf("%s: %v; want %s", name, got, c.after)
+		}
+	}
+}
+
+// A node is gone since it was last heard, though it is waited for since a plan named it.
+func TestANodeIsGoneSinceItWasLastHeard(t *testing.T) {
+	missed := time.Unix(1_800_000_000, 0).UTC()
+	heard := map[millrace.NodeID]time.Time{"n1": missed.Add(-time.Hour)}
+	s := &coordinator.Steered{State: &steering.State{Map: &topology.Map{}}}
+	s.Notes.Gone = map[millrace.NodeID]time.Time{"n1": missed}
+	var out strings.Builder
+	const says = "n1 is gone since 2027-01-15T07:00:00Z, and waited for since 2027-01-15T08:00:00Z\n"
+	if err := writeStatus(&out, s, heard, cluster.Leader{}, true); err != nil || !strings.Contains(out.String(), says) {
+		t.Errorf("%s%v", out.String(), err)
+	}
+	if got := goneSince(missed, time.Time{}); got != missed {
+		t.Errorf("one that nobody has heard is gone since %s", got)
 	}
 }

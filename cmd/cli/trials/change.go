@@ -110,6 +110,9 @@ func (t *trial) steer(ctx context.Context, name string, state experiment.State, 
 		if at < 0 {
 			at = now.Share
 		}
+		if to == experiment.Running && at == 0 && now.State != experiment.Stopped {
+			return to, at, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "--share", Detail: fmt.Sprintf("experiment %s has no share, and would run for nobody", name), WayOut: fmt.Sprintf("say of how many: millrace experiment start %s --share 1", name)}
+		}
 		return to, at, nil
 	}
 	var c experiments.Changed

@@ -180,7 +180,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 		fault = s.Fault
 		for name, v := range s.Values {
 			if err := keyspace.ValidID(name); err != nil { // nobody here wrote it, and names become labels, files and lines
-				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w", d.kind, err))
+				fault = errors.Join(fault, fmt.Errorf("cluster: a document of %s is left out: %w; remove its key: etcdctl del %q", d.kind, err, d.Key(name)))
 				continue
 			}
 			if v.Version > s.Revision { // kept from before a restoration

@@ -19,6 +19,7 @@ import (
 type NodeStats struct {
 	DiskBytes   int64                                 // size of the file system of its data; 0: not known
 	FreeBytes   int64                                 // of that
+	KeptBytes   int64                                 // of that, below which the node takes nothing more in; 0: not known
 	MemoryBytes int64                                 // that the process may take; 0: not known
 	Partitions  map[millrace.Partition]PartitionStats // hosted or held
 	Held        topology.Set                          // on its disk although it does not host them
@@ -36,7 +37,7 @@ type PartitionStats struct {
 // and the same machine, and the sums of bytes, of ingest, of load and of free space
 // have each moved by a tenth at most. Records are as old as what was told last.
 func (s *NodeStats) Near(o *NodeStats) bool {
-	if s.Held != o.Held || len(s.Partitions) != len(o.Partitions) || s.DiskBytes != o.DiskBytes || s.MemoryBytes != o.MemoryBytes {
+	if s.Held != o.Held || len(s.Partitions) != len(o.Partitions) || s.DiskBytes != o.DiskBytes || s.KeptBytes != o.KeptBytes || s.MemoryBytes != o.MemoryBytes {
 		return false
 	}
 	var bytes, ingest, load drift
@@ -49,9 +50,14 @@ func (s *NodeStats) Near(o *NodeStats) bool {
 		ingest.add(was.Ingest, is.Ingest)
 		load.add(was.Load, is.Load)
 	}
+	return bytes.near() && ingest.near() && load.near() && s.NearFree(o.FreeBytes)
+}
+
+// NearFree reports whether free space is too close to s to be told.
+func (s *NodeStats) NearFree(bytes int64) bool {
 	var free drift
-	free.add(float64(s.FreeBytes), float64(o.FreeBytes))
-	return bytes.near() && ingest.near() && load.near() && free.near()
+	free.add(float64(s.FreeBytes), float64(bytes))
+	return free.near()
 }
 
 // drift adds up values and how far they have moved.
@@ -68,6 +74,7 @@ func (d *drift) near() bool { return d.moved <= d.sum/10 }
 type statsDoc struct {
 	Disk       int64        `json:"disk"`
 	Free       int64        `json:"free"`
+	Kept       int64        `json:"kept,omitempty"`
 	Memory     int64        `json:"memory"`
 	Held       topology.Set `json:"held"`
 	Partitions topology.Set `json:"partitions"`
@@ -94,7 +101,7 @@ func (f figure) MarshalJSON() ([]byte, error) {
 const maxStatsBytes = 64 << 10
 
 func (s *NodeStats) encode() []byte {
-	doc := statsDoc{Disk: max(0, s.DiskBytes), Free: max(0, s.FreeBytes), Memory: max(0, s.MemoryBytes), Held: s.Held}
+	doc := statsDoc{Disk: max(0, s.DiskBytes), Free: max(0, s.FreeBytes), Kept: max(0, s.KeptBytes), Memory: max(0, s.MemoryBytes), Held: s.Held}
 	for p := range s.Partitions {
 		doc.Partitions.Add(p)
 	}
@@ -122,10 +129,10 @@ func decodeStats(body []byte) (s NodeStats, err error) {
 	if len(doc.Bytes) != n || len(doc.Records) != n || len(doc.Ingest) != n || len(doc.Load) != n {
 		return s, fmt.Errorf("stats of %d partitions have %d, %d, %d and %d figures", n, len(doc.Bytes), len(doc.Records), len(doc.Ingest), len(doc.Load))
 	}
-	if min(doc.Disk, doc.Free, doc.Memory) < 0 {
-		return s, fmt.Errorf("stats have %d bytes of disk, %d free, and %d of memory", doc.Disk, doc.Free, doc.Memory)
+	if min(doc.Disk, doc.Free, doc.Kept, doc.Memory) < 0 {
+		return s, fmt.Errorf("stats have %d bytes of disk, %d free, %d kept so, and %d of memory", doc.Disk, doc.Free, doc.Kept, doc.Memory)
 	}
-	s = NodeStats{DiskBytes: doc.Disk, FreeBytes: doc.Free, MemoryBytes: doc.Memory, Held: doc.Held, Partitions: make(map[millrace.Partition]PartitionStats, n)}
+	s = NodeStats{DiskBytes: doc.Disk, FreeBytes: doc.Free, KeptBytes: doc.Kept, MemoryBytes: doc.Memory, Held: doc.Held, Partitions: make(map[millrace.Partition]PartitionStats, n)}
 	i := 0
 	for p := range doc.Partitions.All() {
 		of := PartitionStats{doc.Bytes[i], doc.Records[i], float64(doc.Ingest[i]), float64(doc.Load[i])}

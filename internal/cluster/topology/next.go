@@ -55,7 +55,7 @@ func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 			}
 		}
 		if err != nil {
-			faults = append(faults, fmt.Errorf("cluster: %s: %w", key, err))
+			faults = append(faults, &KeyFault{key, err})
 		}
 	}
 	// A node whose lease is gone may be dead or only cut off from etcd. As
@@ -70,6 +70,15 @@ func (m *Map) Next(s *keyspace.Snapshot) (*Map, error) {
 	next.order()
 	return next, joinFaults(faults)
 }
+
+// KeyFault says that what a key of etcd holds is malformed. All else is taken over.
+type KeyFault struct {
+	Key string // behind the cluster's prefix of the map
+	Err error
+}
+
+func (f *KeyFault) Error() string { return fmt.Sprintf("cluster: %s: %v", f.Key, f.Err) }
+func (f *KeyFault) Unwrap() error { return f.Err }
 
 // joinFaults tells the first few of many faults.
 func joinFaults(faults []error) error {

@@ -103,11 +103,12 @@ type watched struct {
 	mu struct {
 		sync.Mutex
 		closed  bool
-		timed   bool                      // there is a deadline to read
-		calls   map[uint32]*call          // that are not answered
-		arrived int                       // of them whole
-		taking  int                       // of them whose answer is being read
-		loans   map[*memory.Loan]struct{} // of answers
+		timed   bool                       // there is a deadline to read
+		calls   map[uint32]*call           // that are not answered
+		arrived int                        // of them whole
+		taking  int                        // of them whose answer is being read
+		loans   map[*memory.Loan]time.Time // of answers, since when
+		recall  *time.Timer                // of the loans that nobody returns; nil: there are none
 		resets  int
 		since   time.Time // of resets
 	}
@@ -233,7 +234,9 @@ type addr struct {
 
 // Keep returns a loan when the connection from an address ends, unless it was
 // returned by what Keep returns. That is nil where the connection is no watched
-// one, or has ended.
+// one, or has ended. A loan that nobody returns comes back when its answer must
+// have been read, or the connection closed: gRPC drops an answer without a word
+// where the caller takes the call back while it is handed over.
 func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	a, ok := from.(addr)
 	if !ok {
@@ -246,14 +249,39 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 		return nil
 	}
 	if c.mu.loans == nil {
-		c.mu.loans = map[*memory.Loan]struct{}{}
+		c.mu.loans = map[*memory.Loan]time.Time{}
 	}
-	c.mu.loans[loan] = struct{}{}
+	c.mu.loans[loan] = time.Now()
+	if c.mu.recall == nil {
+		c.mu.recall = time.AfterFunc(c.of.lost(), c.recall)
+	}
 	return func() {
 		c.mu.Lock()
 		delete(c.mu.loans, loan)
 		c.mu.Unlock()
 		loan.Return()
+	}
+}
+
+// lost is how long after an answer was handed to gRPC nothing of it can be left: it
+// has begun within the time that a write may take, and is read within as long again.
+func (w *watch) lost() time.Duration { return 2 * w.taken }
+
+// recall returns the loans of answers of which nothing can be left.
+func (c *watched) recall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return
+	}
+	for loan, since := range c.mu.loans {
+		if time.Since(since) >= c.of.lost() {
+			delete(c.mu.loans, loan)
+			loan.Return()
+		}
+	}
+	if c.mu.recall = nil; len(c.mu.loans) > 0 {
+		c.mu.recall = time.AfterFunc(c.of.lost()/2, c.recall)
 	}
 }
 
@@ -268,6 +296,9 @@ func (c *watched) Close() error {
 		c.of.budget.Give(c.held.Swap(0))
 		for loan := range c.mu.loans {
 			loan.Return()
+		}
+		if c.mu.recall != nil {
+			c.mu.recall.Stop()
 		}
 	}
 	c.mu.Unlock()

@@ -270,6 +270,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if err != nil {
 		return q, nil, err
 	}
+	if err := entitledTo(ctx, &q.feed); err != nil {
+		return nil, nil, err
+	}
 	if err := b.records.CheckFields(ctx, nil, &q.fields, nil); err != nil {
 		return q, nil, err
 	}

@@ -45,7 +45,7 @@ type Config struct {
 	// first. Empty: all are equally near.
 	Zone string
 	// Dial returns the way to a node. nil: [fanout.DialGRPC] without TLS. What it
-	// returns is closed, if it is an io.Closer, when the node leaves the map.
+	// returns is closed, if it is an io.Closer, a while after the node has left the map.
 	Dial func(topology.Node) (fanout.Node, error)
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.

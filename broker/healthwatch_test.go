@@ -1,10 +1,15 @@
 package broker
 
 import (
+	"net"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 )
@@ -36,4 +41,41 @@ func TestAWatchOfHealthLasts(t *testing.T) {
 	}
 	b.Leave()
 	says(healthv1.HealthCheckResponse_NOT_SERVING)
+}
+
+// A server that stops does not wait for those who watch its health.
+func TestAWatchOfHealthHoldsNobodyUp(t *testing.T) {
+	b := newWorld(t, 1, 1).broker()
+	server := grpc.NewServer(b.ServerOptions()...)
+	b.RegisterGRPC(server)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(b.Guard(l)) }()
+	defer server.Stop()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err == nil {
+		_, err = watch.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	b.Stop(server, 10*time.Second)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it stops after %s", took)
+	}
+	if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("who watches hears %v", err)
+	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	// first. Empty: all are equally near.
 	Zone string
 	// Dial returns the way to a node. nil: [fanout.DialGRPC] without TLS. What it
-	// returns is closed, if it is an io.Closer, when the node leaves the map.
+	// returns is closed, if it is an io.Closer, a while after the node has left the map.
 	Dial func(topology.Node) (fanout.Node, error)
 	// Feeds are served beside the built-in ones and replace those of the same
 	// name.
@@ -269,6 +269,9 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	q, err := b.read(req, began)
 	if err != nil {
 		return q, nil, err
+	}
+	if err := entitledTo(ctx, &q.feed); err != nil {
+		return nil, nil, err
 	}
 	if err := b.records.CheckFields(ctx, nil, &q.fields, nil); err != nil {
 		return q, nil, err

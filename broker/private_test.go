@@ -17,6 +17,7 @@ import (
 	feedv1 "github.com/millrace/millrace/api/millrace/feed/v1"
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/broker/feedstest"
+	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
@@ -161,6 +162,51 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 			t.Errorf("a page by definition %d: %+v", i, e)
 		}
 	}
+}
+
+// A page token of a built-in feed opens nothing once the built-in feeds are shut, or
+// to who has no right to them, though another feed of the name serves by then.
+func TestABuiltInFeedHasNoPagesOnceItIsShut(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	for i := range 9 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	d := feedstest.New()
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	req := recentRequest(9)
+	req.Feed, req.Limit = "home", new(int64(1))
+	first, err := b.GetFeed(t.Context(), req)
+	if err != nil || first.NextPageToken == "" {
+		t.Fatalf("%v, %v", first, err)
+	}
+	req.PageToken = first.NextPageToken
+	as := func(may ...permit.Right) context.Context {
+		return permit.With(t.Context(), permit.Identity{Name: "app", Roles: []permit.Role{permit.Caller}, Rights: &permit.Rights{May: append(may, permit.Why)}})
+	}
+	look := func(when string, ctx context.Context, open bool) {
+		t.Helper()
+		_, page := b.GetFeed(ctx, req)
+		_, why := b.Why(ctx, &feedv1.WhyRequest{Record: string(recordID(1)), Request: req})
+		for door, err := range map[string]error{"a page": page, "why": why} {
+			var e *millrace.Error
+			if errors.As(err, &e); open != (err == nil) || !open && (e == nil || e.Reason != millrace.ReasonForbidden || !strings.HasSuffix(e.Field, "feed")) {
+				t.Errorf("%s, %s: %v", when, door, err)
+			}
+		}
+	}
+	look("as it was, with the right", as(permit.Recent), true)
+	look("as it was, without", as(), false)
+	d.Serve("home", 1, "name: home\nmodel: recency\n")
+	settled(b.feeds)
+	look("beside another, with the right", as(permit.Recent), true)
+	look("beside another, without", as(), false)
+	d.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
+	settled(b.feeds)
+	look("beside a private feed", t.Context(), false)
 }
 
 // A refusal that quotes what was sent is short, whatever was sent.

@@ -70,6 +70,9 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		if feed, err = b.feeds.Edition(feed, c); err != nil {
 			return nil, err
 		}
+		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // which made the first page, and another serves by its name now
+			return nil, err
+		}
 	}
 	no := b.forbid.Or(feed.Forbids())
 	if err := feeds.Permitted(no, &feed, req); err != nil {
@@ -177,6 +180,17 @@ func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err 
 		}
 	}
 	return nil
+}
+
+// entitledTo refuses a feed that who calls has no right to ask. A page is made by the
+// definition of the first one, which may be the built-in one where another serves by
+// its name now.
+func entitledTo(ctx context.Context, feed *feeds.Feed) error {
+	err := permit.Who(ctx).Feed(feed.Name, feed.IsBuiltIn())
+	if err != nil {
+		door.From(ctx).Refused(door.Forbidden, err)
+	}
+	return err
 }
 
 func readEntities(q *question, req *feedv1.GetFeedRequest) error {

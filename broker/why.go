@@ -54,6 +54,9 @@ func (b *Broker) why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyRe
 	if err != nil {
 		return nil, err
 	}
+	if err := entitledTo(ctx, &i.q.feed); err != nil {
+		return nil, limits.Under("request", err)
+	}
 	end, _ := ctx.Deadline()
 	loan, over := b.admission.Loan(ctx)
 	defer over()

@@ -44,6 +44,15 @@ func send(ctx context.Context, answer proto.Message, loan *memory.Loan) *deliver
 	return d
 }
 
+// taken returns the loan, and has the connection forget it.
+func (d *delivery) taken() {
+	if d.sent == nil {
+		d.loan.Return()
+		return
+	}
+	d.sent()
+}
+
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	d, ok := v.(*delivery)
@@ -57,7 +66,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*pool.Get(size))[:0], d.answer)
 	if err != nil || d.sent == nil || mem.IsBelowBufferPoolingThreshold(cap(out)) { // of such gRPC does not tell
-		d.loan.Return()
+		d.taken()
 		return mem.BufferSlice{mem.SliceBuffer(out)}, err
 	}
 	_ = d.loan.Hold(min(d.loan.Held(), int64(cap(out)))) // no more for what it was made of

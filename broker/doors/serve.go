@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	grpchealth "google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -58,8 +57,8 @@ type Doors struct {
 	refused   func(error)
 	shed      func()
 
-	checks  *grpchealth.Server // what gRPC's health service says
-	leaving atomic.Bool        // see Leave
+	checks  *checks
+	leaving atomic.Bool // see Leave
 }
 
 // New returns the doors of a broker.
@@ -67,7 +66,7 @@ func New(c Config) *Doors {
 	return &Doors{
 		ArriveWithin: intake.ArriveWithin, TakenWithin: intake.TakenWithin,
 		admission: c.Admission, permit: c.Permit, feed: c.Feed, why: c.Why, refused: c.Refused, shed: c.Shed,
-		checks: grpchealth.NewServer(),
+		checks: newChecks(),
 	}
 }
 
@@ -158,6 +157,14 @@ func (b *Doors) RegisterGRPC(s *grpc.Server) {
 func (b *Doors) Leave() {
 	b.leaving.Store(true)
 	b.checks.Shutdown()
+}
+
+// Stop ends a server of gRPC once what is under way is answered, which it waits for
+// for some time at most.
+func (b *Doors) Stop(s *grpc.Server, finish time.Duration) {
+	b.checks.end() // they would last
+	defer time.AfterFunc(finish, s.Stop).Stop()
+	s.GracefulStop()
 }
 
 // feedService is the service of feed.proto, whose requests are let in before

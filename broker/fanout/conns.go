@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -93,8 +94,9 @@ type conns struct {
 
 	mu struct {
 		sync.Mutex
-		kept *topology.Map // the map of the last keep
-		open map[place]Node
+		kept    *topology.Map // the map of the last keep
+		open    map[place]Node
+		leaving map[place]*time.Timer // of those, which close then
 	}
 }
 
@@ -106,7 +108,7 @@ type place struct {
 
 func newConns(dial func(topology.Node) (Node, error), log *slog.Logger) *conns {
 	c := &conns{dial: dial, log: log}
-	c.mu.open = map[place]Node{}
+	c.mu.open, c.mu.leaving = map[place]Node{}, map[place]*time.Timer{}
 	return c
 }
 
@@ -127,18 +129,44 @@ func (c *conns) get(n topology.Node) (Node, error) {
 	return fresh, nil
 }
 
-// keep closes the ways to nodes that a new map no longer has where they were.
-func (c *conns) keep(m *topology.Map) {
+// lingers is how long a way stays open to a node that has left: longer than the calls
+// take that are under way.
+const lingers = 30 * time.Second
+
+// keep has the ways closed, after a while, to nodes that the newest map no longer has
+// where they were. A question that keeps an older map does not say which these are: the
+// ways of others would be closed.
+func (c *conns) keep(maps Maps) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	m := maps.Current()
 	if m == c.mu.kept {
 		return
 	}
 	c.mu.kept = m
 	for at := range c.mu.open {
-		if n, ok := m.Node(at.id); !ok || n.Addr != at.addr {
-			c.closeLocked(at)
+		if c.mu.leaving[at] == nil && !has(m, at) {
+			c.mu.leaving[at] = time.AfterFunc(lingers, func() { c.leave(at) })
 		}
+	}
+}
+
+// has reports whether a node is at a place.
+func has(m *topology.Map, at place) bool {
+	n, ok := m.Node(at.id)
+	return ok && n.Addr == at.addr
+}
+
+// leave closes the way to a node that has left, unless it is back.
+func (c *conns) leave(at place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.leaving[at] == nil { // all are closed
+		return
+	}
+	delete(c.mu.leaving, at)
+	if !has(c.mu.kept, at) {
+		c.closeLocked(at)
 	}
 }
 
@@ -148,6 +176,10 @@ func (c *conns) close() {
 	for at := range c.mu.open {
 		c.closeLocked(at)
 	}
+	for _, soon := range c.mu.leaving {
+		soon.Stop()
+	}
+	clear(c.mu.leaving)
 }
 
 func (c *conns) closeLocked(at place) {

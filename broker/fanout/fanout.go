@@ -80,7 +80,7 @@ type Config struct {
 	// Zone is where the broker stands; empty: all nodes are equally near.
 	Zone string
 	// Dial returns the way to a node. What it returns is closed, if it is an
-	// io.Closer, when the node leaves the map.
+	// io.Closer, a while after the node has left the map.
 	Dial   func(topology.Node) (Node, error)
 	Memory *memory.Budget // for answers that nobody takes away
 	Log    *slog.Logger
@@ -172,7 +172,7 @@ func (b *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) 
 	if q.BesideSum != "" {
 		f.nodes.poor = append(f.nodes.poor, b.absent.of(q.BesideSum)...)
 	}
-	b.conns.keep(f.Map)
+	b.conns.keep(b.maps)
 	o := f.cover(ctx, q.Want, nil)
 	o.oneVersion()
 	q.Times.FanOut = time.Since(f.began) - q.Times.Route

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace"
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/questions"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -73,6 +74,10 @@ func (d *door) Close() error { d.closed = true; return nil }
 // A node that has another address is another node. Questions of before may still ask
 // it where it was, which ends nothing that others ask it where it is.
 func TestANodeThatMovesKeepsItsCalls(t *testing.T) {
+	synctest.Test(t, testANodeThatMovesKeepsItsCalls)
+}
+
+func testANodeThatMovesKeepsItsCalls(t *testing.T) {
 	c := newConns(func(topology.Node) (Node, error) { return &door{}, nil }, slog.New(slog.DiscardHandler))
 	get := func(addr string) *door {
 		t.Helper()
@@ -86,10 +91,78 @@ func TestANodeThatMovesKeepsItsCalls(t *testing.T) {
 	if again := get("a:1"); again != was || get("b:1") != is || was.closed || is.closed {
 		t.Error("asking it where it was closes the way to where it is")
 	}
-	c.keep(topology.NewMap(topology.Assignment{}, []topology.Node{{ID: "n1", Addr: "b:1"}}, nil))
-	if !was.closed || is.closed {
-		t.Errorf("by the new map the way to where it was is closed: %t, and to where it is: %t", was.closed, is.closed)
+	at := func(addr string) oneMap {
+		return oneMap{topology.NewMap(topology.Assignment{}, []topology.Node{{ID: "n1", Addr: addr}}, nil)}
 	}
+	look := func(when string, wasClosed bool) {
+		t.Helper()
+		synctest.Wait()
+		if was.closed != wasClosed || is.closed {
+			t.Errorf("%s, the way to where it was is closed: %t, and to where it is: %t", when, was.closed, is.closed)
+		}
+	}
+	defer c.close()
+	c.keep(at("b:1"))
+	time.Sleep(lingers - time.Second)
+	look("while calls may be under way", false)
+	c.keep(at("a:1"))
+	time.Sleep(time.Second)
+	look("when it is back", false)
+	c.keep(at("b:1"))
+	time.Sleep(lingers)
+	look("when it has left", true)
+	if get("a:1") == was {
+		t.Error("a way that is closed is used")
+	}
+}
+
+// heldUp gives an older map to the first that asks, after something else was done.
+type heldUp struct {
+	oneMap
+	old    *topology.Map
+	before func()
+}
+
+func (h *heldUp) Current() *topology.Map {
+	if do := h.before; do != nil {
+		h.before = nil
+		do()
+		return h.old
+	}
+	return h.oneMap.Current()
+}
+
+// A question of an older map closes no way that others have opened by the newer one.
+func TestAnOlderMapClosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		maps, opened := &heldUp{oneMap: oneMap{zoned(t, 1, "n0", "n1")}, old: zoned(t, 1, "n0")}, map[millrace.NodeID]*door{}
+		f := New(Config{Maps: maps, Memory: memory.New(1<<30, "answers"), Log: slog.New(slog.DiscardHandler), Dial: func(n topology.Node) (Node, error) {
+			opened[n.ID] = &door{Node: frozen{}}
+			return opened[n.ID], nil
+		}})
+		defer f.Close()
+		ask := func() {
+			q := &questions.Question{Query: &nodev1.QueryRequest{Limit: 1}}
+			q.Whole()
+			q.Groups[0].Query, q.Groups[0].Types = q.Query, 1
+			if err := q.TakeEntities([]string{"member:1", "member:2", "member:3"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := f.Ask(t.Context(), q, time.Now().Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		maps.before = func() {
+			if ask(); opened["n1"] == nil {
+				t.Fatal("nobody asked the new node")
+			}
+		}
+		ask()
+		time.Sleep(2 * lingers)
+		if opened["n1"].closed {
+			t.Error("the way to the new node is closed")
+		}
+	})
 }
 
 // withholding is a node whose answer takes more than there is.

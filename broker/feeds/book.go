@@ -169,13 +169,14 @@ func (b *Book) follow(ctx context.Context, changed <-chan struct{}) {
 // last good one of its name stays.
 func (b *Book) take(ctx context.Context) {
 	serving := b.defs.Serving()
-	next, faults, leftOut, round := map[string]taken{}, map[string]string{}, 0, &round{parsed: map[string]Feed{}}
+	next, faults, looked, leftOut, round := map[string]taken{}, map[string]string{}, 0, 0, &round{parsed: map[string]Feed{}}
 	for _, name := range slices.Sorted(maps.Keys(serving)) {
 		t, have := b.taken[name]
-		if !have && len(next)+len(faults) >= maxDefinitions {
+		if !have && looked >= maxDefinitions {
 			leftOut++
 			continue
 		}
+		looked++
 		if !have || t.from != serving[name] {
 			var err error
 			if t, err = b.change(ctx, serving[name], round); err != nil {

@@ -210,3 +210,23 @@ func TestDefinitionsAreBounded(t *testing.T) {
 		t.Errorf("%d feeds, z is among them: %t", len(all), kept)
 	}
 }
+
+// A feed counts once among those that a broker takes, though its definition has a
+// fault and the last good one serves.
+func TestADefinitionWithAFaultCountsOnce(t *testing.T) {
+	d := feedstest.New()
+	for i := range maxDefinitions/2 + 1 {
+		name := fmt.Sprintf("f%04d", i)
+		d.Serve(name, 1, "name: "+name+"\nmodel: m")
+	}
+	book := openBook(t, d, anyFeed)
+	for i := range maxDefinitions/2 + 1 {
+		name := fmt.Sprintf("f%04d", i)
+		d.Serve(name, 2, "name: "+name+"\nmodle: m")
+	}
+	settled(book)
+	d.Serve("z", 1, "name: z\nmodel: m")
+	if _, taken := settled(book)["z"]; !taken {
+		t.Error("one more is left out")
+	}
+}

@@ -32,10 +32,14 @@ const TakenWithin = 30 * time.Second
 //   - an answer is not read in time, counted from its first byte, or nothing at
 //     all is.
 //
+// A stream of answers that say no more than whether a service serves may last:
+// gRPC's health service has one for as long as its caller watches.
+//
 // gRPC itself has none of these bounds: it keeps what has arrived of a message
 // until all of it is there, and an answer until all of it is read, for as many
 // calls and as long as callers like. So frames are counted as they pass, both
-// ways, without looking into them.
+// ways; of their payload only what gRPC puts before a message of the server is
+// looked at.
 func Watch(l net.Listener, budget *memory.Budget, within, taken time.Duration) net.Listener {
 	return &watch{Listener: l, budget: budget, within: within, taken: taken, conns: map[*watched]struct{}{}}
 }
@@ -56,7 +60,7 @@ func (w *watch) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &watched{Conn: conn, of: w}
-	c.in.left, c.in.frame, c.out.frame = prefaceBytes, c.received, c.sent
+	c.in.left, c.in.frame, c.out.frame, c.out.messages = prefaceBytes, c.received, c.sent, true
 	c.mu.calls = map[uint32]*call{}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,11 +107,12 @@ type watched struct {
 	mu struct {
 		sync.Mutex
 		closed  bool
-		timed   bool                      // there is a deadline to read
-		calls   map[uint32]*call          // that are not answered
-		arrived int                       // of them whole
-		taking  int                       // of them whose answer is being read
-		loans   map[*memory.Loan]struct{} // of answers
+		timed   bool                       // there is a deadline to read
+		calls   map[uint32]*call           // that are not answered
+		arrived int                        // of them whole
+		taking  int                        // of them whose answer is being read, but for those that rest
+		loans   map[*memory.Loan]time.Time // of answers, since when
+		recall  *time.Timer                // of the loans that nobody returns; nil: there are none
 		resets  int
 		since   time.Time // of resets
 	}
@@ -118,6 +123,8 @@ type watched struct {
 type call struct {
 	began  time.Time
 	answer time.Time // when its answer began; zero: not yet
+	rests  bool      // its answer is read as far as it has been written: small messages, each in a frame,
+	large  bool      // or has more than those
 	held   int64
 	ends   bool // with its headers, of which more is to come
 	whole  bool
@@ -160,7 +167,7 @@ func (c *watched) wait() error {
 	first := c.deadlineLocked()
 	err := c.setLocked(first)
 	c.mu.Unlock()
-	if !first.IsZero() && time.Now().After(first) {
+	if !first.IsZero() && !time.Now().Before(first) {
 		_ = c.Close()
 		return errTooLate
 	}
@@ -176,7 +183,7 @@ func (c *watched) deadlineLocked() (first time.Time) {
 	for _, call := range c.mu.calls {
 		var due time.Time
 		switch {
-		case !call.answer.IsZero():
+		case !call.answer.IsZero() && !call.rests:
 			due = call.answer.Add(c.of.taken)
 		case !call.whole:
 			due = call.began.Add(c.of.within)
@@ -233,7 +240,9 @@ type addr struct {
 
 // Keep returns a loan when the connection from an address ends, unless it was
 // returned by what Keep returns. That is nil where the connection is no watched
-// one, or has ended.
+// one, or has ended. A loan that nobody returns comes back when its answer must
+// have been read, or the connection closed: gRPC drops an answer without a word
+// where the caller takes the call back while it is handed over.
 func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 	a, ok := from.(addr)
 	if !ok {
@@ -246,14 +255,39 @@ func Keep(from net.Addr, loan *memory.Loan) (giveBack func()) {
 		return nil
 	}
 	if c.mu.loans == nil {
-		c.mu.loans = map[*memory.Loan]struct{}{}
+		c.mu.loans = map[*memory.Loan]time.Time{}
 	}
-	c.mu.loans[loan] = struct{}{}
+	c.mu.loans[loan] = time.Now()
+	if c.mu.recall == nil {
+		c.mu.recall = time.AfterFunc(c.of.lost(), c.recall)
+	}
 	return func() {
 		c.mu.Lock()
 		delete(c.mu.loans, loan)
 		c.mu.Unlock()
 		loan.Return()
+	}
+}
+
+// lost is how long after an answer was handed to gRPC nothing of it can be left: it
+// has begun within the time that a write may take, and is read within as long again.
+func (w *watch) lost() time.Duration { return 2 * w.taken }
+
+// recall returns the loans of answers of which nothing can be left.
+func (c *watched) recall() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return
+	}
+	for loan, since := range c.mu.loans {
+		if time.Since(since) >= c.of.lost() {
+			delete(c.mu.loans, loan)
+			loan.Return()
+		}
+	}
+	if c.mu.recall = nil; len(c.mu.loans) > 0 {
+		c.mu.recall = time.AfterFunc(c.of.lost()/2, c.recall)
 	}
 }
 
@@ -268,6 +302,9 @@ func (c *watched) Close() error {
 		c.of.budget.Give(c.held.Swap(0))
 		for loan := range c.mu.loans {
 			loan.Return()
+		}
+		if c.mu.recall != nil {
+			c.mu.recall.Stop()
 		}
 	}
 	c.mu.Unlock()
@@ -377,6 +414,26 @@ func (c *watched) sent(h frameHead) {
 			of.answer = time.Now()
 			c.mu.taking++
 		}
+	case h.kind == frameData:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if of := c.mu.calls[h.stream]; of != nil && !of.answer.IsZero() && !of.large {
+			c.answeredLocked(of, h.small)
+		}
+	}
+}
+
+// answeredLocked notes what a frame has of an answer of which all before it were
+// small messages: one more, or else.
+func (c *watched) answeredLocked(of *call, small bool) {
+	of.large = !small
+	switch {
+	case small && !of.rests:
+		of.rests = true
+		c.mu.taking--
+	case !small && of.rests:
+		of.rests, of.answer = false, time.Now()
+		c.mu.taking++
 	}
 }
 
@@ -389,7 +446,7 @@ func (c *watched) endLocked(stream uint32) {
 	if of.whole {
 		c.mu.arrived--
 	}
-	if !of.answer.IsZero() {
+	if !of.answer.IsZero() && !of.rests {
 		c.mu.taking--
 	}
 	if !c.mu.closed {
@@ -400,15 +457,21 @@ func (c *watched) endLocked(stream uint32) {
 
 // frames finds the frames of a stream of bytes.
 type frames struct {
-	frame func(frameHead)
-	left  int // of the frame, to be skipped
-	head  [frameHeadBytes]byte
-	have  int // bytes of head
+	frame    func(frameHead)
+	messages bool // look at the beginning of messages
+	left     int  // of the frame, to be skipped
+	head     [frameHeadBytes + messageHeadBytes]byte
+	have     int // bytes of head
 }
 
 const (
-	prefaceBytes   = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-	frameHeadBytes = 9
+	prefaceBytes     = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	frameHeadBytes   = 9
+	messageHeadBytes = 5 // of gRPC: whether it is compressed, and its length
+
+	// A health service's word, that a service serves or does not: the number of a
+	// field and a value. Nothing else that is served as a stream is as small.
+	smallMessageBytes = 2
 )
 
 // frameHead is what stands before a frame.
@@ -416,6 +479,7 @@ type frameHead struct {
 	length      int
 	kind, flags byte
 	stream      uint32
+	small       bool // it is as long as a small message, and says at its beginning that it is one
 }
 
 // pass tells of the frames that begin in the next bytes.
@@ -427,15 +491,35 @@ func (f *frames) pass(p []byte) {
 			p = p[n:]
 			continue
 		}
-		n := copy(f.head[f.have:], p)
+		n := copy(f.head[f.have:f.wanted()], p)
 		f.have += n
 		p = p[n:]
-		if f.have < len(f.head) {
-			return
+		if f.have < f.wanted() {
+			continue
 		}
-		b := &f.head
-		h := frameHead{length: int(b[0])<<16 | int(b[1])<<8 | int(b[2]), kind: b[3], flags: b[4], stream: binary.BigEndian.Uint32(b[5:]) &^ (1 << 31)}
-		f.have, f.left = 0, h.length
+		h := f.read()
+		f.left, f.have = h.length-(f.have-frameHeadBytes), 0
 		f.frame(h)
 	}
+}
+
+// wanted is how many bytes of a frame are looked at, as far as it is known.
+func (f *frames) wanted() int {
+	if f.have < frameHeadBytes || !f.messages {
+		return frameHeadBytes
+	}
+	if h := f.read(); h.kind != frameData || h.length < messageHeadBytes || h.length > messageHeadBytes+smallMessageBytes {
+		return frameHeadBytes
+	}
+	return frameHeadBytes + messageHeadBytes
+}
+
+// read reads what there is of the head.
+func (f *frames) read() frameHead {
+	b := &f.head
+	h := frameHead{length: int(b[0])<<16 | int(b[1])<<8 | int(b[2]), kind: b[3], flags: b[4], stream: binary.BigEndian.Uint32(b[5:]) &^ (1 << 31)}
+	if f.have == len(b) {
+		h.small = int(binary.BigEndian.Uint32(b[frameHeadBytes+1:])) == h.length-messageHeadBytes
+	}
+	return h
 }

@@ -70,20 +70,27 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 }
 
 // ServeBy has s serve on l until ctx is done, and then lets requests under way
-// finish for some time at most. Where l is a door, it is told of what fails.
+// finish for some time at most, for which it waits. Where l is a door, it is told of
+// what fails.
 func ServeBy(ctx context.Context, l net.Listener, s *http.Server, finish time.Duration) error {
 	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return door.With(ctx, door.Of(c)) }
 	if d, ok := l.(*door.Door); ok {
 		s.ErrorLog = d.ErrorLog()
 	}
+	finished := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(finished)
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), finish)
 		defer cancel()
 		if s.Shutdown(grace) != nil {
 			s.Close()
 		}
 	})
-	defer stop()
+	defer func() {
+		if !stop() { // Serve ends when the others begin to finish
+			<-finished
+		}
+	}()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

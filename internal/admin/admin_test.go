@@ -1,12 +1,15 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -52,6 +55,58 @@ func TestHandler(t *testing.T) {
 	defer r.Body.Close()
 	if n, _ := io.Copy(io.Discard, r.Body); n > 16*maxBodyBytes {
 		t.Errorf("%d bytes are answered", n)
+	}
+}
+
+// What is under way when a server is to stop is answered whole, and only then does
+// serving end; what takes longer than it may is cut off.
+func TestRequestsUnderWayFinish(t *testing.T) {
+	for name, c := range map[string]struct {
+		finish time.Duration
+		whole  bool
+	}{"in time": {time.Minute, true}, "too late": {time.Millisecond, false}} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			asked, answer, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(asked)
+				<-answer
+				_, _ = io.WriteString(w, "whole")
+			})
+			go func() { ended <- ServeBy(ctx, l, &http.Server{Handler: h}, c.finish) }()
+			got := make(chan string, 1)
+			go func() {
+				var body []byte
+				if r, err := http.Get("http://" + l.Addr().String()); err == nil {
+					body, _ = io.ReadAll(r.Body)
+					_ = r.Body.Close()
+				}
+				got <- string(body)
+			}()
+			<-asked
+			stop()
+			if c.whole {
+				select {
+				case <-ended:
+					t.Error("serving ends before what is under way is answered")
+					ended <- nil
+				case <-time.After(100 * time.Millisecond):
+				}
+				close(answer)
+			} else {
+				defer close(answer)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if body := <-got; (body == "whole") != c.whole {
+				t.Errorf("the answer is %q", body)
+			}
+		})
 	}
 }
 

@@ -9,6 +9,17 @@ import (
 	"unsafe"
 )
 
+// tcpUserTimeout is TCP_USER_TIMEOUT, which package syscall does not have for every processor.
+const tcpUserTimeout = 18
+
+// giveUp has the kernel end a connection that is lost, see lostAfter. One whose kernel
+// cannot is used all the same.
+func giveUp(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(lostAfter.Milliseconds()))
+	})
+}
+
 // conn is a TCP connection that reads and writes without telling Go's
 // scheduler, which otherwise makes ready for a call that blocks. None does: the
 // socket is non-blocking, and to wait is the runtime's poller's. But a write

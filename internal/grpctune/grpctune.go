@@ -50,8 +50,14 @@ func Reconnect() grpc.DialOption {
 	})
 }
 
+// lostAfter is how long a server may leave unconfirmed what was sent to it until its
+// connection is given up. A machine that vanishes closes nothing, and the kernel alone
+// would send the same bytes again for a quarter of an hour, in which a client gives
+// the server its share of the calls.
+const lostAfter = 10 * time.Second
+
 func dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	c, err := (&net.Dialer{Control: giveUp}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -274,10 +274,7 @@ func Broker() *cobra.Command {
 		b.RegisterGRPC(server)
 		serving.Store(b)
 		r.run(func() error {
-			defer context.AfterFunc(ctx, func() {
-				defer time.AfterFunc(FinishFor, server.Stop).Stop()
-				server.GracefulStop()
-			})()
+			defer context.AfterFunc(ctx, func() { b.Stop(server, FinishFor) })()
 			return server.Serve(b.Guard(grpcs))
 		})
 		return r.wait()

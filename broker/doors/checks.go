@@ -1,0 +1,45 @@
+package doors
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	grpchealth "google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// checks is gRPC's health service, but that who watches a broker is let go when its
+// server ends.
+type checks struct {
+	*grpchealth.Server
+	open context.Context
+	end  context.CancelFunc
+}
+
+func newChecks() *checks {
+	c := &checks{Server: grpchealth.NewServer()}
+	c.open, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// Watch implements healthv1.HealthServer.
+func (c *checks) Watch(req *healthv1.HealthCheckRequest, s healthv1.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	defer context.AfterFunc(c.open, cancel)()
+	err := c.Server.Watch(req, &watching{s, ctx})
+	if c.open.Err() != nil {
+		return status.Error(codes.Unavailable, "the broker stops")
+	}
+	return err
+}
+
+// watching is a caller that watches, until ctx ends.
+type watching struct {
+	healthv1.Health_WatchServer
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (w *watching) Context() context.Context { return w.ctx }

@@ -95,11 +95,11 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	case Cancel:
 		goal := p.cancelled(&s.Assignment, e)
 		p.Status, p.Held, p.Wanted = Cancelling, "", min(p.Wanted, p.BaseWanted)
-		p.retarget(&s.Assignment, &goal, bytesOf(e.stats))
+		p.retarget(&s.Assignment, &goal, e)
 	case Rollback:
 		s.unmark(p)
 		p.Status, p.Held, p.Wanted, p.Ended = RollingBack, "", p.BaseWanted, time.Time{}
-		p.retarget(&s.Assignment, &p.Base, bytesOf(e.stats))
+		p.retarget(&s.Assignment, &p.Base, e)
 	}
 	p.note(e.now, "%s, by %s: %d moves are left", o, by, p.left())
 	act.After = string(p.Status)

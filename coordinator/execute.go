@@ -240,19 +240,11 @@ func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	}
 }
 
-// lose notes of what is to be moved from nodes that are given up that it is for that.
-func (p *Plan) lose(e *evidence) {
-	for i := range p.Moves {
-		if m := &p.Moves[i]; m.State != Moved && e.givenUp[m.From] {
-			m.Lost = true
-		}
-	}
-}
-
 // retarget has the plan lead to another goal from where it is. Moves that are
-// done stay as what happened; those under way that lead there go on.
-func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrace.Partition) int64) {
-	kept := p.Moves[:0:0]
+// done stay as what happened; those under way that lead there go on, for what they
+// were planned for.
+func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
+	kept, bytes := p.Moves[:0:0], bytesOf(e.stats)
 	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // what kept moves bring or take
 	speak := func(m Move) {
 		if spoken[m.Partition] == nil {
@@ -292,6 +284,7 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrac
 			}
 			if i < len(remove) {
 				m.From = remove[i]
+				m.Lost = e.givenUp[m.From]
 			}
 			kept = append(kept, m)
 		}

@@ -101,7 +101,7 @@ func (w *world) to(ids []millrace.NodeID, replicas int) *Plan {
 	}
 	base := Layout(w.a.Replicas)
 	p := &Plan{ID: "p", Status: Running, Wanted: replicas, BaseWanted: w.a.Wanted, Base: base.clone(), Limits: Limits{PerNode: 1 + w.r.IntN(20)}}
-	p.retarget(&w.a, (*Layout)(&goal.Replicas), func(millrace.Partition) int64 { return 1 })
+	p.retarget(&w.a, (*Layout)(&goal.Replicas), w.evidence())
 	return p
 }
 
@@ -347,7 +347,7 @@ func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
 	}
 	before := building()
 	goal := p.goal(&w.a)
-	p.retarget(&w.a, &goal, func(millrace.Partition) int64 { return 1 })
+	p.retarget(&w.a, &goal, w.evidence())
 	if before == 0 || building() != before || len(p.Moves) != partition.Count {
 		t.Errorf("%d moves were under way, and %d of %d are", before, building(), len(p.Moves))
 	}
@@ -451,41 +451,97 @@ func TestRepairsOfPlansBeginAtOnce(t *testing.T) {
 }
 
 // A repair takes from a node that is drained besides what the rules demand: by the
-// pace of what somebody planned, and also when the node is back that was given up.
+// pace of what somebody planned, and also when the node is back that was given up. A
+// drain that gets another end by a repair goes on in the same way. What is not begun
+// of what was lost is not needed then; but of a node that is drained, it is.
 func TestARepairGoesOnWithADrain(t *testing.T) {
-	w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
-	c := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
-	s := &Steered{State: &steering.State{}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
-	look := func(givenUp bool) {
-		t.Helper()
-		w.alive["n0"] = !givenUp
+	for _, c := range []struct {
+		name  string
+		drain bool // is under way when nodes are gone
+		gone  []millrace.NodeID
+	}{
+		{"a repair", false, []millrace.NodeID{"n0"}},
+		{"a drain", true, []millrace.NodeID{"n0"}},
+		{"a repair, the drained node gone too", false, []millrace.NodeID{"n0", "n1"}},
+		{"a drain, the drained node gone too", true, []millrace.NodeID{"n0", "n1"}},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
+		kind := Repair
+		if c.drain {
+			pr, err := Propose(s, nil, Request{Kind: Drain, Nodes: []millrace.NodeID{"n1"}, By: "me"}, w.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Plan, s.Intent, kind = pr.Plan, pr.intent, Drain
+		}
+		at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
+		look := func(givenUp bool) {
+			t.Helper()
+			for _, id := range c.gone {
+				w.alive[id] = !givenUp
+			}
+			e := w.evidence()
+			for _, id := range c.gone {
+				if givenUp {
+					e.givenUp[id] = true
+				}
+			}
+			s.Assignment, s.Map = w.a, e.nodes
+			if err := at.repair(s, e); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			s.Plan.advance(&s.Assignment, e, &at.pace)
+			w.a = s.Assignment
+		}
+		count := func(from millrace.NodeID, state MoveState) (n int) {
+			for _, m := range s.Plan.Moves {
+				if m.From == from && m.State == state {
+					n++
+				}
+			}
+			return n
+		}
+		look(true)
+		drained, begun, lost := count("n1", Waiting)+count("n1", Building), count("n1", Building), count("n0", Building)
+		if s.Plan.Kind != kind || drained == 0 || len(c.gone) == 1 && (lost < 3*20-2 || begun > 2) {
+			t.Fatalf("%s: %s: %d moves from the lost node are begun, and %d of %d from the drained one", c.name, s.Plan.Kind, lost, begun, drained)
+		}
+		look(false)
+		if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
+			t.Errorf("%s: who was lost is back: %d moves from the drained one are left of %d, and %d from the lost one wait", c.name, n, drained, count("n0", Waiting))
+		}
+	}
+}
+
+// What a plan was to move from a node anyway it moves though the node was given up
+// and is back meanwhile.
+func TestWhoIsBackGivesAwayWhatWasPlanned(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+	planned := slices.DeleteFunc(slices.Clone(p.Moves), func(m Move) bool { return m.From != "n0" })
+	s := &Steered{State: &steering.State{Assignment: w.a}, Plan: p}
+	for _, alive := range []bool{false, true} {
+		w.alive["n0"] = alive
 		e := w.evidence()
-		if givenUp {
+		if s.Map = e.nodes; !alive {
 			e.givenUp["n0"] = true
 		}
-		s.Assignment, s.Map = w.a, e.nodes
-		if err := c.repair(s, e); err != nil {
+		if err := (&Coordinator{}).repair(s, e); err != nil {
 			t.Fatal(err)
 		}
-		s.Plan.advance(&s.Assignment, e, &c.pace)
-		w.a = s.Assignment
-	}
-	count := func(from millrace.NodeID, state MoveState) (n int) {
-		for _, m := range s.Plan.Moves {
-			if m.From == from && m.State == state {
-				n++
-			}
+		if now := p.goal(&w.a); now.names("n0") != alive {
+			t.Errorf("n0 is there: %t: it is to host something: %t", alive, now.names("n0"))
 		}
-		return n
 	}
-	look(true)
-	drained := count("n1", Waiting) + count("n1", Building)
-	if s.Plan.Kind != Repair || count("n0", Building) < 3*20-2 || drained == 0 || count("n1", Building) > 2 {
-		t.Fatalf("%s: %d moves from the lost node are begun, and %d of %d from the drained one", s.Plan.Kind, count("n0", Building), count("n1", Building), drained)
+	if len(planned) == 0 {
+		t.Error("nothing is planned")
 	}
-	look(false)
-	if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
-		t.Errorf("the lost node is back: %d moves from the drained one are left of %d, and %d from the lost one wait", n, drained, count("n0", Waiting))
+	for _, m := range planned {
+		if !slices.Contains(p.Moves, m) {
+			t.Errorf("%s is not to be moved any more", m)
+		}
 	}
 }
 

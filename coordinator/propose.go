@@ -225,7 +225,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if s.joins(r) {
 		p := *s.Plan
 		p.Log = slices.Clone(p.Log)
-		p.retarget(&s.Assignment, &pr.Goal, pr.bytes)
+		p.retarget(&s.Assignment, &pr.Goal, e)
 		p.note(now, "%s, by %s: %d moves are left", r.why(), r.By, p.left())
 		pr.Plan = &p
 	} else {
@@ -235,11 +235,8 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 			pr.Plan.Marks[id] = s.Intent.Nodes[id]
 		}
 		for _, m := range made.Moves {
-			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
+			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: r.Kind == Repair && e.givenUp[m.From], State: Waiting, Bytes: m.Bytes})
 		}
-	}
-	if r.Kind == Repair {
-		pr.Plan.lose(e)
 	}
 	pr.check(s, e, r, &made)
 	return pr, nil

@@ -93,11 +93,15 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	case Resume:
 		p.Status, p.Held = p.Held, ""
 	case Cancel:
+		if p.Wanted > p.BaseWanted || p.removes() { // else all partitions have fewer already
+			p.Wanted = p.BaseWanted
+		}
 		goal := p.cancelled(&s.Assignment, e)
-		p.Status, p.Held, p.Wanted = Cancelling, "", min(p.Wanted, p.BaseWanted)
+		s.unmark(p, &goal)
+		p.Status, p.Held = Cancelling, ""
 		p.retarget(&s.Assignment, &goal, e)
 	case Rollback:
-		s.unmark(p)
+		s.unmark(p, nil)
 		p.Status, p.Held, p.Wanted, p.Ended = RollingBack, "", p.BaseWanted, time.Time{}
 		p.retarget(&s.Assignment, &p.Base, e)
 	}
@@ -108,10 +112,15 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 }
 
 // unmark takes back what a plan that is rolled back has said of nodes, but for those
-// that are lost: they still are.
-func (s *Steered) unmark(p *Plan) {
+// that are lost: they still are. Of one that is cancelled, what goal does not make
+// true: a node that was to host nothing and hosts some, or the other way round.
+func (s *Steered) unmark(p *Plan, goal *Layout) {
 	for id, was := range p.Marks {
-		was.Lost = s.Intent.Nodes[id].Lost
+		is := s.Intent.Nodes[id]
+		if goal != nil && is.Draining != goal.names(id) {
+			continue
+		}
+		was.Lost = is.Lost
 		if s.Intent.Nodes[id] = was; was == (Mark{}) {
 			delete(s.Intent.Nodes, id)
 		}
@@ -120,7 +129,7 @@ func (s *Steered) unmark(p *Plan) {
 		return
 	}
 	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
-		if m.Draining && p.Base.names(id) {
+		if m.Draining && cmp.Or(goal, &p.Base).names(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m
 		}

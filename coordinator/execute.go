@@ -292,13 +292,19 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
 	p.Moves = kept
 }
 
+// removes reports whether the plan is yet to have partitions with a replica less.
+func (p *Plan) removes() bool {
+	return slices.ContainsFunc(p.Moves, func(m Move) bool { return m.State != Moved && m.To == "" })
+}
+
 // cancelled is where a plan ends that is stopped now: what is ready replaces
-// what it was to replace, and everything else is as it was.
+// what it was to replace, and everything else is as it was. A partition that has no
+// more replicas than are wanted keeps all.
 func (p *Plan) cancelled(a *topology.Assignment, e *evidence) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()
 	for _, m := range p.Moves {
-		if m.State != Building || m.To == "" {
+		if m.State != Building || m.To == "" || len(goal[m.Partition]) <= p.Wanted {
 			continue
 		}
 		gone := m.To

@@ -662,6 +662,89 @@ func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
 	}
 }
 
+// What was cancelled no repair carries out: a node that was drained keeps what has not
+// moved, one that was added and got nothing gets nothing, and no partition loses the
+// replica that it was to lose.
+func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
+	for _, c := range []struct {
+		kind             Kind
+		nodes            []millrace.NodeID
+		replicas, wanted int
+		seconds          int // until it is cancelled
+		undone           func(Move) bool
+	}{
+		{Drain, []millrace.NodeID{"n1"}, 2, 0, 5, func(m Move) bool { return m.From == "n1" }},
+		{Add, []millrace.NodeID{"n4"}, 2, 0, 0, func(m Move) bool { return m.To == "n4" }},
+		{Resize, nil, 3, 2, 5, func(m Move) bool { return m.To == "" }},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, c.replicas)
+		if c.kind == Add {
+			w.add("n4")
+		}
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+		pr, err := Propose(s, nil, Request{Kind: c.kind, Nodes: c.nodes, Replicas: c.wanted, By: "me", Limits: Limits{PerNode: 20, PerSecond: 20}}, w.now)
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		s.Plan, s.Intent = pr.Plan, pr.intent
+		for n := 0; !s.Plan.Status.Ended(); n++ {
+			if n > 1000 {
+				t.Fatalf("%s: %s, %d moves are left", c.kind, s.Plan.Status, s.Plan.left())
+			}
+			if s.Assignment, s.Map = w.a, w.evidence().nodes; n == c.seconds {
+				if err := s.order(Cancel, w.evidence(), "me"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.step(t, s.Plan)
+			w.live()
+		}
+		delete(w.alive, "n0")
+		e := w.evidence()
+		e.givenUp["n0"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := (&Coordinator{}).repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range s.Plan.Moves {
+			if c.undone(m) {
+				n++
+			}
+		}
+		if s.Plan.Kind != Repair || n > 0 {
+			t.Errorf("%s: %d of %d moves of the %s do what was cancelled", c.kind, n, len(s.Plan.Moves), s.Plan.Kind)
+		}
+	}
+}
+
+// A cancelled plan ends also where partitions have lost the replica already that they
+// were to lose, and one that replaces another is under way, ready or not.
+func TestACancelledShrinkEnds(t *testing.T) {
+	for _, ready := range []bool{false, true} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
+		w.add("n3")
+		p := &Plan{ID: "p", Kind: Resize, Status: Running, Wanted: 2, BaseWanted: 3, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: 720}, Marks: map[millrace.NodeID]Mark{}}
+		p.Base = p.Base.clone()
+		p.Moves = []Move{{Partition: 0, From: "n0", State: Waiting}, {Partition: 0, From: "n1", To: "n3", State: Waiting}}
+		w.step(t, p)
+		w.step(t, p)
+		p.Moves = append(p.Moves, Move{Partition: 1, From: "n0", State: Waiting})
+		if ready {
+			w.ready["n3"] = w.a.Hosted("n3")
+		}
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+		if err := s.order(Cancel, w.evidence(), "me"); err != nil {
+			t.Fatal(err)
+		}
+		w.ready["n3"] = w.a.Hosted("n3")
+		w.step(t, p)
+		if !p.Status.Ended() || len(w.a.Replicas[0]) != 3 || w.a.Wanted != 3 {
+			t.Errorf("ready: %t: %s, %v, of %d that are wanted", ready, p.Status, w.a.Replicas[0], w.a.Wanted)
+		}
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)

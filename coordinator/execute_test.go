@@ -353,6 +353,57 @@ func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
 	}
 }
 
+// A repair gives no node more than it has room for beside what the plan under way is
+// to bring there, begun or not: what others have room for they take.
+func TestARepairKeepsTheRoomThatIsSpokenFor(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+		w.add("n4")
+		evidence := func() *evidence {
+			e := w.evidence()
+			for id, st := range e.stats {
+				st.Partitions = map[millrace.Partition]members.PartitionStats{}
+				has := w.ready[id]
+				for p := range has.All() {
+					st.Partitions[p] = members.PartitionStats{Bytes: 1 << 20}
+				}
+				if st.DiskBytes, st.FreeBytes = 2000<<20, 1000<<20; id == "n4" {
+					st.FreeBytes = 400 << 20
+				}
+				e.stats[id] = st
+			}
+			return e
+		}
+		e := evidence()
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+		pr, err := Propose(s, e.stats, Request{Kind: Rebalance, By: "me", Limits: Limits{PerNode: 50}}, w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Plan, s.Intent = pr.Plan, pr.intent; begun {
+			w.step(t, s.Plan)
+		}
+		delete(w.alive, "n0")
+		e = evidence()
+		e.givenUp["n0"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		for range 2 { // the planner may leave some for the next look
+			if err := (&Coordinator{}).repair(s, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		comes := 0
+		for _, m := range s.Plan.Moves {
+			if m.To == "n4" {
+				comes++
+			}
+		}
+		if now := s.Plan.goal(&w.a); comes > 200 || now.names("n0") {
+			t.Errorf("begun: %t: %d partitions are to come to n4, which has room for 200; all of the lost node's are made elsewhere: %t", begun, comes, !now.names("n0"))
+		}
+	}
+}
+
 // A plan that does not say what it may do at a time does as much as its
 // coordinator may.
 func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {

@@ -406,7 +406,7 @@ func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain floa
 // problem is what the planner is asked.
 func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Problem {
 	pr := plan.Problem{Wanted: wanted, Now: plan.Assignment(now)}
-	seen := map[millrace.NodeID]bool{}
+	seen, spoken := map[millrace.NodeID]bool{}, s.spoken(e, &now)
 	for _, n := range s.Map.Nodes() {
 		m := s.Intent.Nodes[n.ID]
 		if who != everybody && !m.Added && !now.names(n.ID) {
@@ -414,7 +414,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, st.FreeBytes-spoken[n.ID])})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
@@ -430,6 +430,30 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		pr.Partitions[p] = plan.Partition{Bytes: bytes(p), Load: loadOf(e.stats, p)}
 	}
 	return pr
+}
+
+// spoken returns how many bytes each node is yet to write for what it hosts in now: of
+// replicas that a plan is to bring there, or that are being built.
+func (s *Steered) spoken(e *evidence, now *Layout) map[millrace.NodeID]int64 {
+	yet, bytes := map[millrace.NodeID]int64{}, bytesOf(e.stats)
+	add := func(id millrace.NodeID, p millrace.Partition) {
+		yet[id] += max(0, bytes(p)-e.stats[id].Partitions[p].Bytes)
+	}
+	for p := range partition.All() {
+		for _, id := range now[p] {
+			if !slices.Contains(s.Assignment.Replicas[p], id) {
+				add(id, p)
+			}
+		}
+	}
+	if s.Plan != nil && !s.Plan.Status.Ended() {
+		for _, m := range s.Plan.Moves {
+			if m.State == Building && slices.Contains(now[m.Partition], m.To) && slices.Contains(s.Assignment.Replicas[m.Partition], m.To) {
+				add(m.To, m.Partition)
+			}
+		}
+	}
+	return yet
 }
 
 // bytesOf returns how many bytes a replica of each partition takes: the most

@@ -45,6 +45,18 @@ func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but m
 	return n
 }
 
+// worth orders nodes by how little a replica there is worth. What comes in place of one
+// that is lost is the most urgent.
+func (e *evidence) worth(id millrace.NodeID) int {
+	switch {
+	case e.givenUp[id]:
+		return 0
+	case !e.nodes.Alive(id):
+		return 1
+	}
+	return 2
+}
+
 // pace bounds what is begun.
 type pace struct {
 	limits          Limits // of a plan that does not say
@@ -275,6 +287,7 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
 			return out
 		}
 		add, remove := missing(goal[q], a.Replicas[q]), missing(a.Replicas[q], goal[q])
+		slices.SortStableFunc(remove, func(a, b millrace.NodeID) int { return cmp.Compare(e.worth(a), e.worth(b)) })
 		for i := range max(len(add), len(remove)) {
 			m := Move{Partition: at, State: Waiting, Bytes: bytes(at)}
 			if i < len(add) {

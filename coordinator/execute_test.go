@@ -404,6 +404,32 @@ func TestARepairKeepsTheRoomThatIsSpokenFor(t *testing.T) {
 	}
 }
 
+// Where more replicas go than come, what comes is in place of those that are lost, and
+// begins at once: that others go besides may wait.
+func TestWhatIsLostIsMadeBeforeAnythingGoes(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
+	w.add("n3")
+	p := &Plan{ID: "p", Kind: Drain, Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: partition.Count, PerSecond: 1}}
+	delete(w.alive, "n2")
+	e := w.evidence()
+	e.givenUp["n2"] = true
+	goal := Layout{}
+	for q := range goal {
+		goal[q] = []millrace.NodeID{"n0", "n3"}
+	}
+	p.retarget(&w.a, &goal, e)
+	p.advance(&w.a, e, &pace{limits: Limits{PerNode: partition.Count}})
+	n := 0
+	for _, m := range p.Moves {
+		if m.To != "" && m.State == Building {
+			n++
+		}
+	}
+	if n != partition.Count {
+		t.Errorf("%d of %d replicas that are lost are being made", n, partition.Count)
+	}
+}
+
 // A plan that does not say what it may do at a time does as much as its
 // coordinator may.
 func TestPlansKeepToTheirCoordinatorsLimits(t *testing.T) {

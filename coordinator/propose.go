@@ -281,12 +281,19 @@ func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 		}
 		leaves := r.Kind == Drain || r.Kind == Replace && i == 0
 		hosts := r.Kind == Add || r.Kind == Replace && i == 1
+		if n, _ := s.Map.Node(id); hosts && n.Keeps != "" {
+			return servesNobody(id)
+		}
 		m := pr.intent.Nodes[id]
 		m.Draining, m.Lost, m.Added = (m.Draining || leaves) && !hosts, m.Lost || r.Kind == Repair, (m.Added || hosts) && !leaves
 		m.By, m.Since = r.By, now.UTC().Truncate(time.Second)
 		pr.intent.Nodes[id] = m
 	}
 	return nil
+}
+
+func servesNobody(id millrace.NodeID) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", id), WayOut: "name a node that serves"}
 }
 
 func unknownNode(s *Steered, id millrace.NodeID) error {
@@ -485,7 +492,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 	case !ok || !s.Map.Alive(fresh):
 		return made, unknownNode(s, fresh)
 	case n.Keeps != "":
-		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", fresh), WayOut: "name a node that serves"}
+		return made, servesNobody(fresh)
 	}
 	made.Goal = plan.Assignment(s.Assignment.Replicas)
 	goal := Layout(made.Goal)
@@ -604,11 +611,14 @@ func noRoom(nodes []plan.Node) error {
 
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone.
+// no zone. One that backs up is refused.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)
+		if n.Keeps != "" {
+			return a, servesNobody(id)
+		}
 		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
 	}
 	made, err := plan.Make(pr)

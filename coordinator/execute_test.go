@@ -881,7 +881,11 @@ func TestWeightsAndGains(t *testing.T) {
 			t.Errorf("for a gain of %v: %d moves, want %d; %+v", c.gain, len(pr.Plan.Moves), c.moves, pr.Checks)
 		}
 	}
-	first, err := First(s, nil, []millrace.NodeID{"n0", "n1", "n2"}, 2)
+	wrong := map[millrace.NodeID]members.NodeStats{"n0": {DiskBytes: 1 << 30, FreeBytes: 1<<30 + 1}, "n1": {FreeBytes: 1}} // which counts as all of it, and as not known
+	if pr, err := Propose(s, wrong, Request{Kind: Rebalance, By: "me"}, w.now); err != nil || len(pr.Plan.Moves) != 31 {
+		t.Errorf("with more free than there is: %v", err)
+	}
+	first, err := First(s, wrong, []millrace.NodeID{"n0", "n1", "n2"}, 2)
 	if n := first.Hosted("n2"); err != nil || n.Len() != 511 {
 		t.Errorf("the first assignment gives n2 %d, %v", n.Len(), err)
 	}

@@ -421,7 +421,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, st.FreeBytes-spoken[n.ID])})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID])})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
@@ -462,6 +462,10 @@ func (s *Steered) spoken(e *evidence, now *Layout) map[millrace.NodeID]int64 {
 	}
 	return yet
 }
+
+// freeOf is what a node has free, and no more than its disk, whatever it tells: one that
+// is wrong about it keeps nobody from planning.
+func freeOf(s members.NodeStats) int64 { return min(s.FreeBytes, s.DiskBytes) }
 
 // bytesOf returns how many bytes a replica of each partition takes: the most
 // that a node says.
@@ -619,7 +623,7 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 		if n.Keeps != "" {
 			return a, servesNobody(id)
 		}
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: freeOf(stats[id])})
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

@@ -212,23 +212,25 @@ func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 
 // mayEnd reports whether the old replica of a move may go: the new one serves,
 // and as many serve then as are wanted. One that is given up, or that the plan
-// itself brought and that never served, is not counted on.
+// itself brought and that does not serve, is not counted on; the latter stays while
+// nobody else serves, for it may have a moment ago and have all that there is.
 func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
 	owners := a.Replicas[m.Partition]
+	serving := e.serving(m.Partition, owners, m.From)
 	switch {
 	case m.From == "" || !slices.Contains(owners, m.From):
 		return true
 	case len(owners) == 1:
 		return false
-	case e.serving(m.Partition, owners, m.From) >= p.Wanted:
+	case serving >= p.Wanted:
 		return true
 	case e.answers(m.From, m.Partition):
 		return false
 	}
-	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)
+	return e.givenUp[m.From] || serving > 0 && !slices.Contains(p.Base[m.Partition], m.From)
 }
 
 func (p *Plan) end(m *Move, a *topology.Assignment, now time.Time) {

@@ -298,6 +298,33 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 	}
 }
 
+// A rollback takes nothing away that is behind while nobody else is there: it may be
+// all that there is. It ends when somebody is back.
+func TestARollbackKeepsWhatServedLast(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 2, 2)
+	w.add("n2")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2"}, 3)
+	p.Limits.PerNode = partition.Count
+	w.step(t, p)
+	w.ready["n2"] = topology.All() // and then behind
+	s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+	if err := s.order(Rollback, w.evidence(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	w.alive["n0"], w.alive["n1"], w.ready["n2"] = false, false, topology.Set{}
+	for range 2 {
+		w.step(t, p)
+	}
+	if hosted := w.a.Hosted("n2"); hosted.Len() != partition.Count || p.Status.Ended() {
+		t.Errorf("%s: n2 hosts %d partitions, and nobody else is there", p.Status, hosted.Len())
+	}
+	w.alive["n1"] = true
+	w.step(t, p)
+	if p.Status != RolledBack {
+		t.Errorf("n1 is back: %s, %d moves are left", p.Status, p.left())
+	}
+}
+
 // What a plan is to give back to a node that still has it is not deleted there, also
 // where it was ordered before the plan began; what it gives to others is.
 func TestWhatComesBackIsNotDeleted(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Order is what people tell a plan that is under way.
@@ -45,6 +47,26 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 		return s.order(o, &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}, by)
 	})
 	return after, err
+}
+
+// Assign replaces the assignment past all plans, as [steering.AssignIf] does, unless
+// one is under way.
+func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost bool) error {
+	return steering.AssignIf(ctx, cl, a, lost, func(raw *steering.State) error {
+		s, err := read(raw)
+		if err != nil {
+			return err
+		}
+		return s.Idle()
+	})
+}
+
+// Idle refuses what may not be done while a plan is under way: an assignment past it.
+func (s *Steered) Idle() error {
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+	}
+	return nil
 }
 
 // Missing returns the nodes that hosted something before the last plan and are not

@@ -588,6 +588,13 @@ func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
 	if p, err := order(coordinator.Pause, func() {}); err != nil || p.Status != coordinator.Paused {
 		t.Errorf("an order for the plan as it is: %v", err)
 	}
+	next, _, err := steering.Assigned(t.Context(), s.look)
+	check(t, err)
+	next.Epoch++
+	var e *millrace.Error
+	if err := coordinator.Assign(t.Context(), s.look, next, false); !errors.As(err, &e) || e.Field != "plan" || e.WayOut == "" {
+		t.Errorf("an assignment while a plan is under way: %v", err)
+	}
 }
 
 func limited(l coordinator.Limits) coordinator.Request {

@@ -51,10 +51,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	if err != nil {
 		return err
 	}
-	if why := s.Map.Lost(); why != "" {
-		return cluster.LostState(why)
-	}
-	if err := c.Lost(); err != nil {
+	if err := whole(c, s); err != nil {
 		return err
 	}
 	before, assigned := maps.Clone(s.Documents), s.Assignment.Clone()
@@ -81,7 +78,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 		return err
 	}
 	ops = append(ops, noted...)
-	conditions := append(Still(c, at.present), clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1), c.Whole())
+	conditions := append(Still(c, at.present), at.unchanged(c), c.Whole())
 	if lead != nil {
 		conditions = append(conditions, lead.Holds())
 	}
@@ -108,6 +105,20 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 type steeredAt struct {
 	present  *Present
 	revision int64
+}
+
+// unchanged holds while nobody else changes the documents.
+func (at steeredAt) unchanged(c *cluster.Client) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1)
+}
+
+// whole is [cluster.ErrLost] while etcd has lost state, by what it says or by what c
+// watches.
+func whole(c *cluster.Client, s *State) error {
+	if why := s.Map.Lost(); why != "" {
+		return cluster.LostState(why)
+	}
+	return c.Lost()
 }
 
 func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {

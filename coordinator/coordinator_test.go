@@ -181,7 +181,8 @@ func (s *estate) pause(id millrace.NodeID, paused bool) {
 func (s *estate) begin(r coordinator.Request) {
 	s.t.Helper()
 	r.By = "test"
-	check(s.t, coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil }))
+	_, err := coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	check(s.t, err)
 }
 
 func hosts(l *coordinator.Steered) map[millrace.NodeID]int {
@@ -268,7 +269,7 @@ func TestWhoGaveWayStaysEmpty(t *testing.T) {
 	}
 	moves := -1
 	stop := errors.New("only looked at")
-	err = coordinator.Start(t.Context(), s.look, coordinator.Request{Kind: coordinator.Rebalance, By: "test"}, func(p *coordinator.Proposal) error {
+	_, err = coordinator.Start(t.Context(), s.look, coordinator.Request{Kind: coordinator.Rebalance, By: "test"}, func(p *coordinator.Proposal) error {
 		moves = len(p.Plan.Moves)
 		return stop
 	})
@@ -602,7 +603,8 @@ func limited(l coordinator.Limits) coordinator.Request {
 }
 
 func (s *estate) try(r coordinator.Request) error {
-	return coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	_, err := coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	return err
 }
 
 // The last replica of a partition does not go, whoever asks for it (input 87).

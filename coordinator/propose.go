@@ -89,23 +89,24 @@ func Look(ctx context.Context, cl *cluster.Client) (*Steered, map[millrace.NodeI
 }
 
 // Start proposes and, if confirm agrees, begins the plan. What it begins is what
-// confirm was shown: should the cluster change meanwhile, it asks again.
-func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) error {
+// confirm was shown: should the cluster change meanwhile, it asks again. It returns the
+// plan's ID.
+func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) (id string, err error) {
 	stats, err := members.Stats(ctx, cl)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var shown *Proposal
 	for {
 		s, _, err := Look(ctx, cl)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if shown, err = Propose(s, stats, r, time.Now()); err != nil {
-			return err
+			return "", err
 		}
 		if err := confirm(shown); err != nil {
-			return err
+			return "", err
 		}
 		err = change(ctx, cl, func(now *Steered) error {
 			again, err := Propose(now, stats, r, time.Now())
@@ -118,12 +119,12 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 			if err := again.Err(); err != nil {
 				return err
 			}
-			now.Plan, now.Intent = again.Plan, again.intent
+			now.Plan, now.Intent, id = again.Plan, again.intent, again.Plan.ID
 			now.begins(again.Plan, r)
 			return nil
 		})
 		if !errors.Is(err, steering.ErrRaced) {
-			return err
+			return id, err
 		}
 	}
 }

@@ -94,7 +94,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "no coordinator leads: a plan waits until one runs (millrace coordinator)")
 	}
 	w := c.OutOrStdout()
-	err = coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
+	id, err := coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, id, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
@@ -131,8 +131,9 @@ var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster
 const maxAway = 60
 
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
-// while holds a plan up, and does not end it; nor does who no longer waits.
-func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(context.Context) (*coordinator.Steered, error)) error {
+// while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
+// that is not the last one any more nobody says how it ended.
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
 		if line != last {
@@ -150,6 +151,8 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 			tell("etcd is away; the plan goes on when it is back")
 		case err != nil:
 			return err
+		case s.Plan == nil || s.Plan.ID != id:
+			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", id)
 		default:
 			away = 0
 			pr := s.Progress(time.Now())

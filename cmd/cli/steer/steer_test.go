@@ -47,11 +47,13 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
 		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
 		"another fault":       {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0},
+		"another plan":        {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
+		"no plan":             {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
 		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
 	} {
 		var out bytes.Buffer
 		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, func(context.Context) (*coordinator.Steered, error) {
+		err := awaitPlan(t.Context(), &out, 0, "p1", func(context.Context) (*coordinator.Steered, error) {
 			if next == len(c.looks) {
 				return nil, errors.New("it looks once more than it should")
 			}

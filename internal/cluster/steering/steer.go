@@ -183,8 +183,8 @@ func nextEpoch(c *cluster.Client, p *Present, a topology.Assignment) ([]clientv3
 	return AssignOps(c, body), nil
 }
 
-// Changed returns when how the cluster is steered may have changed, or
-// a node has told something new, or when ctx is done.
+// Changed returns when a document of steering may have changed, or when ctx is done.
+// What is assigned, and what nodes tell, it does not watch.
 func Changed(ctx context.Context, c *cluster.Client) {
 	for resp := range c.Etcd().Watch(clientv3.WithRequireLeader(ctx), c.Prefix()+steerPrefix, clientv3.WithPrefix()) {
 		if resp.Err() != nil || len(resp.Events) > 0 {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -75,7 +76,7 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
-	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
+	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: max(-1, min(st.rate, math.MaxInt64>>20)) << 20}
 	return r, err
 }
 
@@ -172,12 +173,16 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string,
 	}
 }
 
+// maxLeft is the longest time that is told: who has done next to nothing yet takes for
+// ever at that rate.
+const maxLeft = 365 * 24 * time.Hour
+
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Rate > 0 {
 		line += fmt.Sprintf(", %.1f MiB/s", pr.Rate/(1<<20))
 	}
-	if pr.Left > 0 {
+	if pr.Left > 0 && pr.Left < maxLeft.Seconds() {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
 	}
 	return line

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -68,6 +69,43 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		}
 		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
 			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
+		}
+	}
+}
+
+// A roll goes on behind a node also while that is away, as the one at which it stopped
+// may be; one that was never there is refused.
+func TestARollGoesOnBehindWhoIsAway(t *testing.T) {
+	found := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
+	for id, zone := range map[string]string{"a": "z1", "b": "z2", "c": "z1", "d": "z2"} {
+		body := keyspace.Value{Data: fmt.Appendf(nil, `{"id":%q,"addr":"a:1","zone":%q}`, id, zone)}
+		if found.Values["known/"+id] = body; id != "c" {
+			found.Values["nodes/"+id] = body
+		}
+	}
+	m, _ := topology.NewMap(topology.Assignment{}, nil, nil).Next(found)
+	s := &coordinator.Steered{State: &steering.State{Map: m}}
+	for after, want := range map[string]string{"": "[a b d]", "a": "[b d]", "c": "[b d]", "b": "[d]", "d": "[]"} {
+		if ids, err := rollOrder(s, after); err != nil || fmt.Sprint(ids) != want {
+			t.Errorf("after %q: %v, %v; want %s", after, ids, err, want)
+		}
+	}
+	if ids, err := rollOrder(s, "e"); err == nil {
+		t.Errorf("after nobody: %v", ids)
+	}
+}
+
+// Figures beyond what a number holds are neither told nor taken for none.
+func TestLargeFigures(t *testing.T) {
+	for left, want := range map[float64]string{90: ", about 1m30s left", 1e11: "", 1e300: ""} {
+		if line := progressLine(&coordinator.Plan{}, &coordinator.Progress{Left: left}); !strings.HasSuffix(line, "MiB"+want) {
+			t.Errorf("%v s: %s", left, line)
+		}
+	}
+	for rate, want := range map[int64]int64{0: 0, 3: 3 << 20, 1 << 44: math.MaxInt64 >> 20 << 20, math.MaxInt64: math.MaxInt64 >> 20 << 20, -1: -1 << 20, math.MinInt64: -1 << 20} {
+		st := hosting{rate: rate}
+		if r, err := st.request(coordinator.Request{}); err != nil || r.Limits.BytesPerSecond != want {
+			t.Errorf("%d MiB a second: %d bytes, %v", rate, r.Limits.BytesPerSecond, err)
 		}
 	}
 }

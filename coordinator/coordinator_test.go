@@ -598,6 +598,29 @@ func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
 	}
 }
 
+// A step that somebody's change overtakes has begun nothing, and so nothing waits for it.
+func TestAStepThatIsOvertakenPaysNothing(t *testing.T) {
+	s := newEstate(t, "a", "b", "c", "d")
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}, Limits: coordinator.Limits{PerSecond: 1}})
+	races := true
+	c, err := coordinator.New(coordinator.Config{Cluster: s.look, Name: "one", Log: slog.New(slog.DiscardHandler)}.At(func(step string) {
+		if step == "write" && races {
+			check(t, steering.Change(t.Context(), s.look, nil, func(raw *steering.State) error { raw.Documents["other"] = "theirs"; return nil }))
+		}
+	}))
+	check(t, err)
+	lead, err := s.look.Lead(t.Context(), cluster.Leader{Name: "one"})
+	check(t, err)
+	defer lead.Resign(t.Context())
+	if paid, err := c.Step(t.Context(), lead); paid || !errors.Is(err, steering.ErrRaced) {
+		t.Errorf("overtaken: it has begun moves: %t; %v", paid, err)
+	}
+	races = false
+	if paid, err := c.Step(t.Context(), lead); !paid || err != nil {
+		t.Errorf("alone: it has begun moves: %t; %v", paid, err)
+	}
+}
+
 func limited(l coordinator.Limits) coordinator.Request {
 	return coordinator.Request{Kind: coordinator.Rebalance, Limits: l}
 }

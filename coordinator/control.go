@@ -9,6 +9,8 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/audit"
 	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Order is what people tell a plan that is under way.
@@ -45,6 +47,26 @@ func Command(ctx context.Context, cl *cluster.Client, o Order, by string, confir
 		return s.order(o, &evidence{now: time.Now(), nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}, by)
 	})
 	return after, err
+}
+
+// Assign replaces the assignment past all plans, as [steering.AssignIf] does, unless
+// one is under way.
+func Assign(ctx context.Context, cl *cluster.Client, a topology.Assignment, lost bool) error {
+	return steering.AssignIf(ctx, cl, a, lost, func(raw *steering.State) error {
+		s, err := read(raw)
+		if err != nil {
+			return err
+		}
+		return s.Idle()
+	})
+}
+
+// Idle refuses what may not be done while a plan is under way: an assignment past it.
+func (s *Steered) Idle() error {
+	if p := s.Plan; p != nil && !p.Status.Ended() {
+		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+	}
+	return nil
 }
 
 // Missing returns the nodes that hosted something before the last plan and are not
@@ -93,13 +115,17 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 	case Resume:
 		p.Status, p.Held = p.Held, ""
 	case Cancel:
+		if p.Wanted > p.BaseWanted || p.removes() { // else all partitions have fewer already
+			p.Wanted = p.BaseWanted
+		}
 		goal := p.cancelled(&s.Assignment, e)
-		p.Status, p.Held, p.Wanted = Cancelling, "", min(p.Wanted, p.BaseWanted)
-		p.retarget(&s.Assignment, &goal, bytesOf(e.stats))
+		s.unmark(p, &goal)
+		p.Status, p.Held = Cancelling, ""
+		p.retarget(&s.Assignment, &goal, e)
 	case Rollback:
-		s.unmark(p)
+		s.unmark(p, nil)
 		p.Status, p.Held, p.Wanted, p.Ended = RollingBack, "", p.BaseWanted, time.Time{}
-		p.retarget(&s.Assignment, &p.Base, bytesOf(e.stats))
+		p.retarget(&s.Assignment, &p.Base, e)
 	}
 	p.note(e.now, "%s, by %s: %d moves are left", o, by, p.left())
 	act.After = string(p.Status)
@@ -108,10 +134,15 @@ func (s *Steered) order(o Order, e *evidence, by string) error {
 }
 
 // unmark takes back what a plan that is rolled back has said of nodes, but for those
-// that are lost: they still are.
-func (s *Steered) unmark(p *Plan) {
+// that are lost: they still are. Of one that is cancelled, what goal does not make
+// true: a node that was to host nothing and hosts some, or the other way round.
+func (s *Steered) unmark(p *Plan, goal *Layout) {
 	for id, was := range p.Marks {
-		was.Lost = s.Intent.Nodes[id].Lost
+		is := s.Intent.Nodes[id]
+		if goal != nil && is.Draining != goal.names(id) {
+			continue
+		}
+		was.Lost = is.Lost
 		if s.Intent.Nodes[id] = was; was == (Mark{}) {
 			delete(s.Intent.Nodes, id)
 		}
@@ -120,7 +151,7 @@ func (s *Steered) unmark(p *Plan) {
 		return
 	}
 	for id, m := range s.Intent.Nodes { // it did not note what there was: they host again
-		if m.Draining && p.Base.names(id) {
+		if m.Draining && cmp.Or(goal, &p.Base).names(id) {
 			m.Draining = false
 			s.Intent.Nodes[id] = m
 		}

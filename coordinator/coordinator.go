@@ -345,6 +345,7 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 	}
 	var after *Steered
 	var did []string
+	paid := c.pace
 	c.cfg.at("read")
 	err = steering.Change(ctx, c.cfg.Cluster, lead, func(raw *steering.State) error {
 		s, err := read(raw)
@@ -361,6 +362,9 @@ func (c *Coordinator) step(ctx context.Context, lead *cluster.Lead) error {
 		c.cfg.at("write")
 		return s.write()
 	})
+	if errors.Is(err, steering.ErrRaced) {
+		c.pace = paid // nothing was begun
+	}
 	if err != nil {
 		return err
 	}

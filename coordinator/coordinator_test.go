@@ -181,7 +181,8 @@ func (s *estate) pause(id millrace.NodeID, paused bool) {
 func (s *estate) begin(r coordinator.Request) {
 	s.t.Helper()
 	r.By = "test"
-	check(s.t, coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil }))
+	_, err := coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	check(s.t, err)
 }
 
 func hosts(l *coordinator.Steered) map[millrace.NodeID]int {
@@ -268,7 +269,7 @@ func TestWhoGaveWayStaysEmpty(t *testing.T) {
 	}
 	moves := -1
 	stop := errors.New("only looked at")
-	err = coordinator.Start(t.Context(), s.look, coordinator.Request{Kind: coordinator.Rebalance, By: "test"}, func(p *coordinator.Proposal) error {
+	_, err = coordinator.Start(t.Context(), s.look, coordinator.Request{Kind: coordinator.Rebalance, By: "test"}, func(p *coordinator.Proposal) error {
 		moves = len(p.Plan.Moves)
 		return stop
 	})
@@ -588,6 +589,36 @@ func TestOrdersAreForThePlanThatWasSeen(t *testing.T) {
 	if p, err := order(coordinator.Pause, func() {}); err != nil || p.Status != coordinator.Paused {
 		t.Errorf("an order for the plan as it is: %v", err)
 	}
+	next, _, err := steering.Assigned(t.Context(), s.look)
+	check(t, err)
+	next.Epoch++
+	var e *millrace.Error
+	if err := coordinator.Assign(t.Context(), s.look, next, false); !errors.As(err, &e) || e.Field != "plan" || e.WayOut == "" {
+		t.Errorf("an assignment while a plan is under way: %v", err)
+	}
+}
+
+// A step that somebody's change overtakes has begun nothing, and so nothing waits for it.
+func TestAStepThatIsOvertakenPaysNothing(t *testing.T) {
+	s := newEstate(t, "a", "b", "c", "d")
+	s.begin(coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"a"}, Limits: coordinator.Limits{PerSecond: 1}})
+	races := true
+	c, err := coordinator.New(coordinator.Config{Cluster: s.look, Name: "one", Log: slog.New(slog.DiscardHandler)}.At(func(step string) {
+		if step == "write" && races {
+			check(t, steering.Change(t.Context(), s.look, nil, func(raw *steering.State) error { raw.Documents["other"] = "theirs"; return nil }))
+		}
+	}))
+	check(t, err)
+	lead, err := s.look.Lead(t.Context(), cluster.Leader{Name: "one"})
+	check(t, err)
+	defer lead.Resign(t.Context())
+	if paid, err := c.Step(t.Context(), lead); paid || !errors.Is(err, steering.ErrRaced) {
+		t.Errorf("overtaken: it has begun moves: %t; %v", paid, err)
+	}
+	races = false
+	if paid, err := c.Step(t.Context(), lead); !paid || err != nil {
+		t.Errorf("alone: it has begun moves: %t; %v", paid, err)
+	}
 }
 
 func limited(l coordinator.Limits) coordinator.Request {
@@ -595,7 +626,8 @@ func limited(l coordinator.Limits) coordinator.Request {
 }
 
 func (s *estate) try(r coordinator.Request) error {
-	return coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	_, err := coordinator.Start(s.t.Context(), s.look, r, func(*coordinator.Proposal) error { return nil })
+	return err
 }
 
 // The last replica of a partition does not go, whoever asks for it (input 87).

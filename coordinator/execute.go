@@ -45,6 +45,18 @@ func (e *evidence) serving(p millrace.Partition, owners []millrace.NodeID, but m
 	return n
 }
 
+// worth orders nodes by how little a replica there is worth. What comes in place of one
+// that is lost is the most urgent.
+func (e *evidence) worth(id millrace.NodeID) int {
+	switch {
+	case e.givenUp[id]:
+		return 0
+	case !e.nodes.Alive(id):
+		return 1
+	}
+	return 2
+}
+
 // pace bounds what is begun.
 type pace struct {
 	limits          Limits // of a plan that does not say
@@ -203,23 +215,25 @@ func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 
 // mayEnd reports whether the old replica of a move may go: the new one serves,
 // and as many serve then as are wanted. One that is given up, or that the plan
-// itself brought and that never served, is not counted on.
+// itself brought and that does not serve, is not counted on; the latter stays while
+// nobody else serves, for it may have a moment ago and have all that there is.
 func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
 	owners := a.Replicas[m.Partition]
+	serving := e.serving(m.Partition, owners, m.From)
 	switch {
 	case m.From == "" || !slices.Contains(owners, m.From):
 		return true
 	case len(owners) == 1:
 		return false
-	case e.serving(m.Partition, owners, m.From) >= p.Wanted:
+	case serving >= p.Wanted:
 		return true
 	case e.answers(m.From, m.Partition):
 		return false
 	}
-	return e.givenUp[m.From] || !slices.Contains(p.Base[m.Partition], m.From)
+	return e.givenUp[m.From] || serving > 0 && !slices.Contains(p.Base[m.Partition], m.From)
 }
 
 // leave takes out the moves whose old replica can never go: fewer would be left than there
@@ -266,19 +280,11 @@ func undrop(a *topology.Assignment, id millrace.NodeID, p millrace.Partition) {
 	}
 }
 
-// lose notes of what is to be moved from nodes that are given up that it is for that.
-func (p *Plan) lose(e *evidence) {
-	for i := range p.Moves {
-		if m := &p.Moves[i]; m.State != Moved && e.givenUp[m.From] {
-			m.Lost = true
-		}
-	}
-}
-
 // retarget has the plan lead to another goal from where it is. Moves that are
-// done stay as what happened; those under way that lead there go on.
-func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrace.Partition) int64) {
-	kept := p.Moves[:0:0]
+// done stay as what happened; those under way that lead there go on, for what they
+// were planned for.
+func (p *Plan) retarget(a *topology.Assignment, goal *Layout, e *evidence) {
+	kept, bytes := p.Moves[:0:0], bytesOf(e.stats)
 	spoken := map[millrace.Partition]map[millrace.NodeID]bool{} // what kept moves bring or take
 	speak := func(m Move) {
 		if spoken[m.Partition] == nil {
@@ -309,6 +315,7 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrac
 			return out
 		}
 		add, remove := missing(goal[q], a.Replicas[q]), missing(a.Replicas[q], goal[q])
+		slices.SortStableFunc(remove, func(a, b millrace.NodeID) int { return cmp.Compare(e.worth(a), e.worth(b)) })
 		for i := range max(len(add), len(remove)) {
 			m := Move{Partition: at, State: Waiting, Bytes: bytes(at)}
 			if i < len(add) {
@@ -318,6 +325,7 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrac
 			}
 			if i < len(remove) {
 				m.From = remove[i]
+				m.Lost = e.givenUp[m.From]
 			}
 			kept = append(kept, m)
 		}
@@ -325,13 +333,19 @@ func (p *Plan) retarget(a *topology.Assignment, goal *Layout, bytes func(millrac
 	p.Moves = kept
 }
 
+// removes reports whether the plan is yet to have partitions with a replica less.
+func (p *Plan) removes() bool {
+	return slices.ContainsFunc(p.Moves, func(m Move) bool { return m.State != Moved && m.To == "" })
+}
+
 // cancelled is where a plan ends that is stopped now: what is ready replaces
-// what it was to replace, and everything else is as it was.
+// what it was to replace, and everything else is as it was. A partition that has no
+// more replicas than are wanted keeps all.
 func (p *Plan) cancelled(a *topology.Assignment, e *evidence) Layout {
 	goal := Layout(a.Replicas)
 	goal = goal.clone()
 	for _, m := range p.Moves {
-		if m.State != Building || m.To == "" {
+		if m.State != Building || m.To == "" || len(goal[m.Partition]) <= p.Wanted {
 			continue
 		}
 		gone := m.To

@@ -101,7 +101,7 @@ func (w *world) to(ids []millrace.NodeID, replicas int) *Plan {
 	}
 	base := Layout(w.a.Replicas)
 	p := &Plan{ID: "p", Status: Running, Wanted: replicas, BaseWanted: w.a.Wanted, Base: base.clone(), Limits: Limits{PerNode: 1 + w.r.IntN(20)}}
-	p.retarget(&w.a, (*Layout)(&goal.Replicas), func(millrace.Partition) int64 { return 1 })
+	p.retarget(&w.a, (*Layout)(&goal.Replicas), w.evidence())
 	return p
 }
 
@@ -298,6 +298,33 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 	}
 }
 
+// A rollback takes nothing away that is behind while nobody else is there: it may be
+// all that there is. It ends when somebody is back.
+func TestARollbackKeepsWhatServedLast(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 2, 2)
+	w.add("n2")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2"}, 3)
+	p.Limits.PerNode = partition.Count
+	w.step(t, p)
+	w.ready["n2"] = topology.All() // and then behind
+	s := &Steered{State: &steering.State{Map: w.evidence().nodes, Assignment: w.a}, Plan: p, Intent: Intent{Nodes: map[millrace.NodeID]Mark{}}}
+	if err := s.order(Rollback, w.evidence(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	w.alive["n0"], w.alive["n1"], w.ready["n2"] = false, false, topology.Set{}
+	for range 2 {
+		w.step(t, p)
+	}
+	if hosted := w.a.Hosted("n2"); hosted.Len() != partition.Count || p.Status.Ended() {
+		t.Errorf("%s: n2 hosts %d partitions, and nobody else is there", p.Status, hosted.Len())
+	}
+	w.alive["n1"] = true
+	w.step(t, p)
+	if p.Status != RolledBack {
+		t.Errorf("n1 is back: %s, %d moves are left", p.Status, p.left())
+	}
+}
+
 // What a plan is to give back to a node that still has it is not deleted there, also
 // where it was ordered before the plan began; what it gives to others is.
 func TestWhatComesBackIsNotDeleted(t *testing.T) {
@@ -347,9 +374,86 @@ func TestAnotherEndKeepsWhatLeadsThere(t *testing.T) {
 	}
 	before := building()
 	goal := p.goal(&w.a)
-	p.retarget(&w.a, &goal, func(millrace.Partition) int64 { return 1 })
+	p.retarget(&w.a, &goal, w.evidence())
 	if before == 0 || building() != before || len(p.Moves) != partition.Count {
 		t.Errorf("%d moves were under way, and %d of %d are", before, building(), len(p.Moves))
+	}
+}
+
+// A repair gives no node more than it has room for beside what the plan under way is
+// to bring there, begun or not: what others have room for they take.
+func TestARepairKeepsTheRoomThatIsSpokenFor(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+		w.add("n4")
+		evidence := func() *evidence {
+			e := w.evidence()
+			for id, st := range e.stats {
+				st.Partitions = map[millrace.Partition]members.PartitionStats{}
+				has := w.ready[id]
+				for p := range has.All() {
+					st.Partitions[p] = members.PartitionStats{Bytes: 1 << 20}
+				}
+				if st.DiskBytes, st.FreeBytes = 2000<<20, 1000<<20; id == "n4" {
+					st.FreeBytes = 400 << 20
+				}
+				e.stats[id] = st
+			}
+			return e
+		}
+		e := evidence()
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+		pr, err := Propose(s, e.stats, Request{Kind: Rebalance, By: "me", Limits: Limits{PerNode: 50}}, w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Plan, s.Intent = pr.Plan, pr.intent; begun {
+			w.step(t, s.Plan)
+		}
+		delete(w.alive, "n0")
+		e = evidence()
+		e.givenUp["n0"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		for range 2 { // the planner may leave some for the next look
+			if err := (&Coordinator{}).repair(s, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		comes := 0
+		for _, m := range s.Plan.Moves {
+			if m.To == "n4" {
+				comes++
+			}
+		}
+		if now := s.Plan.goal(&w.a); comes > 200 || now.names("n0") {
+			t.Errorf("begun: %t: %d partitions are to come to n4, which has room for 200; all of the lost node's are made elsewhere: %t", begun, comes, !now.names("n0"))
+		}
+	}
+}
+
+// Where more replicas go than come, what comes is in place of those that are lost, and
+// begins at once: that others go besides may wait.
+func TestWhatIsLostIsMadeBeforeAnythingGoes(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
+	w.add("n3")
+	p := &Plan{ID: "p", Kind: Drain, Status: Running, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: partition.Count, PerSecond: 1}}
+	delete(w.alive, "n2")
+	e := w.evidence()
+	e.givenUp["n2"] = true
+	goal := Layout{}
+	for q := range goal {
+		goal[q] = []millrace.NodeID{"n0", "n3"}
+	}
+	p.retarget(&w.a, &goal, e)
+	p.advance(&w.a, e, &pace{limits: Limits{PerNode: partition.Count}})
+	n := 0
+	for _, m := range p.Moves {
+		if m.To != "" && m.State == Building {
+			n++
+		}
+	}
+	if n != partition.Count {
+		t.Errorf("%d of %d replicas that are lost are being made", n, partition.Count)
 	}
 }
 
@@ -451,41 +555,97 @@ func TestRepairsOfPlansBeginAtOnce(t *testing.T) {
 }
 
 // A repair takes from a node that is drained besides what the rules demand: by the
-// pace of what somebody planned, and also when the node is back that was given up.
+// pace of what somebody planned, and also when the node is back that was given up. A
+// drain that gets another end by a repair goes on in the same way. What is not begun
+// of what was lost is not needed then; but of a node that is drained, it is.
 func TestARepairGoesOnWithADrain(t *testing.T) {
-	w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
-	c := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
-	s := &Steered{State: &steering.State{}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
-	look := func(givenUp bool) {
-		t.Helper()
-		w.alive["n0"] = !givenUp
+	for _, c := range []struct {
+		name  string
+		drain bool // is under way when nodes are gone
+		gone  []millrace.NodeID
+	}{
+		{"a repair", false, []millrace.NodeID{"n0"}},
+		{"a drain", true, []millrace.NodeID{"n0"}},
+		{"a repair, the drained node gone too", false, []millrace.NodeID{"n0", "n1"}},
+		{"a drain, the drained node gone too", true, []millrace.NodeID{"n0", "n1"}},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 5, 2)
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Intent: Intent{Nodes: map[millrace.NodeID]Mark{"n1": {Draining: true}}}}
+		kind := Repair
+		if c.drain {
+			pr, err := Propose(s, nil, Request{Kind: Drain, Nodes: []millrace.NodeID{"n1"}, By: "me"}, w.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Plan, s.Intent, kind = pr.Plan, pr.intent, Drain
+		}
+		at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20, PerSecond: 1}}}
+		look := func(givenUp bool) {
+			t.Helper()
+			for _, id := range c.gone {
+				w.alive[id] = !givenUp
+			}
+			e := w.evidence()
+			for _, id := range c.gone {
+				if givenUp {
+					e.givenUp[id] = true
+				}
+			}
+			s.Assignment, s.Map = w.a, e.nodes
+			if err := at.repair(s, e); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			s.Plan.advance(&s.Assignment, e, &at.pace)
+			w.a = s.Assignment
+		}
+		count := func(from millrace.NodeID, state MoveState) (n int) {
+			for _, m := range s.Plan.Moves {
+				if m.From == from && m.State == state {
+					n++
+				}
+			}
+			return n
+		}
+		look(true)
+		drained, begun, lost := count("n1", Waiting)+count("n1", Building), count("n1", Building), count("n0", Building)
+		if s.Plan.Kind != kind || drained == 0 || len(c.gone) == 1 && (lost < 3*20-2 || begun > 2) {
+			t.Fatalf("%s: %s: %d moves from the lost node are begun, and %d of %d from the drained one", c.name, s.Plan.Kind, lost, begun, drained)
+		}
+		look(false)
+		if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
+			t.Errorf("%s: who was lost is back: %d moves from the drained one are left of %d, and %d from the lost one wait", c.name, n, drained, count("n0", Waiting))
+		}
+	}
+}
+
+// What a plan was to move from a node anyway it moves though the node was given up
+// and is back meanwhile.
+func TestWhoIsBackGivesAwayWhatWasPlanned(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+	w.add("n3")
+	p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+	planned := slices.DeleteFunc(slices.Clone(p.Moves), func(m Move) bool { return m.From != "n0" })
+	s := &Steered{State: &steering.State{Assignment: w.a}, Plan: p}
+	for _, alive := range []bool{false, true} {
+		w.alive["n0"] = alive
 		e := w.evidence()
-		if givenUp {
+		if s.Map = e.nodes; !alive {
 			e.givenUp["n0"] = true
 		}
-		s.Assignment, s.Map = w.a, e.nodes
-		if err := c.repair(s, e); err != nil {
+		if err := (&Coordinator{}).repair(s, e); err != nil {
 			t.Fatal(err)
 		}
-		s.Plan.advance(&s.Assignment, e, &c.pace)
-		w.a = s.Assignment
-	}
-	count := func(from millrace.NodeID, state MoveState) (n int) {
-		for _, m := range s.Plan.Moves {
-			if m.From == from && m.State == state {
-				n++
-			}
+		if now := p.goal(&w.a); now.names("n0") != alive {
+			t.Errorf("n0 is there: %t: it is to host something: %t", alive, now.names("n0"))
 		}
-		return n
 	}
-	look(true)
-	drained := count("n1", Waiting) + count("n1", Building)
-	if s.Plan.Kind != Repair || count("n0", Building) < 3*20-2 || drained == 0 || count("n1", Building) > 2 {
-		t.Fatalf("%s: %d moves from the lost node are begun, and %d of %d from the drained one", s.Plan.Kind, count("n0", Building), count("n1", Building), drained)
+	if len(planned) == 0 {
+		t.Error("nothing is planned")
 	}
-	look(false)
-	if n := count("n1", Waiting) + count("n1", Building); n != drained || count("n0", Waiting) != 0 {
-		t.Errorf("the lost node is back: %d moves from the drained one are left of %d, and %d from the lost one wait", n, drained, count("n0", Waiting))
+	for _, m := range planned {
+		if !slices.Contains(p.Moves, m) {
+			t.Errorf("%s is not to be moved any more", m)
+		}
 	}
 }
 
@@ -642,6 +802,89 @@ func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
 	}
 }
 
+// What was cancelled no repair carries out: a node that was drained keeps what has not
+// moved, one that was added and got nothing gets nothing, and no partition loses the
+// replica that it was to lose.
+func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
+	for _, c := range []struct {
+		kind             Kind
+		nodes            []millrace.NodeID
+		replicas, wanted int
+		seconds          int // until it is cancelled
+		undone           func(Move) bool
+	}{
+		{Drain, []millrace.NodeID{"n1"}, 2, 0, 5, func(m Move) bool { return m.From == "n1" }},
+		{Add, []millrace.NodeID{"n4"}, 2, 0, 0, func(m Move) bool { return m.To == "n4" }},
+		{Resize, nil, 3, 2, 5, func(m Move) bool { return m.To == "" }},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, c.replicas)
+		if c.kind == Add {
+			w.add("n4")
+		}
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+		pr, err := Propose(s, nil, Request{Kind: c.kind, Nodes: c.nodes, Replicas: c.wanted, By: "me", Limits: Limits{PerNode: 20, PerSecond: 20}}, w.now)
+		if err != nil {
+			t.Fatalf("%s: %v", c.kind, err)
+		}
+		s.Plan, s.Intent = pr.Plan, pr.intent
+		for n := 0; !s.Plan.Status.Ended(); n++ {
+			if n > 1000 {
+				t.Fatalf("%s: %s, %d moves are left", c.kind, s.Plan.Status, s.Plan.left())
+			}
+			if s.Assignment, s.Map = w.a, w.evidence().nodes; n == c.seconds {
+				if err := s.order(Cancel, w.evidence(), "me"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.step(t, s.Plan)
+			w.live()
+		}
+		delete(w.alive, "n0")
+		e := w.evidence()
+		e.givenUp["n0"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := (&Coordinator{}).repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, m := range s.Plan.Moves {
+			if c.undone(m) {
+				n++
+			}
+		}
+		if s.Plan.Kind != Repair || n > 0 {
+			t.Errorf("%s: %d of %d moves of the %s do what was cancelled", c.kind, n, len(s.Plan.Moves), s.Plan.Kind)
+		}
+	}
+}
+
+// A cancelled plan ends also where partitions have lost the replica already that they
+// were to lose, and one that replaces another is under way, ready or not.
+func TestACancelledShrinkEnds(t *testing.T) {
+	for _, ready := range []bool{false, true} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 3)
+		w.add("n3")
+		p := &Plan{ID: "p", Kind: Resize, Status: Running, Wanted: 2, BaseWanted: 3, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: 720}, Marks: map[millrace.NodeID]Mark{}}
+		p.Base = p.Base.clone()
+		p.Moves = []Move{{Partition: 0, From: "n0", State: Waiting}, {Partition: 0, From: "n1", To: "n3", State: Waiting}}
+		w.step(t, p)
+		w.step(t, p)
+		p.Moves = append(p.Moves, Move{Partition: 1, From: "n0", State: Waiting})
+		if ready {
+			w.ready["n3"] = w.a.Hosted("n3")
+		}
+		s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}, Plan: p}
+		if err := s.order(Cancel, w.evidence(), "me"); err != nil {
+			t.Fatal(err)
+		}
+		w.ready["n3"] = w.a.Hosted("n3")
+		w.step(t, p)
+		if !p.Status.Ended() || len(w.a.Replicas[0]) != 3 || w.a.Wanted != 3 {
+			t.Errorf("ready: %t: %s, %v, of %d that are wanted", ready, p.Status, w.a.Replicas[0], w.a.Wanted)
+		}
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
@@ -701,7 +944,11 @@ func TestWeightsAndGains(t *testing.T) {
 			t.Errorf("for a gain of %v: %d moves, want %d; %+v", c.gain, len(pr.Plan.Moves), c.moves, pr.Checks)
 		}
 	}
-	first, err := First(s, nil, []millrace.NodeID{"n0", "n1", "n2"}, 2)
+	wrong := map[millrace.NodeID]members.NodeStats{"n0": {DiskBytes: 1 << 30, FreeBytes: 1<<30 + 1}, "n1": {FreeBytes: 1}} // which counts as all of it, and as not known
+	if pr, err := Propose(s, wrong, Request{Kind: Rebalance, By: "me"}, w.now); err != nil || len(pr.Plan.Moves) != 31 {
+		t.Errorf("with more free than there is: %v", err)
+	}
+	first, err := First(s, wrong, []millrace.NodeID{"n0", "n1", "n2"}, 2)
 	if n := first.Hosted("n2"); err != nil || n.Len() != 511 {
 		t.Errorf("the first assignment gives n2 %d, %v", n.Len(), err)
 	}

@@ -20,6 +20,13 @@ import (
 // step.
 func (c Config) At(at func(step string)) Config { c.at = at; return c }
 
+// Step looks once, and reports whether it has begun moves that others wait for.
+func (c *Coordinator) Step(ctx context.Context, lead *cluster.Lead) (paid bool, err error) {
+	c.since = map[string]time.Time{}
+	err = c.step(ctx, lead)
+	return !c.pace.planned.moves.next.IsZero(), err
+}
+
 // Settling returns the configuration with another time for which the log is to be
 // whole again before a step.
 func (c Config) Settling(d time.Duration) Config { c.settles = d; return c }

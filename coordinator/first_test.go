@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator"
@@ -32,5 +33,26 @@ func TestAFirstAssignmentNeedsRoom(t *testing.T) {
 	a, err := coordinator.First(s, full, ids, 1)
 	if hosted := a.Hosted("node-1"); err != nil || hosted.Len() != 720 {
 		t.Errorf("%d partitions: %v", hosted.Len(), err)
+	}
+}
+
+// A node that backs up and serves nobody is refused, and not marked, where it is to
+// host something.
+func TestNodesThatBackUpAreNotToHost(t *testing.T) {
+	alive := []topology.Node{{ID: "node-1", Addr: "a:1"}, {ID: "backup-1", Addr: "a:1", Keeps: "0-719"}}
+	a, err := topology.Spread([]millrace.NodeID{"node-1"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Wanted = 1
+	s := &coordinator.Steered{State: &steering.State{Assignment: a, Map: topology.NewMap(a, alive, nil)}}
+	_, first := coordinator.First(s, nil, []millrace.NodeID{"backup-1", "node-1"}, 1)
+	_, added := coordinator.Propose(s, nil, coordinator.Request{Kind: coordinator.Add, Nodes: []millrace.NodeID{"backup-1"}, By: "me"}, time.Now())
+	_, replaces := coordinator.Propose(s, nil, coordinator.Request{Kind: coordinator.Replace, Nodes: []millrace.NodeID{"node-1", "backup-1"}, By: "me"}, time.Now())
+	for what, err := range map[string]error{"assigned": first, "added": added, "the replacement": replaces} {
+		var e *millrace.Error
+		if !errors.As(err, &e) || e.Field != "nodes" || e.Detail != "backup-1 backs up and does not serve" || e.WayOut == "" {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

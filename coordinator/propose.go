@@ -98,23 +98,24 @@ func (s *Steered) Surplus() topology.Set {
 }
 
 // Start proposes and, if confirm agrees, begins the plan. What it begins is what
-// confirm was shown: should the cluster change meanwhile, it asks again.
-func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) error {
+// confirm was shown: should the cluster change meanwhile, it asks again. It returns the
+// plan's ID.
+func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Proposal) error) (id string, err error) {
 	stats, err := members.Stats(ctx, cl)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var shown *Proposal
 	for {
 		s, _, err := Look(ctx, cl)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if shown, err = Propose(s, stats, r, time.Now()); err != nil {
-			return err
+			return "", err
 		}
 		if err := confirm(shown); err != nil {
-			return err
+			return "", err
 		}
 		err = change(ctx, cl, func(now *Steered) error {
 			again, err := Propose(now, stats, r, time.Now())
@@ -127,12 +128,12 @@ func Start(ctx context.Context, cl *cluster.Client, r Request, confirm func(*Pro
 			if err := again.Err(); err != nil {
 				return err
 			}
-			now.Plan, now.Intent = again.Plan, again.intent
+			now.Plan, now.Intent, id = again.Plan, again.intent, again.Plan.ID
 			now.begins(again.Plan, r)
 			return nil
 		})
 		if !errors.Is(err, steering.ErrRaced) {
-			return err
+			return id, err
 		}
 	}
 }
@@ -234,7 +235,7 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if s.joins(r) {
 		p := *s.Plan
 		p.Log = slices.Clone(p.Log)
-		p.retarget(&s.Assignment, &pr.Goal, pr.bytes)
+		p.retarget(&s.Assignment, &pr.Goal, e)
 		p.note(now, "%s, by %s: %d moves are left", r.why(), r.By, p.left())
 		pr.Plan = &p
 	} else {
@@ -244,11 +245,8 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 			pr.Plan.Marks[id] = s.Intent.Nodes[id]
 		}
 		for _, m := range made.Moves {
-			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, State: Waiting, Bytes: m.Bytes})
+			pr.Plan.Moves = append(pr.Plan.Moves, Move{Partition: m.Partition, From: m.From, To: m.To, Lost: r.Kind == Repair && e.givenUp[m.From], State: Waiting, Bytes: m.Bytes})
 		}
-	}
-	if r.Kind == Repair {
-		pr.Plan.lose(e)
 	}
 	pr.check(s, e, r, &made)
 	return pr, nil
@@ -293,12 +291,19 @@ func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 		}
 		leaves := r.Kind == Drain || r.Kind == Replace && i == 0
 		hosts := r.Kind == Add || r.Kind == Replace && i == 1
+		if n, _ := s.Map.Node(id); hosts && n.Keeps != "" {
+			return servesNobody(id)
+		}
 		m := pr.intent.Nodes[id]
 		m.Draining, m.Lost, m.Added = (m.Draining || leaves) && !hosts, m.Lost || r.Kind == Repair, (m.Added || hosts) && !leaves
 		m.By, m.Since = r.By, now.UTC().Truncate(time.Second)
 		pr.intent.Nodes[id] = m
 	}
 	return nil
+}
+
+func servesNobody(id millrace.NodeID) error {
+	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", id), WayOut: "name a node that serves"}
 }
 
 func unknownNode(s *Steered, id millrace.NodeID) error {
@@ -418,7 +423,7 @@ func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain floa
 // problem is what the planner is asked.
 func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Problem {
 	pr := plan.Problem{Wanted: wanted, Now: plan.Assignment(now)}
-	seen := map[millrace.NodeID]bool{}
+	seen, spoken := map[millrace.NodeID]bool{}, s.spoken(e, &now)
 	for _, n := range s.Map.Nodes() {
 		m := s.Intent.Nodes[n.ID]
 		if who != everybody && !m.Added && !now.names(n.ID) {
@@ -426,7 +431,7 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: st.FreeBytes, Keeps: st.KeptBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
@@ -443,6 +448,34 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 	}
 	return pr
 }
+
+// spoken returns how many bytes each node is yet to write for what it hosts in now: of
+// replicas that a plan is to bring there, or that are being built.
+func (s *Steered) spoken(e *evidence, now *Layout) map[millrace.NodeID]int64 {
+	yet, bytes := map[millrace.NodeID]int64{}, bytesOf(e.stats)
+	add := func(id millrace.NodeID, p millrace.Partition) {
+		yet[id] += max(0, bytes(p)-e.stats[id].Partitions[p].Bytes)
+	}
+	for p := range partition.All() {
+		for _, id := range now[p] {
+			if !slices.Contains(s.Assignment.Replicas[p], id) {
+				add(id, p)
+			}
+		}
+	}
+	if s.Plan != nil && !s.Plan.Status.Ended() {
+		for _, m := range s.Plan.Moves {
+			if m.State == Building && slices.Contains(now[m.Partition], m.To) && slices.Contains(s.Assignment.Replicas[m.Partition], m.To) {
+				add(m.To, m.Partition)
+			}
+		}
+	}
+	return yet
+}
+
+// freeOf is what a node has free, and no more than its disk, whatever it tells: one that
+// is wrong about it keeps nobody from planning.
+func freeOf(s members.NodeStats) int64 { return min(s.FreeBytes, s.DiskBytes) }
 
 // bytesOf returns how many bytes a replica of each partition takes: the most
 // that a node says.
@@ -473,7 +506,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 	case !ok || !s.Map.Alive(fresh):
 		return made, unknownNode(s, fresh)
 	case n.Keeps != "":
-		return made, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "nodes", Detail: fmt.Sprintf("%s backs up and does not serve", fresh), WayOut: "name a node that serves"}
+		return made, servesNobody(fresh)
 	}
 	made.Goal = plan.Assignment(s.Assignment.Replicas)
 	goal := Layout(made.Goal)
@@ -593,12 +626,15 @@ func noRoom(nodes []plan.Node) error {
 
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone.
+// no zone. One that backs up is refused.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
 		n, _ := s.Map.Node(id)
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: stats[id].FreeBytes, Keeps: stats[id].KeptBytes})
+		if n.Keeps != "" {
+			return a, servesNobody(id)
+		}
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: freeOf(stats[id]), Keeps: stats[id].KeptBytes})
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // back in time keeps what nobody has begun to replace.
 func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	under := s.Plan != nil && !s.Plan.Status.Ended()
-	if under && s.Plan.Kind == Repair && s.Plan.Status == Running {
-		s.Plan.spare(e)
+	if under && s.Plan.Status != Paused {
+		s.Plan.spare(e, &s.Intent)
 	}
 	now := Layout(s.Assignment.Replicas)
 	if under {
@@ -51,17 +51,18 @@ func (c *Coordinator) repair(s *Steered, e *evidence) error {
 	if !under {
 		s.Plan = newPlan(s, Repair, why, "coordinator "+c.cfg.Name, Limits{}, e.now)
 	}
-	s.Plan.retarget(&s.Assignment, &goal, bytesOf(e.stats))
-	s.Plan.lose(e)
+	s.Plan.retarget(&s.Assignment, &goal, e)
 	s.Plan.note(e.now, "%s: its replicas are made elsewhere, %d moves are left", why, s.Plan.left())
 	return nil
 }
 
 // spare takes out the moves that nobody has begun, from nodes that were given up and
-// are back.
-func (p *Plan) spare(e *evidence) {
+// are back. What drains is to be moved from all the same.
+func (p *Plan) spare(e *evidence, intent *Intent) {
 	before := len(p.Moves)
-	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool { return m.State == Waiting && m.Lost && e.nodes.Alive(m.From) })
+	p.Moves = slices.DeleteFunc(p.Moves, func(m Move) bool {
+		return m.State == Waiting && m.Lost && e.nodes.Alive(m.From) && !intent.Nodes[m.From].Draining
+	})
 	if n := before - len(p.Moves); n > 0 {
 		p.note(e.now, "%d moves are not needed: the nodes are back", n)
 	}

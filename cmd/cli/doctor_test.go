@@ -247,6 +247,7 @@ func TestDoctorAdvisesRestoreWhereEtcdWasLost(t *testing.T) {
 	anew := []string{"cluster", "assign", "--etcd", c.addr, "--nodes", "node-1,node-2"}
 	c.says("millrace cluster restore --data", fails, anew...)
 	c.says("not the name of this cluster", fails, append(anew, "--override", "other")...)
+	c.says("millrace cluster restore --data", fails, "cluster", "assign", "--etcd", c.addr, "--from", filepath.Join(clusters.LastGood(c.data), "map.json"))
 	for _, line := range []string{"node drain node-1", "cluster plan"} {
 		c.says("millrace cluster restore --data", fails, append(strings.Fields(line), "--etcd", c.addr)...)
 	}

@@ -113,6 +113,33 @@ func TestSteerIsOneTransaction(t *testing.T) {
 	}
 }
 
+// An assignment beside the coordinator's is for what was looked at: none is made where
+// a document changes meanwhile, or etcd is found to have gone back.
+func TestAssignmentsAreForWhatWasSeen(t *testing.T) {
+	s := startEtcd(t)
+	c := s.open("")
+	join(t, c, topology.Node{ID: "a", Addr: "127.0.0.1:1"})
+	first, nothing := spreadOver(t, 1, "a"), func(*steering.State) error { return nil }
+	if err := steering.AssignIf(t.Context(), c, first, false, func(*steering.State) error {
+		return steering.Change(t.Context(), c, nil, put("plan", "theirs"))
+	}); !errors.Is(err, steering.ErrRaced) {
+		t.Errorf("beside a plan that begins: %v", err)
+	}
+	back := func(*steering.State) error {
+		_, err := c.Etcd().Put(t.Context(), c.SetbackKey(), `{"of":"state"}`)
+		return err
+	}
+	if err := steering.AssignIf(t.Context(), c, first, false, back); !errors.Is(err, cluster.ErrLost) {
+		t.Errorf("as etcd is found to have gone back: %v", err)
+	}
+	if _, ok, err := steering.Assigned(t.Context(), c); ok || err != nil {
+		t.Errorf("it is assigned: %v, %v", ok, err)
+	}
+	if err := steering.AssignIf(t.Context(), c, first, true, nothing); err != nil {
+		t.Errorf("where it is meant: %v", err)
+	}
+}
+
 // deleteKey removes a key past this package.
 func deleteKey(key string) func(*clientv3.Client) error {
 	return func(c *clientv3.Client) error { _, err := c.Delete(context.Background(), key); return err }

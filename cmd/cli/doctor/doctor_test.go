@@ -276,7 +276,8 @@ func TestDoctorTellsOfAPausedPlan(t *testing.T) {
 	lead, err := s.Client.Lead(t.Context(), cluster.Leader{Name: "one"})
 	s.Check(err)
 	defer lead.Resign(t.Context())
-	s.Check(coordinator.Start(t.Context(), s.Client, coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"n1"}, By: "ann", Lossy: true}, func(*coordinator.Proposal) error { return nil }))
+	_, err = coordinator.Start(t.Context(), s.Client, coordinator.Request{Kind: coordinator.Drain, Nodes: []millrace.NodeID{"n1"}, By: "ann", Lossy: true}, func(*coordinator.Proposal) error { return nil })
+	s.Check(err)
 	order := func(o coordinator.Order) {
 		t.Helper()
 		_, err := coordinator.Command(t.Context(), s.Client, o, "bob@host: of ops", func(*coordinator.Steered) error { return nil })

@@ -288,8 +288,8 @@ func (as *assigning) run(ctx context.Context, cl *cluster.Client) (a topology.As
 		}
 		a.Epoch = cmp.Or(as.epoch, now.Epoch+1)
 		a.AllowShrink, a.AllowUnknown = as.shrink, as.force
-		err = steering.Assign(ctx, cl, a)
-		if !errors.Is(err, topology.ErrUnknownOwner) {
+		err = coordinator.Assign(ctx, cl, a, over)
+		if !errors.Is(err, topology.ErrUnknownOwner) && !errors.Is(err, steering.ErrRaced) {
 			return a, err
 		}
 		select { // nodes may be on their way
@@ -307,14 +307,14 @@ func (as *assigning) make(ctx context.Context, cl *cluster.Client, over bool) (t
 	if err != nil {
 		return topology.Assignment{}, err
 	}
-	if lost := s.Map.Lost(); lost != "" && as.from == "" && !over {
+	if lost := s.Map.Lost(); lost != "" && !over {
 		return topology.Assignment{}, &millrace.Error{
 			Reason: millrace.ReasonUnavailable, Field: "etcd", Detail: "etcd has lost state: " + lost,
 			WayOut: cluster.RestoreWayOut + "; if that is meant, " + as.OverrideWay(),
 		}
 	}
-	if p := s.Plan; p != nil && !p.Status.Ended() {
-		return topology.Assignment{}, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: fmt.Sprintf("plan %s (%s) is %s, and would go on from another assignment", p.ID, p.Kind, p.Status), WayOut: "cancel it first: millrace cluster cancel"}
+	if err := s.Idle(); err != nil {
+		return topology.Assignment{}, err
 	}
 	if as.from != "" {
 		return topology.ReadAssignment(as.from)

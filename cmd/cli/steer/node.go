@@ -236,23 +236,24 @@ leaves the routing first.`,
 	return c
 }
 
-// rollOrder returns the nodes zone by zone, those behind one of them.
+// rollOrder returns the nodes that are there zone by zone, those behind one of them,
+// which may be away.
 func rollOrder(s *coordinator.Steered, after string) (ids []millrace.NodeID, err error) {
-	nodes := slices.Clone(s.Map.Nodes())
-	slices.SortStableFunc(nodes, func(a, b topology.Node) int { return strings.Compare(a.Zone, b.Zone) })
-	for _, n := range nodes {
+	nodes, from := slices.Clone(s.Map.Nodes()), millrace.NodeID(after)
+	if n, ok := s.Map.Past(from); ok && !slices.ContainsFunc(nodes, func(n topology.Node) bool { return n.ID == from }) {
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b topology.Node) int { return cmp.Or(cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.ID, b.ID)) })
+	i := slices.IndexFunc(nodes, func(n topology.Node) bool { return n.ID == from })
+	if i < 0 && after != "" {
+		return nil, &millrace.Error{Reason: millrace.ReasonNotFound, Field: "after", Detail: fmt.Sprintf("no node %q is registered", after), WayOut: "see: millrace node list"}
+	}
+	for _, n := range nodes[i+1:] {
 		if s.Map.Alive(n.ID) {
 			ids = append(ids, n.ID)
 		}
 	}
-	if after == "" {
-		return ids, nil
-	}
-	i := slices.Index(ids, millrace.NodeID(after))
-	if i < 0 {
-		return nil, &millrace.Error{Reason: millrace.ReasonNotFound, Field: "after", Detail: fmt.Sprintf("no node %q is registered", after), WayOut: "see: millrace node list"}
-	}
-	return ids[i+1:], nil
+	return ids, nil
 }
 
 // run restarts nodes one after the other.

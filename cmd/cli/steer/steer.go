@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,7 +78,7 @@ func showing(cm *clusters.Flags, c *cobra.Command, look func(context.Context, *c
 func (st *hosting) request(r coordinator.Request) (coordinator.Request, error) {
 	lossy, err := st.Overrides()
 	r.By, r.Lossy = clusters.Who(), lossy
-	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: st.rate << 20}
+	r.Limits = coordinator.Limits{PerNode: st.per, PerSecond: st.begun, BytesPerSecond: max(-1, min(st.rate, math.MaxInt64>>20)) << 20}
 	return r, err
 }
 
@@ -96,7 +97,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "no coordinator leads: a plan waits until one runs (millrace coordinator)")
 	}
 	w := c.OutOrStdout()
-	err = coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
+	id, err := coordinator.Start(c.Context(), cl, r, func(p *coordinator.Proposal) error {
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
@@ -119,7 +120,7 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		fmt.Fprintln(c.ErrOrStderr(), "begun: see millrace cluster status")
 		return nil
 	}
-	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, func(ctx context.Context) (*coordinator.Steered, error) {
+	return awaitPlan(c.Context(), c.ErrOrStderr(), 2*time.Second, id, func(ctx context.Context) (*coordinator.Steered, error) {
 		s, _, err := coordinator.Look(ctx, cl)
 		return s, err
 	})
@@ -133,8 +134,9 @@ var errStillOn = errors.New("interrupted: the plan goes on: see millrace cluster
 const maxAway = 60
 
 // awaitPlan shows how far a plan is until it ends. An etcd that is away for a
-// while holds a plan up, and does not end it; nor does who no longer waits.
-func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(context.Context) (*coordinator.Steered, error)) error {
+// while holds a plan up, and does not end it; nor does who no longer waits. Of a plan
+// that is not the last one any more nobody says how it ended.
+func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, id string, look func(context.Context) (*coordinator.Steered, error)) error {
 	var last string
 	tell := func(line string) {
 		if line != last {
@@ -152,6 +154,8 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 			tell("etcd is away; the plan goes on when it is back")
 		case err != nil:
 			return err
+		case s.Plan == nil || s.Plan.ID != id:
+			return fmt.Errorf("plan %s is not the last plan any more: see millrace cluster history", id)
 		default:
 			away = 0
 			pr := s.Progress(time.Now())
@@ -171,6 +175,10 @@ func awaitPlan(ctx context.Context, w io.Writer, pause time.Duration, look func(
 	}
 }
 
+// maxLeft is the longest time that is told: who has done next to nothing yet takes for
+// ever at that rate.
+const maxLeft = 365 * 24 * time.Hour
+
 func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	line := fmt.Sprintf("%s: %d of %d moves done, %d building, %.1f of %.1f MiB", p.Status, pr.Moves[coordinator.Moved], len(p.Moves), pr.Moves[coordinator.Building], float64(pr.Done)/(1<<20), float64(pr.Bytes)/(1<<20))
 	if pr.Rate > 0 {
@@ -186,7 +194,7 @@ func progressLine(p *coordinator.Plan, pr *coordinator.Progress) string {
 	if slices.Sort(full); waits > 0 {
 		line += fmt.Sprintf(", %d wait for room on the disks of %s", waits, slices.Compact(full))
 	}
-	if pr.Left > 0 {
+	if pr.Left > 0 && pr.Left < maxLeft.Seconds() {
 		line += fmt.Sprintf(", about %s left", (time.Duration(pr.Left) * time.Second).Round(time.Second))
 	}
 	return line

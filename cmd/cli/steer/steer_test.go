@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -49,11 +50,13 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		"two outages":         {[]look{{nil, away, maxAway}, {is(coordinator.Running), nil, 1}, {nil, away, maxAway}, {is(coordinator.Done), nil, 1}}, "", 2},
 		"it does not end":     {[]look{{nil, away, maxAway + 1}}, "no etcd answered", 1},
 		"another fault":       {[]look{{nil, keyspace.ErrNothing, 1}}, "holds nothing of this cluster", 0},
+		"another plan":        {[]look{{is(coordinator.Running), nil, 1}, {&coordinator.Steered{State: &steering.State{}, Plan: &coordinator.Plan{ID: "p2", Status: coordinator.Done}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
+		"no plan":             {[]look{{&coordinator.Steered{State: &steering.State{}}, nil, 1}}, "plan p1 is not the last plan any more", 0},
 		"a plan that is left": {[]look{{is(coordinator.Running), nil, 1}, {is(coordinator.Cancelled), nil, 1}}, "plan p1 is cancelled", 0},
 	} {
 		var out bytes.Buffer
 		next, n := 0, 0
-		err := awaitPlan(t.Context(), &out, 0, func(context.Context) (*coordinator.Steered, error) {
+		err := awaitPlan(t.Context(), &out, 0, "p1", func(context.Context) (*coordinator.Steered, error) {
 			if next == len(c.looks) {
 				return nil, errors.New("it looks once more than it should")
 			}
@@ -68,6 +71,43 @@ func TestAPlanIsAwaitedThroughAnOutage(t *testing.T) {
 		}
 		if next != len(c.looks) || strings.Count(out.String(), told) != c.tells {
 			t.Errorf("%s: %d of %d looks, and it says %q", name, next, len(c.looks), out.String())
+		}
+	}
+}
+
+// A roll goes on behind a node also while that is away, as the one at which it stopped
+// may be; one that was never there is refused.
+func TestARollGoesOnBehindWhoIsAway(t *testing.T) {
+	found := &keyspace.Snapshot{Cluster: 1, Revision: 1, Count: "720", Values: map[string]keyspace.Value{}}
+	for id, zone := range map[string]string{"a": "z1", "b": "z2", "c": "z1", "d": "z2"} {
+		body := keyspace.Value{Data: fmt.Appendf(nil, `{"id":%q,"addr":"a:1","zone":%q}`, id, zone)}
+		if found.Values["known/"+id] = body; id != "c" {
+			found.Values["nodes/"+id] = body
+		}
+	}
+	m, _ := topology.NewMap(topology.Assignment{}, nil, nil).Next(found)
+	s := &coordinator.Steered{State: &steering.State{Map: m}}
+	for after, want := range map[string]string{"": "[a b d]", "a": "[b d]", "c": "[b d]", "b": "[d]", "d": "[]"} {
+		if ids, err := rollOrder(s, after); err != nil || fmt.Sprint(ids) != want {
+			t.Errorf("after %q: %v, %v; want %s", after, ids, err, want)
+		}
+	}
+	if ids, err := rollOrder(s, "e"); err == nil {
+		t.Errorf("after nobody: %v", ids)
+	}
+}
+
+// Figures beyond what a number holds are neither told nor taken for none.
+func TestLargeFigures(t *testing.T) {
+	for left, want := range map[float64]string{90: ", about 1m30s left", 1e11: "", 1e300: ""} {
+		if line := progressLine(&coordinator.Plan{}, &coordinator.Progress{Left: left}); !strings.HasSuffix(line, "MiB"+want) {
+			t.Errorf("%v s: %s", left, line)
+		}
+	}
+	for rate, want := range map[int64]int64{0: 0, 3: 3 << 20, 1 << 44: math.MaxInt64 >> 20 << 20, math.MaxInt64: math.MaxInt64 >> 20 << 20, -1: -1 << 20, math.MinInt64: -1 << 20} {
+		st := hosting{rate: rate}
+		if r, err := st.request(coordinator.Request{}); err != nil || r.Limits.BytesPerSecond != want {
+			t.Errorf("%d MiB a second: %d bytes, %v", rate, r.Limits.BytesPerSecond, err)
 		}
 	}
 }

@@ -80,33 +80,70 @@ func Assigned(ctx context.Context, c *cluster.Client) (a topology.Assignment, ok
 // faster, it gives [ErrEpoch]. [topology.ErrShrink] and [topology.ErrUnknownOwner] guard against
 // mistakes.
 func Assign(ctx context.Context, c *cluster.Client, a topology.Assignment) error {
-	if err := a.Validate(); err != nil {
-		return err
-	}
 	p, err := ReadPresent(ctx, c)
 	if err != nil {
 		return fmt.Errorf("cluster: assign: %w", err)
 	}
-	if err := p.accepts(&a); err != nil {
+	put, err := assign(ctx, c, p, a)
+	if err == nil && !put.Succeeded {
+		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
+	}
+	return err
+}
+
+// AssignIf is [Assign] if agrees has nothing against it as the cluster is steered, and
+// that is so still when etcd writes it; else it gives [ErrRaced], and is to be tried
+// again. While etcd has lost state it gives [cluster.ErrLost], unless lost lets it.
+func AssignIf(ctx context.Context, c *cluster.Client, a topology.Assignment, lost bool, agrees func(*State) error) error {
+	s, at, err := read(ctx, c)
+	if err != nil {
 		return err
+	}
+	conditions := []clientv3.Cmp{at.unchanged(c)}
+	if !lost {
+		if err := whole(c, s); err != nil {
+			return err
+		}
+		conditions = append(conditions, c.Whole())
+	}
+	if err := agrees(s); err != nil {
+		return err
+	}
+	put, err := assign(ctx, c, at.present, a, conditions...)
+	if err != nil || put.Succeeded {
+		return err
+	}
+	if err := cluster.UnlessSetback(put); err != nil && !lost {
+		return err
+	}
+	return ErrRaced
+}
+
+// assign writes an assignment behind the present one. Where the conditions do not hold
+// the response has what etcd says of a setback.
+func assign(ctx context.Context, c *cluster.Client, p *Present, a topology.Assignment, conditions ...clientv3.Cmp) (*clientv3.TxnResponse, error) {
+	if err := a.Validate(); err != nil {
+		return nil, err
+	}
+	if err := p.accepts(&a); err != nil {
+		return nil, err
 	}
 	body, err := json.Marshal(a)
 	if err != nil {
-		return fmt.Errorf("cluster: assign: %w", err)
+		return nil, fmt.Errorf("cluster: assign: %w", err)
 	}
 	noted, err := c.Noted(audit.Entry{Act: "assign", On: "all partitions", Before: p.String(), After: AssignmentText(&a)})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	put, err := c.Etcd().Txn(ctx).If(Still(c, p)...).Then(append(AssignOps(c, body), noted...)...).Commit()
+	put, err := c.Etcd().Txn(ctx).If(append(Still(c, p), conditions...)...).Then(append(AssignOps(c, body), noted...)...).Else(clientv3.OpGet(c.SetbackKey())).Commit()
 	if err != nil {
-		return fmt.Errorf("cluster: assign: %w", err)
+		return nil, fmt.Errorf("cluster: assign: %w", err)
 	}
-	if !put.Succeeded {
-		return fmt.Errorf("%w: somebody else assigned at the same time", ErrEpoch)
+	if put.Succeeded {
+		c.TrimHistory(ctx)
 	}
-	c.TrimHistory(ctx)
-	return nil
+	return put, nil
 }
 
 // String returns the assignment as the history says it.

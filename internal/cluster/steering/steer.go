@@ -51,10 +51,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 	if err != nil {
 		return err
 	}
-	if why := s.Map.Lost(); why != "" {
-		return cluster.LostState(why)
-	}
-	if err := c.Lost(); err != nil {
+	if err := whole(c, s); err != nil {
 		return err
 	}
 	before, assigned := maps.Clone(s.Documents), s.Assignment.Clone()
@@ -81,7 +78,7 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 		return err
 	}
 	ops = append(ops, noted...)
-	conditions := append(Still(c, at.present), clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1), c.Whole())
+	conditions := append(Still(c, at.present), at.unchanged(c), c.Whole())
 	if lead != nil {
 		conditions = append(conditions, lead.Holds())
 	}
@@ -108,6 +105,20 @@ func Change(ctx context.Context, c *cluster.Client, lead *cluster.Lead, change f
 type steeredAt struct {
 	present  *Present
 	revision int64
+}
+
+// unchanged holds while nobody else changes the documents.
+func (at steeredAt) unchanged(c *cluster.Client) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(c.Prefix()+steerPrefix).WithPrefix(), "<", at.revision+1)
+}
+
+// whole is [cluster.ErrLost] while etcd has lost state, by what it says or by what c
+// watches.
+func whole(c *cluster.Client, s *State) error {
+	if why := s.Map.Lost(); why != "" {
+		return cluster.LostState(why)
+	}
+	return c.Lost()
 }
 
 func read(ctx context.Context, c *cluster.Client) (*State, steeredAt, error) {
@@ -172,8 +183,8 @@ func nextEpoch(c *cluster.Client, p *Present, a topology.Assignment) ([]clientv3
 	return AssignOps(c, body), nil
 }
 
-// Changed returns when how the cluster is steered may have changed, or
-// a node has told something new, or when ctx is done.
+// Changed returns when a document of steering may have changed, or when ctx is done.
+// What is assigned, and what nodes tell, it does not watch.
 func Changed(ctx context.Context, c *cluster.Client) {
 	for resp := range c.Etcd().Watch(clientv3.WithRequireLeader(ctx), c.Prefix()+steerPrefix, clientv3.WithPrefix()) {
 		if resp.Err() != nil || len(resp.Events) > 0 {

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -137,6 +138,32 @@ func TestHealingsAtOnceAreAllKept(t *testing.T) {
 			t.Errorf("of %d partitions", len(seen))
 		}
 	})
+}
+
+// What is said to be there, and cannot be read yet, is being written by another at this
+// moment: a store that is a directory behind a gateway says so for some milliseconds.
+func TestARecordThatIsBeingWrittenIsWaitedFor(t *testing.T) {
+	store := must(objects.Open(t.Context(), "file://"+t.TempDir()))
+	b := claimed(t, store)
+	at := millrace.TimeOf(time.Now())
+	early := 0
+	b.objects = &hooked{Store: store, before: func(op, name string) error {
+		if early == 0 && op == "write" {
+			early++
+			return impatient(store).WriteHealing(t.Context(), &Healing{Time: at, Node: "node-1", Partition: 7, Damage: "x"})
+		}
+		if early == 1 && op == "open" {
+			early++
+			return fs.ErrNotExist
+		}
+		return nil
+	}}
+	if err := b.WriteHealing(t.Context(), &Healing{Time: at, Node: "node-1", Partition: 8, Damage: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.Healings(t.Context(), 10); err != nil || len(got) != 2 || early != 2 {
+		t.Errorf("%d records, %v; read too early %d times", len(got), err, early-1)
+	}
 }
 
 // Acts come back, the newest first, whosever the bucket was by then, and those

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/millrace/millrace/internal/backup/objects"
 	"github.com/millrace/millrace/internal/partition"
@@ -101,18 +102,34 @@ func (b *Bucket) readBytes(ctx context.Context, name string) ([]byte, error) {
 
 // createObject writes a JSON object that isn't there, and reads it back. One
 // that is there with the same bytes is this one: an earlier try of the same
-// write arrived, and its answer was lost.
+// write arrived, and its answer was lost. One that is there and cannot be read is being
+// written by another at this moment, or was taken back: it is tried again.
 func (b *Bucket) createObject(ctx context.Context, name string, v any) error {
 	data, err := encode(v)
 	if err != nil {
 		return fmt.Errorf("backup: write %s: %w", name, err)
 	}
-	wrote := b.objects.Write(ctx, name, bytes.NewReader(data), true)
-	if wrote != nil && !objects.IsThere(wrote) {
-		return wrote
+	for tries := 1; ; tries++ {
+		wrote := b.objects.Write(ctx, name, bytes.NewReader(data), true)
+		if wrote != nil && !objects.IsThere(wrote) {
+			return wrote
+		}
+		err := b.readBack(ctx, name, data, wrote)
+		if wrote == nil || tries == createTries || !objects.IsMissing(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(createPause):
+		}
 	}
-	return b.readBack(ctx, name, data, wrote)
 }
+
+const (
+	createTries = 5
+	createPause = 100 * time.Millisecond
+)
 
 // replaceObject is createObject of one that may be there.
 func (b *Bucket) replaceObject(ctx context.Context, name string, v any) error {

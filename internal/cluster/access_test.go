@@ -23,7 +23,7 @@ import (
 // openAs opens a cluster on a secured etcd as a command does.
 func openAs(t *testing.T, s *etcdtest.Secured, a dial.Access, dir string) (*cluster.Client, error) {
 	t.Helper()
-	c, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{s.Addr}, Access: a, Name: "test", Dir: dir, Wait: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	c, err := cluster.Open(t.Context(), cluster.Config{Endpoints: []string{s.Addr}, Access: a, Name: "test", Dir: dir, Wait: 10 * time.Minute, Log: slog.New(slog.DiscardHandler)})
 	if err == nil {
 		t.Cleanup(func() { _ = c.Close() })
 	}

@@ -317,6 +317,9 @@ func (l *Log) Whole(ctx context.Context) (time.Time, error) {
 		if left == 0 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
+			if l.mu.cl != cl { // what was taken, and of which topic, is forgotten
+				return never, errors.New("kafka: exposures are followed anew since")
+			}
 			return l.mu.reach.Look(ends, begins, recent)
 		}
 		if patience.Sleep(ctx, 10*time.Millisecond); ctx.Err() != nil {

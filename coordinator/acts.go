@@ -252,7 +252,8 @@ func isSilence(err error) bool {
 // readActs reads what viewers did, one experiment after the other: all when that is due,
 // and before that those again whose log did not answer.
 func (g *guard) readActs(ctx context.Context) {
-	told, due := "", time.Now().Add(g.every)
+	var said fault
+	due := time.Now().Add(g.every)
 	for rest := g.every; wait.For(ctx, rest) == nil; {
 		all, worked := !time.Now().Before(due), time.Duration(0)
 		for _, w := range g.withOutcomes() {
@@ -275,23 +276,21 @@ func (g *guard) readActs(ctx context.Context) {
 		if due = due.Add(owed); all {
 			due = time.Now().Add(max(g.every, owed))
 		}
-		var faults []string
-		rest, faults = g.readsNext(due)
-		now := strings.Join(faults, "\n")
-		if now != told && now != "" && ctx.Err() == nil {
-			g.log.Warn("outcomes are not read now; trying again", "in", rest.Round(time.Second), "err", now)
+		var err error
+		if rest, err = g.readsNext(due); said.isNews(err, true, time.Now()) && ctx.Err() == nil {
+			g.log.Warn("outcomes are not read now; trying again", "in", rest.Round(time.Second), "err", err)
 		}
-		told = now
 	}
 }
 
 // readsNext returns the rest before outcomes are read again, and notes it where they
 // could not be read; and why they could not.
-func (g *guard) readsNext(due time.Time) (rest time.Duration, faults []string) {
+func (g *guard) readsNext(due time.Time) (rest time.Duration, err error) {
 	all := g.withOutcomes()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	rest = time.Until(due)
+	var faults []error
 	for _, w := range all {
 		if w.acts.mute {
 			rest = min(rest, g.every, actsAgain)
@@ -302,10 +301,10 @@ func (g *guard) readsNext(due time.Time) (rest time.Duration, faults []string) {
 			w.acts.next = time.Now().Add(rest)
 		}
 		if w.acts.unread != "" && w.acts.unread != notReadYet {
-			faults = append(faults, fmt.Sprintf("experiment %s: %s", w.Experiment.Name, w.acts.unread))
+			faults = append(faults, fmt.Errorf("experiment %s: %s", w.Experiment.Name, w.acts.unread))
 		}
 	}
-	return rest, faults
+	return rest, errors.Join(faults...)
 }
 
 // reads notes that the outcomes of an experiment have been read, or why they could not.

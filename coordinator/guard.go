@@ -86,6 +86,7 @@ type watched struct {
 const (
 	guardEvery = 200 * time.Millisecond // looks, while exposures come
 	judgeEvery = time.Second            // for what only time changes
+	tellEvery  = time.Minute            // the same fault is logged
 )
 
 // run guards until ctx ends, or for so long that another is to lead, which it
@@ -93,7 +94,7 @@ const (
 func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 	g.sight.whole = time.Now()
 	changed, leant := g.store.Documents.Changed(), g.revision()
-	var said fault
+	said := fault{again: tellEvery}
 	for {
 		err := g.refresh(ctx)
 		if err == nil {
@@ -143,28 +144,6 @@ func (g *guard) run(ctx context.Context, shown Exposures) (yields bool) {
 		if g.sight.yields() {
 			return true
 		}
-	}
-	return false
-}
-
-// fault is what was logged last, until all is well again.
-type fault struct {
-	text string
-	at   time.Time
-}
-
-// tellEvery is how often the same fault is logged.
-const tellEvery = time.Minute
-
-// isNews reports whether err is to be logged, and takes it that it is. No err says
-// that all is well only after a look at all.
-func (f *fault) isNews(err error, looked bool, now time.Time) bool {
-	switch {
-	case err != nil && (err.Error() != f.text || now.Sub(f.at) > tellEvery):
-		*f = fault{err.Error(), now}
-		return true
-	case err == nil && looked:
-		*f = fault{}
 	}
 	return false
 }

@@ -87,6 +87,7 @@ var bans = []ban{
 	{From: "internal/cluster/brokers", To: "internal/cluster/documents", Why: "what a broker goes by is told to the room of brokers, which reads none of it"},
 	{From: "internal/cluster/steering", To: "internal/cluster/members", Why: "who hosts what is compared with the map alone"},
 	{From: "...", To: "internal/cluster/restoration", Except: []string{"cmd/cli/steer"}, Tests: true, Why: "only people restore a cluster"},
+	{From: "...", To: "internal/figure/pagecache", Tests: true, Why: "benchmarks of a cold disk"},
 	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
 	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -263,7 +264,7 @@ func TestAFullEtcdIsTold(t *testing.T) {
 	s := newStage(t, "n1")
 	_, err := s.run("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
 	s.Check(err)
-	s.Check(s.Fill(t.Context()))
+	etcdtest.Fill(t, s.Etcd[0])
 	for _, args := range [][]string{
 		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")},
 	} {

@@ -38,6 +38,16 @@ func (s *stage) run(args ...string) (string, error) {
 	return out.String(), err
 }
 
+// must is run of what may not fail.
+func (s *stage) must(args ...string) string {
+	s.Helper()
+	out, err := s.run(args...)
+	if err != nil {
+		s.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
 // experiments are those of the stage, as everybody reads them.
 func (s *stage) experiments() (*experiment.Set, error) {
 	documents, err := artefacts.Watch(s.Context(), s.Client, experiments.Kind)

@@ -21,7 +21,7 @@ func Machine() int64 {
 	return total
 }
 
-// kibibytes returns the number behind a name.
+// kibibytes returns the number behind a name in /proc/meminfo; 0 if it is not there.
 func kibibytes(text []byte, name string) int64 {
 	for line := range bytes.Lines(text) {
 		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == name {

@@ -114,7 +114,7 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 // or not: who waits for them is let go together, and who comes after does not
 // wait, and is told so. When they thaw they are asked again, whether anybody
 // waited for them or not.
-func TestMuteNodesAreNotWaitedFor(t *testing.T) {
+func TestUnresponsiveNodesAreNotWaitedFor(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 2, 1)

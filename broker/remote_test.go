@@ -99,7 +99,7 @@ func TestRemoteNode(t *testing.T) {
 // A node behind gRPC whose process is frozen, so that the kernel takes what is
 // sent to it and nothing comes back, is found unresponsive and told as unreachable; one
 // that is slow, and answers pings, is waited for.
-func TestMuteRemoteNode(t *testing.T) {
+func TestUnresponsiveRemoteNode(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	for i := range 30 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")

@@ -87,7 +87,8 @@ var bans = []ban{
 	{From: "internal/cluster/brokers", To: "internal/cluster/documents", Why: "what a broker goes by is told to the room of brokers, which reads none of it"},
 	{From: "internal/cluster/steering", To: "internal/cluster/members", Why: "who hosts what is compared with the map alone"},
 	{From: "...", To: "internal/cluster/restoration", Except: []string{"cmd/cli/steer"}, Tests: true, Why: "only people restore a cluster"},
-	{From: "...", To: "internal/cluster/etcdtest", Tests: true, Why: "an etcd of tests"},
+	{From: "...", To: "internal/figure/pagecache", Tests: true, Why: "benchmarks of a cold disk"},
+	{From: "...", To: "internal/cluster/etcdtest", Except: []string{"cmd/cli/clitest"}, Tests: true, Why: "an etcd of tests"},
 	{From: "...", To: "cmd/cli/clitest", Tests: true, Why: "what tests of the command line share"},
 
 	{From: "client", To: "internal/cluster", Why: "callers compile the client in; it stays small"},
@@ -118,7 +119,7 @@ var homes = []home{
 	{Path: "github.com/google/cel-go", Why: "its path moved to cel.dev/cel-go"},
 	{Path: "go.etcd.io/etcd", In: []string{"internal/cluster"}, Tests: []string{"coordinator", "internal/experiments", "internal/simulation"}, Why: "etcd has one home; one in memory speaks its protocol, and those of tests lose keys"},
 	{Path: "go.etcd.io/etcd/server/v3", In: []string{"internal/cluster", "internal/minicluster"}, Why: "the demo's etcd, and that of tests"},
-	{Path: "go.etcd.io/etcd/api/v3/etcdserverpb", In: []string{"internal/cluster", "internal/minicluster"}, Tests: []string{"internal/simulation"}, Why: "an etcd of tests raises the alarm that it is full"},
+	{Path: "go.etcd.io/etcd/api/v3/etcdserverpb", In: []string{"internal/cluster"}, Tests: []string{"internal/simulation"}, Why: "an etcd of tests raises the alarm that it is full"},
 	{Path: "go.uber.org/zap", In: []string{"internal/cluster", "internal/minicluster"}, Why: "etcd logs with it; everything else uses slog"},
 	{Path: "github.com/hashicorp/golang-lru/v2", In: []string{"indexnode/cache"}, Tests: []string{"indexnode/query"}, Why: "eviction order of the caches; the cache that benchmarks compare with"},
 	{Path: "github.com/spf13", In: []string{"cmd"}, Why: "flags exist only in cmd"},

@@ -18,18 +18,18 @@ import (
 	"github.com/millrace/millrace/relevance/interleave"
 )
 
-// draft is a feed that two models' rankings draft in turns: team 0 is the
-// question's model, team 1 the one beside it.
+// draft makes a page of two models' rankings, which take turns to choose (draft) items:
+// team 0 is the question's model, team 1 the one beside it.
 type draft struct {
-	pagetoken.Draft                   // of the page after
-	version         string            // that answered: of a model that every binary has, its
-	at              interleave.Cursor // of this page
-	fault           error             // why this page is the first model's alone
-	left            bool              // items found no room on this page, for the cap
+	pagetoken.Draft                   // how the next page goes on
+	version         string            // of the model beside, as nodes ranked by it
+	at              interleave.Cursor // where this page begins
+	fault           error             // why this page is the first model's alone; nil: it is not
+	left            bool              // the cap on an entity kept items off this page
 }
 
-// draftOf begins the draft that a variant wants, or goes on with that of the
-// first page. A second model that has been dropped since leaves the first.
+// draftOf begins the draft that a variant wants, or goes on with that of the first page. If
+// the second model has been dropped since, the page is the first model's alone.
 func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	switch {
 	case c == nil && q.feed.Beside() != "":
@@ -58,8 +58,9 @@ func (b *Broker) draftOf(q *question, c *pagetoken.Cursor) {
 	q.draft.Next = q.draft.at
 }
 
-// askDraft asks a question. Where a node lacks the second model of a draft, it
-// asks once more, others first: the first answer is as good but for the draft.
+// askDraft asks a question. Where a node lacks the second model of a draft, it asks once
+// more, and other nodes before that one. If that fails, the first answer is good but for the
+// draft.
 func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fanout.Outcome, *fanout.Asking, error) {
 	o, f, err := b.ask(ctx, q, end)
 	if err != nil || q.draft == nil || !b.lacksBeside(q, o) {
@@ -78,7 +79,7 @@ func (b *Broker) askDraft(ctx context.Context, q *question, end time.Time) (fano
 func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
 	for _, pt := range o.Parts {
 		for _, r := range pt.Resp.GetBeside() {
-			if r.GetAbsent() && q.draft.Beside.Sum != "" { // every binary has the others
+			if r.GetAbsent() && q.draft.Beside.Sum != "" { // a model without a sum is in every binary
 				b.fanout.Note(pt.Node, q.draft.Beside.Sum)
 				lacks = true
 			}
@@ -90,7 +91,7 @@ func (b *Broker) lacksBeside(q *question, o fanout.Outcome) (lacks bool) {
 // teams is how many rankings a draft takes.
 const teams = 2
 
-// ranking returns the entries of an answer in their order, but for spacing.
+// ranking returns the entries of an answer in their order, before rules of spacing move any.
 func (q *question) ranking(o fanout.Outcome) []fanout.Entry {
 	limit, distinct := int(q.Query.Limit), q.Query.DistinctObjects
 	if q.draft == nil {
@@ -116,8 +117,8 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 		return nil, err
 	}
 	rankings := [teams][]fanout.Entry{own, fanout.Merge(parts, q.Deep(), q.Query.DistinctObjects)}
-	var names [teams][]candidateName // of what is left of each,
-	var places [teams][]int          // and where it stands
+	var names [teams][]candidateName // of the entries of each ranking that are left
+	var places [teams][]int          // and the places of these in the ranking
 	for i, r := range rankings {
 		names[i], places[i] = q.names(r), make([]int, len(r))
 		for at := range r {
@@ -127,7 +128,7 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 	limit, step := int(q.Query.Limit), int(q.Query.Limit)
 	room := newCaps(q.Query.CapPerEntity)
 	if room != nil {
-		step = 1 // what an item leaves of its entity's room is known when it is drafted
+		step = 1 // after each item it is known which entities have reached the cap
 	}
 	page := make([]fanout.Entry, 0, min(limit, len(rankings[0])+len(rankings[1])))
 	at := d.at
@@ -146,7 +147,7 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 			page = append(page, e)
 		}
 		if step == limit {
-			break // all that there is
+			break // nothing is capped: one draft made the page
 		}
 		taken := names[picks[0].Ranking][picks[0].Place]
 		for i, r := range rankings {
@@ -168,8 +169,8 @@ func (q *question) draftPage(own []fanout.Entry, o fanout.Outcome) ([]fanout.Ent
 	return page, nil
 }
 
-// candidateName is what may stand once in an answer: an object where a feed
-// shows each once, and else a record in a timeline.
+// candidateName is what an answer has only once: an object, if the feed has distinct
+// objects, and else a record in a timeline.
 type candidateName struct {
 	timeline millrace.Timeline
 	id       string
@@ -187,8 +188,8 @@ func (q *question) names(ranking []fanout.Entry) []candidateName {
 	return all
 }
 
-// caps is how many more items entities may have on a page; nil is no cap.
-// Each ranking keeps to the cap by itself, and two together may not.
+// caps counts the items of each entity on a page against the cap; nil: there is no cap.
+// Nodes cap each ranking by itself, but two rankings together may have more.
 type caps struct {
 	most int
 	have map[millrace.Entity]int
@@ -221,7 +222,7 @@ func (d *draft) receipt() *feedv1.Draft {
 	return r
 }
 
-// expose says in the record of an answer who drafted what.
+// expose notes in the record of an answer which model drafted which item.
 func (d *draft) expose(q *question, r *exposure.Record, entries []fanout.Entry) {
 	if d == nil || d.fault != nil {
 		return

@@ -67,11 +67,7 @@ func TestADefinitionThatNodesRefuseIsNotTakenOver(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	d := feedstest.New()
 	d.Serve("jobs", 1, "name: jobs\nmodel: recency\nfilter: record.stars > 1")
-	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = b.Close() }()
+	b := w.defined(d)
 	refuse := &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: "no field strs"}
 	for _, n := range w.nodes {
 		n.set(func() { n.err = refuse })
@@ -177,11 +173,7 @@ func TestUnseenTypes(t *testing.T) {
 func TestReceiptNamesTheFeedsVersion(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	d := feedstest.New()
-	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = b.Close() }()
+	b := w.defined(d)
 	d.Serve("recent", 9, "name: recent\nmodel: recency\nlimit: 1")
 	settled(b.feeds)
 	w.add(timelineOf(0), "a", timeAt(0), "")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -13,9 +14,12 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/api/millrace/feed/v1/feedv1connect"
@@ -205,10 +209,31 @@ func TestConnect(t *testing.T) {
 		req := recentRequest(3)
 		req.Feed = "x"
 		_, err := c.GetFeed(t.Context(), req)
-		if e := refusal(t, rpcerr.FromConnect(err)); e.Reason != millrace.ReasonUnknown || e.Field != "feed" || e.WayOut == "" {
+		if e := refusalByConnect(t, err); e.Reason != millrace.ReasonUnknown || e.Field != "feed" || e.WayOut == "" {
 			t.Errorf("got %+v", e)
 		}
 	}
+}
+
+// refusalByConnect returns the refusal that a connect client was given, by the details that
+// gRPC's clients have it of too.
+func refusalByConnect(t *testing.T, err error) *millrace.Error {
+	t.Helper()
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		t.Fatalf("%v is no error of connect", err)
+	}
+	s := status.New(codes.Code(ce.Code()), ce.Message())
+	for _, d := range ce.Details() {
+		m, bad := d.Value()
+		if bad == nil {
+			s, bad = s.WithDetails(protoadapt.MessageV1Of(m))
+		}
+		if bad != nil {
+			t.Fatal(bad)
+		}
+	}
+	return refusal(t, rpcerr.FromStatus(s.Err()))
 }
 
 func TestGRPC(t *testing.T) {

@@ -75,8 +75,8 @@ func newMetrics(b *Broker, r prometheus.Registerer) (*metrics, error) {
 // turnedAway counts a request that a door refused.
 func (m *metrics) turnedAway(err error) { m.request("", 0, nil, err) }
 
-// request counts an answered or refused request. feed is one that is defined,
-// or "" when the request named none such.
+// request counts an answered or refused request. The feed is a defined one, or "" if the
+// request named none that is.
 func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedResponse, err error) {
 	outcome := "ok"
 	var refused *millrace.Error

@@ -25,8 +25,8 @@ type Models interface {
 	Changed() <-chan struct{}
 }
 
-// pushed are the models of the cluster but for built-in names, under which nothing is
-// pushed: what somebody wrote there past the commands no node has.
+// pushed are the models of the cluster without those under built-in names. The commands push
+// nothing there, and no node has what somebody wrote there otherwise.
 type pushed struct{ Models }
 
 func unshadowed(m Models) Models {
@@ -44,9 +44,9 @@ func (p pushed) Served(name string) (artefacts.Version, bool) {
 	return p.Models.Served(name)
 }
 
-// chooseModel names the version that answers, once for all nodes and pages: a
-// pointer that moves meanwhile changes nothing. A name that no pointer knows is
-// that of a model that every binary has.
+// chooseModel chooses the version of the model that ranks, once for all nodes and pages, so
+// that a version that begins to serve meanwhile changes nothing. A model of which the cluster
+// has no version is one of every binary.
 func (b *Broker) chooseModel(q *question, first bool) error {
 	if b.models == nil {
 		return nil
@@ -57,7 +57,7 @@ func (b *Broker) chooseModel(q *question, first bool) error {
 	}
 	q.Query.Shadow = b.leaveOut(q.Query.Shadow)
 	if !first {
-		return nil // which keeps the version of the first page
+		return nil // a later page keeps the version of the first one
 	}
 	return b.choose(q)
 }
@@ -69,8 +69,8 @@ func namesOf(models []string) (all []*nodev1.Model) {
 	return all
 }
 
-// keepModel holds a page to the version of the first one, as long as it is
-// there.
+// keepModel makes a later page rank by the version that ranked the first one, if that is
+// still there.
 func (b *Broker) keepModel(q *question, c *pagetoken.Cursor) error {
 	sum, weighted, _ := strings.Cut(c.Sum, "+")
 	v := artefacts.Version{Name: c.Model, Version: c.Version, Sum: sum}
@@ -88,8 +88,8 @@ func (b *Broker) keepModel(q *question, c *pagetoken.Cursor) error {
 	return nil
 }
 
-// weigh has the model score by the weights that variants set. One that ranks in
-// the place of a condemned one and lacks some of them scores by its own.
+// weigh makes the model score by the weights that variants set. A version that ranks in place
+// of a condemned one and lacks some of these weights scores by its own.
 func (b *Broker) weigh(q *question) {
 	q.Query.Weights = weights.Form(q.variants.weights)
 	q.Query.WeightsSum = weights.Sum(q.Query.Weights)
@@ -98,11 +98,11 @@ func (b *Broker) weigh(q *question) {
 	}
 }
 
-// unapplied returns the experiments, by name, that the viewer or the entities are in
-// and that the answer counts for no variant of: they compare models, and another
-// version ranks in the place of one of these that is condemned; or their weights do
-// not rank, since what ranks in such a place lacks them. So it is for all variants, or
-// the split would tilt; and on later pages as on the first, whatever ranks by then.
+// unapplied returns the names of the experiments that the viewer or the entities are in, but
+// for which the answer does not count. Either they compare models of which one is condemned,
+// so that another version ranks in its place; or that version lacks the weights that they
+// set. Then the answers of all variants do not count, or the split between them would shift;
+// and later pages count as the first one does, whatever ranks by then.
 func (b *Broker) unapplied(q *question) (names []string) {
 	none := func(of string) bool { return slices.Contains(q.variants.unapplied, of) || b.replaced(q, of) }
 	for _, x := range q.variants.dealt {
@@ -118,8 +118,8 @@ func (b *Broker) unapplied(q *question) (names []string) {
 	return names
 }
 
-// replaced reports whether another version ranks in the place of one that an
-// experiment compares: in this answer, or else in those of its other variants now.
+// replaced reports whether another version ranks in place of one that an experiment compares,
+// in this answer or in those that its other variants get now.
 func (b *Broker) replaced(q *question, of string) bool {
 	if b.models == nil || b.experiments == nil {
 		return false
@@ -134,15 +134,16 @@ func (b *Broker) replaced(q *question, of string) bool {
 	})
 }
 
-// plainly reports whether entities with a variant whose weights an experiment sets
-// are ranked without them.
+// plainly reports whether entities with a variant of an experiment are ranked without the
+// weights that it sets.
 func (q *question) plainly(experiment string) bool {
 	return slices.ContainsFunc(q.Groups[1:], func(g *questions.Group) bool { return g.Plain && slices.Contains(g.Weighers, experiment) })
 }
 
-// lacksOthers reports whether weights of another variant of an experiment would not
-// rank: by what ranks the page if it is that variant's model too, and so on later
-// pages as on the first; or else by what ranks now.
+// lacksOthers reports whether the weights of another variant of an experiment could not be
+// used now. If that variant has the same model, that is asked of the version that ranks this
+// page, so that later pages say the same as the first; else of the version that would rank
+// now.
 func (b *Broker) lacksOthers(q *question, of string) bool {
 	if b.models == nil || b.experiments == nil {
 		return false
@@ -159,8 +160,8 @@ func (b *Broker) lacksOthers(q *question, of string) bool {
 	})
 }
 
-// sumOf is the checksum of what ranks: that of a model's pack, and behind a +
-// that of the weights which a variant set in place of its own.
+// sumOf is the checksum of what ranks: that of the model's pack, and behind a + that of the
+// weights that a variant sets, if it sets any.
 func sumOf(sum, weights string) string {
 	if weights == "" {
 		return sum
@@ -168,7 +169,8 @@ func sumOf(sum, weights string) string {
 	return sum + "+" + weights
 }
 
-// still refuses a page by a version that is no longer there, or condemned since.
+// still refuses a later page if the version that ranked the first is no longer there, or is
+// condemned since.
 func (b *Broker) still(v artefacts.Version) error {
 	if v.Version != "" && (b.models == nil || !b.models.Has(v)) {
 		return pagetoken.Refuse("model %s, which ranked the first page, has been dropped", v)

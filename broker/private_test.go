@@ -131,16 +131,9 @@ func TestAPrivateFeedNamesNothingElse(t *testing.T) {
 // What a feed showed before it was private, or before it was narrowed, it shows
 // to nobody who kept a page token of then.
 func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	for i := range 9 {
-		w.add(timelineOf(i), recordID(i), timeAt(i), "")
-	}
+	w := nine(t, 1)
 	d := feedstest.New()
-	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = b.Close() }()
+	b := w.defined(d)
 	private := "name: staff\nmodel: recency\nprivate: true\n"
 	for i, text := range []string{"name: staff\nmodel: recency\n", private, private + "types: [post]\n"} {
 		d.Serve("staff", 2*i+1, text)
@@ -167,16 +160,9 @@ func TestAPrivateFeedHasNoOlderPages(t *testing.T) {
 // A page token of a built-in feed opens nothing once the built-in feeds are shut, or
 // to who has no right to them, though another feed of the name serves by then.
 func TestABuiltInFeedHasNoPagesOnceItIsShut(t *testing.T) {
-	w := newWorld(t, 1, 1)
-	for i := range 9 {
-		w.add(timelineOf(i), recordID(i), timeAt(i), "")
-	}
+	w := nine(t, 1)
 	d := feedstest.New()
-	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = b.Close() }()
+	b := w.defined(d)
 	req := recentRequest(9)
 	req.Feed, req.Limit = "home", new(int64(1))
 	first, err := b.GetFeed(t.Context(), req)
@@ -221,16 +207,9 @@ func TestRefusalsAreShort(t *testing.T) {
 // What a private feed's answer is made from tells nothing that goes on with what
 // the feed drops, and its page tokens nothing by which a definition is guessed.
 func TestAPrivateFeedsAnswersTellNoOffsets(t *testing.T) {
-	w := newWorld(t, 2, 1)
-	for i := range 9 {
-		w.add(timelineOf(i), recordID(i), timeAt(i), "")
-	}
+	w := nine(t, 2)
 	d := feedstest.New()
-	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = b.Close() }()
+	b := w.defined(d)
 	d.Serve("open", 1, "name: open\nmodel: recency\n")
 	d.Serve("staff", 1, "name: staff\nmodel: recency\nprivate: true\n")
 	settled(b.feeds)

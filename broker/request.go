@@ -28,29 +28,29 @@ type question struct {
 	feed feeds.Feed // with what variants set
 	// narrows says that the caller's window may only narrow the feed's.
 	narrows  bool
-	asOf     millrace.Time
-	from, to millrace.Time // as the request has them
+	asOf     millrace.Time // the instant that all of its pages are as of
+	from, to millrace.Time // the window that the request asks for
 
-	named     bool              // the request names the model,
-	later     bool              // or it is that of the first page
-	inPlaceOf artefacts.Version // which is condemned: the model ranks instead
-	plain     bool              // by its own weights, though variants set others
-	refused   []refused         // by nodes, while it is asked
+	named     bool              // the request names the model
+	later     bool              // it is of a later page, which the first one's model ranks
+	inPlaceOf artefacts.Version // a condemned version that the model ranks instead of; zero: none
+	plain     bool              // the model ranks by its own weights, though variants set others
+	refused   []refused         // by nodes, while they are asked
 
 	minCoverage float64
 	fullReceipt bool         // it has the offsets as lists
 	fields      items.Fields // of records
 
 	began   time.Time
-	keys    *pagetoken.Keys    // of the first page
-	issued  millrace.Time      // when that was
-	request pagetoken.Identity // of all that every page must ask alike
+	keys    *pagetoken.Keys    // that sign the tokens, since the first page
+	issued  millrace.Time      // when the first page was asked for
+	request pagetoken.Identity // of what every page must ask alike
 
 	variants variants
 	draft    *draft // nil unless a variant interleaves
 
-	exposesFeatures bool // of items
-	counted         bool // what they lack is
+	exposesFeatures bool // the features of items are recorded with what is shown
+	counted         bool // features that items lack are counted
 
 	shown int // items in the answer
 }
@@ -70,7 +70,7 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 		if feed, err = b.feeds.Edition(feed, c); err != nil {
 			return nil, err
 		}
-		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // which made the first page, and another serves by its name now
+		if err := b.servesBuiltIn(&feed, b.feeds.Current()); err != nil { // the feed of the first page, though another may serve by its name now
 			return nil, err
 		}
 	}
@@ -82,8 +82,8 @@ func (b *Broker) read(req *feedv1.GetFeedRequest, now time.Time) (*question, err
 	q.FeedName, q.fields.Private = feed.Name, feed.Private
 	q.Whole()
 	for _, check := range []func(*question, *feedv1.GetFeedRequest) error{
-		// What asks no definition. It is refused before variants are dealt, so that it
-		// counts for none: the caller alone is to blame.
+		// The first row needs no definition of a feed. What it refuses is the caller's
+		// fault alone, so it comes before variants are dealt and counts for none of them.
 		readViewer, readEntities, checkLimit, readMinCoverage, readFields, readReceipt, checkTypes, checkFilter, checkModel,
 		func(q *question, req *feedv1.GetFeedRequest) error { return readTimes(q, req, c, now) },
 		func(q *question, req *feedv1.GetFeedRequest) error { return b.deal(q, req, c) },
@@ -149,7 +149,7 @@ func (b *Broker) servesBuiltIn(feed *feeds.Feed, all feeds.Set) error {
 	return feeds.BuiltInRefused(feed.Name)
 }
 
-// entitled refuses what who calls has no right to ask.
+// entitled refuses what the caller has no right to ask.
 func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err error) {
 	who := permit.Who(ctx)
 	if who.Rights == nil {
@@ -182,8 +182,8 @@ func (b *Broker) entitled(ctx context.Context, req *feedv1.GetFeedRequest) (err 
 	return nil
 }
 
-// entitledTo refuses a feed that who calls has no right to ask. A page is made by the
-// definition of the first one, which may be the built-in one where another serves by
+// entitledTo refuses a feed that the caller has no right to ask. A later page is made by
+// the definition of the first one, which may be a built-in feed though another serves by
 // its name now.
 func entitledTo(ctx context.Context, feed *feeds.Feed) error {
 	err := permit.Who(ctx).Feed(feed.Name, feed.IsBuiltIn())
@@ -241,7 +241,7 @@ func sortedTypes[T ~string](types []T) []string {
 // readCost bounds what a request costs index nodes before they are asked.
 func readCost(q *question, _ *feedv1.GetFeedRequest) error { return q.Affordable(limits.MaxTimelines) }
 
-// checkFilter refuses a filter that is none by any schema.
+// checkFilter refuses what is no filter, whatever fields the schemas have.
 func checkFilter(_ *question, req *feedv1.GetFeedRequest) error {
 	if err := limits.CheckFilter(req.GetFilter()); err != nil {
 		return &millrace.Error{Reason: millrace.ReasonFilter, Field: "filter", Detail: err.Error(), WayOut: `write a CEL expression such as record.language == "en"`}
@@ -254,7 +254,7 @@ func readFilter(q *question, req *feedv1.GetFeedRequest) error {
 	return nil
 }
 
-// checkModel refuses what no model is named.
+// checkModel refuses what cannot be the name of a model.
 func checkModel(_ *question, req *feedv1.GetFeedRequest) error {
 	if m := req.GetModel(); m != "" && !limits.NamePattern.MatchString(m) {
 		return limits.Invalid("model", "leave it out for the feed's", "%.100q is not the name of a model", m)
@@ -346,7 +346,7 @@ func readWindow(q *question, req *feedv1.GetFeedRequest) error {
 	if req.GetFrom() == nil {
 		from = begin
 	}
-	if q.narrows { // what both windows have, be it nothing: it may begin after its end
+	if q.narrows { // to what both windows have in common, which may be nothing
 		from = max(from, begin)
 	}
 	q.Query.AsOfMs, q.Query.FromMs, q.Query.ToMs = int64(q.asOf), int64(from), int64(q.to)
@@ -407,7 +407,7 @@ func (b *Broker) readPage(q *question, req *feedv1.GetFeedRequest, c *pagetoken.
 	case len(c.Served) >= pagetoken.MaxServed:
 		return &millrace.Error{Reason: millrace.ReasonTooLarge, Field: "page_token", Detail: fmt.Sprintf("%d items have been served", len(c.Served)), WayOut: "begin anew with a window further back (to)"}
 	}
-	q.Query.Exclude, q.Query.ServedKey = c.Served, q.keys.Served[:] // first: a refusal too is known to be of a later page
+	q.Query.Exclude, q.Query.ServedKey = c.Served, q.keys.Served[:] // before anything is refused: that a page is a later one is told by these
 	if err := b.keepModel(q, c); err != nil {
 		return err
 	}

@@ -165,13 +165,23 @@ func TestWhyIsNotHedged(t *testing.T) {
 		if n := w.calls(); n != 8 { // the answer and the rank
 			t.Errorf("%d calls for four inquiries", n)
 		}
-		if took := b.fanout.HedgeAfter(3); took != usualDelay {
-			t.Errorf("hedges start after %s now", took)
-		}
 		for _, n := range w.nodes { // which do not count as silent either
-			if n.delay = nil; b.fanout.Mute(n.id) {
+			if b.fanout.Mute(n.id) {
 				t.Errorf("%s is thought mute", n.id)
 			}
+			n.delay = func() time.Duration { // the first that is asked is slow
+				if w.calls() == 9 {
+					return 10 * usualDelay
+				}
+				return 0
+			}
+		}
+		began := time.Now()
+		if _, err := b.GetFeed(t.Context(), recentRequest(3)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != usualDelay {
+			t.Errorf("a hedge starts after %s now", took)
 		}
 	})
 }

@@ -23,6 +23,7 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/broker/fanout"
 	"github.com/millrace/millrace/broker/feeds"
+	"github.com/millrace/millrace/broker/feedstest"
 	"github.com/millrace/millrace/broker/findings"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/topology"
@@ -67,6 +68,15 @@ type world struct {
 
 func (w *world) Current() *topology.Map { return w.m }
 
+// nine is a world of nine timelines with a record each.
+func nine(t *testing.T, nodes int) *world {
+	w := newWorld(t, nodes, 1)
+	for i := range 9 {
+		w.add(timelineOf(i), recordID(i), timeAt(i), "")
+	}
+	return w
+}
+
 // newWorld hosts every partition on some of the nodes.
 func newWorld(t *testing.T, nodes, replicas int) *world {
 	w := &world{t: t, feed: oracle.New(), nodes: map[millrace.NodeID]*fakeNode{}}
@@ -103,6 +113,17 @@ func (w *world) broker(feeds ...feeds.Feed) *Broker {
 		Maps: w, Feeds: feeds, Log: slog.New(slog.DiscardHandler),
 		Dial: w.dial,
 	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// defined returns a broker whose feeds are defined in the cluster.
+func (w *world) defined(d *feedstest.Definitions) *Broker {
+	w.t.Helper()
+	b, err := New(Config{Maps: w, Dial: w.dial, Definitions: d, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -28,9 +28,9 @@ type Spec struct {
 	Dir  fs.FS // where Name is, for the model file that a spec of trees names; nil without
 }
 
-// Generate writes the Go of specs into package pkg, one file a spec in the
-// order given, named for the model. Schemas are those that the specs may name. The error reports
-// every fault of every spec.
+// Generate writes the Go of specs into package pkg: one file for each spec, in their order,
+// named for the model. Schemas are those that the specs may name. The error reports every
+// fault of every spec.
 func Generate(pkg string, schemas relevance.Schemas, specs ...Spec) ([]File, error) {
 	var files []File
 	var errs []error

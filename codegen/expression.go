@@ -84,7 +84,8 @@ func (f *function) expr(i int) string {
 	return f.operand(v.Args[0]) + " " + operators[v.Op] + " " + f.operand(v.Args[1])
 }
 
-// operand writes a value where a binary operation must not tear it apart.
+// operand writes a value as an operand of a binary operation, in parentheses where Go's
+// precedence would take it apart.
 func (f *function) operand(i int) string {
 	text := f.expr(i)
 	v := &f.p.Values[i]
@@ -110,7 +111,8 @@ func tableKind(k plan.Kind) string {
 	return "Number"
 }
 
-// direct writes an operation on a record's string in its column.
+// direct writes an operation on a record's string by the word that stands for the string in
+// its column, without reading the text.
 func (f *function) direct(v *plan.Value) string {
 	word := f.column(f.p.Values[v.Args[0]].Index) + "[r]"
 	switch v.Op {
@@ -222,7 +224,8 @@ func (f *function) float(x float64) string {
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
-// list returns the package's variable of a literal list.
+// list returns the name of the package's variable that has a literal list, and declares it
+// if there is none yet.
 func (w *writer) list(text string) string {
 	if name, ok := w.literals[text]; ok {
 		return name

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/relevance/plan"
 )
 
-// loadObject reads a field of the features of the record's object into a
-// variable. Where they are not known all is null, and so the word 0.
+// loadObject writes code that reads a field of the features of the record's object into a
+// variable. If the features are not known, each field is null, and its word is 0.
 func (f *function) loadObject(i int) {
 	v := &f.p.Values[i]
 	l := f.p.Object[v.Index]
@@ -27,7 +27,8 @@ func (f *function) loadObject(i int) {
 	}
 }
 
-// objectColumn makes the slice of the words of a field, once a call.
+// objectColumn returns the variable with the words of a field, for all rows. The code that
+// sets it stands before the loop, once.
 func (f *function) objectColumn(load int) string {
 	if f.objects[load] == "" {
 		l := f.p.Object[load]
@@ -37,7 +38,7 @@ func (f *function) objectColumn(load int) string {
 	return f.objects[load]
 }
 
-// objectNulls makes the slice of the null bits of a field, once a call.
+// objectNulls returns the variable with the null bits of a field, likewise.
 func (f *function) objectNulls(load int) string {
 	l := f.p.Object[load]
 	return f.masked(loaded{true, load}, camel("object_"+l.Name, false), fmt.Sprintf("k.Objects.Nulls(%d)", l.Column))

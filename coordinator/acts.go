@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,9 +13,32 @@ import (
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/outcome"
+	"github.com/millrace/millrace/internal/wait"
 	"github.com/millrace/millrace/relevance/experiment"
 	"github.com/millrace/millrace/relevance/experiment/compare"
 )
+
+// Outcomes returns what viewers did, as an experiment that has outcomes defines them, with what
+// answers showed from a time on.
+type Outcomes func(of *experiment.Experiment, from millrace.Time) Acts
+
+// Acts are what viewers did.
+type Acts interface {
+	// Read reads on, again and again, each time from where it ended, and hands over
+	// the acts that it finds, some of them twice.
+	Read(ctx context.Context, take func(*outcome.Act)) error
+	// Newest returns when the newest outcome was that has been read, whether it belongs
+	// to an answer or not; 0: none was.
+	Newest() millrace.Time
+	// Whole returns as of when all that viewers did has been read.
+	Whole() time.Time
+	// Topic returns which topic was read last.
+	Topic() exposure.Topic
+	// Told returns what became of all outcomes that have been read.
+	Told() outcome.Report
+	// Course returns how they came along.
+	Course() *outcome.Course
+}
 
 // acts is how much a guard sees of what viewers of an experiment did.
 type acts struct {
@@ -204,5 +229,102 @@ func (g *guard) actsSeen() (all []actsSeen) {
 		}
 	}
 	slices.SortFunc(all, func(a, b actsSeen) int { return strings.Compare(a.experiment, b.experiment) })
+	return all
+}
+
+const (
+	// actsShare is the part of its time in which outcomes may be read, at most.
+	actsShare = 0.1
+	// actsAgain is the pause before outcomes are read again of a log that did not answer.
+	// The time for which it was waited for is no work, and costs no rest.
+	actsAgain = 5 * time.Second
+)
+
+// isSilence reports whether a reading failed since it was not answered in time.
+func isSilence(err error) bool {
+	t, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && t.Timeout()
+}
+
+// readActs reads what viewers did, one experiment after the other: all when that is due,
+// and before that those again whose log did not answer.
+func (g *guard) readActs(ctx context.Context) {
+	var said fault
+	due := time.Now().Add(g.every)
+	for rest := g.every; wait.For(ctx, rest) == nil; {
+		all, worked := !time.Now().Before(due), time.Duration(0)
+		for _, w := range g.withOutcomes() {
+			if !all && !w.acts.mute {
+				continue
+			}
+			began := time.Now()
+			err := w.acts.read.Read(ctx, func(a *outcome.Act) {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.mu.fresh = true
+				w.tally.Did(a)
+			})
+			if !isSilence(err) {
+				worked += time.Since(began)
+			}
+			g.reads(w, err)
+		}
+		owed := time.Duration(float64(worked) * (1/actsShare - 1))
+		if due = due.Add(owed); all {
+			due = time.Now().Add(max(g.every, owed))
+		}
+		var err error
+		if rest, err = g.readsNext(due); said.isNews(err, true, time.Now()) && ctx.Err() == nil {
+			g.log.Warn("outcomes are not read now; trying again", "in", rest.Round(time.Second), "err", err)
+		}
+	}
+}
+
+// readsNext returns the rest before outcomes are read again, and notes it where they
+// could not be read; and why they could not.
+func (g *guard) readsNext(due time.Time) (rest time.Duration, err error) {
+	all := g.withOutcomes()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rest = time.Until(due)
+	var faults []error
+	for _, w := range all {
+		if w.acts.mute {
+			rest = min(rest, g.every, actsAgain)
+		}
+	}
+	for _, w := range all {
+		if w.acts.next = due; w.acts.mute {
+			w.acts.next = time.Now().Add(rest)
+		}
+		if w.acts.unread != "" && w.acts.unread != notReadYet {
+			faults = append(faults, fmt.Errorf("experiment %s: %s", w.Experiment.Name, w.acts.unread))
+		}
+	}
+	return rest, errors.Join(faults...)
+}
+
+// reads notes that the outcomes of an experiment have been read, or why they could not.
+func (g *guard) reads(w *watched, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.acts.reads(err)
+	if now := g.mu.watched[w.Experiment.Name]; now != nil && now.evidence() == w.evidence() {
+		now.acts = w.acts // it was looked at anew meanwhile
+	}
+}
+
+func (g *guard) withOutcomes() (all []*watched) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.mu.watched {
+		if w.acts.read != nil {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(a, b *watched) int { return strings.Compare(a.Experiment.Name, b.Experiment.Name) })
 	return all
 }

@@ -289,7 +289,7 @@ func (c *Coordinator) Leads() (leads bool, fault error) {
 // steer does what there is to do for as long as it leads.
 func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 	c.pace, c.gone, c.held, c.since = pace{limits: c.cfg.Limits}, map[millrace.NodeID]time.Time{}, map[millrace.NodeID]map[millrace.Partition]time.Time{}, map[string]time.Time{}
-	var told string
+	var said fault
 	for {
 		err := c.step(ctx, lead)
 		switch {
@@ -299,12 +299,9 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 			continue // somebody's command: look again
 		case err != nil:
 			c.tell(true, nil, err)
-			if err.Error() != told {
-				told = err.Error()
-				c.cfg.Log.Warn("the cluster is not steered now; trying again", "err", err)
-			}
-		default:
-			told = ""
+		}
+		if said.isNews(err, true, time.Now()) {
+			c.cfg.Log.Warn("the cluster is not steered now; trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -315,6 +312,26 @@ func (c *Coordinator) steer(ctx context.Context, lead *cluster.Lead) {
 		case <-c.news(ctx):
 		}
 	}
+}
+
+// fault is what was logged last, until all is well again.
+type fault struct {
+	again time.Duration // how often the same one is logged; 0: once
+	text  string
+	at    time.Time
+}
+
+// isNews reports whether err is to be logged, and takes it that it is. No err says
+// that all is well only after a look at all.
+func (f *fault) isNews(err error, looked bool, now time.Time) bool {
+	switch {
+	case err != nil && (err.Error() != f.text || f.again > 0 && now.Sub(f.at) > f.again):
+		f.text, f.at = err.Error(), now
+		return true
+	case err == nil && looked:
+		f.text = ""
+	}
+	return false
 }
 
 // idleTimes is how many times less often a coordinator looks that has nothing

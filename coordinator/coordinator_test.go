@@ -437,7 +437,7 @@ func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {
 	told("")
 	one.Differ(map[string]string{"17": "17 differs"}, nil)
 	told("1 differences, such as: 17 differs")
-	check(t, s.look.Depose(t.Context()))
+	depose(t, s.look)
 	one.Differ(map[string]string{"18": "18 differs"}, nil) // which it cannot write: so it leads anew
 	told("")
 }
@@ -498,7 +498,7 @@ func TestAFrozenLeaderChangesNothing(t *testing.T) {
 					}
 				})
 				<-frozen
-				check(t, s.look.Depose(t.Context())) // as its lease does
+				depose(t, s.look) // as its lease does
 				stop := s.coordinate("two", nil)
 				s.await("the other one has ended the plan", func(l *coordinator.Steered) bool {
 					return l.Plan.Status == coordinator.Done && l.Notes.Leader == "two"
@@ -679,4 +679,12 @@ func TestAPlanTakesSurplusAway(t *testing.T) {
 	s.await("nothing else moved", func(l *coordinator.Steered) bool {
 		return l.Plan.Status == coordinator.Done && len(l.Plan.Moves) == 1
 	})
+}
+
+// depose ends the leadership of whoever has it, so that another leads: for a process that
+// lives and does nothing.
+func depose(t *testing.T, c *cluster.Client) {
+	t.Helper()
+	_, err := c.Etcd().Delete(t.Context(), c.LeaderKey())
+	check(t, err)
 }

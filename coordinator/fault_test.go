@@ -9,7 +9,7 @@ import (
 // A fault that stays is logged once a minute, though nothing fails between two
 // looks at all; another one, and one that comes again after all was well, at once.
 func TestAFaultIsLoggedOnceAMinute(t *testing.T) {
-	var f fault
+	f := fault{again: tellEvery}
 	away, full := errors.New("etcd is away"), errors.New("no room")
 	begin := time.Now()
 	for i, step := range []struct {

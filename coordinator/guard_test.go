@@ -1205,9 +1205,7 @@ func TestAFormerLeaderNotesNoLook(t *testing.T) {
 	if err := coordinator.NoteLook(t.Context(), former, "former", trails, tr.now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.cluster.Depose(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	depose(t, tr.cluster)
 	now, err := tr.cluster.Lead(t.Context(), cluster.Leader{Name: "now"})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +9,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/coordinator/plan"
-	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/members"
-	"github.com/millrace/millrace/internal/cluster/steering"
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
@@ -28,7 +25,8 @@ type Progress struct {
 	Nodes    []NodeProgress    `json:"nodes"`
 }
 
-// Standstill says that a plan is paused, since when and by whom; "" if it is not.
+// Standstill says why nothing moves or is repaired: the plan is paused, since when and by
+// whom; "" if it is not.
 func (p *Plan) Standstill() string {
 	if p == nil || p.Status != Paused {
 		return ""
@@ -40,20 +38,6 @@ func (p *Plan) Standstill() string {
 		}
 	}
 	return fmt.Sprintf("plan %s (%s) is paused%s: nothing moves or is repaired until millrace cluster resume", p.ID, p.Kind, since)
-}
-
-// Standstill reads why nothing moves or is repaired: the plan that is under way is paused;
-// "" if it is not.
-func Standstill(ctx context.Context, cl *cluster.Client) (string, error) {
-	raw, err := steering.Read(ctx, cl)
-	if err != nil {
-		return "", err
-	}
-	s, err := read(raw)
-	if err != nil {
-		return "", err
-	}
-	return s.Plan.Standstill(), nil
 }
 
 // MoveProgress is a move that is under way, as the node says that builds it.

@@ -92,7 +92,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	got, s := gathered(t, registry), n.CacheStats()
+	got, s := gathered(t, registry), n.cache.Stats()
 	for series, want := range map[string]float64{
 		"indexnode_records_total stream=timeline": 90 + 4, "indexnode_records_total stream=features": 30,
 		"indexnode_changes_total kind=inserted": 90 + 1, "indexnode_changes_total kind=replaced": 1, "indexnode_changes_total kind=deleted": 1, "indexnode_changes_total kind=ignored": 1,

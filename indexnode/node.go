@@ -360,9 +360,6 @@ func (n *Node) Ready() error {
 // backsUp reports whether it is a backup node.
 func (n *Node) backsUp() bool { return n.cfg.Keeps != topology.Set{} }
 
-// CacheStats returns what the caches did and hold.
-func (n *Node) CacheStats() cache.Stats { return n.cache.Stats() }
-
 // Proven reports whether partitioners have proven that what came in up to some
 // time is in the log, and every replica has reached such a time. A new group has
 // proven nothing at first, and answers are old until then.

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
@@ -67,7 +68,7 @@ func newWorld(t *testing.T, brokers kafka.Brokers, prefix string) *world {
 	w.schemas, err = schemalog.Open(schemalog.Config{Brokers: brokers, Topic: w.cfg.Topics.Schemas, Registry: w.registry})
 	must(t, err)
 	t.Cleanup(w.schemas.Close)
-	w.cl, err = kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...),
+	w.cl, err = kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(brokers)...),
 		kgo.ConsumeTopics(w.cfg.Topics.Timeline, w.cfg.Topics.Features, w.cfg.Topics.DeadLetters),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
 		kgo.FetchMaxWait(100*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond),

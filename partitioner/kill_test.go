@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -73,7 +74,7 @@ func (w *world) spawn() *process {
 	w.t.Helper()
 	exe, err := os.Executable()
 	must(w.t, err)
-	cfg, err := json.Marshal(childConfig{w.cfg, w.cfg.Brokers.Addrs()})
+	cfg, err := json.Marshal(childConfig{w.cfg, kafkatest.Addrs(w.cfg.Brokers)})
 	must(w.t, err)
 	p := &process{t: w.t, cmd: exec.Command(exe), done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), childEnv+"="+string(cfg))
@@ -325,7 +326,7 @@ func (w *world) readAll() []*kgo.Record {
 	topics := []string{w.cfg.Topics.Timeline, w.cfg.Topics.DeadLetters}
 	ends, err := kadm.NewClient(w.cl).ListEndOffsets(w.ctx, topics...)
 	must(w.t, err)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.ConsumeTopics(topics...), kgo.KeepControlRecords(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxBytes(32<<20), kgo.FetchMaxPartitionBytes(32<<20),
 		kgo.FetchMaxWait(100*time.Millisecond))
 	must(w.t, err)
@@ -357,7 +358,7 @@ func (w *world) readAll() []*kgo.Record {
 func (w *world) deleteTopics() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...))
 	if err != nil {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/groups"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
@@ -38,7 +39,7 @@ func (w *world) recreate(topics ...string) {
 
 func (w *world) admin() *kadm.Client {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.MetadataMinAge(10*time.Millisecond))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.MetadataMinAge(10*time.Millisecond))
 	must(w.t, err)
 	w.t.Cleanup(cl.Close)
 	return kadm.NewClient(cl)
@@ -48,7 +49,7 @@ func (w *world) admin() *kadm.Client {
 // the topic as it is now.
 func (w *world) send(topic string, partition int32, id string) {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(w.t, err)
 	defer cl.Close()
 	must(w.t, cl.ProduceSync(w.ctx, &kgo.Record{Topic: topic, Partition: partition, Value: activity(w.t, id, "member:1", "")}).FirstErr())
@@ -57,7 +58,7 @@ func (w *world) send(topic string, partition int32, id string) {
 // held returns how many records a topic has.
 func (w *world) held(topic string) (n int64) {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...))
 	must(w.t, err)
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListCommittedOffsets(w.ctx, topic)
@@ -119,7 +120,7 @@ func testRecreatedOutput(t *testing.T, w *world) {
 func (w *world) timelineIDs() map[string]bool {
 	w.t.Helper()
 	n := int(w.held(w.cfg.Topics.Timeline))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
 	must(w.t, err)
 	defer cl.Close()
 	ids := map[string]bool{}
@@ -213,7 +214,7 @@ func testRecreatedInput(t *testing.T, w *world) {
 // without what was aborted, as by a rebalance.
 func (w *world) records() (n int) {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.ConsumeTopics(w.cfg.Topics.Timeline), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxBytes(32<<20))
 	must(w.t, err)
 	defer cl.Close()
 	ends, err := kadm.NewClient(cl).ListCommittedOffsets(w.ctx, w.cfg.Topics.Timeline)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/progress"
 	"github.com/millrace/millrace/schemas"
 )
@@ -100,7 +101,7 @@ func TestOpenTransactionIsTold(t *testing.T) {
 func testOpenTransaction(t *testing.T, w *world) {
 	w.publish(schemas.Activity())
 	topic := w.cfg.Content[0]
-	hanging, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.TransactionalID(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	hanging, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.TransactionalID(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	defer hanging.Close()
 	must(t, hanging.BeginTransaction())

@@ -53,7 +53,7 @@ func (w *world) untilReady(p *Partitioner, want string) {
 // bomb is a batch of one record that decompresses to more than anybody opens.
 func (w *world) bomb(topic string, partition int32) *kgo.Record {
 	w.t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchMaxBytes(80<<20), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 	must(w.t, err)
 	defer cl.Close()
@@ -224,7 +224,7 @@ func (w *world) produceRaw(topic string, batch []byte) {
 	t.Topic, t.Partitions = topic, []kmsg.ProduceRequestTopicPartition{part}
 	req := kmsg.NewPtrProduceRequest()
 	req.Acks, req.TimeoutMillis, req.Topics = -1, 1000, []kmsg.ProduceRequestTopic{t}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(w.brokers.Addrs()...), kgo.MaxVersions(kversion.V3_0_0()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(w.brokers)...), kgo.MaxVersions(kversion.V3_0_0()))
 	must(w.t, err)
 	defer cl.Close()
 	answer, err := cl.Broker(0).Request(w.ctx, req)

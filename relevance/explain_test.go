@@ -10,19 +10,6 @@ import (
 	"github.com/millrace/millrace"
 )
 
-const logisticSpec = `name: team
-version: "1.9"
-schemas: [millrace.Activity]
-viewer: {languages: list(string)}
-features:
-  likes: log1p(record.likes)
-  verb: record.verb
-  hour: bucketize(record.shares, [1, 10])
-  language: record.language in viewer.languages
-scorer: logistic
-parameters: {bias: -0.5, weights: {likes: 0.25, verb: {post: 1.0, share: 0.5}, hour: [0, 0.1, 0.3], language: 2}}
-`
-
 // TestExplainAddsUp: base and contributions are the score before its link.
 func TestExplainAddsUp(t *testing.T) {
 	forest := fstest.MapFS{"spec.yaml": {Data: []byte("name: f\nversion: 1\nschemas: [millrace.Activity]\nfeatures: {X1: record.likes, X2: record.shares}\nscorer: trees\ntrees: {model: model.txt, output: raw}\n")}}
@@ -40,7 +27,11 @@ func TestExplainAddsUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, m := range map[string]*Model{"home": builtinModel(t, "home"), "logistic": parseSpec(t, logisticSpec), "trees": trees} {
+	logistic, err := ParseFile(os.DirFS("modelpack/testdata/team"), "spec.yaml", ShippedSchemas())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]*Model{"home": builtinModel(t, "home"), "logistic": logistic, "trees": trees} {
 		s, err := m.Bind(layout, nil, viewer, 3_600_000)
 		if err != nil {
 			t.Fatal(err)

@@ -24,9 +24,9 @@ type Model struct {
 	params  Parameters
 	weights []float64
 	tables  []*compute.Table
-	plans   *sync.Map // of layouts to planned; those of models with other weights are the same
+	plans   *sync.Map // by layouts, each a *planned; shared with models that differ only in weights
 	slow    bool      // never uses generated code
-	own     *Model    // whose weights others replace; nil of one with its own
+	own     *Model    // the model with the weights that this one replaces; nil: it has its own
 
 	readings int              // see Readings
 	viewers  []map[string]any // see Viewers
@@ -41,7 +41,9 @@ type planned struct {
 	score compute.ModelFunc
 	err   error
 
-	fold, rest *planned // the plan in two; nil when nothing is the record's alone
+	// The plan in two parts: fold is what depends on the record alone. Both are nil if
+	// nothing does.
+	fold, rest *planned
 }
 
 // Parse reads a spec with its parameters. File names it in messages; schemas
@@ -50,7 +52,7 @@ func Parse(file string, src []byte, schemas Schemas) (*Model, error) {
 	return SpecText{Name: file, Text: src}.Parse(schemas)
 }
 
-// MaxFileBytes bounds what a spec names, and so what a pack holds.
+// MaxFileBytes bounds each file that a spec names, and so those of a pack.
 const MaxFileBytes = 48 << 20
 
 // ParseFile reads the spec name of fsys, and the files beside it that it names.
@@ -64,8 +66,8 @@ func ParseFile(fsys fs.FS, name string, schemas Schemas) (*Model, error) {
 	}}.Parse(schemas)
 }
 
-// readBounded reads a file, and no more of one that is larger than it may be
-// than tells that.
+// readBounded reads a file of at most so many bytes. Of a larger one it reads only one byte
+// more, and fails.
 func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -83,14 +85,14 @@ func readBounded(fsys fs.FS, name string, most int64) ([]byte, error) {
 type SpecText struct {
 	Name string // in messages
 	Text []byte
-	Open func(name string) ([]byte, error) // what the spec names; nil: it may name nothing
+	Open func(name string) ([]byte, error) // reads a file that the spec names; nil: it may name none
 }
 
 func (t SpecText) reader(schemas Schemas) *specReader {
 	return &specReader{specFile: specFile{&problems{}, newSource(t.Name, t.Text), t.Text}, schemas: schemas, open: t.Open}
 }
 
-// Parse is the function [Parse] of a spec that names files.
+// Parse is like the function [Parse], for a spec that may name files.
 func (t SpecText) Parse(schemas Schemas) (*Model, error) {
 	r := t.reader(schemas)
 	params := r.untilFull(r.read)
@@ -167,10 +169,10 @@ func (m *Model) generated(p *plan.Plan) compute.ModelFunc {
 	return g.Score
 }
 
-// BindFold prepares a scorer for the part of the score that depends on the
-// record alone: its Score writes, when a record enters a cache, the number that
-// [Scorer.ScoreFolded] takes in place of computing it for every question. Nil
-// if the model has no such part, as trees have not.
+// BindFold prepares a scorer for the part of the score that depends on the record alone.
+// It scores a record when that enters a cache, and [Scorer.ScoreFolded] uses the number
+// instead of computing it for every question. It returns nil if the model has no such part,
+// as models of trees do not.
 func (m *Model) BindFold(rows, entity *column.Layout) (*Scorer, error) {
 	p := m.plan(layouts{rows, entity})
 	if p.err != nil {
@@ -231,8 +233,8 @@ func viewerValue(viewer *millrace.Viewer, v plan.Var) (any, error) {
 	return x, nil
 }
 
-// Viewers returns a few viewers of the model's golden rows, as these have them: by
-// what the author of the model says, it has a number for them.
+// Viewers returns a few viewers of the model's golden rows. The model's author says by
+// them that it gives them a score.
 func (m *Model) Viewers() []map[string]any { return m.viewers }
 
 // WithViewers returns the model with viewers of its golden rows.

@@ -25,18 +25,18 @@ type Parameters struct {
 	at      map[string]pos    // where each weight stands
 }
 
-// Weight is what a feature is multiplied with: a number; or, for a feature
-// whose value is the key, a table of what each value adds.
+// Weight is what a feature is multiplied with, a number. Or it is a table, of a feature whose
+// values are its keys, with what each value adds to the score.
 type Weight struct {
 	Scalar float64
-	Table  *Table
+	Table  *Table // nil: Scalar is the weight
 }
 
 // Table maps strings or numbers to numbers.
 type Table struct {
 	Strings map[string]float64
-	Numbers []float64 // the keys, ascending, or
-	Values  []float64 // a key each
+	Numbers []float64 // or the keys, ascending
+	Values  []float64 // of Numbers, one for each
 }
 
 func (t *Table) kind() plan.Kind {
@@ -112,7 +112,7 @@ func (r *specReader) weight(e entry) Weight {
 	return Weight{Scalar: r.number(e.value, "the weight of "+e.key)}
 }
 
-// table reads a mapping by string or number, or a list, which is by 0, 1, 2.
+// table reads a mapping of strings or of numbers, or a list, whose keys are 0, 1, 2 and so on.
 func (r *specReader) table(n *document.Node, what string) Table {
 	var t Table
 	if n.Kind == document.List {
@@ -150,7 +150,8 @@ func (r *specReader) table(n *document.Node, what string) Table {
 	return t
 }
 
-// order sorts a table by its keys, which are from the entries.
+// order sorts a table by its keys, and refuses keys that stand twice. The entries are those
+// that the keys are from.
 func (r *specReader) order(t *Table, from []entry, what string) {
 	at := make([]int, len(t.Numbers))
 	for i := range at {
@@ -185,14 +186,14 @@ func (p *Parameters) tableTypes() map[string]expr.Type {
 	return types
 }
 
-// weights holds the features against their weights, and gives each weight its
-// place among the parameters.
+// weights checks that each feature has a weight that fits, and gives each weight its place
+// among the parameters.
 func (r *specReader) weights(p *Parameters) {
 	s := r.spec
 	src := &s.source
 	r.namedTables(p)
 	features := make([]string, len(s.Features))
-	scalars := 1 // behind the bias
+	scalars := 1 // the bias is the first
 	for i, f := range s.Features {
 		features[i] = f.Name
 		w, ok := p.Weights[f.Name]
@@ -250,7 +251,7 @@ func (r *specReader) fits(f *Feature, w Weight, at pos) {
 	}
 }
 
-// compile makes the parameters what plans of the spec index into.
+// compile returns the parameters as the lists that plans of the spec index.
 func (s *Spec) compile(p *Parameters) (weights []float64, tables []*compute.Table) {
 	weights = []float64{p.Bias}
 	if s.source.Scorer == plan.Trees {
@@ -299,8 +300,8 @@ func (w Weight) String() string {
 	return fmt.Sprint(w.Scalar)
 }
 
-// Number is a weight as JSON has it: a number, or an object of numbers by what they
-// are looked up by.
+// Number returns a weight as JSON has it: a number, or an object of numbers by the keys of
+// the table.
 func (w Weight) Number() any {
 	if w.Table == nil {
 		return w.Scalar

@@ -11,22 +11,22 @@ import (
 // Scorer scores records of one layout for one viewer and instant. It is for
 // one goroutine at a time.
 type Scorer struct {
-	machine *plan.Machine     // interprets, or only prepares what the request decides
-	score   compute.ModelFunc // nil when interpreted
+	machine *plan.Machine     // interprets the model, or only prepares for generated code what the request decides
+	score   compute.ModelFunc // the generated code; nil: the model is interpreted
 	args    compute.ModelArgs
-	forest  *trees.Forest // nil but for generated trees
+	forest  *trees.Forest // of a model of trees with generated code; else nil
 	scores  trees.Scores
 	planned *planned
 	in      plan.Inputs
 	viewer  []any   // memory for the values of the next viewer
-	folded  *Scorer // of ScoreFolded, once it is used
+	folded  *Scorer // of [Scorer.ScoreFolded]; nil until that is used
 
-	ceilings *plan.Ceilings // of folded, once it is used; nil where there are none
-	bounded  bool
+	ceilings *plan.Ceilings // of folded; nil where there are none
+	bounded  bool           // ceilings were made, or there are none
 	objects  objectRows
 
-	explainer *plan.Machine // once something is explained
-	unbound   bool          // it is bound to an earlier request
+	explainer *plan.Machine // nil until something is explained
+	unbound   bool          // the explainer is bound to an earlier request
 }
 
 func newScorer(p *planned, in plan.Inputs) *Scorer {
@@ -69,8 +69,8 @@ func (s *Scorer) Rebind(viewer *millrace.Viewer, asOf millrace.Time) error {
 	return nil
 }
 
-// LetGo lets go of the texts and lists of the question, where they take much memory.
-// The scorer is bound anew before it is used again.
+// LetGo lets go of the texts and lists of the question, which may take much memory. The
+// scorer must be bound anew before it is used again.
 func (s *Scorer) LetGo() {
 	s.machine.LetGo()
 	clear(s.args.Strings)
@@ -109,8 +109,8 @@ func (s *Scorer) Score(rows *column.Slab, sel []int32, entity *column.Slab, out 
 	}
 }
 
-// ScoreFolded scores like Score, with the same bits, but takes the part of the
-// record alone from own, which holds for every row of rows what the scorer of
+// ScoreFolded gives the same scores as Score, to the bit, but takes the part of them that
+// depends on the record alone from own: for every row of rows what the scorer of
 // [Model.BindFold] computed. It is for models that have such a part.
 func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, entity *column.Slab, out []float64) {
 	rest := s.rest()
@@ -119,7 +119,7 @@ func (s *Scorer) ScoreFolded(own []float64, rows *column.Slab, sel []int32, enti
 	rest.Score(rows, sel, entity, out)
 }
 
-// rest is the scorer of what is not folded.
+// rest is the scorer of what depends on more than the record.
 func (s *Scorer) rest() *Scorer {
 	if s.folded == nil {
 		s.folded = newScorer(s.planned.rest, s.in)
@@ -130,9 +130,8 @@ func (s *Scorer) rest() *Scorer {
 // Ceilings bounds scores before they are computed; see [plan.Ceilings].
 type Ceilings = plan.Ceilings
 
-// Ceilings returns what bounds the scores of [Scorer.ScoreFolded] before they
-// are computed, nil where nothing does. Its limits are to be told anew after
-// each Rebind.
+// Ceilings returns what bounds the scores of [Scorer.ScoreFolded] before they are
+// computed; nil: nothing does. After each Rebind it must be told its limits anew.
 func (s *Scorer) Ceilings(rows *column.Layout) *Ceilings {
 	if !s.bounded {
 		s.ceilings, s.bounded = s.rest().machine.Ceilings(rows.Time()), true
@@ -162,7 +161,8 @@ func (s *Scorer) Reads(columns []int, folded bool) ([]int, bool) {
 	return columns, len(p.plan.Entity) > 0
 }
 
-// Readings are the texts and lists that are read from end to end.
+// Readings are the texts and lists that scoring reads from end to end, so that their length
+// counts.
 type Readings = plan.Readings
 
 // Readings tells what Score reads from end to end, or ScoreFolded.

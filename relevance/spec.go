@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Schemas are what specs may name, by the full name of the schema's record.
+// Schemas are the schemas that specs may name, by the full name of the schema's record.
 type Schemas map[string]Records
 
 // Records are the records, or the features, of one name.
@@ -25,7 +25,7 @@ type Records struct {
 	Family *schemas.Family // whose layout it is; nil where only the layout is known
 }
 
-// names are what a spec can say.
+// names are the full names, sorted.
 func (s Schemas) names() []string { return slices.Sorted(maps.Keys(s)) }
 
 // maxFeatures bounds a spec: what it costs to score grows with its features.
@@ -37,7 +37,7 @@ type Spec struct {
 	Name     string
 	Version  string
 	About    string
-	Schemas  []string // of records; empty: only the roles are known
+	Schemas  []string // of records; empty: of records only the fields with a role are known
 	Entity   string   // the schema of the entity's features, or empty
 	Object   string   // the schema of the features of what records are about, or empty
 	Features []Feature
@@ -55,6 +55,7 @@ type Feature struct {
 	at     pos // of its name
 }
 
+// literal is a table that is written inside an expression.
 type literal struct {
 	name  string
 	value *expr.MapValue
@@ -72,10 +73,10 @@ type specReader struct {
 	specFile
 	spec    *Spec
 	schemas Schemas
-	open    func(file string) ([]byte, error) // beside the spec; nil where there is nothing
+	open    func(file string) ([]byte, error) // reads a file beside the spec; nil: there are none
 	tables  map[string]expr.Type              // of the parameters, for the expressions
 	byName  map[string]int                    // features
-	unknown bool                              // a schema that the spec names
+	unknown bool                              // a schema that the spec names is not known
 }
 
 var (
@@ -85,7 +86,7 @@ var (
 
 var specKeys = []string{"name", "version", "about", "schemas", "entity", "object", "viewer", "features", "scorer", "trees", "parameters"}
 
-// untilFull reads, at most until there are more faults than are told.
+// untilFull calls read, and ends it early once there are more faults than are reported.
 func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	defer func() {
 		if p := recover(); p != nil && p != any(tooMany{}) {
@@ -95,8 +96,8 @@ func (r *specReader) untilFull(read func() Parameters) (params Parameters) {
 	return read()
 }
 
-// readParametersAlone reads what is the same whatever schemas are known: the
-// parameters, and the scorer that takes them.
+// readParametersAlone reads only what needs no schemas: the parameters, and the scorer
+// that takes them.
 func (r *specReader) readParametersAlone() Parameters {
 	r.spec = &Spec{File: r.in.name}
 	var parameters *document.Node
@@ -156,7 +157,7 @@ func (r *specReader) head(at map[string]entry) {
 		}
 	}
 	if e, ok := at["version"]; ok {
-		// A ledger of versions takes no other.
+		// As the cluster's ledgers of versions demand it.
 		if s.Version = r.text(e.value, "version"); s.Version == "" || len(s.Version) > 100 || strings.ContainsFunc(s.Version, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }) {
 			r.add(r.position(e.value), `write 1 to 100 bytes without spaces, such as "2"`, "%q is not the name of a version", s.Version)
 		}
@@ -180,8 +181,8 @@ func (r *specReader) head(at map[string]entry) {
 	}
 }
 
-// schemaWayOut is for a command, which reads files, and for an index node, which knows
-// what its cluster does.
+// schemaWayOut says what to do about an unknown schema: to somebody who uses a command, which
+// reads files, and to somebody whose index nodes refuse a model.
 const schemaWayOut = "; to a command give the .avsc files of others by --schema, to a cluster by millrace schema define"
 
 func (r *specReader) schema(n *document.Node) string {
@@ -208,9 +209,9 @@ var viewerKinds = map[string]plan.Kind{
 	"list(double)": plan.Numbers, "list(string)": plan.Strings,
 }
 
-// ViewerValues returns the values of the viewer that a spec declares, and the type of
-// each as refusals name it. Who sends one of another type is refused. The schemas of
-// the spec's records need not be known.
+// ViewerValues returns the values of the viewer that a spec declares, with the type of
+// each as refusals name it. A request with a value of another type is refused. The schemas
+// of the spec's records need not be known.
 func (t SpecText) ViewerValues() (map[string]string, error) {
 	r := t.reader(nil)
 	r.untilFull(func() (none Parameters) {
@@ -286,15 +287,15 @@ func (r *specReader) features(n *document.Node) {
 	}
 }
 
-// roles are what every record has, whatever its schema calls it.
+// roles are the fields that every record has, whatever its schema calls them.
 var roles = []column.Field{
 	{Name: "id", Kind: column.String}, {Name: "entity", Kind: column.String}, {Name: "type", Kind: column.String},
 	{Name: "time", Kind: column.Time}, {Name: "version", Kind: column.Int, Nullable: true},
 	{Name: "object", Kind: column.String, Nullable: true},
 }
 
-// env is what the spec's expressions may speak of: the fields of its schemas,
-// and by the names of their roles those that no schema has a field for.
+// env is what the spec's expressions may speak of: the fields of its schemas, and each role
+// under its own name, unless a schema has a field of that name.
 func (r *specReader) env() expr.Env {
 	env := expr.Env{Mode: expr.Model, Viewer: map[string]expr.Type{}, Tables: r.tables}
 	s := r.spec
@@ -332,7 +333,7 @@ func (r *specReader) env() expr.Env {
 
 // expression parses a feature's source; nil after a fault.
 func (r *specReader) expression(n *document.Node, src string, env expr.Env) *expr.Node {
-	if r.unknown { // and so is which fields there are
+	if r.unknown { // so which fields there are is not known either
 		return nil
 	}
 	if src == "" {
@@ -355,8 +356,8 @@ func (r *specReader) expression(n *document.Node, src string, env expr.Env) *exp
 	return nil
 }
 
-// suggestion is what a fault of an expression suggests; of features whose
-// schema the spec does not name, to name it.
+// suggestion is the way out of a fault of an expression. Where that is about features whose
+// schema the spec does not name, it is to name it.
 func (r *specReader) suggestion(p expr.Problem) string {
 	for root, schema := range map[string]string{"entity": r.spec.Entity, "object": r.spec.Object} {
 		if schema == "" && strings.HasSuffix(p.Message, " in "+root) {
@@ -366,7 +367,7 @@ func (r *specReader) suggestion(p expr.Problem) string {
 	return p.Suggestion
 }
 
-// offset is the index, in characters, of a line and column of text.
+// offset returns the index, in characters, of a line and column in text.
 func offset(text string, line, col int) int {
 	i := 0
 	runes := []rune(text)
@@ -391,7 +392,7 @@ func (r *specReader) literals(n *expr.Node) {
 	}
 }
 
-// featureKind is what a feature's value is.
+// featureKind returns what kind of value a feature of a type has.
 func featureKind(t expr.Type) (plan.Kind, error) {
 	switch t {
 	case expr.Double, expr.Int, expr.Time, expr.Duration, expr.Bool:

@@ -8,17 +8,19 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// machine runs plans over one body.
+// machine reads one body by the steps of a plan, and puts its values into columns, or
+// keeps those that have a role.
 type machine struct {
 	input
 	path string     // of the field at fault
-	row  column.Row // of plans that put into columns
+	row  column.Row // for plans that fill columns
 	base int        // where b[0] stands in the row's heap
 	list *lists     // nil until the first list
-	kept *kept      // of plans that keep roles
+	kept *kept      // for plans that keep the values of roles
 }
 
-// kept is what the roles said, by slot.
+// kept is the values of the fields that have a role (id, entity, time and so on), each in
+// the slot of its role.
 type kept struct {
 	texts [textSlots][]byte
 	ints  [intSlots]int64
@@ -75,7 +77,7 @@ var explain = map[Reason]string{
 }
 
 // run does the steps of p, and reports whether all went well. If not, m.fault
-// and m.path say why.
+// says why, and m.path at which field.
 func (m *machine) run(p plan) bool {
 	for i := range p {
 		s := &p[i]
@@ -170,7 +172,7 @@ func (m *machine) putDouble(s *step, x float64) {
 	}
 }
 
-// putString takes a part of the body.
+// putString puts or keeps x, which is a part of the body.
 func (m *machine) putString(s *step, x []byte) {
 	switch s.put {
 	case putString:

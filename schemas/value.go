@@ -72,7 +72,7 @@ func (in *input) object(n *node) map[string]any {
 	return object
 }
 
-// skip passes over a value without looking at it further than that takes.
+// skip passes over a value, and checks only what finding its end takes.
 func (in *input) skip(n *node) {
 	switch n.kind {
 	case kindInt, kindLong, kindEnum:
@@ -94,8 +94,8 @@ func (in *input) skip(n *node) {
 	}
 }
 
-// skipBlocks passes over the items of an array or map: all of a block at once
-// where it says where it ends, or where each has a width, else by item.
+// skipBlocks passes over the items of an array or map: over a whole block where its head
+// says where it ends, or where every item has the same width, else item by item.
 func (in *input) skipBlocks(width int, item func()) {
 	for {
 		count, end := in.block()
@@ -189,8 +189,8 @@ const (
 // Selection is some of a schema's own fields, by their places; nil is all.
 type Selection []bool
 
-// Select returns those fields that names name, or all where there are no names.
-// What no field has for a name counts for nothing.
+// Select returns the fields of these names, or all where there are no names. A name that
+// no field has is ignored.
 func (s *Schema) Select(names []string) Selection {
 	if len(names) == 0 {
 		return nil
@@ -210,10 +210,10 @@ func (s *Schema) Select(names []string) Selection {
 	return fields[:last]
 }
 
-// AppendStruct appends a body as the wire form of a google.protobuf.Struct
-// that says what [Schema.JSONValue] says of the fields selected. Of all fields
-// the error is that of JSONValue, an [*Error]. The values of others than those
-// selected are passed over unseen: what is wrong within one is no error.
+// AppendStruct appends a body as the wire form of a google.protobuf.Struct with the
+// values that [Schema.JSONValue] gives the selected fields. The error is an [*Error]. Of all
+// fields it is that of JSONValue; with a selection, a fault within a field that is not
+// selected may go unnoticed.
 func (s *Schema) AppendStruct(dst, body []byte, only Selection) ([]byte, error) {
 	if only != nil {
 		in := input{b: body}
@@ -231,7 +231,7 @@ func (s *Schema) AppendStruct(dst, body []byte, only Selection) ([]byte, error) 
 	return dst, nil
 }
 
-// appendSome appends those fields of a body that was not checked.
+// appendSome appends the selected fields of a body that was not checked before.
 func (in *input) appendSome(dst []byte, fields []field, only Selection) ([]byte, error) {
 	from := len(dst)
 	for i := range fields {

@@ -118,9 +118,6 @@ func (b *Fanout) Mute(id millrace.NodeID) bool { return b.health.mute(id) }
 // at once.
 func (b *Fanout) Hedges(share, burst float64) { b.budget = newBudget(share, burst) }
 
-// HedgeAfter is the delay before a call of about so many entities is hedged.
-func (b *Fanout) HedgeAfter(entities int) time.Duration { return b.recent.of(entities).hedgeAfter() }
-
 // Asking is the asking of one question. It keeps one map throughout.
 type Asking struct {
 	b   *Fanout

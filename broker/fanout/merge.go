@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/partition"
 )
 
-// maxAlso is how many further candidates of its object an item names.
+// maxAlso is how many further candidates about the same object an item names.
 const maxAlso = 3
 
 // Ranked is a candidate as a node returned it.
@@ -19,7 +19,7 @@ type Ranked struct {
 }
 
 func (a Ranked) compare(b Ranked) int {
-	if c := millrace.CompareScores(a.Item.GetScore(), b.Item.GetScore()); c != 0 { // as it mostly is
+	if c := millrace.CompareScores(a.Item.GetScore(), b.Item.GetScore()); c != 0 { // scores mostly differ, and no rank is made then
 		return c
 	}
 	return RankOf(a.Item).Compare(RankOf(b.Item))
@@ -31,7 +31,8 @@ type Entry struct {
 	Ranked
 	Also []Ranked
 
-	// Of a drafted answer: whose ranking it is of, and who drafted it.
+	// In an answer that interleaves two rankings: the number of the ranking that the item
+	// is from, and of the team that has drafted it, which is the same or interleave.Nobody.
 	Ranking, Team int
 }
 
@@ -65,19 +66,19 @@ func Merge(parts []Part, limit int, distinct bool) []Entry {
 	return entries
 }
 
-// candidatesOf returns every candidate of the parts, those under "also"
-// included. What a node says of a partition that another part covers is left
-// out.
+// candidatesOf returns every candidate of the parts, with those under "also" if answers
+// have distinct objects. It leaves out what a node says of a partition that another part
+// covers.
 func candidatesOf(parts []Part, distinct bool) []Ranked {
 	n := 0
 	for _, pt := range parts {
 		n += len(pt.Resp.GetItems())
 	}
-	all := make([]Ranked, 0, n+n/4) // and some also
+	all := make([]Ranked, 0, n+n/4) // room for some under "also"
 	for i := range parts {
 		pt := &parts[i]
 		add := func(it *nodev1.Item) {
-			if it.Object == "" { // about itself
+			if it.Object == "" { // the record is about itself
 				it.Object = it.Id
 			}
 			if pt.Covered.Has(partition.Of(millrace.Entity(it.GetEntity()))) {
@@ -98,7 +99,7 @@ func candidatesOf(parts []Part, distinct bool) []Ranked {
 	return all
 }
 
-// RankOf is the rank of an item of a node.
+// RankOf returns the rank of an item that a node returned.
 func RankOf(it *nodev1.Item) millrace.Rank {
 	return millrace.Rank{
 		Score: it.GetScore(), Time: millrace.Time(it.GetTimeMs()), ID: millrace.RecordID(it.GetId()),
@@ -106,8 +107,9 @@ func RankOf(it *nodev1.Item) millrace.Rank {
 	}
 }
 
-// Beside returns the parts as the i-th model beside ranks them, and its
-// version. The error says why some part has no such ranking.
+// Beside returns the parts as the i-th of the models ranks them that rank beside the
+// question's own, and the version of that model. The error says why some part has no such
+// ranking.
 func Beside(parts []Part, i int) (ranked []Part, version string, err error) {
 	for at, pt := range parts {
 		all := pt.Resp.GetBeside()

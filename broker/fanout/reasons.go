@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 )
 
-// What a call tells of a node that did not come to answer it.
+// Why a call of a node gave no answer.
 var (
 	// errMute ends calls of a node that answers nobody.
 	errMute        = errors.New("broker: the node answers nobody")

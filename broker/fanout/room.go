@@ -6,21 +6,21 @@ import (
 	"github.com/millrace/millrace/broker/questions"
 )
 
-// What an answer may take. All that a broker holds for a request which is being
-// answered is a loan of one budget: the parts of nodes, from before they are
-// asked; the items, while they are encoded; and the encoded answer, until the
+// How much memory an answer may take. All that a broker holds for a request while it is
+// answered is taken from one budget: the parts of the answer that nodes send, from before
+// they are asked; the items, while they are encoded; and the encoded answer, until the
 // caller has taken it or is cut off.
 const (
-	requestTimes  = 3       // its entities: here, for the nodes, as they are sent
-	timelineBytes = 32      // of each, in maps and lists
-	mostRoom      = 8 << 20 // of all parts together, before nodes have said more
-	usualItem     = 1 << 10 // of a feed that was not asked yet
-	usualAccount  = 8 << 10 // beside it, of an item that is explained
-	maxSizes      = 10_000
-	maxAsks       = 3 // of a node whose part takes more than was thought
+	requestTimes  = 3       // how often entities are held: as they came, by node, and as they are sent
+	timelineBytes = 32      // of each timeline, in maps and lists
+	mostRoom      = 8 << 20 // of all parts together, before nodes have said that they need more
+	usualItem     = 1 << 10 // of an item of a feed that was not asked yet
+	usualAccount  = 8 << 10 // besides, of an item that is explained
+	maxSizes      = 10_000  // that are remembered
+	maxAsks       = 3       // of a node whose part is larger than was expected
 )
 
-// sizes is how much the parts of nodes took of late, by feed.
+// sizes is how large the items were that nodes sent of late, by feed.
 type sizes struct {
 	mu struct {
 		sync.Mutex
@@ -40,8 +40,7 @@ func newSizes() *sizes {
 	return s
 }
 
-// expect returns how many bytes a node's part of an answer is likely not to
-// exceed.
+// expect returns a size in bytes that a node's part of an answer is not likely to exceed.
 func (s *sizes) expect(q *questions.Question) int64 {
 	key := sizeOf{q.FeedName, q.Query.Explain || q.Query.Features, 1 + len(q.Query.Beside)}
 	s.mu.Lock()
@@ -57,12 +56,12 @@ func (s *sizes) expect(q *questions.Question) int64 {
 	return min(questions.LeastRoom+int64(q.Query.Limit)*(item+item/2), maxMessageBytes)
 }
 
-// share returns the room of each of several parts.
+// share returns how much room each of several parts gets.
 func share(room int64, parts int) int64 {
 	return max(questions.LeastRoom, min(room, mostRoom/int64(max(1, parts))))
 }
 
-// learn notes what a part took. What was large is forgotten slowly.
+// learn notes how large the items of a part were. Large ones are forgotten only slowly.
 func (s *sizes) learn(q *questions.Question, bytes int64, items int) {
 	if items == 0 {
 		return

@@ -40,13 +40,13 @@ const (
 	maxDefinitions  = 1000
 	definitionTime  = 5 * time.Second // to read one and to try its filter
 	definitionRetry = 5 * time.Second // after one could not be taken over
-	maxOlder        = 3               // versions tried where the serving one is bad and none was good before
+	maxOlder        = 3               // versions before the serving one that are tried, if that is bad and none was good before
 )
 
 // Set is feed definitions by name.
 type Set map[string]Feed
 
-// Names are the names of all, for people.
+// Names lists the names of all, for people to read.
 func (s Set) Names() string { return strings.Join(slices.Sorted(maps.Keys(s)), ", ") }
 
 // Book is the feeds that are served: those that came with the broker, and
@@ -57,7 +57,7 @@ type Book struct {
 	fixed Set
 	defs  Definitions // nil: only the fixed ones
 	try   tries
-	bad   *prometheus.GaugeVec // feed: 1 if its serving version is not taken over
+	bad   *prometheus.GaugeVec // by feed: 1 if its serving version is not taken over
 	log   *slog.Logger
 
 	served  atomic.Pointer[Set]
@@ -71,8 +71,8 @@ type Book struct {
 	faults map[string]string
 }
 
-// tries says what speaks against serving a definition, and whether anybody could
-// be asked.
+// tries returns what speaks against serving a definition, and whether anybody could be
+// asked: without index nodes nothing is known.
 type tries func(context.Context, Feed) (heard bool, err error)
 
 // taken is a definition of the cluster that is served.
@@ -81,8 +81,8 @@ type taken struct {
 	from artefacts.Version
 }
 
-// NewBook returns a book of fixed feeds, which Start lets follow the definitions
-// of a cluster; nil: there are none. Before one serves, it is tried.
+// NewBook returns a book of fixed feeds, and of the definitions of a cluster (nil: there
+// are none) once it is started. A definition serves only after try had nothing against it.
 func NewBook(fixed []Feed, defs Definitions, try tries, log *slog.Logger) *Book {
 	b := &Book{fixed: Set{}, defs: defs, try: try, log: log, stop: func() {}, resting: make(chan struct{}), taken: map[string]taken{}, faults: map[string]string{}}
 	for _, f := range fixed {
@@ -115,8 +115,7 @@ func (b *Book) Rests() <-chan struct{} { return b.resting }
 // Collectors are the metrics of definitions.
 func (b *Book) Collectors() []prometheus.Collector { return []prometheus.Collector{b.bad} }
 
-// Start takes the definitions over that there are, and follows them until
-// close.
+// Start takes over the definitions that there are, and follows their changes until Close.
 func (b *Book) Start() {
 	if b.defs == nil {
 		return
@@ -210,9 +209,9 @@ func (b *Book) take(ctx context.Context) {
 	b.defs.Use(used)
 }
 
-// closed returns the feeds of which no definition is served and one was read
-// that forbids something: what it forbids must not be open because it has a
-// fault.
+// closed returns, as refused, the feeds of which no definition is served though one was
+// read that forbids something. What it forbids must not be allowed because the definition
+// has a fault.
 func (r *round) closed(next map[string]taken) (all []Feed) {
 	for name, f := range r.parsed {
 		if _, served := next[name]; !served && f.Forbids() != (Forbid{}) {
@@ -223,19 +222,19 @@ func (r *round) closed(next map[string]taken) (all []Feed) {
 	return all
 }
 
-// round is what one pass over the definitions has found out: what is away is
-// waited for once and not once a definition.
+// round is what one pass over the definitions has found out, so that it waits for what is
+// away once, and not once for each definition.
 type round struct {
 	lost time.Duration // waited for bodies that could not be read
-	deaf bool          // nobody can be asked what speaks against a definition
+	deaf bool          // there is nobody who could say what speaks against a definition
 
 	parsed map[string]Feed // by name, the newest definition that could be read, whether it is served or not
 }
 
 var errUnread = errors.New("feed: it is read later; others could not be read for too long")
 
-// change returns what to serve now that a version serves in the cluster, and
-// why it is another one; the zero value if there is none.
+// change returns what to serve now that v serves in the cluster, the zero value if there
+// is nothing; and, if that is another version, why.
 func (b *Book) change(ctx context.Context, v artefacts.Version, r *round) (taken, error) {
 	fresh, err := b.read(ctx, v, r)
 	if err == nil {
@@ -302,7 +301,7 @@ func parseVersion(v artefacts.Version, body []byte) (Feed, error) {
 	return f, nil
 }
 
-// tell says what has changed since the last time.
+// tell logs what has changed since the last time, and sets the metric.
 func (b *Book) tell(next map[string]taken, faults map[string]string) {
 	for name, t := range next {
 		if old, ok := b.taken[name]; ok && old.from == t.from {

@@ -77,15 +77,9 @@ func TestBasisOfAnExperiment(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) {
-		t.Helper()
-		if out, err := s.run(args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+	s.must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
 	s.NewsAt("model: recency\n", "model: recency\nshadow: [rate]\n")
-	must("experiment", "define", s.File("a.yaml", strings.NewReplacer("[home]", "[news, home]", "limit: 30", "model: rate", "state: draft", "state: running", "share: 0", "share: 100").Replace(clitest.Fresher)))
+	s.must("experiment", "define", s.File("a.yaml", strings.NewReplacer("[home]", "[news, home]", "limit: 30", "model: rate", "state: draft", "state: running", "share: 0", "share: 100").Replace(clitest.Fresher)))
 	set, err := s.experiments()
 	s.Check(err)
 	e := &set.Experiments()[0].Experiment
@@ -130,7 +124,7 @@ func TestBasisOfAnExperiment(t *testing.T) {
 	becomes("another model", home, "feed news came to its version 3, which changed the model of control", []int64{3}, "1")
 	s.NewsAt("model: home\nforbid: {explain: true}\n", "model: {\n")
 	becomes("the same, and none", home, "feed news came to its version 3, which changed the model of control", []int64{3, 4}, "1")
-	must("model", "push", s.RatePack("2", "likes"), "--serve", "--timeout", "1m")
+	s.must("model", "push", s.RatePack("2", "likes"), "--serve", "--timeout", "1m")
 	becomes("another version", last("model"), "model rate came to version 2", []int64{3, 4}, "2")
 	s.Check(s.Models.Settle(t.Context()))
 	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][1], "it panicked", "n1", time.Now()))

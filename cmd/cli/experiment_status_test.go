@@ -56,18 +56,10 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 			k, err := minicluster.StartKafka(t.TempDir(), "127.0.0.1:0")
 			s.Check(err)
 			t.Cleanup(k.Close)
-			must := func(args ...string) string {
-				t.Helper()
-				out, err := s.run(args...)
-				if err != nil {
-					t.Fatalf("%v: %v\n%s", args, err, out)
-				}
-				return out
-			}
-			must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
-			must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
-			must("model", "push", s.RatePack("2", "clicks"), "--timeout", "1m")
-			must("experiment", "define", s.File("ranking.yaml", ramped))
+			s.must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+			s.must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+			s.must("model", "push", s.RatePack("2", "clicks"), "--timeout", "1m")
+			s.must("experiment", "define", s.File("ranking.yaml", ramped))
 			bad, _ := s.Models.Served("rate")
 			s.Check(s.Failed.Condemn(t.Context(), s.Models, bad, "it panicked", "n1", time.Now()))
 			s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
@@ -82,9 +74,9 @@ func TestCoordinatorsWaitForWeights(t *testing.T) {
 			}()
 			const why = "variant treatment is not applied: rate 2, whose weights it sets, is condemned, and rate 1, which ranks in its place, lacks them"
 			clitest.WaitFor(t.Context(), t, "the coordinator to say what it waits for", func() bool {
-				return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), " ago: "+why+"\n")
+				return strings.Contains(s.must("experiment", "status", "fresher", "--brokers", k.Addr()), " ago: "+why+"\n")
 			})
-			if out := must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\nexperiment fresher, running: "+why+"; its answers count for no variant until another version serves, or that one is asked for again\n") {
+			if out := s.must("experiment", "status", "fresher", "--brokers", k.Addr()); !strings.Contains(out, "\nexperiment fresher, running: "+why+"; its answers count for no variant until another version serves, or that one is asked for again\n") {
 				t.Errorf("status says\n%s", out)
 			}
 		})
@@ -255,14 +247,6 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	s.Check(err)
 	t.Cleanup(k.Close)
 	s.Check(kafka.EnsureContentTopic(t.Context(), kafka.At(k.Addr()), "exposures", 1, nil))
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := s.run(args...)
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-		return out
-	}
 	running := strings.NewReplacer("state: draft", "state: running", "share: 0", "share: 10000").Replace(clitest.Fresher) + "    guards: {refused: 2}\n"
 	shown := func(unit string, at time.Time) *exposure.Record {
 		r := clitest.ShownAt(unit, unit, at, "a")
@@ -271,21 +255,21 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		r.Experiments = []exposure.Experiment{{Layer: "ranking", Experiment: "fresher", Variant: "treatment", Unit: dealtTo(unit, "treatment"), Checksum: "c0", Probability: 0.5, ProbabilityInside: 0.5}}
 		return r
 	}
-	must("experiment", "define", s.File("ranking.yaml", running))
+	s.must("experiment", "define", s.File("ranking.yaml", running))
 	var old []*exposure.Record
 	for i := range 40 {
 		old = append(old, shown(fmt.Sprint("old", i), time.Now()))
 	}
 	clitest.WriteExposures(t.Context(), t, k.Addr(), old...)
-	must("experiment", "stop", "fresher")
-	must("experiment", "drop", "ranking", "--apply", "--yes")
-	must("experiment", "define", s.File("ranking.yaml", running))
+	s.must("experiment", "stop", "fresher")
+	s.must("experiment", "drop", "ranking", "--apply", "--yes")
+	s.must("experiment", "define", s.File("ranking.yaml", running))
 	clitest.WriteExposures(t.Context(), t, k.Addr(), shown("new", time.Now().Add(time.Second)))
-	out := must("experiment", "status", "fresher", "--brokers", k.Addr())
+	out := s.must("experiment", "status", "fresher", "--brokers", k.Addr())
 	if !strings.Contains(out, "\ntreatment  50%     1        1 ") || strings.Contains(out, "DO NOT FIT") {
 		t.Errorf("status says\n%s", out)
 	}
-	if out := must("experiment", "list"); strings.Contains(out, "NOT WATCHED") { // it has just begun
+	if out := s.must("experiment", "list"); strings.Contains(out, "NOT WATCHED") { // it has just begun
 		t.Errorf("list says\n%s", out)
 	}
 	trails, err := experiments.OpenTrails(t.Context(), s.Client)
@@ -293,10 +277,10 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 	now := time.Now()
 	s.Check(trails.Look(t.Context(), nil, "fresher", experiments.Look{When: now, By: "c1", Says: "no guard says stop", Whole: now.Add(-48 * time.Second), Newest: now.Add(-50 * time.Second), Blind: "guards are blind: there is no topic", Outcomes: &experiments.OutcomesLook{Topic: "clicks", Whole: now, Newest: now.Add(-time.Hour)}}))
 	clitest.WaitFor(t.Context(), t, "the look to be told", func() bool {
-		out = must("experiment", "status", "fresher", "--brokers", k.Addr())
+		out = s.must("experiment", "status", "fresher", "--brokers", k.Addr())
 		return strings.Contains(out, "\nNOT WATCHED: guards are blind: there is no topic\nc1 looked ")
 	})
-	if out := must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: guards are blind: there is no topic") {
+	if out := s.must("experiment", "list"); !strings.Contains(out, "\nexperiment fresher is NOT WATCHED: guards are blind: there is no topic") {
 		t.Errorf("list says\n%s", out)
 	}
 	if !strings.Contains(out, "    outcomes: all of clicks were read ") || !strings.Contains(out, " ago; the newest that belongs to what was shown is ") || !strings.Contains(out, "    evidence: all that was written was read ") || !strings.Contains(out, "; the newest answer is ") {
@@ -314,8 +298,8 @@ func TestStatusOfANameUsedAgain(t *testing.T) {
 		s.Check(err)
 	}
 	clitest.WaitFor(t.Context(), t, "a cut of the evidence to be told", func() bool {
-		return strings.Contains(must("experiment", "status", "fresher", "--brokers", k.Addr()), "c1 found evidence of fresher cut: kafka: topic exposures ") &&
-			strings.Contains(must("experiment", "history", "fresher"), "found evidence of fresher cut  -        c1: kafka: topic exposures ")
+		return strings.Contains(s.must("experiment", "status", "fresher", "--brokers", k.Addr()), "c1 found evidence of fresher cut: kafka: topic exposures ") &&
+			strings.Contains(s.must("experiment", "history", "fresher"), "found evidence of fresher cut  -        c1: kafka: topic exposures ")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/clusters"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/experiments"
 	"github.com/millrace/millrace/internal/minicluster"
 	"github.com/millrace/millrace/relevance/experiment"
@@ -35,6 +36,16 @@ func (s *stage) run(args ...string) (string, error) {
 	c.SetErr(&out)
 	err := c.ExecuteContext(s.Context())
 	return out.String(), err
+}
+
+// must is run of what may not fail.
+func (s *stage) must(args ...string) string {
+	s.Helper()
+	out, err := s.run(args...)
+	if err != nil {
+		s.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return out
 }
 
 // experiments are those of the stage, as everybody reads them.
@@ -263,7 +274,7 @@ func TestAFullEtcdIsTold(t *testing.T) {
 	s := newStage(t, "n1")
 	_, err := s.run("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
 	s.Check(err)
-	s.Check(s.Fill(t.Context()))
+	etcdtest.Fill(t, s.Etcd[0])
 	for _, args := range [][]string{
 		{"cluster", "show"}, {"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}, {"experiment", "stop", "fresher"}, {"feed", "define", s.File("f.yaml", "name: f\nmodel: recency\n")},
 	} {

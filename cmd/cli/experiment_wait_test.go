@@ -75,27 +75,21 @@ func TestAWaitEndsWithADrop(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) {
-		t.Helper()
-		if out, err := s.run(args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
+	s.must("model", "push", s.RatePack("1", "likes"), "--timeout", "1m")
 	s.NewsAt("model: rate\n")
 	rated := strings.NewReplacer("ranking", "r2", "fresher", "rated", "[home]", "[news]", "limit: 30", "weights: {likes: 3}").Replace(clitest.Fresher)
-	must("experiment", "define", s.File("rated.yaml", rated))
-	must("experiment", "start", "rated", "--share", "1")
+	s.must("experiment", "define", s.File("rated.yaml", rated))
+	s.must("experiment", "start", "rated", "--share", "1")
 	s.Gone(indexnode.ModelsKind, "rate")
 	if out := s.ran("experiment", "list"); !strings.Contains(out, "experiment rated, running, has a fault") {
 		t.Fatal(out)
 	}
-	must("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
-	out, err := s.waitFor("fresher", func() { must("experiment", "drop", "ranking", "--apply", "--yes") })
+	s.must("experiment", "define", s.File("ranking.yaml", clitest.Fresher))
+	out, err := s.waitFor("fresher", func() { s.must("experiment", "drop", "ranking", "--apply", "--yes") })
 	if err != nil || !strings.Contains(out, "experiment fresher is dropped\n") {
 		t.Errorf("dropped: %v\n%s", err, out)
 	}
-	must("experiment", "define", s.File("ranking.yaml", strings.ReplaceAll(clitest.Fresher, "fresher", "newer")))
+	s.must("experiment", "define", s.File("ranking.yaml", strings.ReplaceAll(clitest.Fresher, "fresher", "newer")))
 	out, err = s.waitFor("newer", func() {
 		docs, err := artefacts.Watch(t.Context(), s.Client, experiments.Kind)
 		s.Check(err)

@@ -14,18 +14,12 @@ func TestAFeedWhoseModelIsGone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) {
-		t.Helper()
-		if out, err := s.run(args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
 	pack := s.RatePack("1", "likes")
-	must("model", "push", pack, "--timeout", "1m")
+	s.must("model", "push", pack, "--timeout", "1m")
 	s.NewsAt("model: rate\n")
 	document := s.File("a.yaml", strings.NewReplacer("[home]", "[news]", "limit: 30", "weights: {likes: 3}").Replace(clitest.Fresher))
-	must("experiment", "define", document)
-	must("experiment", "start", "fresher", "--share", "1")
+	s.must("experiment", "define", document)
+	s.must("experiment", "start", "fresher", "--share", "1")
 	doctor := []string{"doctor", "--brokers", "127.0.0.1:1", "--grpc", "127.0.0.1:1"}
 	if out := s.ran(doctor...); !strings.Contains(out, "ok    feeds are whole ") || !strings.Contains(out, "ok    experiments are whole ") {
 		t.Fatalf("doctor says before\n%s", out)
@@ -55,7 +49,7 @@ func TestAFeedWhoseModelIsGone(t *testing.T) {
 			t.Errorf("%v says\n%s\nand not %q", c.args, out, c.says)
 		}
 	}
-	must("model", "push", pack, "--timeout", "1m")
+	s.must("model", "push", pack, "--timeout", "1m")
 	if out := s.ran(doctor...); !strings.Contains(out, "ok    feeds are whole ") || !strings.Contains(out, "ok    experiments are whole ") {
 		t.Errorf("doctor says once the model is back\n%s", out)
 	}

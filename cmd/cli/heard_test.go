@@ -21,9 +21,7 @@ func TestCommandsTellWhoHasHeard(t *testing.T) {
 	s.Answer("n1", clitest.Admits)
 	must := func(line string, args ...string) string {
 		t.Helper()
-		out, err := s.run(append(strings.Fields(line), args...)...)
-		s.Check(err)
-		return out
+		return s.must(append(strings.Fields(line), args...)...)
 	}
 	ranking := s.File("ranking.yaml", clitest.Fresher)
 	const none = "\nno broker is registered: whether one has heard of it is not known\n"

@@ -270,9 +270,9 @@ func TestCacheDrop(t *testing.T) {
 		`{"id":"a","author":"member:1","kind":"post","at":"2026-01-01T00:00:00Z"}`,
 		`{"id":"b","author":"member:2","kind":"post","at":"2026-01-02T00:00:00Z"}`,
 	)
-	cached := func() (n int) {
-		for _, node := range o.Nodes {
-			n += node.CacheStats().Timelines
+	cached := func() (n int) { // a timeline has one record
+		for _, records := range o.gauges("millrace_cache_fat_records") {
+			n += int(records)
 		}
 		return n
 	}
@@ -373,18 +373,24 @@ func TestIngestPause(t *testing.T) {
 }
 
 // gauge is the greatest value of a gauge in the cluster.
-func (o *operated) gauge(name string) (most float64) {
+func (o *operated) gauge(name string) float64 {
+	o.t.Helper()
+	return slices.Max(append(o.gauges(name), 0))
+}
+
+// gauges are all values of a gauge in the cluster.
+func (o *operated) gauges(name string) (values []float64) {
 	o.t.Helper()
 	all, err := o.Metrics().Gather()
 	o.must(err)
 	for _, f := range all {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
-				most = max(most, m.GetGauge().GetValue())
+				values = append(values, m.GetGauge().GetValue())
 			}
 		}
 	}
-	return most
+	return values
 }
 
 // Records that were refused for want of their schema come in once it is there,

@@ -27,22 +27,16 @@ func TestChangesKeepWeights(t *testing.T) {
 	experiment := func(sets string) []string {
 		return []string{"experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", sets, 1))}
 	}
-	must := func(args ...string) {
-		t.Helper()
-		if out, err := s.run(args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	must(push("1", "likes")...)
-	must(push("2", "clicks")...)
-	must(define("recency", 10)...)
-	must(define("rate", 10)...)
+	s.must(push("1", "likes")...)
+	s.must(push("2", "clicks")...)
+	s.must(define("recency", 10)...)
+	s.must(define("rate", 10)...)
 	if _, err := s.run(experiment("weights: {cliks: 3}")...); err == nil || !strings.Contains(err.Error(), `model rate 2 has no parameter "cliks"; did you mean clicks?`) {
 		t.Errorf("%v", err)
 	}
 	const onHome = "variant treatment of experiment fresher sets weights on feed home, and model %s has no parameter \"clicks\"; stop or change fresher first"
 	for _, sets := range []string{"weights: {clicks: 3}", "model: rate, weights: {clicks: 3}"} {
-		must(experiment(sets)...)
+		s.must(experiment(sets)...)
 		ofFeed := !strings.Contains(sets, "model")
 		for _, c := range []struct {
 			args   []string
@@ -82,20 +76,20 @@ func TestChangesKeepWeights(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	// What --serve would not get past is said before it is offered.
-	must("experiment", "start", "fresher", "--share", "10")
+	s.must("experiment", "start", "fresher", "--share", "10")
 	for _, args := range [][]string{push("5", "likes"), push("5", "likes", "--serve")} {
 		if _, err := s.run(args...); err == nil || !strings.Contains(err.Error(), fmt.Sprintf(onHome, "rate 5")) || strings.Contains(err.Error(), "add --serve") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	must("experiment", "pause", "fresher")
+	s.must("experiment", "pause", "fresher")
 	if _, err := s.run("experiment", "start", "fresher", "--share", "33.333"); err == nil || !strings.Contains(err.Error(), "in hundredths of a percent") {
 		t.Errorf("a share of 33.333: %v", err)
 	}
-	must("experiment", "stop", "fresher")
-	must(push("5", "likes")...)
-	must("feed", "rollback", "home", "--apply", "--yes")
-	must("feed", "drop", "home", "--apply", "--yes")
+	s.must("experiment", "stop", "fresher")
+	s.must(push("5", "likes")...)
+	s.must("feed", "rollback", "home", "--apply", "--yes")
+	s.must("feed", "drop", "home", "--apply", "--yes")
 }
 
 // Of an experiment that sets a weight and a version that lacks it, at the same
@@ -104,18 +98,12 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) {
-		t.Helper()
-		if out, err := s.run(args...); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
 	push := func(version int, feature string) []string {
 		return []string{"model", "push", s.RatePack(fmt.Sprint(version), feature), "--timeout", "1m"}
 	}
 	for round := range 8 {
-		must(push(3*round, "clicks")...)
-		must(append(push(3*round+1, "likes"), "--no-serve")...) // so that it is soon there
+		s.must(push(3*round, "clicks")...)
+		s.must(append(push(3*round+1, "likes"), "--no-serve")...) // so that it is soon there
 		file := s.File("ranking.yaml", strings.NewReplacer("limit: 30", "model: rate, weights: {clicks: 3}", "name: fresher", fmt.Sprintf("name: fresher%d", round)).Replace(clitest.Fresher))
 		var defined, pushed error
 		var both sync.WaitGroup
@@ -134,8 +122,8 @@ func TestAnExperimentAndAModelAtOnce(t *testing.T) {
 			t.Errorf("round %d: %v", round, pushed)
 		}
 		if defined == nil {
-			must("experiment", "stop", fmt.Sprintf("fresher%d", round))
-			must("experiment", "drop", "ranking", "--apply", "--yes")
+			s.must("experiment", "stop", fmt.Sprintf("fresher%d", round))
+			s.must("experiment", "drop", "ranking", "--apply", "--yes")
 		}
 	}
 }
@@ -147,22 +135,14 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := s.run(args...)
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-		return out
-	}
 	for i, feature := range []string{"likes", "clicks", "clicks"} {
-		must("model", "push", s.RatePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
+		s.must("model", "push", s.RatePack(fmt.Sprint(i+1), feature), "--timeout", "1m")
 		if i == 0 {
-			must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+			s.must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
 		}
 	}
 	weighted := strings.Replace(clitest.Fresher, "limit: 30", "weights: {clicks: 3}", 1)
-	must("experiment", "define", s.File("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
+	s.must("experiment", "define", s.File("ranking.yaml", strings.Replace(weighted, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n", 1)))
 	lean, err := leans.Of(t.Context(), s.Client)
 	s.Check(err)
 	const lacks = "variant treatment is not applied: rate 3, whose weights it sets, is condemned, and %s, which ranks in its place, lacks them"
@@ -178,7 +158,7 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 		if got != waits {
 			t.Errorf("coordinators wait for %q, want %q", got, waits)
 		}
-		out := must("experiment", "explain", "--feed", "home", "--viewer", "ann")
+		out := s.must("experiment", "explain", "--feed", "home", "--viewer", "ann")
 		if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
 			t.Errorf("explain says\n%s\nwant %q", out, want)
 		}
@@ -194,6 +174,6 @@ func TestWeightsThatDoNotRank(t *testing.T) {
 	says(fmt.Sprintf(lacks, "rate 1"), fmt.Sprintf(lacks, "rate 1"))
 	condemn(0)
 	says(fmt.Sprintf(lacks, "recency"), fmt.Sprintf(lacks, "recency"))
-	must("model", "release", "rate", "3")
+	s.must("model", "release", "rate", "3")
 	says("", "")
 }

@@ -18,18 +18,10 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, "n1")
 	s.Answer("n1", clitest.Admits)
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := s.run(args...)
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-		return out
-	}
 	lean, err := leans.Of(t.Context(), s.Client)
 	s.Check(err)
 	for i := range 2 {
-		must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
+		s.must("model", "push", s.RatePack(fmt.Sprint(i+1), "likes"), "--timeout", "1m")
 	}
 	says := func(want, waits, name string) {
 		t.Helper()
@@ -45,7 +37,7 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 			t.Errorf("coordinators wait for %q, want %q", got, waits)
 		}
 		for _, args := range [][]string{{"list"}, {"list", "-o", "json"}, {"show", name}, {"show", name, "-o", "json"}, {"explain", "--feed", "home", "--viewer", "ann"}} {
-			out := must(append([]string{"experiment"}, args...)...)
+			out := s.must(append([]string{"experiment"}, args...)...)
 			if said := strings.Contains(out, "not applied"); said != (want != "") || !strings.Contains(out, want) {
 				t.Errorf("%v says\n%s\nwant %q", args, out, want)
 			}
@@ -62,25 +54,25 @@ func TestComparedModelsThatDoNotRank(t *testing.T) {
 		{"rate", "limit: 30", "", "rate 2, by which its pages are ranked, is condemned"},
 	} {
 		name := fmt.Sprint("fresher", i)
-		must("feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
+		s.must("feed", "define", s.File("home.yaml", fmt.Sprintf("name: home\nmodel: %s\nlimit: %d\n", c.own, 10+i)))
 		s.Check(s.Failed.Condemn(t.Context(), s.Models, rate2, "it panicked", "n1", time.Now()))
 		define := func() string {
-			return must("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(clitest.Fresher)))
+			return s.must("experiment", "define", s.File("ranking.yaml", strings.NewReplacer("limit: 30", c.sets, "fresher", name, "    share: 0\n", "    share: 0\n    forced: {ann: treatment}\n").Replace(clitest.Fresher)))
 		}
-		for act, out := range map[string]string{"define": define(), "start": must("experiment", "start", name, "--share", "10")} {
+		for act, out := range map[string]string{"define": define(), "start": s.must("experiment", "start", name, "--share", "10")} {
 			if said := strings.Contains(out, "not applied"); said != (c.want != "") || said && !strings.Contains(out, "note: experiment "+name+", ") || !strings.Contains(out, c.want) {
 				t.Errorf("%s, %s says\n%s", c.sets, act, out)
 			}
 		}
 		says(c.want, c.waits, name)
-		must("model", "release", "rate", "2")
+		s.must("model", "release", "rate", "2")
 		says("", "", name)
-		out := must("experiment", "history", name)
+		out := s.must("experiment", "history", name)
 		if told := strings.Contains(out, "model rate: release  2"); told != (c.want != "") {
 			t.Errorf("%s: history of an experiment by its name says\n%s", c.sets, out)
 		}
-		must("experiment", "stop", name)
-		must("experiment", "drop", "ranking", "--apply", "--yes")
+		s.must("experiment", "stop", name)
+		s.must("experiment", "drop", "ranking", "--apply", "--yes")
 	}
 	if out, err := s.run("experiment", "history", "nobody"); err == nil || !strings.Contains(err.Error(), "there is no experiment and no document of this name; millrace experiment list names what there is") {
 		t.Errorf("%s, %v", out, err)
@@ -109,19 +101,13 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 			t.Errorf("%s serves, and not %d", v, version)
 		}
 	}
-	must := func(args ...string) string {
-		t.Helper()
-		out, err := s.run(args...)
-		s.Check(err)
-		return out
-	}
 	push(1)
-	must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
-	must("experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", "model: recency", 1)))
+	s.must("feed", "define", s.File("home.yaml", "name: home\nmodel: rate\nlimit: 10\n"))
+	s.must("experiment", "define", s.File("ranking.yaml", strings.Replace(clitest.Fresher, "limit: 30", "model: recency", 1)))
 	if out := push(2); !strings.Contains(out, "in use by feed home, experiment fresher\n") || !strings.Contains(out, "rate 2 serves") {
 		t.Errorf("under a draft:\n%s", out)
 	}
-	must("experiment", "start", "fresher", "--share", "10")
+	s.must("experiment", "start", "fresher", "--share", "10")
 	const changes = "it changes what variant control of experiment fresher, which runs, is ranked by"
 	if out := push(3); !strings.Contains(out, "rate 3 is published and does not serve: "+changes+"; add --serve") {
 		t.Errorf("under a running one:\n%s", out)
@@ -138,21 +124,21 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 		}
 	}
 	serves(3)
-	if out := must(append(slices.Clone(back), "--serve", "--apply", "--yes")...); !strings.Contains(out, "note: "+changes+"; its evidence begins anew then") {
+	if out := s.must(append(slices.Clone(back), "--serve", "--apply", "--yes")...); !strings.Contains(out, "note: "+changes+"; its evidence begins anew then") {
 		t.Errorf("a rollback with --serve:\n%s", out)
 	}
 	serves(2)
 	push(3, "--serve")
-	if out := must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: rollback  2") {
+	if out := s.must("experiment", "history", "fresher"); !strings.Contains(out, "model rate: rollback  2") {
 		t.Errorf("its history:\n%s", out)
 	}
 	s.Check(s.Failed.Condemn(t.Context(), s.Models, s.Models.All()["rate"][2], "it panicked", "n1", time.Now()))
-	if out := must(back...); strings.Contains(out, "changes") {
+	if out := s.must(back...); strings.Contains(out, "changes") {
 		t.Errorf("a rollback from what is condemned:\n%s", out)
 	}
 	push(4)
 	serves(4)
-	must("experiment", "stop", "fresher")
+	s.must("experiment", "stop", "fresher")
 	push(5)
 	serves(5)
 	// Weights are of the model that ranks; a limit goes with any.
@@ -161,14 +147,14 @@ func TestPushUnderARunningExperiment(t *testing.T) {
 		held bool
 	}{{"weights: {likes: 3}", true}, {"limit: 30", false}} {
 		name := fmt.Sprint("lighter", i)
-		must("experiment", "define", s.File("lighter.yaml", strings.NewReplacer("limit: 30", c.sets, "ranking", name, "fresher", name).Replace(clitest.Fresher)))
-		must("experiment", "start", name, "--share", "10")
+		s.must("experiment", "define", s.File("lighter.yaml", strings.NewReplacer("limit: 30", c.sets, "ranking", name, "fresher", name).Replace(clitest.Fresher)))
+		s.must("experiment", "start", name, "--share", "10")
 		out := push(6 + i)
 		if !strings.Contains(out, "in use by feed home, experiment "+name+"\n") || strings.Contains(out, "it changes what variant control of experiment "+name) != c.held {
 			t.Errorf("%s:\n%s", c.sets, out)
 		}
 		serves(map[bool]int{true: 5, false: 6 + i}[c.held])
-		must("experiment", "stop", name)
-		must("experiment", "drop", "lighter", "--apply", "--yes")
+		s.must("experiment", "stop", name)
+		s.must("experiment", "drop", "lighter", "--apply", "--yes")
 	}
 }

@@ -53,7 +53,7 @@ func (s *Server) findRecords(req *nodev1.FindRecordsRequest, stream nodev1.Admin
 			return err
 		}
 		e, id := millrace.Entity(w.Entity), millrace.RecordID(w.Id)
-		if !whole { // of types that are not known by name, too
+		if !whole { // there are types that are not known by name: all of the partition is looked through
 			p := partition.Of(e)
 			if seek.of[p] == nil {
 				seek.of[p] = map[owned]bool{}
@@ -92,14 +92,14 @@ func checkID(id string) error {
 	return nil
 }
 
-// finding is a look for records.
+// finding is one search for records.
 type finding struct {
 	s          *Server
 	stream     nodev1.AdminService_FindRecordsServer
 	everywhere map[millrace.RecordID]bool
-	of         map[millrace.Partition]map[owned]bool // where each type may have them
-	looked     map[millrace.Partition]bool
-	found      []*nodev1.FoundRecord
+	of         map[millrace.Partition]map[owned]bool // of any type; the partition of each is looked through
+	looked     map[millrace.Partition]bool           // partitions that are here
+	found      []*nodev1.FoundRecord                 // and not sent yet
 }
 
 // owned is a record of an entity, of whichever type.
@@ -108,8 +108,8 @@ type owned struct {
 	id     millrace.RecordID
 }
 
-// in looks into the timelines of an entity, if they are here, and sends what is
-// found once it is much.
+// in looks into the timelines of an entity, if they are here, and sends what was found
+// once it fills a message.
 func (f *finding) in(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	if err := f.lookInto(e, types, id); err != nil || len(f.found) < sentRecords {
 		return err
@@ -120,8 +120,9 @@ func (f *finding) in(e millrace.Entity, types []millrace.ContentType, id millrac
 // sentRecords is how many records a message holds.
 const sentRecords = 100
 
-// lookInto looks into the timelines of an entity while the store and the cache
-// agree. It sends nothing: a caller that does not read would hold up the ingest.
+// lookInto looks into the timelines of an entity under their replica's lock, so that the
+// store and the cache agree. It sends nothing: a caller that does not read its messages
+// would hold up the ingest.
 func (f *finding) lookInto(e millrace.Entity, types []millrace.ContentType, id millrace.RecordID) error {
 	p := partition.Of(e)
 	r, err := f.s.here(p)
@@ -189,7 +190,7 @@ func (f *finding) all(ctx context.Context) error {
 	return nil
 }
 
-// scan looks for records in all that a partition has, if it is here.
+// scan looks for records in all timelines of a partition, if it is here.
 func (f *finding) scan(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) error {
 	r, err := f.s.here(p)
 	if err != nil {
@@ -214,7 +215,7 @@ type place struct {
 	id       millrace.RecordID
 }
 
-// places returns where a partition has records that are looked for.
+// places returns where a partition has the records that are wanted.
 func (f *finding) places(ctx context.Context, p millrace.Partition, wanted func(e millrace.Entity, id millrace.RecordID) bool) (all []place, err error) {
 	c, err := f.s.cfg.Store.Contents(p)
 	if err != nil {
@@ -312,7 +313,7 @@ func encodeTombstone(t *nodev1.Tombstone, by string, future time.Duration) ([]by
 	return body, nil
 }
 
-// deletion is the entry for the audit of a tombstone.
+// deletion is what the audit log says of a tombstone.
 func (s *Server) deletion(ctx context.Context, t *nodev1.Tombstone, topic string) audit.Entry {
 	return s.act(ctx, "delete", fmt.Sprintf("record %.600q of type %s in the timelines of %.4000q", t.Id, t.Type, t.Entities), "there",
 		fmt.Sprintf("hidden up to version %d, by a tombstone in topic %s", t.Version, topic))

@@ -12,14 +12,14 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// otherRanking ranks what a question resolved by another model too. What goes
-// wrong with it is its own, and none of the answer's.
+// otherRanking is the ranking of a question's records by one more model, beside the one
+// that makes the answer. What goes wrong with it is no fault of the answer.
 type otherRanking struct {
 	asked *nodev1.Model
 	model *relevance.Model // nil: err says why it is not here
-	items []query.Item     // as long as those of the question's query
-	alone bool             // the time is its own, and no part of what several took
-	cost  costWatch        // while it goes alone
+	items []query.Item     // valid for as long as the items of the question's query
+	alone bool             // it ranked alone: the time is its own, and no share of what several took
+	cost  costWatch        // while it ranks alone
 	query.Measured
 	err error
 }
@@ -28,7 +28,7 @@ func (o *otherRanking) id() relevance.ID {
 	return relevance.ID{Name: o.asked.GetName(), Version: o.asked.GetVersion(), Sum: o.asked.GetSum()}
 }
 
-// besideOf finds the models that rank beside the question's.
+// besideOf finds the models that are to rank beside the question's own.
 func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	if len(req.Beside) == 0 {
 		return nil
@@ -47,10 +47,10 @@ func (n *Server) besideOf(req *nodev1.QueryRequest) []otherRanking {
 	return all
 }
 
-// rankBeside ranks what q scanned by the other models of r, and measures their
-// items. All of them go together. Should one of them not, or be suspected of taking
-// too long, each goes alone, and so in one question of some: what they take
-// together does not tell whose code takes it.
+// rankBeside ranks what q scanned by the other models of r, and measures their items.
+// They score together, which is faster; but that does not tell which of them fails or
+// takes how long. So each scores alone where that failed, where one is suspected of taking
+// too long, and in one of aloneOf questions.
 func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, room *itemRoom) {
 	var here []*otherRanking
 	for i := range r.beside {
@@ -67,7 +67,7 @@ func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 	if !alone {
 		err := n.rankTogether(ctx, q, here)
-		n.panics.Tell(err) // whose code it was in, each alone tells, if there is time
+		n.panics.Tell(err) // in whose code it was is found below, if there is time
 		if alone = err != nil && ctx.Err() == nil; err != nil && !alone {
 			for _, o := range here {
 				o.err = err
@@ -86,11 +86,11 @@ func (n *Server) rankBeside(ctx context.Context, r *question, q *query.Query, ro
 	}
 }
 
-// aloneOf is in how many questions several models beside another go alone once.
+// aloneOf is of how many questions one has its other models score alone.
 const aloneOf = 16
 
-// blameBeside tells of a ranking that panicked, and condemns the version whose
-// code it was in.
+// blameBeside logs a panic of a ranking that went alone, and condemns its model's version
+// if the panic was in its code.
 func (n *Server) blameBeside(q *query.Query, o *otherRanking) {
 	n.panics.Tell(o.err)
 	if panics.In(o.err) && q.Scoring() {
@@ -123,7 +123,7 @@ func (n *Server) tellBeside(resp *nodev1.QueryResponse, all []otherRanking, room
 		to := &nodev1.Ranking{Model: b.asked.GetName(), ModelVersion: b.asked.GetVersion(), ModelSum: b.asked.GetSum()}
 		switch {
 		case b.err == nil:
-			to.ModelVersion = b.model.Version() // which the asker does not know of one that every binary has
+			to.ModelVersion = b.model.Version() // a broker does not know the version of a model that is part of every binary
 			to.Items = room.of(b.items)
 			if measure {
 				to.ScoringNs, to.Scored, to.Lacking, to.Looked = b.Took.Nanoseconds(), b.Scored, b.Lacking, int32(b.Looked)

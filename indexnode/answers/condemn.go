@@ -28,14 +28,14 @@ const (
 )
 
 // condemnAfter is how many questions in a row, or portions of them (see costWatch),
-// must speak against a version, where one alone may have a reason of its own: a
-// viewer of whom nothing is known, or a machine that was busy with something else.
+// must speak against a version before it is condemned. A single one may have another
+// reason: a viewer of whom nothing is known, or a machine that was busy with something else.
 const condemnAfter = 10
 
-// condemner keeps the versions of models that failed on this node, and tells
-// the cluster. A node that has condemned a version refuses it to brokers that
-// give way; the cluster's word, which outlives the node, is what brokers go by.
-// See "Last good" in DESIGN.md.
+// condemner knows the versions of models that failed on this node, and tells the
+// cluster of them. From then on the node refuses such a version to brokers that take
+// another one instead (give way). Brokers go by what the cluster says, which outlives the
+// node. See "Last good" in DESIGN.md.
 type condemner struct {
 	node     *Server
 	counters *prometheus.CounterVec // by model, version, cause
@@ -46,8 +46,8 @@ type condemner struct {
 
 	joint   atomic.Uint32                                    // questions that several models ranked beside another
 	seen    sync.Map                                         // *relevance.Model to *evidence
-	silence time.Duration                                    // silent, but in tests
-	earlier atomic.Pointer[func(string) []artefacts.Version] // which versions of a name served before; nil: not known
+	silence time.Duration                                    // the constant silent, or less of tests
+	earlier atomic.Pointer[func(string) []artefacts.Version] // returns which versions of a name served before; nil: not known
 }
 
 // condemned is what is known of a version that failed.
@@ -60,12 +60,12 @@ type condemned struct {
 // evidence counts questions in a row that speak against a model.
 type evidence struct {
 	nan      atomic.Int32
-	weighted atomic.Int32  // by other weights, without a finite score
+	weighted atomic.Int32  // without a finite score by the weights of a variant
 	since    atomic.Int64  // when the first of the row had no finite score, in nanoseconds
 	last     atomic.Int64  // when the last one had none
-	slow     atomic.Int32  // portions
-	slowIn   atomic.Int32  // questions that have such
-	limit    time.Duration // for a record, but for what is read of it
+	slow     atomic.Int32  // portions that took too long
+	slowIn   atomic.Int32  // questions with such portions
+	limit    time.Duration // that scoring a record may take, without what is read of it
 }
 
 func newCondemner(n *Server) *condemner {
@@ -85,7 +85,7 @@ func (c *condemner) why(id relevance.ID) string {
 	return ""
 }
 
-// refusal is what brokers that give way are told.
+// refusal is the error by which brokers that give way ask for another version.
 func refusal(id relevance.ID, why string) error {
 	return &millrace.Error{
 		Reason: millrace.ReasonCondemned, Field: "model", Detail: fmt.Sprintf("model %s is condemned: %s", id, why),
@@ -102,8 +102,8 @@ func (c *condemner) change(by func(all map[relevance.ID]condemned)) {
 	c.here.Store(&all)
 }
 
-// condemn condemns a version, once. Those that every binary has cannot be: there
-// is nothing to give way to.
+// condemn condemns a version, once. A model that is part of every binary (it has no version
+// here) cannot be condemned: nothing could rank instead.
 func (c *condemner) condemn(id relevance.ID, cause, format string, args ...any) {
 	if id.Version == "" {
 		return
@@ -152,8 +152,8 @@ func (c *condemner) suspect(m *relevance.Model) bool {
 	return ok && e.(*evidence).suspected()
 }
 
-// judge looks at what a question has come to by each model that ranked in it. What
-// it took was judged meanwhile.
+// judge looks at the scores that a question got by each model that ranked in it. How long
+// that took was judged while it ranked.
 func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *question, q *query.Query, err error) {
 	if ctx.Value(ownQuestion{}) != nil {
 		return
@@ -183,28 +183,26 @@ func (c *condemner) judge(ctx context.Context, req *nodev1.QueryRequest, r *ques
 	}
 }
 
-// silent is for how long a version has had no number for anybody who asked, at least
-// once in a tenth of that time, before it is condemned for what it makes of questions
-// that their callers choose.
+// silent is for how long a version must have given nobody a finite score, with a question in
+// each tenth of that time at least, before it is condemned by what callers asked alone.
 const silent = 10 * time.Second
 
-// atAnother reports whether a question is of another time than any page is of
-// which somebody may still ask: what a version makes of ages that no viewer sees is
-// no reason to condemn it.
+// atAnother reports whether a question is as of a time that no viewer's page can have. What
+// a version makes of ages that no viewer sees is no reason to condemn it.
 func atAnother(req *nodev1.QueryRequest) bool {
 	return time.Since(time.UnixMilli(req.AsOfMs)).Abs() > pageLife
 }
 
-// pageLife is how long pages of a feed are asked for, and an hour for clocks that
-// differ.
+// pageLife is for how long later pages of a feed may be asked for, and an hour more for
+// clocks that differ.
 const pageLife = 25 * time.Hour
 
 // judgeScores condemns a pushed version that had no finite score for any
-// candidate. NaN and the infinities rank, but say nothing of a record: golden rows
-// refuse them too. A row of such questions may be one caller's, who chooses viewer,
-// window and entities; so the version is tried on what no caller chooses, and if it
-// has numbers there, or that cannot be tried, it is condemned only once nobody's
-// question has had one for a while.
+// candidate. NaN and the infinities can be ranked, but say nothing of a record, and golden
+// rows refuse them, too. Questions like that in a row may all come from one caller, who
+// chooses viewer, window and entities. So the version is tried on records that no caller
+// chooses. If it gives finite scores there, or cannot be tried, it is condemned only once
+// nobody's question has had a finite score for the time silent.
 func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 {
 		return
@@ -216,7 +214,7 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 	}
 	now := time.Now().UnixNano()
 	if last := time.Duration(now - e.last.Swap(now)); e.nan.Load() == 0 || last > c.silence/10 {
-		e.since.Store(now) // that nobody asked says nothing of the version
+		e.since.Store(now) // a time in which nobody asked does not count
 	}
 	n := e.nan.Add(1)
 	if n%condemnAfter != 0 || !c.othersScore(ctx, req, id) {
@@ -229,22 +227,22 @@ func (c *condemner) judgeScores(ctx context.Context, req *nodev1.QueryRequest, i
 	}
 }
 
-// judgeWeighted asks the version by its own weights what those of a variant had no
-// finite score for, and judges it by that: weights of a variant are no fault of
-// the version. One such question in ten is asked again, and each while the answers
-// speak against the version.
+// judgeWeighted looks at a question that was ranked by the weights of a variant and had no
+// finite score. The weights of a variant are no fault of the version, so the question is
+// asked again by the version's own weights, and judged by that. One such question in
+// condemnAfter is asked again, and each while the answers speak against the version.
 func (c *condemner) judgeWeighted(ctx context.Context, req *nodev1.QueryRequest, id relevance.ID, m *relevance.Model, by query.Measured) {
 	if id.Version == "" || by.Scored == 0 || by.Finite {
 		return
 	}
 	e := c.evidence(m)
 	if n := e.nan.Load(); e.weighted.Add(1)%condemnAfter == 1 || 0 < n && n < condemnAfter {
-		_, _ = c.node.query(ctx, again(req, id)) // which is judged; what it answers is nobody's
+		_, _ = c.node.query(ctx, again(req, id)) // which judges it; the answer is not used
 	}
 }
 
-// again asks a question again by another version, or by the same without weights,
-// for the best item alone.
+// again returns a question for the best item alone, by another version or by the same one
+// without weights.
 func again(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 	return &nodev1.QueryRequest{
 		Entities: req.Entities, Types: req.Types, FromMs: req.FromMs, ToMs: req.ToMs, AsOfMs: req.AsOfMs, Viewer: req.Viewer,
@@ -252,8 +250,7 @@ func again(req *nodev1.QueryRequest, by relevance.ID) *nodev1.QueryRequest {
 	}
 }
 
-// reset writes only where there is something to forget: many processors read
-// it.
+// reset sets n to 0. It writes only if n is not 0 already, since many processors read it.
 func reset(n *atomic.Int32) {
 	if n.Load() != 0 {
 		n.Store(0)
@@ -268,9 +265,9 @@ func (c *condemner) evidence(m *relevance.Model) *evidence {
 	return e.(*evidence)
 }
 
-// othersScore reports whether the version that would rank in the place of one has
-// a number for a question that it has none for: or else it is the question's
-// fault, or the features', and not the version's.
+// othersScore reports whether a version that would rank instead has a finite score for a
+// question for which this one has none. If not, the question or the features are at fault,
+// and not the version.
 func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, of relevance.ID) bool {
 	earlier := c.earlier.Load()
 	if earlier == nil {
@@ -284,11 +281,11 @@ func (c *condemner) othersScore(ctx context.Context, req *nodev1.QueryRequest, o
 		resp, err := c.node.query(context.WithValue(ctx, ownQuestion{}, true), again(req, id))
 		return err == nil && len(resp.Items) > 0 && !math.IsNaN(resp.Items[0].Score) && !math.IsInf(resp.Items[0].Score, 0)
 	}
-	return true // a model that every binary has ranks in its place
+	return true // no version is left, and a model of every binary would rank instead
 }
 
-// dropped forgets a version, of which the cluster is told nothing any more, or that was
-// released before it was told.
+// dropped forgets a version that was dropped, or that was released before the cluster was
+// told that it is condemned.
 func (c *condemner) dropped(id relevance.ID) {
 	c.forget(id)
 	c.change(func(all map[relevance.ID]condemned) { delete(all, id) })
@@ -305,8 +302,8 @@ func (c *condemner) forget(id relevance.ID) {
 // tellAgain is the pause before the cluster is told again.
 const tellAgain = 2 * time.Second
 
-// run tells the cluster what is condemned here, and takes over what it says,
-// until ctx ends. What it no longer says was released.
+// run tells the cluster what is condemned here, and takes over what the cluster says, until
+// ctx ends. What the cluster no longer says has been released.
 func (c *condemner) run(ctx context.Context, models *artefacts.Kind, all *artefacts.Condemned) error {
 	for {
 		changed := all.Changed()

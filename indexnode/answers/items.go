@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/relevance"
 )
 
-// items puts items on the wire, which is written after their memory is given
-// back: what is the timelines' is copied, into few pieces.
+// items returns items as messages. These are encoded after the memory of the timelines is
+// given back, so what belongs to timelines is copied, into a few large pieces.
 func (n *Server) items(from []query.Item, room *itemRoom, models *relevance.Joint) []*nodev1.Item {
 	room.texts.Grow(room.textBytes)
 	room.items, room.bodies = make([]nodev1.Item, room.count), make([]byte, 0, room.bodyBytes)
@@ -33,8 +33,7 @@ func (n *Server) items(from []query.Item, room *itemRoom, models *relevance.Join
 	return all
 }
 
-// tellFeatures puts the features of items on the wire, in the order of the
-// model's spec.
+// tellFeatures adds the features of items to an answer, in the order of the model's spec.
 func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.Item) {
 	at := map[string]int{}
 	for i, f := range m.Spec().Features {
@@ -61,7 +60,7 @@ func tellFeatures(resp *nodev1.QueryResponse, m *relevance.Model, from []query.I
 	}
 }
 
-// itemRoom is memory for items, of the size that was measured.
+// itemRoom is memory for items, of the size that [itemRoom.measure] found.
 type itemRoom struct {
 	count, textBytes, bodyBytes, nameBytes int
 
@@ -86,7 +85,7 @@ func (r *itemRoom) bytes() int64 {
 	return int64(nodewire.ItemBytes*r.count + r.textBytes + r.bodyBytes + r.nameBytes)
 }
 
-// of returns items on the wire.
+// of returns items as messages, in the memory that was made for them.
 func (r *itemRoom) of(from []query.Item) []*nodev1.Item {
 	if len(from) == 0 {
 		return nil
@@ -115,7 +114,7 @@ func (r *itemRoom) text(s string) string {
 	return r.texts.String()[at:]
 }
 
-// shadow puts the scores of models that rank nothing on the wire.
+// shadow adds the scores of shadow models, which rank nothing, to what explains an item.
 func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
 	if s.Err != nil {
 		out.ShadowError = s.Err.Error()
@@ -127,7 +126,7 @@ func shadow(out *feedv1.ItemExplain, s *query.Shadow, models *relevance.Joint) {
 	}
 }
 
-// why puts an account of a score on the wire.
+// why returns the explanation of a score as a message.
 func (n *Server) why(e *relevance.Explanation) *feedv1.ItemExplain {
 	out := &feedv1.ItemExplain{Node: string(n.id), Base: e.Base}
 	for _, f := range e.Features {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugeBytes is the size of a huge page, where they have the usual size.
+// hugeBytes is the usual size of a huge page.
 const hugeBytes = 2 << 20
 
-// rounded returns how many bytes are mapped for n.
+// rounded returns how many bytes are mapped for n: whole huge pages.
 func rounded(n int) int { return (n + hugeBytes - 1) &^ (hugeBytes - 1) }
 
 // mapped returns rounded(n) bytes from the system. Pages that nobody writes to
@@ -23,8 +23,8 @@ func mapped(n int) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("arena: mapping %d bytes: %v", n, err)) // as when the Go heap cannot grow
 	}
-	// A huge page begins at a multiple of its size: what is before and behind
-	// goes back.
+	// A huge page begins at a multiple of its size. So one more than is needed was mapped,
+	// and what lies before and behind the whole ones goes back.
 	skip := int(-uintptr(b) & (hugeBytes - 1))
 	at := unsafe.Add(b, skip)
 	if skip > 0 {
@@ -34,7 +34,7 @@ func mapped(n int) []byte {
 		_ = unix.MunmapPtr(unsafe.Add(at, n), uintptr(behind))
 	}
 	all := unsafe.Slice((*byte)(at), n)
-	_ = unix.Madvise(all, unix.MADV_HUGEPAGE) // where the system has none, small pages do
+	_ = unix.Madvise(all, unix.MADV_HUGEPAGE) // a system without huge pages uses small ones
 	return all
 }
 

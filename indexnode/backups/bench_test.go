@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/figure/pagecache"
 	"github.com/millrace/millrace/internal/partition"
 )
 
@@ -88,9 +89,9 @@ func (w *work) restoreAndCopy(from string) (restored, copied float64) {
 	w.b.Helper()
 	var r, c []float64
 	for range turns {
-		must(w.b, figure.Cold(w.bucket))
+		must(w.b, pagecache.Drop(w.bucket))
 		bytes, took := w.restore(from)
-		must(w.b, figure.Cold(w.bucket))
+		must(w.b, pagecache.Drop(w.bucket))
 		r, c = append(r, rate(bytes, took)), append(c, rate(bytes, w.copy()))
 	}
 	slices.Sort(r)

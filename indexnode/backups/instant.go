@@ -19,16 +19,16 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// A time between backups is reached through the log. Kafka tells two offsets of
-// each partition: before the first, all records are of the time or earlier, and
-// from the second on, all are later. In between, transactions overlap, and the
-// records' own times tell. So a partition is at the time when it has the newest
-// backup that does not reach beyond the first offset, all records from there to
-// the first offset, and those of the rest that are of the time or earlier. It
-// says that it is at the first offset: who reads on from there meets some
-// records again, which changes nothing, and misses none.
+// A partition is restored to a time between two backups with the help of the log. Kafka
+// tells two offsets of each partition: all records before the first are of that time or
+// earlier, and all from the second on are later. In between, transactions overlap, and only
+// the records' own times tell. So the partition gets the newest backup that does not reach
+// beyond the first offset, all records from there to the first offset, and of those up to
+// the second offset the ones that are of the time or earlier. It then counts as being at the
+// first offset: reading on from there brings some records again, which changes nothing, and
+// misses none.
 
-// String names the state as people do.
+// String names the state that is restored, for people.
 func (t Target) String() string {
 	switch {
 	case t.Cut != "":
@@ -39,11 +39,11 @@ func (t Target) String() string {
 	return "the newest backups"
 }
 
-// mark is the file that says where to a restore is on its way.
+// mark is the file that says to which state a restore leads.
 func (r *restorer) mark() string { return filepath.Join(r.dir, "to") }
 
-// begin drops what an earlier try has left that went elsewhere, and partitions
-// that are not to be brought back this time.
+// begin drops what an earlier try has left, if that was to another state, and partitions
+// that are not restored this time.
 func (r *restorer) begin(plan []way) error {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
@@ -69,8 +69,8 @@ func (r *restorer) begin(plan []way) error {
 	return os.WriteFile(r.mark(), []byte(r.cfg.To.String()), 0o600)
 }
 
-// has reports whether an earlier try has brought a partition as far as one
-// brings it, or further on the same way.
+// has reports whether an earlier try has brought a partition as far as w begins, or further
+// on the same way.
 func (r *restorer) has(w *way) bool {
 	p := w.from.Partition
 	at := r.store.Applied(p)
@@ -84,7 +84,7 @@ func (r *restorer) has(w *way) bool {
 	return at.Content >= from.Content && at.Features >= from.Features && at.Content <= w.any.Content && at.Features <= w.any.Features
 }
 
-// toTime plans the way to a time.
+// toTime returns how each partition is restored to a time.
 func (r *restorer) toTime(ctx context.Context) ([]way, error) {
 	if r.cfg.Brokers.None() {
 		return nil, &millrace.Error{
@@ -180,7 +180,8 @@ func (r *restorer) follow(ctx context.Context, plan []way) error {
 	return r.settle(plan)
 }
 
-// settle has each partition go on where no later record can have been left out.
+// settle sets the offsets of each partition to those from which no record can have been
+// left out.
 func (r *restorer) settle(plan []way) error {
 	var b store.Batch
 	for i := range plan {

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/cluster/topology"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/internal/kafka/schemalog"
 	"github.com/millrace/millrace/internal/kafka/streams"
 	"github.com/millrace/millrace/internal/partition"
@@ -55,7 +56,7 @@ func newLog(ctx context.Context, t *testing.T, real string) (brokers kafka.Broke
 	topics = kafka.Prefixed(crand.Text() + "-")
 	must(t, kafka.EnsureTopics(ctx, brokers, topics, nil))
 	t.Cleanup(func() { // a real Kafka keeps thousands of files of them open
-		cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...))
+		cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(brokers)...))
 		if err != nil {
 			return
 		}
@@ -95,7 +96,7 @@ func newHistory(t *testing.T, real string, begin time.Time, n int) *history {
 	must(t, err)
 	defer l.Close()
 	must(t, l.Publish(ctx, schemas.Activity()))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(h.brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(h.brokers)...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	must(t, err)
 	defer cl.Close()
 	rng := rand.New(rand.NewPCG(1, 2))

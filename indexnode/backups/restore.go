@@ -82,8 +82,8 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 	return err
 }
 
-// schemas returns what a manifest names as its schemas. Those of partitions that
-// are restored after one another are mostly the same: the last are kept.
+// schemas returns the schemas that a manifest refers to. It keeps the last ones, since
+// partitions that are restored after one another mostly refer to the same.
 func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref) (rows map[millrace.Fingerprint][]byte, err error) {
 	k.last.Lock()
 	defer k.last.Unlock()
@@ -96,9 +96,9 @@ func (k *Keeper) schemas(ctx context.Context, b *backup.Bucket, ref backup.Ref) 
 	return k.last.rows, nil
 }
 
-// restRestores is how long a rest after a restore that nobody waits for is, as a
-// multiple of what it took: most of that is spent by others than this node, of
-// whose time questions want some, too.
+// restRestores is how long the rest after a restore that nobody waits for is, as a
+// multiple of the time that the restore took. Most of that time the bucket is at work
+// and not this node; but what the node spends is missing to its questions.
 const restRestores = 3
 
 // Rest implements replica.Backups.
@@ -109,8 +109,8 @@ func (k *Keeper) Rest(ctx context.Context, took time.Duration) {
 // incoming is where the files of partitions are while they are restored.
 func (k *Keeper) incoming() incoming { return incoming(filepath.Join(k.cfg.Dir, "in")) }
 
-// Tidy removes what restores that broke off have left, but of those hosted
-// partitions that still lack something: the next try goes on there.
+// Tidy removes the files that restores which broke off have left. It keeps those of
+// hosted partitions that still lack something, since the next try goes on from them.
 func (k *Keeper) Tidy(hosted topology.Set) error {
 	return k.incoming().remove(func(p millrace.Partition, _ string) bool {
 		whole := k.cfg.Store.Applied(p).Content >= 0 && k.cfg.Store.Quarantined(p) == nil
@@ -142,17 +142,17 @@ const (
 	// restores is how many partitions are restored at a time: small ones
 	// share the store's flushes, and some are read while others are flushed.
 	restores = 32
-	// memoryBytes is how many bytes of downloads stay in memory: files that are
-	// merged into another are not worth to be written.
+	// memoryBytes is how many bytes of downloads stay in memory. Files that the store
+	// merges into another need not be written to disk before.
 	memoryBytes = 64 << 20
 )
 
 var inMemory = semaphore.NewWeighted(memoryBytes)
 
-// Restore replaces what a store has of a partition by a backup. What is
-// downloaded stays in dir when that breaks off, as on a file that is damaged, so
-// that the next try goes on there; when it is restored, or the store refuses it
-// for what it is, it is gone.
+// Restore replaces what a store has of a partition by a backup. When it breaks off, as
+// at a file that is damaged, what was downloaded stays in dir, so that the next try goes on
+// from there. It is removed once the partition is restored, or the store refuses the backup
+// ([store.ErrRefused]).
 func Restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, s *store.Store, dir incoming) error {
 	schemas, err := getSchemas(ctx, b, m.Schemas)
 	if err != nil {
@@ -188,18 +188,18 @@ func restore(ctx context.Context, b *backup.Bucket, m *backup.Manifest, schemas 
 		return err
 	}
 	err := s.Restore(ctx, string(dir), c)
-	if err != nil && !errors.Is(err, store.ErrRefused) { // the store is to blame, not what was downloaded
+	if err != nil && !errors.Is(err, store.ErrRefused) { // a fault of the store: the next try can use what was downloaded
 		return err
 	}
 	return errors.Join(err, dir.forget(m.Partition))
 }
 
-// incoming is a directory with the files of partitions that are restored. It is
-// one for all of them: ext4 makes a file in a new directory several times as
-// slowly as one beside others.
+// incoming is the directory with the files of all partitions that are being restored.
+// They share one, since ext4 makes a file in a new directory several times as slowly as
+// beside others.
 type incoming string
 
-// name is a file's in the directory.
+// name is the name of a partition's file in the directory.
 func (incoming) name(p millrace.Partition, file string) string {
 	return fmt.Sprintf("%03d-%s", p, file)
 }
@@ -208,8 +208,9 @@ func (d incoming) path(p millrace.Partition, file string) string {
 	return filepath.Join(string(d), d.name(p, file))
 }
 
-// keep makes the directory, and removes what is there of a partition but the
-// files of a backup. What it keeps is compared by its hash when it is asked for.
+// keep makes the directory, and removes what it has of the partition of a backup, but for
+// files of that backup. Whether these are whole, the download that asks for them tells by
+// their hash.
 func (d incoming) keep(m *backup.Manifest) error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("backups: %w", err)
@@ -220,7 +221,7 @@ func (d incoming) keep(m *backup.Manifest) error {
 	})
 }
 
-// forget removes what is there of a partition.
+// forget removes what the directory has of a partition.
 func (d incoming) forget(n millrace.Partition) error {
 	return d.remove(func(p millrace.Partition, _ string) bool { return p == n })
 }

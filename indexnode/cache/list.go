@@ -2,7 +2,9 @@ package cache
 
 import "github.com/millrace/millrace"
 
-// listKind is which of the caches an entry counts in.
+// listKind is which of the caches an entry belongs to: fat has the records of timelines,
+// skinny the keys of timelines without any, and features the features of entities and
+// objects.
 type listKind uint8
 
 const (
@@ -22,13 +24,14 @@ func kindOf(t millrace.Timeline, tl *Timeline) listKind {
 	return fat
 }
 
-// isOf reports whether a timeline of the index counts in a list. Tags in the
-// list of features are of features only.
+// isOf reports whether a timeline that was found by its tag belongs to a list. The list of
+// features has tags of features only, so there every one does.
 func isOf(kind listKind, tl *Timeline) bool {
 	return kind == features || (kind == skinny) == (tl.records == 0)
 }
 
-// weightOf is what is told of a list: records, keys, or rows of features.
+// weightOf is what an entry adds to the size that metrics tell of its list, in records,
+// keys, or rows of features.
 func weightOf(kind listKind, tl *Timeline) int {
 	if kind == skinny {
 		return 1
@@ -42,17 +45,18 @@ func isFeatures(t millrace.ContentType) bool { return t == Features || t == Obje
 type list struct {
 	order     order
 	weight    int // see weightOf
-	bytes     int // of the blocks and of the keys
+	bytes     int // of the entries and of their keys
 	evictions uint64
 	door      doorkeeper
 }
 
-// newList returns a list whose order has no bound of its own: only the cache
-// knows the bytes.
+// newList returns an empty list. Its order has no bound: the cache bounds the bytes of all
+// lists.
 func newList() list { return list{order: newOrder()} }
 
-// doorkeeper remembers, roughly, what asked for room lately: two bits of a
-// set for each. It forgets all at once when it is a quarter full.
+// doorkeeper remembers, roughly, which keys asked for room lately: it is a Bloom filter
+// with two bits for each, which is emptied when it is a quarter full. It admits a key when
+// that asks for the second time.
 type doorkeeper struct {
 	bits    []uint64
 	members int
@@ -60,11 +64,10 @@ type doorkeeper struct {
 
 const (
 	minDoorBits   = 1 << 12
-	bitsPerMember = 16 // of the set for each key of the cache
+	bitsPerMember = 16 // bits for each key of the cache
 )
 
-// seen reports whether k asked before, and remembers it. entries is how many
-// the cache holds.
+// seen reports whether k asked before, and remembers it. The cache has so many entries.
 func (d *doorkeeper) seen(k id, entries int) bool {
 	if d.bits == nil || d.members > len(d.bits)*64/8 {
 		d.forget(entries)

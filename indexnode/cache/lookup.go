@@ -10,8 +10,8 @@ import (
 // Lookup appends to dst what is known of each type of each entity, entity by
 // entity: nil where nothing is. It sees what was put and removed before.
 //
-// It goes in batches: it asks for the cache lines of one, and while they are
-// on their way it reads those of the batch before.
+// It goes in batches: it has the processor load the cache lines of one batch, and reads
+// those of the batch before while they are on their way.
 func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []millrace.ContentType) []*Timeline {
 	var (
 		few      [16]id
@@ -42,15 +42,15 @@ func (r Reader) Lookup(dst []*Timeline, entities []millrace.Entity, types []mill
 	return dst
 }
 
-// batchKeys is as many cache lines as a core has on their way at a time.
+// batchKeys is how many keys are in a batch: as many as a core can load cache lines at a time.
 const batchKeys = 16
 
-// batch is keys of one type, and of entities that stand side by side.
+// batch is the keys of one type and of entities that follow each other.
 type batch struct {
 	tags, checks [batchKeys]uint64
 	in           [batchKeys]*bucket
 	n, typ       int
-	first        int // where the answer to the first goes
+	first        int // place of the first answer in found
 }
 
 // locatePortably makes the keys of a batch, and finds their buckets.
@@ -63,9 +63,9 @@ func (t *table) locatePortably(b *batch, names *[batchKeys]id, typ id) {
 	}
 }
 
-// matchPortably finds the value of each key whose slot is in its bucket, and
-// what is odd: 0 if it is, and was touched before. Where in its bucket a key
-// stands cannot be foretold, so that no branch depends on it.
+// matchPortably finds the value of each key whose slot is in its bucket. Odd is 0 for a key
+// that is there and was touched before. The processor could not predict in which slot of the
+// bucket a key is, so no branch depends on that.
 func (b *batch) matchPortably(values, odd *[batchKeys]uint64) {
 	for i, in := range b.in[:b.n] {
 		tag := b.tags[uint(i)%batchKeys]
@@ -96,18 +96,17 @@ type lookup struct {
 	// misses are of timelines and of features.
 	misses, featureMisses uint64
 
-	late struct { // the first n
+	late struct { // keys that read left for later, the first n
 		keys [lateKeys]id
-		at   [lateKeys]int // where their answers go
+		at   [lateKeys]int // places of their answers in found
 		n    uint
 	}
 }
 
 const lateKeys = 4 * batchKeys
 
-// read answers the keys of a batch whose timelines stand in their buckets and
-// were touched before, which are nearly all that are asked for, and leaves the
-// others for later.
+// read answers the keys of a batch whose timelines are in their buckets and were touched
+// before. Those are nearly all keys that are asked for; it leaves the others for later.
 func (l *lookup) read(b *batch) {
 	var values, odd [batchKeys]uint64
 	b.match(&values, &odd)
@@ -141,7 +140,7 @@ func (l *lookup) read(b *batch) {
 	}
 }
 
-// readLate answers the keys that were left: most stand in the next bucket.
+// readLate answers the keys that read has left. Most are in the bucket after their own.
 func (l *lookup) readLate() {
 	var next [lateKeys]*bucket
 	t, keys := l.table, l.late.keys[:l.late.n]
@@ -167,8 +166,8 @@ func (l *lookup) readLate() {
 	l.late.n = 0
 }
 
-// add counts look-ups of a type: those that found something, of them those that
-// found Empty, and those that found nothing.
+// add counts look-ups of a type: known of them found something, empty of those found Empty,
+// and unknown found nothing.
 func (l *lookup) add(typ int, known, empty, unknown uint64) {
 	if len(l.types) == 0 {
 		return

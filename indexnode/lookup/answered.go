@@ -6,7 +6,8 @@ import (
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 )
 
-// Answered tells of each partition what its part of the answer shows.
+// Answered returns which partitions were asked for: of each that answered the offsets
+// up to which its replica had applied the log, and of each that did not the reason.
 func (r *Resolution) Answered() *nodev1.Partitions {
 	n := len(r.views)
 	room := make([]int64, 2*n)
@@ -27,8 +28,8 @@ func (r *Resolution) Answered() *nodev1.Partitions {
 	return all
 }
 
-// lags tells how old what partitions answered may be, if it is too old in any:
-// what was read, which the replica may have got past since.
+// lags tells how old the answers of partitions may be, if that is too old in any. It is
+// the age of what was read; the replica may have caught up since.
 func (r *Resolution) lags(all *nodev1.Partitions) {
 	now, i := time.Now(), 0
 	for k := range r.views {

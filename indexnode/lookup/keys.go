@@ -35,8 +35,8 @@ func (k *keys) Decode(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	// One tells whether the broker and this node mean the same by a partition.
-	// Which one changes with the request.
+	// One entity is enough to tell whether the broker and this node compute partitions
+	// alike. Which one is looked at changes from request to request.
 	g := k.groups[len(b)%len(k.groups)]
 	return inPartition(k.entities[g.lo], g.partition)
 }
@@ -49,10 +49,10 @@ func inPartition(e millrace.Entity, p millrace.Partition) error {
 	return nil
 }
 
-// split reads b, and reports whether it is entities by partition and nothing
-// else, and they not too many. There are about two entities a partition, so
-// that a branch on whether the next begins would be a guess: it writes the
-// newest group again for every entity.
+// split reads b, and reports whether it has entities in the order of their partitions and
+// nothing else, and not too many. There are about two entities in a partition, so that the
+// processor could not predict a branch on whether the next partition begins. So there is
+// none: the newest group is written again for every entity.
 func (k *keys) split(b []byte) bool {
 	entities := k.entities[:0]
 	k.groups = slices.Grow(k.groups[:0], partition.Count)[:partition.Count]

@@ -63,6 +63,16 @@ func (p *published) put(t *testing.T, pack *modelpack.Pack) artefacts.Version {
 	return v
 }
 
+// misnamed publishes a pack as another version than it says that it is.
+func (p *published) misnamed(t *testing.T) {
+	t.Helper()
+	v := p.put(t, nodetest.Likes(t))
+	p.set(func() {
+		other := artefacts.Version{Name: "likes", Version: "9", Sum: v.Sum}
+		p.all["likes"], p.bodies[other] = []artefacts.Version{other}, p.bodies[v]
+	})
+}
+
 func (p *published) serve(v artefacts.Version) { p.set(func() { p.serving[v.Name] = v }) }
 
 func (p *published) All() map[string][]artefacts.Version {
@@ -252,11 +262,7 @@ func TestPushedBeforeItsSchema(t *testing.T) {
 func TestPackOfAnotherName(t *testing.T) {
 	a, _ := open(t)
 	p := newPublished()
-	v := p.put(t, nodetest.Likes(t))
-	p.set(func() {
-		other := artefacts.Version{Name: "likes", Version: "9", Sum: v.Sum}
-		p.all["likes"], p.bodies[other] = []artefacts.Version{other}, p.bodies[v]
-	})
+	p.misnamed(t)
 	if all := <-following(t, a.Follow(p, never)); len(all) != 1 || !strings.Contains(all[0].Refused, "says that it is likes 1") {
 		t.Fatalf("told %v", all)
 	}
@@ -271,12 +277,8 @@ func TestPackOfAnotherName(t *testing.T) {
 func TestWhatIsRefusedAfterAllIsCounted(t *testing.T) {
 	a, _ := open(t)
 	p := newPublished()
-	v := p.put(t, nodetest.Likes(t))
-	p.set(func() {
-		other := artefacts.Version{Name: "likes", Version: "9", Sum: v.Sum}
-		p.all["likes"], p.bodies[other] = []artefacts.Version{other}, p.bodies[v]
-		p.fault = errors.New("etcd is away")
-	})
+	p.misnamed(t)
+	p.set(func() { p.fault = errors.New("etcd is away") })
 	f := a.Follow(p, never)
 	for i, want := range []float64{1, 1, 2, 2} {
 		if i == 2 {

@@ -172,10 +172,7 @@ func TestACorruptPartitionFailsNoOther(t *testing.T) {
 	w.trim(partHere, 1) // it stays out of service
 	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.replicas.Pause(time.Now().Add(time.Hour))
-	for range 3 {
-		w.post(here)
-		w.post(there)
-	}
+	w.posts(3, here, there)
 	w.until("both wait", func() bool {
 		return w.is(partHere, Stale, Paused)() && w.is(partThere, Stale, Paused)()
 	})

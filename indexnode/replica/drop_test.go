@@ -38,7 +38,6 @@ func (w *world) empty(p millrace.Partition) func() bool {
 func TestDropOnOrder(t *testing.T) {
 	w := newWorld(t)
 	k := newKept(w)
-	w.backups = k
 	w.post(here)
 	w.post(there)
 	w.start(partHere, partThere)
@@ -83,11 +82,8 @@ func TestDropOnOrder(t *testing.T) {
 // way to what the backup has.
 func TestDroppedComesFromItsBackup(t *testing.T) {
 	w := newWorld(t)
-	for range 3 {
-		w.post(here)
-	}
+	w.posts(3, here)
 	k := newKept(w)
-	w.backups = k
 	w.start(partHere)
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 3 })
 	k.add(partHere, "new", 2, "")
@@ -108,10 +104,7 @@ func TestDroppedComesFromItsBackup(t *testing.T) {
 // ready with all records, and one that is to be dropped, and not hosted, empty.
 func TestDropRacesWithAssign(t *testing.T) {
 	w := newWorld(t)
-	for range 4 {
-		w.post(here)
-		w.post(there)
-	}
+	w.posts(4, here, there)
 	w.start(partHere, partThere)
 	r := rand.New(rand.NewPCG(1, 2))
 	stop := make(chan struct{})

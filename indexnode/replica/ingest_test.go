@@ -34,9 +34,7 @@ func TestUnknownSchemaHoldsOnePartition(t *testing.T) {
 	w.until("it is held back, behind the record before", func() bool {
 		return w.is(partHere, Stale, SchemaUnknown)() && w.replicas.Of(partHere).Applied()[0] == 1
 	})
-	for range 3 {
-		w.post(there)
-	}
+	w.posts(3, there)
 	w.until("the other partition goes on", func() bool { return w.count(there) == 3 && w.is(partThere, Ready, "")() })
 	if n := w.letters.tried.Load(); n > 0 || w.count(here) != 1 {
 		t.Fatalf("%d dead letters, %d records before the schema came", n, w.count(here))
@@ -128,9 +126,7 @@ func TestFullDiskHoldsAndHeals(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	full := time.Now()
 	w.disk.full.Store(true)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	w.until("it is held back, and says so", w.is(partHere, Stale, DiskFull))
 	_, since := w.replicas.Of(partHere).Why()
 	if w.until("it is tried again", func() bool { return time.Since(since) > 2*retryAfter }); since.Before(full) {
@@ -147,9 +143,7 @@ func TestFullDiskHoldsAndHeals(t *testing.T) {
 // answers.
 func TestHoleIsNeverReady(t *testing.T) {
 	w := newWorld(t)
-	for range 4 {
-		w.post(here)
-	}
+	w.posts(4, here)
 	w.trim(partHere, 2)
 	w.start(partHere, partThere)
 	w.until("the hole is told", w.is(partHere, Quarantined, LogBeginsLater))
@@ -164,9 +158,7 @@ func TestHoleAfterARestart(t *testing.T) {
 	w.start(partHere)
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 1 })
 	w.stop()
-	for range 4 {
-		w.post(here)
-	}
+	w.posts(4, here)
 	w.trim(partHere, 3)
 	w.start(partHere)
 	w.until("the hole is told", w.is(partHere, Quarantined, LogBeginsLater))
@@ -176,9 +168,7 @@ func TestHoleAfterARestart(t *testing.T) {
 // nobody can read again.
 func TestATrimmedLogIsToldOfHealthyReplicas(t *testing.T) {
 	w := newWorld(t)
-	for range 3 {
-		w.post(here)
-	}
+	w.posts(3, here)
 	w.start(partHere, partThere)
 	w.until("they are ready", func() bool {
 		return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 3
@@ -206,9 +196,7 @@ func (w *world) trim(p millrace.Partition, before int64) {
 func TestRecreatedTopicQuarantines(t *testing.T) {
 	for _, running := range []bool{false, true} {
 		w := newWorld(t)
-		for range 2 {
-			w.post(here)
-		}
+		w.posts(2, here)
 		w.start(partHere)
 		w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 2 })
 		if !running {
@@ -219,9 +207,7 @@ func TestRecreatedTopicQuarantines(t *testing.T) {
 		_, err = w.adm.CreateTopic(w.ctx, 720, 1, nil, w.topics.Timeline)
 		must(t, err)
 		w.connect()
-		for range 6 {
-			w.post(here)
-		}
+		w.posts(6, here)
 		if !running {
 			w.start(partHere)
 		}
@@ -404,9 +390,7 @@ func TestDrainsEnd(t *testing.T) {
 // otherwise it stays out of service and says what to do.
 func TestCorruptPartitionIsReadAnew(t *testing.T) {
 	w := newWorld(t)
-	for range 3 {
-		w.post(here)
-	}
+	w.posts(3, here)
 	w.post(there)
 	w.start(partHere, partThere)
 	w.until("both are ready", func() bool { return w.count(here) == 3 && w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() })

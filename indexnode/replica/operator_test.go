@@ -33,9 +33,7 @@ func TestTheCauseOfAQuarantineIsKnownAgain(t *testing.T) {
 // made anew.
 func TestAnOperatorsQuarantineIsKept(t *testing.T) {
 	w := newWorld(t)
-	for range 3 {
-		w.post(here)
-	}
+	w.posts(3, here)
 	w.start(partHere, partThere)
 	ready := func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 3 }
 	w.until("both are ready", ready)
@@ -142,13 +140,7 @@ func TestAReleaseIsKept(t *testing.T) {
 // restore gives way to it, and its cause stays, until it is released.
 func TestAnOperatorsQuarantineOutlastsARenewal(t *testing.T) {
 	w := newWorld(t)
-	w.post(here)
-	w.post(there)
-	k := newKept(w)
-	k.hold = make(chan struct{})
-	k.add(partHere, "a", 1, "")
-	k.add(partThere, "b", 1, "")
-	w.backups = k
+	k := heldBack(w)
 	w.waited = func(millrace.Partition) bool { return false } // one after the other
 	w.start(partHere, partThere)
 	first, waits := partHere, partThere

@@ -46,8 +46,23 @@ type kept struct {
 	restsLong bool
 }
 
+// newKept gives a world backups, of which there is none yet.
 func newKept(w *world) *kept {
-	return &kept{w: w, backups: map[millrace.Partition][]Backup{}, damaged: map[string]bool{}}
+	k := &kept{w: w, backups: map[millrace.Partition][]Backup{}, damaged: map[string]bool{}}
+	w.backups = k
+	return k
+}
+
+// heldBack posts to two partitions and gives each a backup, that is restored once hold is
+// closed.
+func heldBack(w *world) *kept {
+	w.post(here)
+	w.post(there)
+	k := newKept(w)
+	k.hold = make(chan struct{})
+	k.add(partHere, "a", 1, "")
+	k.add(partThere, "b", 1, "")
+	return k
 }
 
 // add adds a backup that is newer than those before it.
@@ -181,16 +196,13 @@ func (k *kept) Healed(ctx context.Context, p millrace.Partition, was Why, b Back
 func TestHealingIsTold(t *testing.T) {
 	for _, backed := range []bool{true, false} {
 		w := newWorld(t)
-		for range 5 {
-			w.post(here)
-		}
+		w.posts(5, here)
 		k := newKept(w)
 		from := ""
 		if backed {
 			from = "new"
 			k.add(partHere, from, 4, "")
 		}
-		w.backups = k
 		w.start(partHere)
 		w.until("it is ready", w.is(partHere, Ready, ""))
 		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
@@ -221,7 +233,6 @@ func TestNoReplicaWaitsForItsRecord(t *testing.T) {
 		if backed {
 			k.add(partHere, "new", 1, "")
 		}
-		w.backups = k
 		w.start(partHere)
 		w.until("it is ready", w.is(partHere, Ready, ""))
 		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
@@ -247,7 +258,6 @@ func TestWhoIsRestoredDoesNotRest(t *testing.T) {
 	k := newKept(w)
 	k.restsLong = true
 	k.add(partHere, "new", 1, "")
-	w.backups = k
 	w.waited = func(millrace.Partition) bool { return false }
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
@@ -260,16 +270,13 @@ func TestWhoIsRestoredDoesNotRest(t *testing.T) {
 func TestNewReplicaComesFromItsBackup(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		w := newWorld(t)
-		for range 5 {
-			w.post(here)
-		}
+		w.posts(5, here)
 		if cut {
 			w.trim(partHere, 3)
 		}
 		k := newKept(w)
 		k.add(partHere, "old", 1, "")
 		k.add(partHere, "new", 3, "")
-		w.backups = k
 		w.start(partHere)
 		w.until("it is ready", w.is(partHere, Ready, ""))
 		if got := w.count(here); got != 3 {
@@ -286,15 +293,7 @@ func TestNewReplicaComesFromItsBackup(t *testing.T) {
 // scarce meanwhile does not wait for that.
 func TestRestoresThatNobodyWaitsFor(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-		w.post(there)
-	}
-	k := newKept(w)
-	k.hold = make(chan struct{})
-	k.add(partHere, "a", 1, "")
-	k.add(partThere, "b", 1, "")
-	w.backups = k
+	k := heldBack(w)
 	var scarce atomic.Bool
 	w.waited = func(millrace.Partition) bool { return scarce.Load() }
 	w.start(partHere, partThere)
@@ -325,14 +324,11 @@ func TestRestoresThatNobodyWaitsFor(t *testing.T) {
 // says so; when a backup comes it is.
 func TestNoReplicaWithAHole(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	w.trim(partHere, 3)
 	k := newKept(w)
 	k.add(partHere, "other", 4, "another Kafka")
 	k.add(partHere, "behind", 2, "")
-	w.backups = k
 	w.start(partHere)
 	w.until("it says why it is not ready", func() bool {
 		why, _ := w.replicas.Of(partHere).Why()
@@ -353,12 +349,9 @@ func TestNoReplicaWithAHole(t *testing.T) {
 // one of those can be restored.
 func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
 	k.add(partHere, "before", 4, "another Kafka")
-	w.backups = k
 	w.start(partHere)
 	w.until("it says why it is not ready", func() bool {
 		why, _ := w.replicas.Of(partHere).Why()
@@ -391,12 +384,9 @@ func TestTheLogAloneIsNotAllThatWas(t *testing.T) {
 // are removed, it is read from the log's beginning.
 func TestBackupsThatWereInTheWayAreRemoved(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
 	k.add(partHere, "before", 4, "another Kafka")
-	w.backups = k
 	w.start(partHere)
 	w.until("it says why it is not ready", w.is(partHere, Quarantined, OtherLog))
 	k.set(func() { clear(k.backups) })
@@ -408,12 +398,9 @@ func TestBackupsThatWereInTheWayAreRemoved(t *testing.T) {
 // way: it ends no renewal, and is not held against what that brings.
 func TestWhatIsBeingReplacedIsNotCondemned(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
 	k.add(partHere, "new", 4, "")
-	w.backups = k
 	w.start(partHere)
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	hold := make(chan struct{})
@@ -463,16 +450,13 @@ func (u unknown) Newest(context.Context, millrace.Partition) iter.Seq2[Backup, e
 // backup gives way to an older one.
 func TestBackupsAwayOrDamaged(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	w.trim(partHere, 3)
 	k := newKept(w)
 	k.add(partHere, "old", 3, "")
 	k.add(partHere, "new", 4, "")
 	k.away = errors.New("503 slow down")
 	k.damaged["new"] = true
-	w.backups = k
 	w.start(partHere)
 	w.until("it waits for the bucket", w.is(partHere, Quarantined, BackupAway))
 	k.set(func() { k.away = nil })
@@ -490,7 +474,7 @@ func TestSilentBackupsAreWaitedForOnce(t *testing.T) {
 	w.post(here)
 	k := newKept(w)
 	k.silent = true
-	w.backups, w.seek = k, 3*time.Second
+	w.seek = 3 * time.Second
 	hosted := []millrace.Partition{partHere}
 	for p := range partition.All() {
 		if p != partHere && len(hosted) < maxRenewing+maxRenewing/2 {
@@ -523,16 +507,14 @@ func TestSilentBackupsAreWaitedForOnce(t *testing.T) {
 // behind it.
 func TestADownloadIsNoSearch(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
 	k.add(partHere, "old", 2, "")
 	k.add(partHere, "new", 3, "")
 	k.damaged["new"] = true
 	hold := make(chan struct{})
 	k.hold = hold
-	w.backups, w.seek = k, 300*time.Millisecond
+	w.seek = 300 * time.Millisecond
 	w.start(partHere)
 	w.until("it is being restored", w.is(partHere, Restoring, Restores))
 	time.Sleep(2 * w.seek)
@@ -549,11 +531,8 @@ func TestADownloadIsNoSearch(t *testing.T) {
 // given back waits until nothing writes into it.
 func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
-	w.backups = k
 	w.start(partHere)
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
 	w.trim(partHere, 4)
@@ -577,13 +556,10 @@ func TestCorruptPartitionComesFromItsBackup(t *testing.T) {
 // taken away, during a restore and between two.
 func TestNoNextTryLeavesNoDownload(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	k := newKept(w)
 	k.add(partHere, "new", 3, "")
 	k.damaged["new"] = true
-	w.backups = k
 	w.start(partHere)
 	w.until("the log brings it", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
 	if !k.tidy() {
@@ -613,7 +589,6 @@ func TestStopWaitsForRenewals(t *testing.T) {
 	k := newKept(w)
 	k.add(partHere, "new", 1, "")
 	k.hold = make(chan struct{}) // for ever
-	w.backups = k
 	w.start(partHere)
 	w.until("it is being restored", w.is(partHere, Restoring, Restores))
 	w.stop() // closes the store

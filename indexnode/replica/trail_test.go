@@ -194,9 +194,7 @@ func damage(t testing.TB, s *store.Store) {
 // held there, and goes on when it is let go of, or by itself.
 func TestReplicaStandsStillWhereTold(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	w.start(partHere)
 	w.until("ready", func() bool { return w.replicas.Of(partHere).State() == Ready && w.count(here) == 5 })
 	st, err := w.replicas.Stop(w.ctx, partHere)
@@ -205,9 +203,7 @@ func TestReplicaStandsStillWhereTold(t *testing.T) {
 	if _, err := w.replicas.Stop(w.ctx, partHere); err == nil {
 		t.Error("it is stopped twice")
 	}
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	to := at
 	to[kafka.Timeline] += 2
 	must(t, st.Move(to))
@@ -253,9 +249,7 @@ func (w *world) countUpTo(at millrace.Offset) (n int) {
 // replica as it is changes nothing.
 func TestReplicaThatDiffersIsRenewed(t *testing.T) {
 	w := newWorld(t)
-	for range 5 {
-		w.post(here)
-	}
+	w.posts(5, here)
 	w.backups = ownBackups{}
 	w.start(partHere)
 	w.until("ready", func() bool { return w.replicas.Of(partHere).State() == Ready && w.count(here) == 5 })

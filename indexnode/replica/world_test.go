@@ -316,6 +316,16 @@ func (w *world) post(e millrace.Entity) {
 	w.write(e, schemas.Frame(schemas.Activity().Fingerprint(), body))
 }
 
+// posts is post so many times, to each of the entities.
+func (w *world) posts(times int, to ...millrace.Entity) {
+	w.t.Helper()
+	for range times {
+		for _, e := range to {
+			w.post(e)
+		}
+	}
+}
+
 // write writes bytes to the timeline of an entity.
 func (w *world) write(e millrace.Entity, value []byte) {
 	w.t.Helper()

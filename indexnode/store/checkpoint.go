@@ -40,8 +40,8 @@ type File struct {
 	// Bottom says that no file has older rows, and that a store can take this
 	// one as it is. Others are merged.
 	Bottom bool
-	// Data is what is in it, for a [Store.Restore] of one that is not Bottom:
-	// then it need not be in the directory.
+	// Data is the file's bytes. A [Store.Restore] of a file that is not Bottom takes
+	// them, if they are there, and needs no file in the directory.
 	Data []byte
 }
 
@@ -49,13 +49,12 @@ type File struct {
 // must not exist. What Pebble has on disk is linked and not copied, so that a
 // file which did not change since the last checkpoint is the same file. Reads
 // and ingest go on; a flush waits until the files are linked. The checkpoint is
-// opened and its rows are looked at before this returns. All that is in dir
-// then is the files that are named.
+// opened and its rows are looked at before this returns. Then dir has the files that are
+// named, and nothing else.
 //
-// Partitions fail alone: the error joins those of the partitions that are
-// missing in what is returned, which is in the order of partitions. Without any
-// there is no dir. The caller must not change the schemas and types, which all
-// share.
+// Each partition fails by itself: those that did are missing from what is returned, which
+// is in the order of partitions, and the error joins their errors. If all failed, dir does
+// not exist. The caller must not change the schemas and types, which all checkpoints share.
 func (s *Store) Checkpoint(set []millrace.Partition, dir string) ([]Checkpoint, error) {
 	parts, err := s.partsOf(set)
 	if err != nil {
@@ -89,8 +88,8 @@ func (s *Store) partsOf(set []millrace.Partition) ([]*part, error) {
 	return parts, nil
 }
 
-// checkpoint returns the errors of single partitions as errs, and one of all as
-// err.
+// checkpoint is [Store.Checkpoint]. It returns the errors of single partitions as errs, and
+// what ends it for all of them as err.
 func (s *Store) checkpoint(parts []*part, dir string) (whole []Checkpoint, errs []error, err error) {
 	linked, errs, err := s.link(parts, dir)
 	if err != nil || len(linked) == 0 {
@@ -110,9 +109,9 @@ func (s *Store) checkpoint(parts []*part, dir string) (whole []Checkpoint, errs 
 	return whole, append(errs, failed...), err
 }
 
-// link puts partitions on disk and links their files. Pebble's checkpoints
-// under concurrent writes are not all good, so nothing is written meanwhile.
-// The files are those of one version of Pebble's: a prefix of the batches.
+// link writes partitions to disk and links their files. A checkpoint of Pebble's may be
+// bad if something is written at the same time, so nothing is. The files are of one version
+// of Pebble's state: they have all batches up to some moment, and none after it.
 func (s *Store) link(parts []*part, dir string) (linked []writtenPart, errs []error, err error) {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
@@ -155,7 +154,7 @@ func spansOf(parts []writtenPart) (spans []pebble.CheckpointSpan) {
 	return spans
 }
 
-// keepOnly removes what is not a file of one of the checkpoints.
+// keepOnly removes all files of dir that no checkpoint names.
 func (s *Store) keepOnly(dir string, of []Checkpoint) error {
 	fs := s.opts.FS
 	named := make(map[string]bool)
@@ -173,15 +172,15 @@ func (s *Store) keepOnly(dir string, of []Checkpoint) error {
 	return errors.Join(err, disk.SyncDir(fs, dir))
 }
 
-// opened is a checkpoint that is open as a store of Pebble's.
+// opened is a checkpoint that Pebble has open, to be read.
 type opened struct {
 	s   *Store
 	db  *pebble.DB
 	dir string
 }
 
-// describe says what of each partition is there. A partition in which something
-// is wrong gets an error and is left out.
+// describe returns the checkpoint of each partition. One in which something is wrong is
+// left out, with an error.
 func (v *opened) describe(parts []writtenPart) (whole []Checkpoint, errs []error, err error) {
 	own, mixed, err := v.tables()
 	if err != nil {
@@ -211,8 +210,8 @@ func (v *opened) describe(parts []writtenPart) (whole []Checkpoint, errs []error
 	return whole, errs, nil
 }
 
-// rows reads a partition's own rows. They are what was written for the
-// checkpoint or later.
+// rows reads what a partition says of itself, and checks that it is not older than what
+// link wrote.
 func (v *opened) rows(p writtenPart, c *Checkpoint) error {
 	row, origin, err := loadRows(v.db, p.p)
 	if err != nil {
@@ -229,7 +228,7 @@ func (v *opened) rows(p writtenPart, c *Checkpoint) error {
 // levelTable is a table and where Pebble has it.
 type levelTable struct {
 	pebble.SSTableInfo
-	lowest bool // of the levels
+	lowest bool // it is in the lowest level
 }
 
 // tables returns the tables of each partition, newest first, and the partitions
@@ -257,7 +256,7 @@ func (v *opened) tables() (own map[millrace.Partition][]levelTable, mixed map[mi
 	return own, mixed, nil
 }
 
-// files names tables, those of the bottom last.
+// files returns the tables as files of a checkpoint, those of the bottom last.
 func (v *opened) files(of []levelTable) (files []File, err error) {
 	var bottom []File
 	for _, t := range of {
@@ -276,9 +275,9 @@ func (v *opened) files(of []levelTable) (files []File, err error) {
 	return append(files, bottom...), nil
 }
 
-// takenAsItIs reports whether a store can ingest a table of the lowest level:
-// whether the sequence numbers in it are zero. A compaction makes them so, and
-// in a table that was ingested they are, though it counts as of a later one.
+// takenAsItIs reports whether a store can ingest a table of the lowest level as it is. It
+// can if all sequence numbers in it are zero: a compaction makes them zero, and they are in a
+// table that was itself ingested, though Pebble then counts all of it as of a later number.
 func (v *opened) takenAsItIs(name string, smallest, largest pebble.SeqNum) (bool, error) {
 	if largest == 0 {
 		return true, nil

@@ -24,8 +24,8 @@ type Options struct {
 	// BytesPerSecond bounds what uploads and downloads move together; 0 is no
 	// bound.
 	BytesPerSecond int64
-	// Pace is called after work that held a processor or a disk for so long,
-	// and returns when there may be more. Nil is no rest.
+	// Pace is called after work, with how long that held a processor or a disk, and
+	// returns when there may be more. Nil: there is no rest.
 	Pace objects.Pace
 	// Log hears of what is tried again; nil hears nothing.
 	Log *slog.Logger
@@ -39,10 +39,10 @@ type Bucket struct {
 	pace     objects.Pace
 	limit    *rate.Limiter // nil is no bound
 	gets     chan struct{} // one for each file that comes at the moment
-	progress *Progress     // nil is not counted
+	progress *Progress     // nil: nothing is counted
 	log      *slog.Logger
 	cluster  *atomic.Pointer[Identity]   // whose the bucket is; nil until it was asked
-	former   *atomic.Pointer[[]Identity] // whose it was; asked with cluster
+	former   *atomic.Pointer[[]Identity] // whose it was before; read together with cluster
 	term     time.Duration               // of a condemnation; see expire.go
 	poll     time.Duration               // between two looks at a condemnation
 }
@@ -100,7 +100,7 @@ func (b *Bucket) Unlimited() *Bucket {
 	return &c
 }
 
-// Counted returns the same bucket, whose bytes moved are counted in p. Only the
+// Counted returns the same bucket, and counts in p the bytes that it moves. Only the
 // original is closed.
 func (b *Bucket) Counted(p *Progress) *Bucket {
 	c := *b
@@ -166,8 +166,8 @@ func (b *Bucket) Identity(ctx context.Context) (Identity, error) {
 	return w.Cluster, nil
 }
 
-// Adopt makes the bucket of another cluster, which must be gone, that of c, with
-// all backups in it.
+// Adopt gives the bucket, with all backups in it, to the cluster c. The cluster whose it
+// was must be gone.
 func (b *Bucket) Adopt(ctx context.Context, c Identity) error {
 	owner, err := b.Identity(ctx)
 	if err = errors.Join(err, c.validate()); err != nil {
@@ -183,13 +183,13 @@ func (b *Bucket) Adopt(ctx context.Context, c Identity) error {
 	return nil
 }
 
-// was reports whether the bucket was a cluster's before.
+// was reports whether the bucket belonged to a cluster before.
 func (b *Bucket) was(c Identity) bool {
 	former := b.former.Load()
 	return former != nil && slices.Contains(*former, c)
 }
 
-// owner is Identity, asked once.
+// owner is [Bucket.Identity], read from the bucket only once.
 func (b *Bucket) owner(ctx context.Context) (Identity, error) {
 	if c := b.cluster.Load(); c != nil {
 		return *c, nil

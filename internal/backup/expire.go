@@ -32,19 +32,19 @@ type ExpireOptions struct {
 type Expired struct {
 	Backups, Files int
 	Bytes          int64 // of files
-	// Blocked is why files stayed that may be unnamed: what can't be read may
-	// name them. Verify tells it too; remove what it tells, or let it grow old.
+	// Blocked is why no files were removed: objects that can't be read may name any of
+	// them. Verify tells of these, too. They must be removed, or be old enough to expire.
 	Blocked []*Damage
 }
 
-// batchNames bounds a condemnation.
+// batchNames bounds how many objects one condemnation names.
 const batchNames = 20_000
 
 // Expire removes the backups beyond the newest so many, unless a cut names
 // them, and the files that nothing names. Backups, restores of what it keeps,
-// and other expiries may run beside it; see hold.go. One that died is finished
-// by the next. Links and devices stay, whatever their names: Millrace did not
-// write them. Verify tells them.
+// and other expiries may run at the same time; see hold.go. What one left that was broken
+// off, the next removes. Links and devices stay, whatever their names, since Millrace did
+// not write them; Verify tells of them.
 func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err error) {
 	if o.Keep < 1 {
 		return e, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "backup.keep", Detail: fmt.Sprintf("%d backups of a partition would leave none", o.Keep), WayOut: "keep at least 1"}
@@ -64,7 +64,7 @@ func (b *Bucket) Expire(ctx context.Context, o ExpireOptions) (e Expired, err er
 		}
 		return e, nil
 	}
-	// A condemnation of nothing tells the bucket's time.
+	// A condemnation that names nothing is written to learn the bucket's time.
 	clock, at, err := b.announce(ctx, condemnedPrefix, nil)
 	if err != nil {
 		return e, err
@@ -113,7 +113,7 @@ func (x *expiry) keep() {
 			x.block(p.damage)
 		}
 	}
-	// Marked by cuts and holds too, by now.
+	// Cuts and holds have marked manifests, too, by now.
 	for _, m := range x.s.manifests {
 		if x.kept.names[m.Name] {
 			x.block(m.damage)
@@ -156,8 +156,8 @@ func (x *expiry) block(d *Damage) {
 	}
 }
 
-// doom returns what goes: parts, then backups, then files, so that what names
-// always goes before what it names.
+// doom returns what is to be removed: parts of cuts, then backups, then files. So what
+// names others is removed before what it names.
 func (x *expiry) doom() (doomed []objects.Object) {
 	add := func(o objects.Object) {
 		if !x.kept.names[o.Name] && !o.Odd {
@@ -181,8 +181,8 @@ func (x *expiry) doom() (doomed []objects.Object) {
 	return doomed
 }
 
-// remove condemns a batch, spares what was named meanwhile, and removes the
-// rest, for as long as the condemnation lives.
+// remove writes a condemnation of a batch, spares what was named meanwhile, and removes the
+// rest, if it can before the condemnation is too old to hold others off.
 func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	all := make([]string, len(batch))
 	for i, o := range batch {
@@ -194,7 +194,7 @@ func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = x.b.objects.Remove(context.WithoutCancel(ctx), mine) }() // an old one binds nobody
+	defer func() { _ = x.b.objects.Remove(context.WithoutCancel(ctx), mine) }() // else it stays, and soon is too old to hold anybody off
 	if err := x.spare(ctx); err != nil {
 		return err
 	}
@@ -220,8 +220,8 @@ func (x *expiry) remove(ctx context.Context, batch []objects.Object) error {
 	return nil
 }
 
-// spare marks what was named since the survey. Manifests, cuts that count and
-// their parts never change; parts of others may have been replaced.
+// spare marks what was named since the survey. It reads only what is new: manifests,
+// finished cuts and their parts never change. Parts of other cuts may have been replaced.
 func (x *expiry) spare(ctx context.Context) error {
 	seen := map[string]bool{}
 	for _, m := range x.s.manifests {
@@ -269,8 +269,9 @@ func (x *expiry) count(o objects.Object) {
 	}
 }
 
-// tidy removes what those left that died: holds, condemnations, writes that
-// never ended; and the oldest results of drills, records of damage, and acts.
+// tidy removes what was left by processes that ended too early: holds, condemnations, and
+// files that were never complete. It also removes the oldest results of drills, records of
+// damage, and acts.
 func (x *expiry) tidy(ctx context.Context, mine string) error {
 	var dead []objects.Object
 	for _, h := range x.s.holds {

@@ -13,7 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/backup/objects"
 )
 
-// What is about to be named must not be expired meanwhile. There is no lock:
+// A backup names files that may be in the bucket already, and an expiry removes files that
+// nothing names. The expiry must not remove one that a backup is about to name. There is no
+// lock; each writes what it is about to do into the bucket, and then reads what others do:
 //
 //	backup                            expiry
 //	1. write a hold naming its files  1. write a condemnation naming what goes
@@ -25,13 +27,13 @@ import (
 //	6. remove the hold
 //
 // Both write before they read. So either the backup reads the condemnation, and
-// waits before it looks, or the expiry reads the hold, or the manifest that
+// waits before it looks for the files, or the expiry reads the hold, or the manifest that
 // came after it, and spares its files. Stores answer a read by what was written
 // before it (S3 since 2020; GCS, Azure and file systems always).
 //
-// Either may die. A hold older than holdTerm is dead: its backup has given up
-// before, by its own clock. So is a condemnation older than its term. Ages are
-// told by the bucket's clock alone.
+// Either may end before it has removed what it wrote. A hold older than holdTerm counts
+// for nothing: its backup gives up before that, by its own clock. Nor does a condemnation
+// older than condemnedTerm. Ages are told by the bucket's clock alone.
 const (
 	condemnedTerm = 10 * time.Minute // expiry removes nothing later than this
 	holdTerm      = time.Hour
@@ -44,7 +46,8 @@ type names struct {
 	Names   []string `json:"names"`
 }
 
-// holding calls do while no expiry removes what is named.
+// holding calls do once no expiry is about to remove what is named, and keeps any from
+// beginning to until do has returned.
 func (b *Bucket) holding(ctx context.Context, named []string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*b.term)
 	defer cancel()
@@ -87,18 +90,18 @@ type moment struct{ bucket, ours time.Time }
 // now is the bucket's time now, and never later than it.
 func (m moment) now() time.Time { return m.bucket.Add(time.Since(m.ours)) }
 
-// outlast waits until no condemnation of anything named is alive. Those that
-// are written from now on spare it.
+// outlast waits until no condemnation that names any of these is in force. An expiry
+// that begins from now on reads the hold, and spares them.
 func (b *Bucket) outlast(ctx context.Context, named []string, began moment) error {
-	var alive []objects.Object
+	var condemnations []objects.Object
 	err := b.objects.List(ctx, condemnedPrefix, func(o objects.Object) error {
-		alive = append(alive, o)
+		condemnations = append(condemnations, o)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for _, o := range alive {
+	for _, o := range condemnations {
 		for b.condemns(ctx, o, named, began) {
 			timer := time.NewTimer(b.poll)
 			select {
@@ -115,8 +118,8 @@ func (b *Bucket) outlast(ctx context.Context, named []string, began moment) erro
 	return nil
 }
 
-// condemns reports whether a condemnation is alive and names any of these. One
-// that can't be read may.
+// condemns reports whether a condemnation is in force and names any of these. One that
+// can't be read is taken to.
 func (b *Bucket) condemns(ctx context.Context, o objects.Object, named []string, began moment) bool {
 	if o.Odd || began.now().Sub(o.Modified) > 2*b.term {
 		return false
@@ -138,11 +141,11 @@ func set(all []string) func(string) bool {
 	return func(s string) bool { return in[s] }
 }
 
-// atOnce is how many requests run at a time.
+// atOnce is how many requests [parallel] has under way at a time.
 const atOnce = 8
 
-// parallel calls do for each of these, some at a time, and returns the results
-// in their order.
+// parallel calls do for each of all, atOnce of them at a time, and returns the results
+// in the order of all.
 func parallel[T, R any](ctx context.Context, all []T, do func(context.Context, T) (R, error)) ([]R, error) {
 	results := make([]R, len(all))
 	g, ctx := errgroup.WithContext(ctx)

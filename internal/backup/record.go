@@ -51,7 +51,7 @@ type Healing struct {
 	Format    int                `json:"format"`
 	Cluster   Identity           `json:"cluster"`
 	ID        string             `json:"id"`
-	Time      millrace.Time      `json:"time"` // when it was whole again, but for what the log has since
+	Time      millrace.Time      `json:"time"` // when the good copy was in place, which then catches up with the log
 	Node      millrace.NodeID    `json:"node"`
 	Partition millrace.Partition `json:"partition"`
 	Damage    string             `json:"damage"` // what was found
@@ -70,13 +70,13 @@ func (b *Bucket) WriteHealing(ctx context.Context, h *Healing) error {
 }
 
 // Healings reads up to so many records of damage that was healed, the newest
-// first. What is damaged itself is left out.
+// first. Records that are damaged themselves are left out.
 func (b *Bucket) Healings(ctx context.Context, most int) ([]*Healing, error) {
 	return records(ctx, b, healingsPrefix, most, func(h *Healing) (*Identity, *string) { return &h.Cluster, &h.ID })
 }
 
-// Act is what somebody had done to the bucket, or with it. [Bucket.WriteAct] sets
-// Format, Cluster, ID and the time.
+// Act is what somebody did to the bucket, or with it. [Bucket.WriteAct] sets Format,
+// Cluster, ID and the time.
 type Act struct {
 	Format  int      `json:"format"`
 	Cluster Identity `json:"cluster"`
@@ -84,8 +84,7 @@ type Act struct {
 	audit.Entry
 }
 
-// WriteAct writes down what is about to be done: what cannot be written down must
-// not be done.
+// WriteAct records what is about to be done. If it fails, that must not be done.
 func (b *Bucket) WriteAct(ctx context.Context, e audit.Entry) error {
 	e.Time = time.Now().UTC()
 	return b.createRecord(ctx, actsPrefix, millrace.TimeOf(e.Time), millrace.NodeID(e.Who), func(cluster Identity, id string) any {
@@ -98,13 +97,13 @@ func (b *Bucket) Acts(ctx context.Context, most int) ([]*Act, error) {
 	return records(ctx, b, actsPrefix, most, func(a *Act) (*Identity, *string) { return &a.Cluster, &a.ID })
 }
 
-// maxAtOnce is how many records of one node, or one person, may get one id at
-// first, since they are written at once: more than a node renews partitions.
+// maxAtOnce bounds how many ids createRecord tries. Records that are written at the same
+// time begin with the same id, and a node does not heal so many partitions at a time.
 const maxAtOnce = 100
 
-// createRecord writes a record whose id sorts after those that are there; as
-// returns the record, with whose the bucket is and the id. Several are written at
-// once where partitions heal together: who finds another's takes the id after it.
+// createRecord writes a record, whose id sorts after those that are there. The function as
+// returns the record with the owner of the bucket and the id. Where several are written at
+// the same time, one that finds its id taken tries the next one.
 func (b *Bucket) createRecord(ctx context.Context, prefix string, at millrace.Time, node millrace.NodeID, as func(Identity, string) any) error {
 	owner, err := b.owner(ctx)
 	if err != nil {
@@ -127,8 +126,8 @@ func (b *Bucket) createRecord(ctx context.Context, prefix string, at millrace.Ti
 	}
 }
 
-// records reads up to so many records, the newest first; of returns what of a
-// record says whose it is, and which.
+// records reads up to so many records, the newest first. The function of returns where a
+// record has its cluster and its id.
 func records[R any](ctx context.Context, b *Bucket, prefix string, most int, of func(*R) (*Identity, *string)) ([]*R, error) {
 	ids, err := b.recordIDs(ctx, prefix)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// alarm is something that is watched, and may be at fault.
+// alarm is one thing that a client watches, and how to ask whether it is at fault.
 type alarm struct {
 	what  string
-	fault func() (since time.Time, why error) // nil: all is well
+	fault func() (since time.Time, why error) // a nil why: all is well
 }
 
-// alarms is what a client watches.
+// alarms are those of a client, which its metrics tell.
 type alarms struct {
 	mu struct {
 		sync.Mutex
@@ -25,8 +25,8 @@ type alarms struct {
 	}
 }
 
-// add adds what is watched until remove is called, or ctx ends: who no longer
-// watches has no fault to tell.
+// add adds an alarm until remove is called or ctx ends, since what is no longer watched
+// has no fault.
 func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
 	added := &alarm{what, fault}
 	a.mu.Lock()
@@ -44,12 +44,13 @@ func (a *alarms) add(ctx context.Context, what string, fault func() (time.Time, 
 	return remove
 }
 
-// Alarm is add of what the client watches.
+// Alarm has the client's metrics tell for how long fault has given an error, until remove
+// is called or ctx ends.
 func (c *Client) Alarm(ctx context.Context, what string, fault func() (time.Time, error)) (remove func()) {
 	return c.alarms.add(ctx, what, fault)
 }
 
-// BeginFromDisk notes that something is served as a file has it, until etcd is heard.
+// BeginFromDisk notes that something is served as a file has it, until etcd is heard from.
 func (c *Client) BeginFromDisk(what, file string) { c.fromDisk.Begin(what, file) }
 
 func (a *alarms) now() (all []*alarm) {
@@ -85,7 +86,7 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	for _, m := range c.metrics.All() {
 		m.Collect(out)
 	}
-	longest := map[string]float64{} // what is watched twice is told once
+	longest := map[string]float64{} // of several alarms with one name
 	for _, a := range c.alarms.now() {
 		seconds := 0.0
 		if at, why := a.fault(); why != nil {
@@ -100,7 +101,7 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 	c.fromDisk.Collect(out)
 }
 
-// TellFromDisk logs by how old a state something is served.
+// TellFromDisk logs how old the state on disk is that something is served by.
 func (c *Client) TellFromDisk(what string, from keyspace.Origin, fault error) {
 	if at := c.fromDisk.Heard(what, fault); !at.IsZero() {
 		c.log.Warn("going by what is on disk: what changed since it was written is not known", "of", what, "written", at.UTC().Format(time.RFC3339), "age", time.Since(at).Round(time.Second), "revision", from.Revision, "err", fault)

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/dial"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
@@ -26,10 +26,7 @@ func TestAFullEtcd(t *testing.T) {
 	if err := c.Full(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	etcd.raw(func(raw *clientv3.Client) error {
-		_, err := etcdserverpb.NewMaintenanceClient(raw.ActiveConnection()).Alarm(t.Context(), &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(etcd.etcd.Server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE})
-		return err
-	})
+	etcdtest.Fill(t, etcd.addr)
 	late := etcd.open("") // opens all the same
 	if w := watch(t, late); w.Current().Epoch() != 1 || w.Fault() != nil {
 		t.Errorf("epoch %d, %v", w.Current().Epoch(), w.Fault())

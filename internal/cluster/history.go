@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// The history of a cluster is what people had done to it, one key for each act,
-// ordered by time. What is in a transaction of etcd is recorded in the same one, so
-// that both are there or neither; documents have histories of their own
-// ([artefacts.Kind.History]).
+// The history of a cluster is what people did to it: one key of etcd for each act,
+// ordered by time. An act that is a transaction of etcd is recorded in that transaction, so
+// that both are there or neither. Changes of documents are not here: each document has a
+// history of its own ([artefacts.Kind.History]).
 const historyPrefix = "history/"
 
 // maxHistory is how many acts are kept.
 var maxHistory = 1000
 
-// Noted returns the operations that record acts; none for acts that nobody does
-// ([Config.Who]).
+// Noted returns the operations that record acts; none for an act without a person, who is
+// named by the act or by [Config.Who].
 func (c *Client) Noted(all ...audit.Entry) (ops []clientv3.Op, err error) {
 	for i, e := range all {
 		if e.Who = audit.Shortened(cmp.Or(e.Who, c.who)); e.Who == "" {
@@ -71,7 +71,7 @@ func (c *Client) History(ctx context.Context) ([]audit.Entry, error) {
 	all := []audit.Entry{}
 	for _, key := range keys[max(0, len(keys)-maxHistory):] {
 		var e audit.Entry
-		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil { // the others are told all the same
+		if err := json.Unmarshal(s.Values[key].Data, &e); err != nil { // one that cannot be read hides no others
 			e = audit.Entry{Who: "unknown", Act: "unreadable", On: historyPrefix + key, Fault: err.Error()}
 		}
 		all = append(all, e)

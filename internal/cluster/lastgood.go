@@ -18,12 +18,12 @@ const saveEvery = time.Second
 type keeper struct {
 	c    *Client
 	mu   sync.Mutex
-	busy bool   // one is saved, or was a moment ago
-	next func() // saves the newest that was not; nil: it is saved
+	busy bool   // a map is being saved, or was less than saveEvery ago
+	next func() // saves the newest map; nil: that is saved
 }
 
-// save saves a map, at once if none was saved lately. It is called by what the
-// client waits for when it is closed.
+// save saves a map, at once if none was saved lately. Only goroutines that the client waits
+// for when it is closed may call it.
 func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin) {
 	if m.Epoch() == 0 {
 		return
@@ -42,7 +42,7 @@ func (k *keeper) save(ctx context.Context, m *topology.Map, from keyspace.Origin
 	}
 }
 
-// saveNext reports whether there was something to save.
+// saveNext saves the newest map, and reports whether it was not saved yet.
 func (k *keeper) saveNext() bool {
 	k.mu.Lock()
 	save := k.next

@@ -126,14 +126,3 @@ func (c *Client) Leader(ctx context.Context) (who Leader, ok bool, err error) {
 	}
 	return who, true, nil
 }
-
-// Depose ends the leadership of whoever has it, so that another leads: for a
-// process that lives and does nothing.
-func (c *Client) Depose(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
-	defer cancel()
-	if _, err := c.etcd.Delete(ctx, c.LeaderKey()); err != nil {
-		return Away(err)
-	}
-	return nil
-}

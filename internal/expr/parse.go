@@ -15,8 +15,8 @@ import (
 // maxProblems is how many faults of one source are reported.
 const maxProblems = 20
 
-// celParser is cel-go's parser without a grammar engine behind it: it takes
-// linear time, and refuses nesting before it recurses. It is safe for
+// celParser is cel-go's hand-written parser (a Pratt parser), and not the one that a grammar
+// engine runs: it takes linear time, and refuses nesting before it recurses. It is safe for
 // concurrent use.
 var celParser = func() *parser.Parser {
 	p, err := parser.NewParser(
@@ -57,9 +57,9 @@ func Parse(src string, env Env) (*Node, error) {
 	return root, err
 }
 
-// lower types and lowers a tree. Whole reads fields that are both integers and
-// doubles as integers: a filter from before a schema made one a double computes
-// as it did.
+// lower gives each part of a syntax tree its type, and makes nodes of it. With whole, fields
+// that are an integer by one schema and a double by another are read as integers, so that a
+// filter that was written before a schema made one a double computes as it did.
 func lower(src string, tree *ast.AST, env Env, whole bool) (*Node, error) {
 	c := &checker{env: env, src: []rune(src), info: tree.SourceInfo(), whole: whole}
 	root := c.expr(tree.Expr())
@@ -116,8 +116,8 @@ func syntaxError(src string, mode Mode, found []*common.Error) *Error {
 	return refuse(src, problems...)
 }
 
-// checker types and lowers a syntax tree. A node that does not check is nil
-// and has left a problem; what stands above it stays silent.
+// checker does what [lower] says. Of a part that is wrong it notes a problem and makes nil
+// instead of a node; the parts that contain it note nothing more.
 type checker struct {
 	env      Env
 	src      []rune
@@ -127,9 +127,9 @@ type checker struct {
 	cost     int
 	fields   [Viewer]map[string]Type // of Record, Entity, Object; built when first asked
 	mixed    [Viewer]map[string]bool // of those: an integer to some schema and a double to another
-	torn     [Viewer]map[string]bool // of those: of types that do not go together
-	doubted  []string                // what is to be said of those that are read, if there is a fault
-	whole    bool                    // the mixed ones are read as integers
+	torn     [Viewer]map[string]bool // of those: their types by several schemas do not go together
+	doubted  []string                // hints on fields that are read, for when there is a fault
+	whole    bool                    // mixed fields are read as integers
 }
 
 func (c *checker) problem(line, col int, message, suggestion string) *Node {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// giveUp does nothing: a connection that is lost stays for as long as the kernel has it.
+// giveUp does nothing here: a lost connection stays until the kernel gives it up.
 func giveUp(_, _ string, _ syscall.RawConn) error { return nil }
 
 // tune returns c: only on Linux is there more to it.

@@ -49,13 +49,13 @@ func listed(known []string) string {
 const (
 	// maxCompared is up to how many characters names are compared.
 	maxCompared = 64
-	// maxDistance is by how many edits a name may be another one mistyped.
+	// maxDistance is how many edits at most may lie between a name and the one meant.
 	maxDistance = 5
 )
 
-// editDistance counts insertions, deletions, replacements and swaps of
-// neighbours that make b of a; where there are more than most, it returns
-// some number above most, as soon as it knows.
+// editDistance returns how few insertions, deletions, replacements and swaps of neighbours
+// make b of a. As soon as it knows that these are more than most, it returns some number
+// above most.
 func editDistance(a, b string, most int) int {
 	if len(a) > 4*maxCompared || len(b) > 4*maxCompared {
 		return most + 1

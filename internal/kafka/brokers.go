@@ -81,9 +81,6 @@ func (b Brokers) Through(dial Dial) Brokers {
 // None reports whether there is no Kafka.
 func (b Brokers) None() bool { return len(b.addrs) == 0 }
 
-// Addrs returns the addresses.
-func (b Brokers) Addrs() []string { return b.addrs }
-
 // String returns the addresses in a line.
 func (b Brokers) String() string { return strings.Join(b.addrs, ", ") }
 

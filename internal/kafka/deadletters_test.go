@@ -26,7 +26,7 @@ func TestDeadLettersOfTransactions(t *testing.T) {
 	if err := kafka.EnsureTopics(ctx, brokers, kafka.Topics{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.TransactionalID("writer"))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(brokers)...), kgo.TransactionalID("writer"))
 	if err != nil {
 		t.Fatal(err)
 	}

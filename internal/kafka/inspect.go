@@ -34,8 +34,11 @@ type LogTopic struct {
 }
 
 // Topics returns every topic.
-func (l Log) Topics() []LogTopic {
-	return []LogTopic{l.Timeline, l.Features, l.Schemas, l.DeadLetters, l.Progress}
+func (l Log) Topics() (all []LogTopic) {
+	for i := range own {
+		all = append(all, *own[i].of(&l))
+	}
+	return all
 }
 
 // Deletes says, for each of the timeline and features topics that does not keep
@@ -79,8 +82,9 @@ func InspectTopics(ctx context.Context, brokers Brokers, topics Topics) (Log, er
 		return Log{}, fmt.Errorf("kafka: describe the topics: %w", err)
 	}
 	l := Log{Cluster: meta.Cluster}
-	for i, t := range []*LogTopic{&l.Timeline, &l.Features, &l.Schemas, &l.DeadLetters, &l.Progress} {
-		t.Name = names[i]
+	for i, name := range names {
+		t := own[i].of(&l)
+		t.Name = name
 		d := meta.Topics[t.Name]
 		if errors.Is(d.Err, kerr.UnknownTopicOrPartition) {
 			continue

@@ -24,18 +24,30 @@ type Topics struct {
 	Progress    string
 }
 
+// own are Millrace's own topics. None of them deletes by age or size: the timeline and the
+// features are the log of record, from which an index node is rebuilt.
+var own = []struct {
+	name       string // by default
+	partitions int32
+	cleanup    string                // cleanup.policy
+	batch      int                   // bytes that one may have
+	in         func(*Topics) *string // its name
+	of         func(*Log) *LogTopic  // what is seen of it
+}{
+	{"timeline", partition.Count, "delete", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Timeline }, func(l *Log) *LogTopic { return &l.Timeline }},
+	{"features", partition.Count, "delete", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Features }, func(l *Log) *LogTopic { return &l.Features }},
+	{"schemas", 1, "compact", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Schemas }, func(l *Log) *LogTopic { return &l.Schemas }},
+	{"dead-letters", 1, "delete", maxDeadLetterBytes, func(t *Topics) *string { return &t.DeadLetters }, func(l *Log) *LogTopic { return &l.DeadLetters }},
+	{"progress", 1, "compact", MaxTimelineBatchBytes, func(t *Topics) *string { return &t.Progress }, func(l *Log) *LogTopic { return &l.Progress }},
+}
+
 // WithDefaults fills in the empty names.
 func (t Topics) WithDefaults() Topics {
-	fill := func(s *string, name string) {
-		if *s == "" {
-			*s = name
+	for i := range own {
+		if name := own[i].in(&t); *name == "" {
+			*name = own[i].name
 		}
 	}
-	fill(&t.Timeline, "timeline")
-	fill(&t.Features, "features")
-	fill(&t.Schemas, "schemas")
-	fill(&t.DeadLetters, "dead-letters")
-	fill(&t.Progress, "progress")
 	return t
 }
 
@@ -55,16 +67,21 @@ func (t Topics) Logs() []string {
 }
 
 // All returns the names, with defaults.
-func (t Topics) All() []string {
+func (t Topics) All() (names []string) {
 	t = t.WithDefaults()
-	return []string{t.Timeline, t.Features, t.Schemas, t.DeadLetters, t.Progress}
+	for i := range own {
+		names = append(names, *own[i].in(&t))
+	}
+	return names
 }
 
 // Prefixed returns the default names behind a prefix: several clusters on one
 // Kafka, or one test among others.
-func Prefixed(prefix string) Topics {
-	t := Topics{}.WithDefaults()
-	return Topics{prefix + t.Timeline, prefix + t.Features, prefix + t.Schemas, prefix + t.DeadLetters, prefix + t.Progress}
+func Prefixed(prefix string) (t Topics) {
+	for i := range own {
+		*own[i].in(&t) = prefix + own[i].name
+	}
+	return t
 }
 
 // spec is how a topic must be.
@@ -74,18 +91,12 @@ type spec struct {
 	config     map[string]*string
 }
 
-// specs returns how Millrace's own topics are created. None of them deletes by
-// age or size: the timeline and the features are the log of record, from which
-// an index node is rebuilt.
-func (t Topics) specs() []spec {
-	t = t.WithDefaults()
-	return []spec{
-		{t.Timeline, partition.Count, kept("delete", MaxTimelineBatchBytes)},
-		{t.Features, partition.Count, kept("delete", MaxTimelineBatchBytes)},
-		{t.Schemas, 1, kept("compact", MaxTimelineBatchBytes)},
-		{t.DeadLetters, 1, kept("delete", maxDeadLetterBytes)},
-		{t.Progress, 1, kept("compact", MaxTimelineBatchBytes)},
+// specs returns how Millrace's own topics are created.
+func (t Topics) specs() (all []spec) {
+	for i, name := range t.All() {
+		all = append(all, spec{name, own[i].partitions, kept(own[i].cleanup, own[i].batch)})
 	}
+	return all
 }
 
 // kept is the configuration of a topic that never deletes by age or size.

@@ -17,13 +17,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// chunk is a run of lines of the file, and what becomes of them. Chunks are encoded
-// beside each other and delivered in their order, so that the records of one entity
-// stay in order.
+// chunk is some lines of the file that follow each other, and the records that they
+// become. Chunks are encoded in parallel and delivered in their order, so that the records
+// of one entity stay in order.
 type chunk struct {
 	text    []byte // of all lines
 	lines   []line
-	done    chan struct{} // closed when the lines are encoded:
+	done    chan struct{} // closed when records and refused are complete
 	records []kafka.Outgoing
 	refused []refusal
 }
@@ -43,13 +43,13 @@ type refusal struct {
 }
 
 const (
-	chunkBytes = 256 << 10 // of the lines in a chunk, but for one that is longer
+	chunkBytes = 256 << 10 // of the lines in a chunk, unless one line is longer
 	chunkLines = 2000
 )
 
-// pass brings the lines of the file through encoders and to Kafka. It returns when
-// all of them are handed over, or with the first error. What comes before a place
-// that cannot be read is handed over.
+// pass encodes the lines of the file and hands their records to Kafka. It returns when
+// all are handed over, or with the first error. Lines before a place in the file that
+// cannot be read are handed over, too.
 func (l *loader) pass(ctx context.Context) error {
 	g, life := errgroup.WithContext(ctx)
 	workers := runtime.GOMAXPROCS(0)
@@ -132,9 +132,9 @@ func (l *loader) fill(c *chunk) (err error) {
 	return nil
 }
 
-// encode turns the lines of a chunk into records, by the check that partitioners
-// make: what they would refuse for its bytes is not sent. Records of one entity go
-// to one partition, so that its changes stay in order.
+// encode turns the lines of a chunk into records. It makes the check that partitioners
+// make, so that a record whose bytes they would refuse is not sent. Records of one entity
+// go to one partition, so that its changes stay in order.
 func (l *loader) encode(c *chunk) {
 	now, values := millrace.TimeOf(time.Now()), make([]byte, 0, len(c.text))
 	c.records = make([]kafka.Outgoing, 0, len(c.lines))
@@ -156,7 +156,8 @@ func (l *loader) encode(c *chunk) {
 	}
 }
 
-// accept appends a line as a framed value.
+// accept appends a line as the value of a record: the fingerprint of its schema, then its
+// Avro body.
 func (l *loader) accept(dst, text []byte, now millrace.Time) ([]byte, schemas.Envelope, error) {
 	dst = schemas.AppendFrame(dst, l.o.Schema.Fingerprint())
 	body := len(dst)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/kafka"
+	"github.com/millrace/millrace/internal/kafka/kafkatest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/schemas/registry"
 )
@@ -46,7 +47,7 @@ func setUp(t *testing.T) (context.Context, kafka.Brokers) {
 // read returns n records of a topic.
 func read(t *testing.T, ctx context.Context, brokers kafka.Brokers, topic string, n int) (out []*kgo.Record) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.ConsumeTopics(topic))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(brokers)...), kgo.ConsumeTopics(topic))
 	must(t, err)
 	defer cl.Close()
 	for len(out) < n {

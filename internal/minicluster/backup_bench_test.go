@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/indexnode/backups"
 	"github.com/millrace/millrace/internal/backup"
 	"github.com/millrace/millrace/internal/figure"
+	"github.com/millrace/millrace/internal/figure/pagecache"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/partition"
 	"github.com/millrace/millrace/schemas"
@@ -119,10 +120,10 @@ func BenchmarkBootstrap(b *testing.B) {
 		var took, copied []float64
 		share := 0.0
 		for range 3 {
-			w.must(figure.Cold(w.bucket))
+			w.must(pagecache.Drop(w.bucket))
 			copied = append(copied, w.copy(newest))
 			w.must(os.Rename(filepath.Join(w.dir, "node-1"), filepath.Join(w.TempDir(), "was")))
-			w.must(figure.Cold(w.bucket))
+			w.must(pagecache.Drop(w.bucket))
 			c = w.start(time.Hour)
 			took = append(took, time.Since(w.begun).Seconds())
 			share = max(share, 100*w.metric(c, "millrace_indexnode_records_total")/float64(records+later))

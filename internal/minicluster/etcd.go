@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -59,20 +58,6 @@ func StartEtcd(ctx context.Context, dir, listen string) (*Etcd, error) {
 
 // Addr is the client address, host:port.
 func (e *Etcd) Addr() string { return e.server.Clients[0].Addr().String() }
-
-// Fill raises the alarm that an etcd without space raises: it takes no write.
-func (e *Etcd) Fill(ctx context.Context) error {
-	_, err := e.server.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(e.server.Server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE})
-	return err
-}
-
-// Lose removes all keys with a prefix, as nothing of ours does.
-func (e *Etcd) Lose(ctx context.Context, prefix string) error {
-	end := []byte(prefix)
-	end[len(end)-1]++
-	_, err := e.server.Server.DeleteRange(ctx, &etcdserverpb.DeleteRangeRequest{Key: []byte(prefix), RangeEnd: end})
-	return err
-}
 
 // Close stops the server, if it has not been stopped yet.
 func (e *Etcd) Close() { e.once.Do(e.server.Close) }

@@ -12,8 +12,8 @@ import (
 // maxListLen bounds a list among a viewer's attributes.
 const maxListLen = 10_000
 
-// Viewer reads a viewer off the wire; null is no attribute. The error is a
-// [millrace.Error].
+// Viewer reads a viewer from a request. An attribute that is null is left out. The error is
+// a [millrace.Error].
 func Viewer(v *feedv1.Viewer) (*millrace.Viewer, error) {
 	out := &millrace.Viewer{ID: v.GetId(), Features: v.GetFeatures()}
 	if len(v.GetAttributes()) == 0 {
@@ -35,7 +35,8 @@ func Viewer(v *feedv1.Viewer) (*millrace.Viewer, error) {
 	return out, nil
 }
 
-// valueOf returns a value as package millrace has it; null is nil.
+// valueOf returns a value as [millrace.Viewer] has it, nil for null; it is not ok for a
+// value that no attribute may have.
 func valueOf(v *structpb.Value) (any, bool) {
 	switch k := v.GetKind().(type) {
 	case nil, *structpb.Value_NullValue:

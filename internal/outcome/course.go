@@ -7,12 +7,13 @@ import (
 	"github.com/millrace/millrace"
 )
 
-// Course is how outcomes that name an answer came along: when they belonged to it, and
-// when they could not. The zero value has none.
+// Course is when outcomes came that name an answer: right ones, which belong to it, and
+// wrong ones, which cannot. The zero value has none.
 //
-// It is kept as spans of time. Where there are too many, neighbours are joined of which all
-// tell the same, right ones or wrong ones, and then the smallest turns are forgotten. So a
-// time in which outcomes were broken is told as exactly after a year as on its day.
+// It is kept as spans of time. Where there are too many, neighbours are joined unless one
+// has more right ones and the other more wrong ones. If that is not enough, the spans where
+// the two numbers differ least are joined with their neighbours. So a time in which outcomes
+// were broken is told as exactly after a year as on its day.
 type Course struct {
 	spans  []span // in the order of time, of whole seconds, and none overlaps another
 	newest millrace.Time
@@ -34,19 +35,19 @@ const (
 	// maxSpans bounds the memory. The last quarter of them is never joined, since
 	// outcomes do not come in the order of their times.
 	maxSpans = 256
-	// strangeFrom is from how many more wrong outcomes than right ones a log is taken to be
-	// broken, and the other way round to be whole: a few wrong ones are of links that were
+	// strangeFrom is how many more wrong outcomes than right ones make a log broken, and how
+	// many more right ones make it whole again. A few wrong ones come of links that viewers
 	// shared.
 	strangeFrom = 10
 )
 
-// came is an outcome of a course.
+// came is one outcome of a course.
 type came struct {
 	at           millrace.Time
 	wrong, again bool
 }
 
-// add takes an outcome as one of a time.
+// add adds an outcome of a time.
 func (c *Course) add(at millrace.Time, wrong bool) {
 	s := span{from: at - at%1000, right: 1}
 	if s.until = s.from + 1000; wrong {
@@ -109,11 +110,11 @@ func (c *Course) Newest() millrace.Time { return c.newest }
 
 // Stretch is a time in which outcomes were broken, and how many came in it.
 type Stretch struct {
-	From, Until  millrace.Time // Until is 0: they are
+	From, Until  millrace.Time // Until is 0: they still are
 	Right, Wrong int
 }
 
-// String tells it.
+// String says so in words.
 func (s Stretch) String() string {
 	says := fmt.Sprintf("%d name the answer of another viewer, or one without their record, and %d belong to an item, ", s.Wrong, s.Right)
 	if s.Until == 0 {
@@ -123,12 +124,14 @@ func (s Stretch) String() string {
 }
 
 // Broken returns when outcomes were broken, in the order of time; the last stretch may go on.
-// They are broken from where on ten more wrong ones came than right ones, however many right
-// ones came before, and whole from where on ten more right ones came. Who writes wrong ones
-// writes wrong names, and what is counted of the others says nothing. Outcomes of viewers and
-// answers of which nothing is known are in every log, and no sign of that.
+// A stretch begins where from then on ten more wrong ones came than right ones, however many
+// right ones came before; and it ends where from then on ten more right ones came. Whatever
+// writes wrong ones writes wrong names, so that the right ones tell nothing either. Outcomes of
+// viewers and answers of which nothing is known are in every log, and are not counted here.
 func (c *Course) Broken() (all []Stretch) {
-	var now, turn, began span // sums until then; turn: where there were fewest more wrong ones, and in a stretch most
+	// Sums until some time: until now; until the stretch began; and until the turn, where
+	// wrong ones were fewest against right ones, and in a stretch most.
+	var now, turn, began span
 	broken := false
 	for i, s := range c.spans {
 		if i == 0 {

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
@@ -32,24 +31,6 @@ func Connect(err error) *connect.Error {
 		}
 	}
 	return out
-}
-
-// FromConnect is [FromStatus] for an error that a connect client returned.
-func FromConnect(err error) error {
-	var ce *connect.Error
-	if !errors.As(err, &ce) {
-		return err
-	}
-	var all []any
-	for _, d := range ce.Details() {
-		if v, derr := d.Value(); derr == nil {
-			all = append(all, v)
-		}
-	}
-	if e := fromDetails(all); e != nil {
-		return e
-	}
-	return FromStatus(status.Error(codes.Code(ce.Code()), ce.Message()))
 }
 
 // internal is the reason of an error that is no refusal.

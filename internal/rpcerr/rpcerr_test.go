@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,12 +23,30 @@ var reasons = []millrace.Reason{
 	millrace.ReasonForbidden, millrace.ReasonNotFound, millrace.ReasonMethod,
 }
 
+// fromConnect is [FromStatus] for an error that a connect client returned.
+func fromConnect(err error) error {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return err
+	}
+	var all []any
+	for _, d := range ce.Details() {
+		if v, bad := d.Value(); bad == nil {
+			all = append(all, v)
+		}
+	}
+	if e := fromDetails(all); e != nil {
+		return e
+	}
+	return err
+}
+
 // A refusal is the same after any wire, however it was wrapped before.
 func TestRefusalsSurviveTheWires(t *testing.T) {
 	for _, r := range reasons {
 		want := millrace.Error{Reason: r, Field: "a.b", Detail: "wrong", WayOut: "do otherwise", RetryAfter: 2500 * time.Millisecond}
 		err := fmt.Errorf("broker: %w", &want)
-		for name, back := range map[string]error{"grpc": FromStatus(Status(err)), "connect": FromConnect(Connect(err))} {
+		for name, back := range map[string]error{"grpc": FromStatus(Status(err)), "connect": fromConnect(Connect(err))} {
 			var got *millrace.Error
 			if !errors.As(back, &got) || *got != want {
 				t.Errorf("%s by %s came back as %+v", r, name, back)

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// ReadableByAll reports whether every user of the machine can read a file: its
-// mode says so, and those of all directories above it let them get there. What
-// cannot be told is not said.
+// ReadableByAll reports whether every user of the machine can read a file: its mode lets
+// them, and so do those of all directories above it. It is false where that cannot be found
+// out.
 func ReadableByAll(file string) bool {
 	file, err := filepath.Abs(file)
 	if err == nil {

@@ -10,36 +10,36 @@ import (
 	"github.com/millrace/millrace/internal/slot"
 )
 
-// Division deals the entities of a feed's answers by layers of entities, whoever
-// looks. It is immutable and safe for concurrent use; nil deals nothing.
+// Division gives the entities of a feed's answers variants, the same for every viewer, by
+// the experiments of layers of entities. It is immutable and safe for concurrent use; nil
+// gives none.
 type Division struct {
 	layers []dividing
 }
 
-// dividing is a layer with the experiments that deal.
+// dividing is a layer with its experiments that give variants.
 type dividing struct {
 	*layer
 	from []dealing
 }
 
-// dealing is an experiment with the slots that it deals by.
+// dealing is an experiment with the slots in which it gives variants.
 type dealing struct {
 	*compiled
 	share    int
 	used     []slot.Range
-	assigned []Assigned // of each arm, by chance
+	assigned []Assigned // what each arm gives, with its probability
 }
 
-// Dealt is what pages after the first need of an experiment to divide entities
-// as the first page did.
+// Dealt is what a later page must know of an experiment to give entities the variants that
+// the first page gave them.
 type Dealt struct {
 	Experiment string
-	Share      int    // of 10,000, as it was
-	Sum        uint64 // of the definition, but for its share and its state
+	Share      int    // of 10,000, at the first page
+	Sum        uint64 // a checksum of the definition, without its share and its state
 }
 
-// Division returns what deals entities in a feed; nil where no layer of entities
-// does.
+// Division returns the division of a feed; nil if no layer of entities is of it.
 func (s *Set) Division(feed string) *Division {
 	if f := s.feeds[feed]; f != nil {
 		return f.division
@@ -47,9 +47,9 @@ func (s *Set) Division(feed string) *Division {
 	return nil
 }
 
-// Redivide returns the division of an earlier set, by which was dealt at some time, as
-// long as its experiments deal as they did then, be they paused or stopped by now, or
-// ramped. Else it names one that does not, or was dropped since.
+// Redivide returns the division that was in use at a time, from what it dealt. It can, as
+// long as all its experiments are defined as they were then, even if they are paused,
+// stopped or ramped by now. Else it names one that has changed, or was dropped since.
 func (s *Set) Redivide(all []Dealt, dealt millrace.Time) (d *Division, gone string) {
 	var from []dealing
 	for _, x := range all {
@@ -75,13 +75,13 @@ func (e *compiled) dealing(share int) dealing {
 	return d
 }
 
-// dealSum is of all that decides who gets what but the share.
+// dealSum is a checksum of all that decides which entity gets which variant, but the share.
 func (e *compiled) dealSum() uint64 {
 	sum := sha256.Sum256(e.form(0))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// divisionOf puts experiments together by layer.
+// divisionOf makes a division of experiments, by layer.
 func divisionOf(from []dealing) *Division {
 	if len(from) == 0 {
 		return nil
@@ -116,14 +116,14 @@ func (d *Division) all() (from []dealing) {
 	return from
 }
 
-// Without returns the division without some experiments, which drop names; nil
-// if none is left.
+// Without returns the division without the experiments of which drop is true; nil if none
+// is left.
 func (d *Division) Without(drop func(experiment string, sets []Parameter) bool) *Division {
 	return divisionOf(slices.DeleteFunc(d.all(), func(x dealing) bool { return drop(x.Name, x.parameters()) }))
 }
 
-// Deal appends what an entity gets: at most one variant of a layer, in the order
-// of the layers' names.
+// Deal appends the variants that an entity gets: at most one of each layer, in the order of
+// the layers' names.
 func (d *Division) Deal(dst []Assigned, e millrace.Entity) []Assigned {
 	if d == nil {
 		return dst
@@ -138,7 +138,7 @@ func (l *dividing) deal(dst []Assigned, unit string) []Assigned {
 	at := l.prefix.Slot(unit)
 	in := slices.IndexFunc(l.from, func(x dealing) bool { return slot.In(x.used, at) })
 	for _, x := range l.from {
-		if variant, forced := x.Forced[unit]; forced && (x.share > 0 || in < 0) { // a draft deals by no share
+		if variant, forced := x.Forced[unit]; forced && (x.share > 0 || in < 0) { // of a draft only forced units get a variant, in slots that no other uses
 			a := x.assigned[slices.IndexFunc(x.arms, func(a slot.Arm) bool { return a.Variant == variant })]
 			a.Unit, a.Forced, a.Probability = unit, true, Probability{}
 			return append(dst, a)

@@ -11,18 +11,19 @@ import (
 	"github.com/millrace/millrace/internal/document"
 )
 
-// The bounds of guards and ramps that can do what they are for. Documents that were
-// put in place before they were keep what they have.
+// Beyond these bounds guards and ramps cannot do what they are for. They hold for
+// documents that are put in place now, and not for those that are there already.
 const (
-	maxMultiple = 1000        // of a rate: a control that meets 1 in 1000 leaves no more
+	maxMultiple = 1000        // of a rate: a control at 1 in 1000 could not be exceeded by more
 	maxLonger   = 3_600_000   // milliseconds: no request lasts an hour
-	minAlpha    = 1e-6        // below it intervals of as many viewers as there are tell nothing
+	minAlpha    = 1e-6        // below it confidence intervals are too wide to tell anything, however many viewers there are
 	minLeast    = time.Second // guards look once a second
 )
 
-// checkMeant refuses what stands in a document and does nothing, which nobody means:
-// also guards that can never fire, or that compare with nothing, and steps that are too
-// short for guards to see them. A document that was put in place before keeps what it has.
+// checkMeant refuses what stands in a document and has no effect, since nobody means that:
+// guards that can never fire or have nothing to compare with, steps that are too short for
+// guards to look at, and so on. It is asked of documents that are put in place now, and not
+// of those that are there already.
 func (d *Document) checkMeant(f *faults) {
 	for i := range d.Experiments {
 		e, path := &d.Experiments[i], fmt.Sprintf("experiments[%d]", i)
@@ -73,8 +74,9 @@ func (d *Document) at(path string) *document.Node {
 	return n
 }
 
-// checkMeant refuses a guard that is written as 0 or as nothing: who writes
-// refused: 0 means that not one may be refused, and it would not be guarded.
+// checkMeant refuses a guard that is written as 0 or as nothing. Somebody who writes
+// "refused: 0" means that not one request may be refused; but 0 is no limit, and nothing would
+// be guarded.
 func (g *Guards) checkMeant(f *faults, path string, n *document.Node) {
 	g.checkNever(f, path)
 	if n == nil {

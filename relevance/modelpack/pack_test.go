@@ -2,6 +2,7 @@ package modelpack
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,26 +23,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-const packSpec = `name: team
-version: "1.9"
-schemas: [millrace.Activity]
-viewer: {languages: list(string)}
-features:
-  likes: log1p(record.likes)
-  verb: record.verb
-  hour: bucketize(record.shares, [1, 10])
-  language: record.language in viewer.languages
-scorer: logistic
-parameters: parameters.yaml
-`
-
-const packParameters = `bias: -0.5
-weights:
-  likes: 0.25
-  verb: {post: 1.0, share: 0.5}
-  hour: [0, 0.1, 0.3]
-  language: 2
-`
+// The model of most packs here.
+var (
+	//go:embed testdata/team/spec.yaml
+	packSpec string
+	//go:embed testdata/team/parameters.yaml
+	packParameters string
+)
 
 // writePack writes the files of a pack without its manifest, with golden rows
 // made by the model itself, some of which have a record.

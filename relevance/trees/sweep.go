@@ -7,10 +7,10 @@ import (
 	"github.com/millrace/millrace/compute"
 )
 
-// A tree is swept where the processor compares many bytes at once: its splits
-// are taken one after the other, each for all rows of a batch. A split is a few
-// instructions for all of them, so that all splits of a tree of 64 leaves cost
-// less than those on the ways of the rows, which are walked one by one.
+// Where the processor compares many bytes at once, a tree is swept: its splits are taken
+// one after the other, each for all rows of a batch. A split costs a few instructions for
+// all rows together, so that all splits of a tree of 64 leaves cost less than walking each
+// row from the root to its leaf.
 //
 // A row stands at the first leaf of the subtree that it is in. Leaves are counted
 // from the left, so it begins at 0 and ends at the number of its leaf. A split
@@ -18,20 +18,20 @@ import (
 // its right child. Parents go before their children, so that no other rows stand
 // at a split's first leaf when its turn comes.
 //
-// What is compared are bytes: the rank of an input among the numbers that splits
-// compare it with. Where these are more than a byte can tell, the input has a
-// column for each maxCuts of them.
+// What is compared are bytes: not an input itself, but its rank among the numbers that
+// splits compare it with (its cuts). An input with more cuts than a byte can count has a
+// column of ranks for each maxCuts of them, called a page.
 
 const (
 	maxCuts   = math.MaxUint8     // of a column: so that a rank is a byte
-	maxLeaves = math.MaxUint8 + 1 // of a tree: so that the number of a leaf is
-	// leastSwept is from how many rows on they are swept. That takes as long for
-	// one as for all.
+	maxLeaves = math.MaxUint8 + 1 // of a tree: so that the number of a leaf is a byte
+	// leastSwept is from how many rows on they are swept. A sweep of one row takes as
+	// long as one of a whole batch.
 	leastSwept = 16
 )
 
-// move is a split of a sweep. Bytes stand in it four times, as the processor
-// takes them.
+// move is a split as a sweep takes it. Bytes stand in it four times, as the
+// processor's instructions take them.
 type move struct {
 	column   uint32 // where its column begins, in bytes
 	least    uint32 // the least rank that goes right
@@ -54,7 +54,8 @@ type sweeper struct {
 	columns [][]int32 // by keyColumn and page: the place of a column from 1 on; 0 where there is none
 }
 
-// canBeSwept reports whether a tree can, its splits being laid.
+// canBeSwept reports whether a tree can be swept, once its splits have been laid out by
+// compile.
 func (t *tree) canBeSwept() bool {
 	return t.fast >= 0 && !t.linear && (t.fastEnd-t.fast+1)/2 <= maxLeaves
 }
@@ -76,7 +77,7 @@ func (f *Forest) layMoves() {
 	f.gains = append(f.gains, make([]float64, maxLeaves)...) // each tree is read as if it had so many
 }
 
-// cut makes the cuts of every input, and returns how many splits they are of.
+// cut makes the cuts of every input, and returns how many splits use them.
 func (s *sweeper) cut() (splits int) {
 	f := s.f
 	of := make([][]placed, f.Inputs)
@@ -138,9 +139,9 @@ func sorted(list, spare []placed) []placed {
 	return list
 }
 
-// lay appends the moves of the subtree of the i-th node of the tree from start
-// on, and what its leaves give, of which the first is the tree's first-th. It
-// returns how many leaves there are.
+// lay appends the moves of a subtree, and what its leaves add to a score. The subtree is
+// that of the i-th node of the tree that begins at start, and its first leaf is the
+// first-th of the tree. It returns how many leaves it has.
 func (s *sweeper) lay(start, i int32, first int) int {
 	f := s.f
 	n := &f.nodes[start+i]
@@ -171,8 +172,8 @@ func (s *sweeper) column(c keyColumn, page int) uint32 {
 	return uint32(*at-1) * Batch
 }
 
-// padded makes cuts as many as a search takes that halves them to the end.
-// Nothing is above those behind.
+// padded adds cuts that no number is above, until there are as many as a binary search
+// without a bounds check takes: 2^n - 1.
 func padded(cuts []float64) []float64 {
 	n := 0
 	for n < len(cuts) {
@@ -187,7 +188,7 @@ func padded(cuts []float64) []float64 {
 // sweeps reports whether n rows are swept.
 func (f *Forest) sweeps(n int) bool { return canSweep && n >= leastSwept && len(f.moves) > 0 }
 
-// rank makes the ranks that a sweep reads.
+// rank computes the ranks of n rows, which a sweep reads.
 func (f *Forest) rank(s *Scores, matrix []float64, n int) {
 	if n := Batch * len(f.ranks); len(s.ranks) < n {
 		s.ranks = make([]uint8, n)
@@ -207,8 +208,9 @@ func (f *Forest) rank(s *Scores, matrix []float64, n int) {
 	}
 }
 
-// rank counts the cuts below each number; below what is missing there are none.
-// Those of eight rows do not wait for each other, as in walk.
+// rank counts the cuts below each of eight numbers; below a missing one there are none.
+// The eight searches are written side by side, so that the processor has them under way at
+// once, as in walk.
 func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
 	var a0, a1, a2, a3, a4, a5, a6, a7 int
 	for step := (len(cuts) + 1) / 2; step > 0; step /= 2 {
@@ -225,7 +227,7 @@ func rank(to *[Block]int32, from *[Block]float64, cuts []float64) {
 	*to = [Block]int32{int32(a0), int32(a1), int32(a2), int32(a3), int32(a4), int32(a5), int32(a6), int32(a7)}
 }
 
-// fill makes a block's column of the ranks of its input.
+// fill writes a block of a column from the ranks of its input.
 func (c rankColumn) fill(to *[Block]uint8, ranks *[Block]int32, from *[Block]float64) {
 	missing, zero := int32(maxCuts), -1.0
 	if c.low {
@@ -259,7 +261,7 @@ func (f *Forest) sweepTree(s *Scores, t *tree, n int, sums []float64) {
 	}
 }
 
-// sweepPortably is sweep, in words.
+// sweepPortably is what sweep does, without the processor's vector instructions.
 func sweepPortably(moves []move, ranks []uint8, leaves *[Batch]uint8) {
 	clear(leaves[:])
 	for _, m := range moves {

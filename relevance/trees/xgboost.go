@@ -26,8 +26,8 @@ func XGBoost(src []byte) (*Model, error) {
 	return x.m, nil
 }
 
-// document decodes either format. After a UBJSON object's brace stands a
-// length's type, after a JSON one's a quote or white space.
+// document decodes either format. Behind the brace of an object UBJSON has the type of a
+// length, and JSON a quote or white space.
 func document(src []byte) (any, error) {
 	if len(src) < 2 || src[0] != '{' {
 		return nil, errors.New("is not an object of JSON or UBJSON")
@@ -81,7 +81,7 @@ func (x *xgb) read(root any) {
 		x.trees(x.object(x.object(booster, "gbtree"), "model"))
 	case "gblinear":
 		for c := range base {
-			base[c] = base[0] // as the library, which takes no other
+			base[c] = base[0] // as in the library, which takes only the first
 		}
 		x.linear(x.object(booster, "model"))
 	default:
@@ -184,8 +184,8 @@ func (x *xgb) names(v any) {
 	}
 }
 
-// objective sets the link, and returns the base scores as margins: the file
-// has them behind the link.
+// objective sets the link, the function from the sum of the trees (the margin) to the score.
+// It returns the base scores as margins: the file has them as scores.
 func (x *xgb) objective() []float64 {
 	m := x.m
 	name := m.Objective
@@ -201,7 +201,7 @@ func (x *xgb) objective() []float64 {
 		m.link, margin = sigmoid, logit
 	case "binary:logitraw":
 		if x.version < 103 {
-			margin = logit // later ones keep the margin itself
+			margin = logit // the files of later versions have the margin itself
 		}
 	case "count:poisson", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft":
 		m.link, margin = exponent, log
@@ -334,7 +334,7 @@ func (x *xgb) tree(m map[string]any, i int) []node {
 		case categorical:
 			v.kind, v.threshold = notInSet, float64(set)
 			if x.version < 107 && defaults[k] == 0 {
-				v.stray = 1 // later ones send what is no category left
+				v.stray = 1 // later versions send a value that is no category to the left
 			}
 		default:
 			v.threshold = below(v.threshold)
@@ -364,7 +364,7 @@ func (x *xgb) categories(m map[string]any, n int) map[int]int {
 	if x.err == nil && (len(starts) != len(at) || len(counts) != len(at)) {
 		x.fail("%d categories_nodes, %d categories_segments, %d categories_sizes", len(at), len(starts), len(counts))
 	}
-	left := int64(len(all)) // or splits that share categories would cost their square
+	left := int64(len(all)) // no two splits may share categories: a small file could make very many sets
 	if x.err != nil {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // Package registry holds the schemas that are known, by fingerprint and by
-// name: it admits evolutions, each after every earlier schema of its name, and
-// retires what was a mistake. Package schemas says what a schema, an evolution and
+// name. It admits a new schema only if it can read what every earlier one of its name
+// wrote, and retires schemas that were a mistake. Package schemas says what a schema, an evolution and
 // a family are.
 package registry
 
@@ -81,8 +81,8 @@ func New(store Store, lookup Lookup) (*Registry, error) {
 }
 
 // load returns the snapshot of what a store keeps, in the order of admission. Each
-// family is shaped once, when all its schemas and all that are retired are known:
-// those retired may be what made room for others.
+// family is shaped only when all its schemas are known and which of them are retired: a
+// later schema may fit only because an earlier one is retired.
 func load(rows []StoredSchema) (*Snapshot, error) {
 	all := (&Snapshot{}).clone()
 	for _, row := range rows {
@@ -137,10 +137,10 @@ func (e *StoreError) Error() string {
 func (e *StoreError) Unwrap() error { return e.Err }
 
 // Admit adds a schema as the latest of its name, and reports whether it was
-// new. A schema known already stays as it is. Refused ([*RefusedError]) are a
-// schema that cannot read every earlier one of its name, one whose fingerprint
-// belongs to another, and one with which all would be too many. The only other
-// error is a [*StoreError].
+// new. A schema known already stays as it is. It refuses ([*RefusedError]) a schema that
+// cannot read every earlier one of its name, one with the fingerprint of another, and one
+// with which all together would be larger than [MaxBytes]. The only other error is a
+// [*StoreError].
 func (r *Registry) Admit(s *schemas.Schema) (added bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,9 +160,9 @@ func (r *Registry) Admit(s *schemas.Schema) (added bool, err error) {
 }
 
 // Retire takes a schema out of what shapes its family: its fields, aliases and
-// defaults count no more, and schemas to come need not read it. Its records stay
-// readable. Refused ([*RefusedError]) are a schema that is not known, and the
-// last of its name. The only other error is a [*StoreError].
+// defaults count no more, and later schemas need not read what it wrote. Its records
+// stay readable. It refuses ([*RefusedError]) a schema that is not known, and the last of
+// its name. The only other error is a [*StoreError].
 func (r *Registry) Retire(fp millrace.Fingerprint) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,7 +253,7 @@ func (r *Registry) Writer(ctx context.Context, f schemas.Framed) (*schemas.Schem
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.confluentBytes += s.Bytes(); r.mu.confluentBytes > MaxBytes { // those in use are asked for again
+	if r.mu.confluentBytes += s.Bytes(); r.mu.confluentBytes > MaxBytes { // those that are in use will be looked up again
 		clear(r.mu.confluent)
 		r.mu.confluentBytes = s.Bytes()
 	}
@@ -271,7 +271,7 @@ type Snapshot struct {
 	retired  map[millrace.Fingerprint]bool
 	families map[string]*schemas.Family
 	names    []string // of families, by the admission of their first schema
-	bytes    int      // of what is made of all
+	bytes    int      // of memory that all take, see MaxBytes
 	fields   struct { // see Fields
 		sync.Once
 		names []string
@@ -279,10 +279,9 @@ type Snapshot struct {
 	}
 }
 
-// MaxBytes bounds all schemas of a registry together, in bytes of what is made
-// of them: their texts and types, the plans that check and decode their
-// records, and the columns of their families. Every process that decodes
-// records keeps it.
+// MaxBytes bounds the memory of all schemas of a registry together: their texts and
+// types, the plans that check and decode their records, and the columns of their
+// families. Every process that decodes records needs that much.
 const MaxBytes = 256 << 20
 
 // maxFieldsBytes bounds the names of Fields.
@@ -330,7 +329,7 @@ func (s *Snapshot) clone() *Snapshot {
 	return next
 }
 
-// shape makes the family of a name anew.
+// shape makes the family of a name anew, from its schemas that are not retired.
 func (s *Snapshot) shape(name string) error {
 	var of []*schemas.Schema
 	for _, x := range s.all {
@@ -378,8 +377,8 @@ func (s *Snapshot) Decoder(writer millrace.Fingerprint) *schemas.Decoder {
 	return s.families[w.Name()].Decoder(w)
 }
 
-// Fields returns the names of the fields that records have by any schema, in
-// order, and a sum of them that is not 0; none where they take more than
+// Fields returns the names of the fields that records have by any schema, sorted, and
+// a checksum of them, which is not 0; no names and 0 where they take more than
 // maxFieldsBytes. The caller must not change the slice.
 func (s *Snapshot) Fields() (names []string, sum uint64) {
 	s.fields.Do(func() {
@@ -403,7 +402,7 @@ func (s *Snapshot) Fields() (names []string, sum uint64) {
 	return s.fields.names, s.fields.sum
 }
 
-// sumOf stands for names, and is not 0.
+// sumOf is a checksum of names that is not 0.
 func sumOf(names []string) uint64 {
 	h := sha256.Sum256([]byte(strings.Join(names, "\x00")))
 	return binary.LittleEndian.Uint64(h[:]) | 1

@@ -1,5 +1,5 @@
-// Package backups is the commands of backups: what is in a bucket, whether it can be
-// restored, and bringing it back.
+// Package backups has the commands that show what backups are in a bucket, check whether
+// they can be restored, and restore them.
 package backups
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// backupFlags are what all commands of backups take.
+// backupFlags are the flags that all commands of backups take.
 type backupFlags struct {
 	from string // the bucket's URL
 }
 
-// Command looks at backups, and brings them back.
+// Command returns the command backup, with all of its commands.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup",
@@ -45,7 +45,7 @@ the bucket, and bring it back. See docs/backup.md.`,
 	return c
 }
 
-// open opens the bucket of a cluster.
+// open opens the bucket, and returns whose it is.
 func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity, error) {
 	if f.from == "" {
 		return nil, backup.Identity{}, &millrace.Error{
@@ -70,7 +70,7 @@ func (f *backupFlags) open(ctx context.Context) (*backup.Bucket, backup.Identity
 	return b, whose, nil
 }
 
-// flagged names the flag of a command where an error names the field of a node's
+// flagged returns err with the name of the flag instead of that of the field in a node's
 // configuration.
 func flagged(err error) error {
 	if told, ok := errors.AsType[*millrace.Error](err); ok {
@@ -83,7 +83,7 @@ func flagged(err error) error {
 	return err
 }
 
-// use opens the bucket for the time of a command.
+// use opens the bucket, calls do with it, and closes it.
 func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) error {
 	b, _, err := f.open(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *backupFlags) use(ctx context.Context, do func(*backup.Bucket) error) er
 	return errors.Join(do(b), b.Close())
 }
 
-// targetOf reads what restore goes back to.
+// targetOf reads the state to restore: a cut, or a time; neither for the latest.
 func targetOf(to string) (cut string, at time.Time, err error) {
 	if to == "latest" {
 		return "", at, nil
@@ -112,8 +112,8 @@ func targetOf(to string) (cut string, at time.Time, err error) {
 	return to, time.Time{}, nil
 }
 
-// scratchFlag refuses a directory that cannot be made: what is misspelt, or not
-// mounted, is not made elsewhere.
+// scratchFlag refuses a directory whose parent is not there, so that one that is misspelt or
+// not mounted is not made in the wrong place.
 func scratchFlag(dir string) error {
 	if dir == "" {
 		return nil

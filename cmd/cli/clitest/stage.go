@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/brokers"
+	"github.com/millrace/millrace/internal/cluster/etcdtest"
 	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/secrets"
 	"github.com/millrace/millrace/internal/cluster/steering"
@@ -38,9 +39,7 @@ type Stage struct {
 	Etcd    []string // its address
 	Stop    func()   // ends it
 	Members map[millrace.NodeID]*members.Membership
-	Dir     string                      // of etcd
-	Fill    func(context.Context) error // etcd
-	lose    func(context.Context, string) error
+	Dir     string // of etcd
 }
 
 // NewStage is the cluster test, with these nodes.
@@ -56,7 +55,6 @@ func NewStageOf(t *testing.T, name string, nodes ...millrace.NodeID) *Stage {
 	s.Dir = t.TempDir()
 	etcd, err := minicluster.StartEtcd(t.Context(), s.Dir, "127.0.0.1:0")
 	s.Check(err)
-	s.Fill, s.lose = etcd.Fill, etcd.Lose
 	s.Stop = sync.OnceFunc(etcd.Close)
 	t.Cleanup(s.Stop)
 	s.Etcd = []string{etcd.Addr()}
@@ -93,13 +91,13 @@ func (s *Stage) Check(err error) {
 // Bare takes the bytes of all versions of a name from etcd, which still names them.
 func (s *Stage) Bare(kind, name string) {
 	s.Helper()
-	s.Check(s.lose(s.Context(), "/millrace/"+s.Name+"/bodies/"+kind+"/"+name+"/"))
+	etcdtest.Lose(s.T, s.Etcd[0], "/millrace/"+s.Name+"/bodies/"+kind+"/"+name+"/")
 }
 
 // Gone takes the document of a name from etcd, as somebody does past the commands.
 func (s *Stage) Gone(kind, name string) {
 	s.Helper()
-	s.Check(s.lose(s.Context(), "/millrace/"+s.Name+"/docs/"+kind+"/"+name))
+	etcdtest.Lose(s.T, s.Etcd[0], "/millrace/"+s.Name+"/docs/"+kind+"/"+name)
 }
 
 // Answer lets a node answer every version as it comes, until the test ends or stop has
@@ -108,7 +106,7 @@ func (s *Stage) Answer(id millrace.NodeID, refuse func(v artefacts.Version) stri
 	return s.AnswerAs(id, func(v artefacts.Version) members.Admission { return members.Admission{Refused: refuse(v)} })
 }
 
-// AnswerAs is answer of a node that tells more.
+// AnswerAs is [Stage.Answer] with all that a node tells of a version.
 func (s *Stage) AnswerAs(id millrace.NodeID, of func(v artefacts.Version) members.Admission) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -137,8 +135,8 @@ func (s *Stage) AnswerAs(id millrace.NodeID, of func(v artefacts.Version) member
 	return stop
 }
 
-// Broker lets a broker hear of everything, until stop: then it hears nothing more, and
-// nobody is told, as if it had lost etcd. It returns once it is registered.
+// Broker registers a broker that hears of every change until stop is called. From then on
+// it hears nothing, and stays registered, as one that has lost etcd.
 func (s *Stage) Broker(name string) (stop func()) {
 	s.Helper()
 	cl, err := cluster.Open(s.Context(), cluster.Config{Endpoints: s.Etcd, Name: s.Name, Log: slog.New(slog.DiscardHandler)})
@@ -163,7 +161,7 @@ func (s *Stage) Broker(name string) (stop func()) {
 	return stop
 }
 
-// Admits is what a node has against a version that it admits.
+// Admits is for [Stage.Answer]: it refuses no version.
 func Admits(artefacts.Version) string { return "" }
 
 // RatePack makes a pack of a version of the model rate, with one feature.

@@ -43,28 +43,28 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 	full := make(chan error, 1)
 	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
 	mute := cl.Mute(ctx)
-	still, err := coordinator.Standstill(ctx, cl)
-	if err != nil {
-		still = "" // the map's fault is told, and a plan that cannot be read by status
-	}
 	m := w.Current()
 	h := m.Health(seen)
-	unread := planned(ctx, cl, &h)
+	still, unread := steered(ctx, cl, &h)
 	return Look{m, h, errors.Join(w.Fault(), unread, <-full), mute, cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
-// planned takes those partitions for no surplus that a plan moves. What is read of it is
-// newer than h: one that has ended since left nothing behind.
-func planned(ctx context.Context, cl *cluster.Client, h *topology.Health) error {
-	if h.Surplus.Len() == 0 || h.Lost {
-		return nil
-	}
+// steered returns why nothing moves or is repaired, and takes those partitions for no
+// surplus that a plan moves. What is read of the plan is newer than h: one that has ended
+// since left nothing behind. One that cannot be read is a fault only where there is a
+// surplus that it may explain.
+func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still string, err error) {
+	surplus := h.Surplus.Len() > 0 && !h.Lost
 	s, _, err := coordinator.Look(ctx, cl)
-	if err != nil {
-		return err
+	switch {
+	case err != nil && surplus:
+		return "", err
+	case err != nil:
+		return "", nil // the map's fault is told, and a plan that cannot be read by status
+	case surplus:
+		h.Surplus = h.Surplus.And(s.Surplus())
 	}
-	h.Surplus = h.Surplus.And(s.Surplus())
-	return nil
+	return s.Plan.Standstill(), nil
 }
 
 // MuteEtcd says which addresses of etcd do not answer; "" if all do.

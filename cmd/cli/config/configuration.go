@@ -1,6 +1,6 @@
-// Package config reads configuration files: what their keys are by the fields of a
-// struct, what flags and the environment say over them, every fault at once, and
-// the reference of all keys. It knows no role.
+// Package config reads configuration files into structs, whose fields say what the keys
+// are. It lets flags and the environment override what a file says, reports every fault at
+// once, and writes the reference of all keys. It knows no role.
 package config
 
 import (
@@ -25,16 +25,16 @@ import (
 // be a second list of the same keys.
 //
 //	yaml      the key
-//	doc       what it is for; every field has it. "-": a key of before, which is refused
-//	default   what is used where it is left out, in words: only where complete gives no value
+//	doc       what it is for; every field has it. "-": a key of an earlier release, which is refused
+//	default   what is used where it is left out, in words: only where Complete gives no value
 //	range     of a number or a time: LEAST..MOST, each of which may be left out
 //	choices   the texts that it may be, or that may be in its list
-//	form      what a text is: host:port is checked, others are for the reader
+//	form      how a text is written: host:port is checked, others only stand in the reference
 //	unit      of a number
 //	name      stands for the keys of a mapping
 //	secret    file: it names a file that nobody else may read
 type Configuration interface {
-	// Settings are what flags and the environment give, too.
+	// Settings are the keys that flags and the environment may give, too.
 	Settings() []Setting
 	// Validate reports every fault that no field shows by itself. It reads files, and
 	// connects to nothing.
@@ -43,19 +43,19 @@ type Configuration interface {
 	Complete()
 }
 
-// Files are those that there are, by what they are of.
+// Files are all kinds of configuration files.
 type Files struct {
 	All       []File
 	EveryRole any // a struct, whose keys every role has
 }
 
-// File is a configuration file that there is.
+// File is one kind of configuration file.
 type File struct {
-	Of  string
-	New func() Configuration
+	Of  string               // a role, or "contexts"
+	New func() Configuration // returns an empty one
 }
 
-// Names returns what the files are of, in order.
+// Names returns what kinds of files there are, in order.
 func (files Files) Names() (names []string) {
 	for _, c := range files.All {
 		names = append(names, c.Of)
@@ -63,7 +63,7 @@ func (files Files) Names() (names []string) {
 	return names
 }
 
-// Named returns an empty one.
+// Named returns an empty configuration of a kind.
 func (files Files) Named(name string) (Configuration, error) {
 	for _, c := range files.All {
 		if c.Of == name {
@@ -123,24 +123,24 @@ func (e *Invalid) Unwrap() (errs []error) {
 	return errs
 }
 
-// Given is a value that somebody gave, and where.
+// Given is a value that is not left out, and where it stands.
 type Given struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
-	From  string `json:"from"`
+	From  string `json:"from"` // a line of the file, a flag or a variable
 }
 
 // reading is a configuration while it is read.
 type reading struct {
 	document *document.Node
-	from     map[string]string // the flag or variable, by the path
+	from     map[string]string // the flag or variable that gives a value, by its path
 	faults   []Fault
 }
 
-// Read is how every configuration is read, by whom it is for and by
-// config check: what the file says, then flags (nil: none) and the environment
-// over it, then the checks, which report every fault at once, then what was left
-// out. It returns what was given.
+// Read reads a configuration, for the role that it is of as for config check. It takes
+// what the file says, lets the environment and flags (nil: none) override that, checks it
+// and reports every fault at once, and fills in what was left out. It returns what was
+// given.
 func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error) {
 	text, err := document.ReadFile(file)
 	if err != nil {
@@ -176,8 +176,8 @@ func Read(file string, cfg Configuration, flags *pflag.FlagSet) ([]Given, error)
 	return gave, nil
 }
 
-// addNew adds faults of fields that have none yet. Addresses are judged one by
-// one first: connections to those that are none say no more.
+// addNew adds faults of fields that have none yet. Where an address is malformed, the
+// check of a whole connection says so once more, and is left out.
 func (r *reading) addNew(err error) {
 	told := map[string]bool{}
 	addresses := false

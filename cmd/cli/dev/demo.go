@@ -1,5 +1,6 @@
-// Package dev is whole clusters in one process, for who tries Millrace out, and a
-// team's own module: init writes it, generate writes its Go, and dev brings it in.
+// Package dev has the commands that run a whole cluster in one process, to try Millrace
+// out, and those for a team's own module: init writes it, generate writes its Go, and dev
+// loads what it has.
 package dev
 
 import (
@@ -39,7 +40,7 @@ import (
 // of people to follow.
 const demoMember millrace.Entity = "member:9"
 
-// Demo is a cluster with the sample in it.
+// Demo returns the command that runs a cluster with the sample network in it.
 func Demo() *cobra.Command {
 	var once bool
 	c := &cobra.Command{
@@ -71,7 +72,7 @@ second start finds it there.`,
 	return c
 }
 
-// Command is a cluster that keeps what is brought into it.
+// Command returns the command dev, which runs a cluster that begins empty.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dev",

@@ -1,5 +1,5 @@
-// Package display is what commands show: text or JSON, how far they are, and what
-// a terminal must not obey.
+// Package display writes what commands show, as text or JSON: tables, progress, and texts
+// of others without what a terminal would obey.
 package display
 
 import (
@@ -54,7 +54,7 @@ func (f *Form) Set(word string) error {
 	return nil
 }
 
-// Looking makes a command that shows something.
+// Looking makes c a command that shows something in the form of -o, as run does.
 func Looking(c *cobra.Command, run func(c *cobra.Command, output *Form, args []string) error) *cobra.Command {
 	var output Form
 	Flag(c, &output)
@@ -80,7 +80,7 @@ func WriteJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// List is a slice that JSON has as a list also where it is empty.
+// List returns all, or an empty slice for nil, which JSON has as [] and not as null.
 func List[T any](all []T) []T {
 	if all == nil {
 		return []T{}
@@ -88,7 +88,7 @@ func List[T any](all []T) []T {
 	return all
 }
 
-// Known is a number, or nil, which JSON has as null, for one that is none or infinite.
+// Known returns x, or nil for NaN and the infinities, which JSON has as null.
 func Known(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -104,7 +104,7 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m.Message)
 }
 
-// Object is a document in YAML as JSON has it; what is no YAML is its text.
+// Object returns a document in YAML as a value for JSON; of what is no YAML its text.
 func Object(text []byte) any {
 	n, err := document.Parse(text)
 	if err != nil {

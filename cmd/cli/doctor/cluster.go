@@ -160,11 +160,14 @@ func (d *doctor) coordinatorLeads(ctx context.Context) (string, error) {
 		}
 		return "", warning{text + "start one: millrace coordinator --config FILE"}
 	}
-	still, err := coordinator.Standstill(ctx, cl)
-	if err == nil && still != "" {
-		err = warning{who.Name + "; " + still}
+	s, _, err := coordinator.Look(ctx, cl)
+	if err != nil {
+		return who.Name, err
 	}
-	return who.Name, err
+	if still := s.Plan.Standstill(); still != "" {
+		return who.Name, warning{who.Name + "; " + still}
+	}
+	return who.Name, nil
 }
 
 // experimentsWhole warns of experiments that give nobody a variant though they may, or

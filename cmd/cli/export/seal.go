@@ -14,10 +14,11 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// The pages of a Parquet file have checksums, and what says where they are and what they
-// mean has none. So a file of an export has a checksum of all of its bytes, among the
-// metadata at its end; the checksum itself counts as noSum. Who writes the rows anew,
-// as to sort them, may take the metadata along, but says that the file is its own.
+// The pages of a Parquet file have checksums, but the metadata at its end, which say where
+// the pages are and what they mean, have none. So a file of an export has a checksum of all
+// of its bytes among the metadata; in that sum the checksum itself counts as noSum. A program
+// that writes the rows into another file, to sort them, say, may copy the checksum; but it
+// names itself as the writer.
 const (
 	writer  = "millrace"
 	sealKey = "millrace.sha256"
@@ -25,7 +26,8 @@ const (
 
 var noSum = strings.Repeat("0", hex.EncodedLen(sha256.Size))
 
-// sealing passes on what is written, and keeps the last part of it.
+// sealing passes on what is written, and sums it up. From when last is set it keeps what is
+// written there instead.
 type sealing struct {
 	w    io.Writer
 	sum  hash.Hash     // of what was passed on
@@ -41,7 +43,7 @@ func (s *sealing) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// seal writes the last part, with the checksum.
+// seal puts the checksum into the last part, and writes that.
 func (s *sealing) seal() error {
 	last := s.last.Bytes()
 	at := sealAt(last)
@@ -67,8 +69,8 @@ func sealAt(last []byte) int {
 	return -1
 }
 
-// CheckSeal refuses a file of an export of which any byte is another one than was
-// written. Of files that others wrote, and exports of before, it says nothing.
+// CheckSeal refuses a file of an export in which any byte has changed. It accepts files of
+// other programs, and those of releases that wrote no checksum.
 func CheckSeal(f *parquet.File) error {
 	if !strings.HasPrefix(f.Metadata().CreatedBy, writer+" ") {
 		return nil

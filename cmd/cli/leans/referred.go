@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// referred is what documents may refer to, as the cluster has it now.
+// referred is what documents of experiments may refer to, as the cluster has it now: feeds,
+// models, filters and weights. It is an [experiment.Known].
 type referred struct {
 	ctx      context.Context
 	feeds    *Feeds

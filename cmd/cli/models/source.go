@@ -24,18 +24,18 @@ import (
 type source struct {
 	cm    *clusters.Flags
 	kafka *reach.KafkaFlags
-	avsc  *[]string
-	named bool // the cluster, by a flag or a context, or by a model that serves in it
+	avsc  *[]string // files of schemas
+	named bool      // the cluster is named, by a flag, a context, or a model that serves in it
 
-	logged *registry.Snapshot // of the log, once it was read
+	logged *registry.Snapshot // the schemas of the log; nil until it is read
 }
 
-// opened is a model, and where it was.
+// opened is a model, and where it was found.
 type opened struct {
 	model *relevance.Model
 	sum   string // of its pack
-	named bool   // rows of exposures can name it: it is built in, or of a pack
-	from  string
+	named bool   // rows of exposures can name it, since it is built in or of a pack
+	from  string // where it was found, in words
 }
 
 // open finds a model: a built-in one, one in files, or the version that serves in the
@@ -78,14 +78,14 @@ func (s *source) served(ctx context.Context, name string) (*opened, error) {
 		if !serves {
 			return &millrace.Error{Reason: millrace.ReasonUnknown, Field: "model", Detail: fmt.Sprintf("no version of model %.100q serves, and no built-in model or file has that name", name), WayOut: "millrace model list names what serves"}
 		}
-		s.named = true // whoever means its model means the cluster, the default one too
+		s.named = true // who names a model of the cluster names the cluster, even if it is the default one
 		m, err := modelOf(ctx, models, v, s.validate(ctx))
 		o = &opened{m, v.Sum, true, "which serves in cluster " + s.cm.Name()}
 		return err
 	})
 }
 
-// fetch takes from the cluster what variants rank by.
+// fetch takes the models and weights from the cluster by which variants rank.
 func (s *source) fetch(ctx context.Context, have *shelf, experiment string, want []ranking) error {
 	return s.inCluster(ctx, func(ctx context.Context, cl *cluster.Client) error {
 		return have.fetch(ctx, cl, experiment, want, s.validate(ctx))
@@ -103,7 +103,7 @@ func (s *source) inCluster(ctx context.Context, use func(context.Context, *clust
 	return use(ctx, cl)
 }
 
-// validate reads the model of a pack that the cluster has.
+// validate returns a function that reads the model of a pack of the cluster.
 func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance.Model, error) {
 	return func(p *modelpack.Pack) (m *relevance.Model, err error) {
 		avsc, err := schemafiles.Snapshot(*s.avsc)
@@ -123,9 +123,9 @@ func (s *source) validate(ctx context.Context) func(*modelpack.Pack) (*relevance
 // logWait is how long a model waits for the log of a cluster to say its schemas.
 const logWait = 30 * time.Second
 
-// knowing reads a model by the schemas of files, and if it cannot by those of the
-// cluster's log, too: of the one that is named, or for a model of the cluster the one
-// that is there by default.
+// knowing calls read with the schemas of files, and if that fails once more with those of
+// the cluster's log, too. That is the log of the Kafka that is named, or, for a model of the
+// cluster, that of the default address.
 func (s *source) knowing(ctx context.Context, cluster bool, read func(*registry.Snapshot) error) error {
 	known, err := schemafiles.Snapshot(*s.avsc)
 	if err != nil {

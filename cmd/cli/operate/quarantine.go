@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// quarantining takes a replica out, or has it made anew.
+// quarantining is the command that takes a replica out of service, or the one that has it
+// made anew.
 type quarantining struct {
 	command.Act
 	node, why string
@@ -72,7 +73,7 @@ type quarantineShown struct {
 	Applied   bool               `json:"applied"`
 }
 
-// run shows what one of the two would do, and does it if that is so.
+// run shows what the command would do, and does it if that is meant.
 func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command, nodev1.AdminServiceClient, millrace.Partition, bool) (quarantineShown, error)) error {
 	p, err := command.Partition(arg)
 	if err != nil {
@@ -136,7 +137,7 @@ func (q *quarantining) run(c *cobra.Command, arg string, do func(*cobra.Command,
 	return nil
 }
 
-// does says what becomes of the replica.
+// does says in words what becomes of the replica.
 func (q *quarantining) does() string {
 	if q.why == "" {
 		return "what it holds is deleted, and it is made anew"

@@ -1,5 +1,6 @@
-// Package roles is the commands that run a role until they are told to stop, the files
-// that configure them, and the frame that all have: ports, metrics, permits, audit.
+// Package roles has the commands that run a role until they are told to stop, the files
+// that configure them, and what all roles have in common: ports, metrics, permissions and
+// the audit log.
 package roles
 
 import (
@@ -133,23 +134,24 @@ func ownSettings(cfg any) []config.Setting {
 	return nil
 }
 
-// role is the running frame of a role: metrics, the admin port, the cluster.
+// role is what every running role has: metrics, the admin port, permissions and the audit
+// log.
 type role struct {
 	metrics *prometheus.Registry
 	group   *errgroup.Group // of the parts, and the admin port
 	parts   sync.WaitGroup
-	end     context.CancelFunc // of the admin port
-	permit  *permit.Policy
-	told    *door.Refusals // of what the ports turn away
-	acts    *audit.Log     // nil: in the log alone
+	end     context.CancelFunc // ends the admin port
+	permit  *permit.Policy     // who may do what
+	told    *door.Refusals     // counts and logs what the ports turn away
+	acts    *audit.Log         // nil: acts are only in the process's log
 }
 
 // errStopping is why a role is not ready that was told to stop.
 var errStopping = errors.New("it is being stopped")
 
-// newRole returns the frame of a role, and the context of its work. From the end
-// of ctx on, which tells it to stop, the role is not ready; its work ends when
-// leave returns, if there is one.
+// newRole returns a role that serves its admin port, and the context of its work. When ctx
+// ends, the role is told to stop: it is not ready from then on, leave is called, if there is
+// one, and its work ends when leave returns.
 func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (*role, context.Context, error) {
 	SpareCollector()
 	r := &role{metrics: prometheus.NewRegistry()}
@@ -196,7 +198,7 @@ func newRole(ctx context.Context, c *Common, ready func() error, leave func()) (
 	return r, ctx, nil
 }
 
-// run runs a part of the role. When one fails all end.
+// run runs a part of the role. When one part fails, all are to end.
 func (r *role) run(part func() error) {
 	r.parts.Add(1)
 	r.group.Go(func() error {
@@ -205,8 +207,7 @@ func (r *role) run(part func() error) {
 	})
 }
 
-// wait returns when all parts have ended. Until then the admin port tells how
-// it is with them.
+// wait returns when all parts have ended. Until then the admin port is served.
 func (r *role) wait() error {
 	r.parts.Wait()
 	r.end()
@@ -231,8 +232,8 @@ func (c *Common) listen(ctx context.Context, p port) (net.Listener, error) {
 	return listen(ctx, &c.Security, p)
 }
 
-// known refuses a port beyond loopback where nothing says who may do what, since
-// the certificates of the CA are those of many.
+// known refuses a port beyond loopback if no authorization says who may do what there, since
+// many may have a certificate of the CA.
 func (c *Common) known(p port) error {
 	if !c.Authorization.On() && c.TLS.On() && !c.Insecure && c.Plain().Check(p.addr) != nil {
 		return &millrace.Error{
@@ -243,8 +244,8 @@ func (c *Common) known(p port) error {
 	return nil
 }
 
-// Validate reports the faults of what every role has, besides those of its
-// Kafka, where it has these ports.
+// Validate reports the faults of what every role has, but those of its Kafka, and of the
+// role's own ports.
 func (c *Common) Validate(role string, ports ...port) error {
 	var errs []error
 	if c.Role != "" && c.Role != role {
@@ -274,7 +275,7 @@ func (c *Common) Settings() []config.Setting {
 	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
 }
 
-// Complete writes out what is left out.
+// Complete fills in the values that are used for what is left out.
 func (c *Common) Complete() { c.Cluster = c.clusterName() }
 
 // kafka is the role's Kafka.
@@ -299,8 +300,8 @@ func (c *Common) checkDir(data string, id millrace.NodeID) (instance datadir.Ins
 	return datadir.CheckDir(data, c.clusterName(), id)
 }
 
-// openCluster joins the cluster. dir, if not empty, keeps what was last good of
-// it, so that the role can start while etcd is away.
+// openCluster opens a client of the cluster's etcd. If dir is not empty, the client keeps
+// there what it last read that was good, so that the role can start while etcd is away.
 func (c *Common) openCluster(ctx context.Context, dir string) (*cluster.Client, error) {
 	return cluster.Open(ctx, c.inEtcd(dir))
 }
@@ -312,9 +313,9 @@ func (c *Common) inEtcd(dir string) cluster.Config {
 // waiting says what a role waits for that has not heard of its cluster.
 func (c *Common) waiting() error { return fmt.Errorf("waiting for etcd at %v", c.Etcd) }
 
-// DrainFor is time for every broker to hear that a node is to be asked no more,
-// and for callers, or what balances their load, to hear so of a broker,
-// with some to spare: they hear of a change within a second.
+// DrainFor is how long a role that stops still serves: until every broker has heard that a
+// node is not to be asked any more, and until callers, or their load balancer, have heard the
+// same of a broker. They hear of a change within a second.
 const DrainFor = 5 * time.Second
 
 func noKafka(field string) error {

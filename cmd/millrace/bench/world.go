@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// world is the synthetic timelines and who asks for them. It is a function of
-// the seed: nothing is kept but what is asked.
+// world is synthetic timelines and the questions of their viewers. All of it follows from
+// the seed, so that records are made when they are needed and only questions are kept.
 type world struct {
 	shape    shape
 	label    string // name of the shape
@@ -49,10 +49,8 @@ type viewer struct {
 }
 
 const (
-	// asOf is the instant of every question,
-	asOf millrace.Time = 1_750_000_000_000
-	// and history the age of the oldest records.
-	history = 30 * 24 * time.Hour
+	asOf    millrace.Time = 1_750_000_000_000   // the instant of every question
+	history               = 30 * 24 * time.Hour // the age of the oldest records
 )
 
 func newWorld(c Config) (*world, error) {
@@ -75,7 +73,7 @@ func newWorld(c Config) (*world, error) {
 	return w, nil
 }
 
-// name tells worlds apart that are kept in one directory.
+// name is one of this world alone, for what is kept of several in one directory.
 func (w *world) name() string { return fmt.Sprintf("%s-%d-%d", w.label, w.entities, w.seed) }
 
 // rand returns the random numbers of one thing of the world.
@@ -101,11 +99,11 @@ const text = "What somebody wrote about a day at the sea, the people met there, 
 
 // record is one of the world's.
 type record struct {
-	entity, number, kind                 int // kind of the feed's types
+	entity, number, kind                 int // kind: which of the feed's types
 	at                                   int64
 	article                              int // what it is about; -1: itself
 	version, text                        int
-	language, country, visibility        int // of the lists above
+	language, country, visibility        int // places in the lists above
 	likes, comments, shares, impressions int
 }
 

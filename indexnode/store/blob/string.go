@@ -8,15 +8,16 @@ import (
 // ErrKey is a key that no store writes.
 var ErrKey = errors.New("key")
 
-// ErrRow is a row that is none of its kind.
+// ErrRow is a row that cannot be read as what its key says.
 var ErrRow = errors.New("row")
 
-// AppendString appends a string behind its length.
+// AppendString appends the length of a string, and the string.
 func AppendString[S ~string](dst []byte, s S) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// CutString takes a string behind its length off b. Lengths are minimal.
+// CutString takes what [AppendString] wrote off b. It refuses a length that is not written
+// in as few bytes as possible.
 func CutString(b []byte) (s string, rest []byte, err error) {
 	n, w := binary.Uvarint(b)
 	if w <= 0 || n > uint64(len(b)-w) || w > 1 && b[w-1] == 0 {

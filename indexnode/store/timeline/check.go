@@ -13,8 +13,8 @@ import (
 // ErrDigest is a digest that does not follow from the records.
 var ErrDigest = errors.New("digest")
 
-// Checker checks the rows of timelines, which come in key order: what each row
-// says, and what must hold between those of a
+// Checker checks the rows of timelines, which come in key order: each row by itself, and
+// what must hold between those of one timeline.
 type Checker struct {
 	Found Found
 
@@ -28,18 +28,18 @@ type Checker struct {
 	filter *blob.Filter
 	ids    map[millrace.RecordID]millrace.Time // outside the head
 	inHead map[millrace.RecordID]bool          // where there are others
-	rows   int                                 // id rows that are right
+	rows   int                                 // id rows that say where their record is
 
-	recs []millrace.Record // of the blob at hand, while it is there
-	room []byte            // with what is kept of the timeline at hand
+	recs []millrace.Record // of the blob at hand; they share its memory
+	room []byte            // memory for what is kept of the timeline at hand
 }
 
 // Found is told what a [Checker] finds right.
 type Found interface {
 	// Timeline says that the rows of one begin. An error ends the check.
 	Timeline(name millrace.Timeline) error
-	// Blob is one of the timeline's, and the digest of its records. These are
-	// gone when it returns.
+	// Blob gets the records of one of the timeline's blobs, and their digest. The
+	// records must not be used after it returns.
 	Blob(recs []millrace.Record, digest uint64)
 	// StaleRow is an id row of a record that is no longer where it says.
 	StaleRow()

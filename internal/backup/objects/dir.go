@@ -13,15 +13,16 @@ import (
 	"syscall"
 )
 
-// dir are objects that are the files of a directory. A write is synced, and
-// then renamed into place, so that after a power cut an object is whole or
-// absent. Links are never followed below the root.
+// dir is a store whose objects are the files of a directory. A write is synced, and then
+// renamed into place, so that after a power cut an object is whole or absent. Links below
+// the root are never followed.
 type dir struct{ root *os.Root }
 
-// Scratch is where writes begin. What a crash left there, expiry removes.
+// Scratch is the directory in which files are written before they get their names. Expiry
+// removes what a crash left there.
 const Scratch = ".tmp"
 
-// ErrOdd is the error of what Millrace did not write, and does not follow.
+// ErrOdd is the error for a link or a device: Millrace did not write it, and does not open it.
 var ErrOdd = errors.New("it is a link or a device, which Millrace never writes; remove it")
 
 func openDir(name string) (Store, error) {
@@ -185,11 +186,11 @@ func (d *dir) place(temporary, name string, ifAbsent bool) error {
 		}
 		return d.sync(parent)
 	}
-	// A link fails where the name is taken; a rename does not.
+	// A link fails if the name is taken; a rename would replace the file.
 	switch err := d.root.Link(temporary, name); {
 	case err == nil:
 	case errors.Is(err, syscall.EPERM), errors.Is(err, errors.ErrUnsupported):
-		// A file system without links. No two write one name but by mistake.
+		// A file system without links. Two processes write the same name only by mistake.
 		if err := d.root.Rename(temporary, name); err != nil {
 			return err
 		}

@@ -12,10 +12,11 @@ import (
 const (
 	// stallAfter is how long a store may say nothing.
 	stallAfter = time.Minute
-	// slowest is how many bytes a second of one upload a store takes at least: of
-	// what the library has taken over, nothing says how far it is.
+	// slowest is how many bytes a second of an upload a store is expected to take at
+	// least. The library buffers what is written to it, and does not say how much of that
+	// the store has taken.
 	slowest = 16 << 10
-	// inLibrary bounds what the library has taken over.
+	// inLibrary bounds what the library has in its buffers.
 	inLibrary = (partsAtOnce + 1) * partBytes
 )
 
@@ -39,12 +40,13 @@ func (c *cloud) watch(ctx context.Context) *watch {
 	return w
 }
 
-// begin has the store's time run while so many bytes are on their way to it.
+// begin starts the time in which the store must say something, which is longer if bytes are
+// on their way to it.
 func (w *watch) begin(sent int) {
 	w.timer.Reset(w.after + time.Duration(sent)*time.Second/slowest)
 }
 
-// end stops it: what follows is not the store's.
+// end stops that time: what follows does not wait for the store.
 func (w *watch) end() { w.timer.Stop() }
 
 func (w *watch) close() {
@@ -52,7 +54,7 @@ func (w *watch) close() {
 	w.cancel(nil)
 }
 
-// plain is plain, and says of a call that was given up why.
+// plain is the function plain, but of a call that was given up it also says why.
 func (w *watch) plain(err error) error {
 	if err != nil && context.Cause(w) == errStalled {
 		return fmt.Errorf("%w: %w", errStalled, err)
@@ -60,7 +62,7 @@ func (w *watch) plain(err error) error {
 	return plain(err)
 }
 
-// watchedReader is an object of which some bytes come each minute.
+// watchedReader reads an object, and fails if no bytes come for too long.
 type watchedReader struct {
 	from  io.ReadCloser
 	watch *watch
@@ -81,7 +83,7 @@ func (r *watchedReader) Close() error {
 	return r.from.Close()
 }
 
-// watchedWriter is an upload that goes on each minute.
+// watchedWriter uploads an object, and fails if the upload does not get on for too long.
 type watchedWriter struct {
 	to    io.WriteCloser
 	watch *watch

@@ -13,13 +13,13 @@ var FromDiskSeconds = prometheus.NewDesc("millrace_cluster_from_disk_seconds",
 	"Age of the file in the data directory by which what is watched in etcd (the map, or documents of a kind) is served since this process started: nothing that changed after it was written is known. 0 once etcd has told the present state. The log names the revision of etcd.",
 	[]string{"of"}, nil)
 
-// FromDisk is what a process began with that it read from its data directory, until it
-// has heard of etcd what is so now.
+// FromDisk notes what a process serves as its data directory has it, because etcd has not
+// told the present state yet.
 type FromDisk struct {
 	mu struct {
 		sync.Mutex
-		written map[string]time.Time // by what it is of; zero: etcd has told
-		told    map[string]bool      // in the log
+		written map[string]time.Time // when each file was written; zero: etcd has told since
+		told    map[string]bool      // what the log says already
 	}
 }
 
@@ -37,8 +37,9 @@ func (f *FromDisk) Begin(what, file string) {
 	f.mu.written[what] = written
 }
 
-// Heard notes what came of asking etcd, and returns when the file was written where this
-// is the first thing that is known not to be told by etcd; else zero.
+// Heard notes whether etcd could be asked for something (a nil fault: it could). At the
+// first fault of what is served from a file it returns when that was written, so that it is
+// logged once; else zero.
 func (f *FromDisk) Heard(what string, fault error) (written time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,7 +63,7 @@ func (f *FromDisk) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// SecondsSince is how long ago something began, more than 0; 0 if it did not.
+// SecondsSince returns how long ago at was, always more than 0; 0 for the zero time.
 func SecondsSince(at time.Time) float64 {
 	if at.IsZero() {
 		return 0

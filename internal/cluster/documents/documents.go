@@ -1,6 +1,7 @@
-// Package documents watches the documents of a cluster, a kind at a time. Readers
-// hold the last good ones, also on disk, whatever becomes of etcd; one of more than
-// a value of etcd is kept in parts. What documents mean is for whoever watches them.
+// Package documents watches the documents of a cluster, one kind at a time. Readers keep the
+// last good ones in memory and on disk, whatever becomes of etcd. A document that is too
+// large for a value of etcd is stored in parts. What documents mean, only who watches them
+// knows.
 package documents
 
 import (
@@ -35,18 +36,18 @@ type Kind struct {
 	c      *cluster.Client
 	kind   string
 	state  *keyspace.Latest[documents]
-	read   atomic.Int64 // etcd's revision when they were last found to be as they are
+	read   atomic.Int64 // see ReadAt
 	origin keyspace.Origin
 	log    *slog.Logger
 
-	generation atomic.Int64 // of origin, for everybody
+	generation atomic.Int64 // of origin; see Generation
 }
 
 // documents are all of a kind, as they were last good.
 type documents struct {
 	by       map[string]Document // by name
 	revision int64               // of etcd, when they were first found to be so
-	heard    int64               // the newest change of the kind, of whatever name
+	heard    int64               // the newest change of the kind, even of a document that is left out
 }
 
 var errSilent = errors.New("it has not answered since this process started")
@@ -105,7 +106,7 @@ func Watch(ctx context.Context, c *cluster.Client, kind string) (*Kind, error) {
 	return d, nil
 }
 
-// Of are the documents of a kind, not watched: to write and compare them.
+// Of returns a kind that is not watched, to write its documents and compare them.
 func Of(c *cluster.Client, kind string) *Kind { return &Kind{c: c, kind: kind} }
 
 // Prefix is where the documents of a kind are, behind the cluster's prefix.
@@ -118,26 +119,28 @@ func (d *Kind) Key(name string) string { return d.c.Prefix() + Prefix(d.kind) + 
 // change them.
 func (d *Kind) Current() map[string]Document { v, _ := d.state.Get(); return v.by }
 
-// Name is of the kind.
+// Name returns the name of the kind.
 func (d *Kind) Name() string { return d.kind }
 
-// Client is what the documents are watched by.
+// Client returns the client by which the documents are watched.
 func (d *Kind) Client() *cluster.Client { return d.c }
 
-// AsOf is Current, the revision of etcd when it was first found to be so, and Fault.
+// AsOf returns what Current does, the revision of etcd at which the documents were first
+// found to be so, and what Fault does.
 func (d *Kind) AsOf() (docs map[string]Document, revision int64, fault error) {
 	v, fault := d.state.Get()
 	return v.by, v.revision, fault
 }
 
-// Heard is Current, the newest change of the kind in etcd that is in it or left out, as
-// what has no name that a document may have or is too large, and Fault.
+// Heard returns what Current does, the newest change of the kind in etcd, and what Fault
+// does. The newest change may be of a document that is left out of Current, as one with a name
+// that no document may have.
 func (d *Kind) Heard() (docs map[string]Document, newest int64, fault error) {
 	v, fault := d.state.Get()
 	return v.by, v.heard, fault
 }
 
-// newestOf is the newest change of a snapshot, whatever becomes of it.
+// newestOf returns the newest change in a snapshot.
 func newestOf(s *keyspace.Snapshot) (newest int64) {
 	if s == nil {
 		return 0
@@ -150,21 +153,24 @@ func newestOf(s *keyspace.Snapshot) (newest int64) {
 	return newest
 }
 
-// ReadAt is the revision of etcd when the documents were last found to be as they are.
+// ReadAt returns the newest revision of etcd at which the documents were found to be as they
+// are now.
 func (d *Kind) ReadAt() int64 { return d.read.Load() }
 
 // Generation counts the restorations of etcd that these documents have been through,
 // from 1; 0 if that is not known. It rises before [cluster.Client.Lost] says that all is well.
 func (d *Kind) Generation() int64 { return d.generation.Load() }
 
-// Changed is as [cluster.Watcher.Changed].
+// Changed returns a channel that is closed at the next change, see
+// [cluster.Watcher.Changed].
 func (d *Kind) Changed() <-chan struct{} { return d.state.Changed() }
 
-// Fault is as [cluster.Watcher.Fault].
+// Fault returns why the documents may not be those that etcd should have, see
+// [cluster.Watcher.Fault].
 func (d *Kind) Fault() error { _, err := d.state.Get(); return err }
 
-// apply takes a snapshot over unless etcd has lost or changed its past: what
-// it lacks then was not deleted by anybody. Newest is its newest change.
+// apply takes over a snapshot, unless etcd has lost or changed its past: then documents that
+// it lacks were not deleted by anybody. Newest is its newest change.
 func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed bool) {
 	was, oldFault := d.state.Get()
 	old, revision, heard, good := was.by, was.revision, was.heard, false
@@ -172,7 +178,7 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	if fault == nil {
 		fault = d.origin.Judge(s)
 	}
-	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also where others have found it: each says what it keeps
+	if (fault == nil || errors.Is(fault, keyspace.ErrBack)) && from == s.Keyspace && (s.Forked || Older(old, s)) { // also if others have found that already: each says what it keeps
 		fault = d.origin.WentBack(s)
 	}
 	if fault == nil {
@@ -209,8 +215,8 @@ func (d *Kind) apply(s *keyspace.Snapshot, newest int64, fault error) (changed b
 	return changed
 }
 
-// tellGivenUp logs which documents a restoration has otherwise than they were kept here.
-// An artefact of which it has all changes is none.
+// tellGivenUp logs which documents a restoration has not as they were kept here. It leaves
+// out artefacts of which it has all changes and more.
 func (d *Kind) tellGivenUp(old, next map[string]Document) {
 	for name, was := range old {
 		now, there := next[name]
@@ -259,15 +265,15 @@ func (d *Kind) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
-// Change replaces a document, of one piece, by what the function makes of it, ""
-// being none; it is asked again after others have changed the same. An error of
-// the function changes nothing.
+// Change replaces a document that is not stored in parts by what the function makes of it;
+// "" stands for no document. The function is called again if others change the document at
+// the same time. An error of the function changes nothing.
 func (d *Kind) Change(ctx context.Context, name string, by func(body string) (string, error)) error {
 	return d.ChangeAs(ctx, nil, name, by)
 }
 
-// ChangeAs is Change by a leader: it gives [cluster.ErrNotLeader] once that does not hold
-// any more. nil: by anybody.
+// ChangeAs is Change by a leader: it gives [cluster.ErrNotLeader] once that leads no more. A
+// nil lead is no condition.
 func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) error {
 	for range cluster.MaxChanges {
 		if done, err := d.tryChange(ctx, lead, name, by); done || err != nil {
@@ -277,8 +283,8 @@ func (d *Kind) ChangeAs(ctx context.Context, lead *cluster.Lead, name string, by
 	return fmt.Errorf("cluster: %s %s: others change it all the time; try again", d.kind, name)
 }
 
-// tryChange reports whether etcd has what it should, which it has not where
-// somebody else made another change meanwhile.
+// tryChange tries a change once. It reports false if somebody else has changed the document
+// meanwhile, so that it must be tried again.
 func (d *Kind) tryChange(ctx context.Context, lead *cluster.Lead, name string, by func(body string) (string, error)) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, cluster.CallTimeout)
 	defer cancel()
@@ -355,8 +361,8 @@ func (d *Kind) Each(ctx context.Context, follow func()) {
 	})
 }
 
-// Older reports whether a document is older than it has been, which no later
-// write can make it: etcd went back, and its revisions have caught up since.
+// Older reports whether a document has an older version than it had. No write can do that:
+// etcd went back, and its revisions have caught up since.
 func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	for name, v := range s.Values {
 		if v.Version < old[name].Version {
@@ -366,18 +372,17 @@ func Older(old map[string]Document, s *keyspace.Snapshot) bool {
 	return false
 }
 
-// forked reports whether etcd's past is another than what is remembered: the
-// newest document that is known here was never written there. Revisions do not tell
-// once they have caught up, nor do documents that are gone or were written since.
-// What etcd has compacted cannot be told.
+// forked reports whether etcd has another past than is known here: the newest document that
+// is known here was never written there. Revisions alone do not tell, once those of etcd have
+// caught up. It is false where etcd has compacted that revision, so that it cannot be told.
 func (d *Kind) forked(ctx context.Context, s *keyspace.Snapshot) (bool, error) {
 	if d.origin.Back > 0 {
-		return false, nil // as is known
+		return false, nil // that etcd went back is known already
 	}
 	return d.ForkedFrom(ctx, d.Current(), d.origin, s)
 }
 
-// ForkedFrom is forked of documents that somebody kept.
+// ForkedFrom is what forked reports, of documents that somebody kept.
 func (d *Kind) ForkedFrom(ctx context.Context, docs map[string]Document, from keyspace.Origin, s *keyspace.Snapshot) (bool, error) {
 	var newest Document
 	for _, doc := range docs {
@@ -413,7 +418,8 @@ func sizeOf(docs map[string]Document) (bytes int) {
 	return bytes
 }
 
-// NewestLacked is the newest of documents that a snapshot does not have just so.
+// NewestLacked returns the newest of the documents that a snapshot has not in the same
+// version.
 func NewestLacked(docs map[string]Document, s *keyspace.Snapshot) (k cluster.Kept) {
 	for name, d := range docs {
 		if d.Version > k.Revision && s.Values[name].Version != d.Version {

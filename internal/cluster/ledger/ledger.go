@@ -63,8 +63,8 @@ type Ledger struct {
 	Versions []Edition `json:"versions,omitempty"` // in the order of their publication
 	History  []Event   `json:"history"`            // oldest first
 
-	At  int64 `json:"-"` // the revision that wrote it; 0: none
-	Bad error `json:"-"` // why it is older than that
+	At  int64 `json:"-"` // the revision of etcd that wrote it; 0: none
+	Bad error `json:"-"` // why what that revision wrote cannot be read: this is what was there before
 }
 
 // format is that of what [Ledger] is encoded as.
@@ -178,7 +178,7 @@ func (l *Ledger) NextNumber() string {
 	return strconv.Itoa(highest + 1)
 }
 
-// Same reports whether two events are one.
+// Same reports whether two events are the same one.
 func (e Event) Same(o Event) bool {
 	return e.What == o.What && e.Version == o.Version && e.Sum == o.Sum && e.Who == o.Who && e.When.Equal(o.When)
 }
@@ -192,14 +192,15 @@ func (l *Ledger) Note(what Change, e Edition, who string) {
 // Care is how much a version is still needed when room is made.
 type Care int
 
-// The versions that [Ledger.Publish] removes to make room, in this order.
+// How much versions are needed. [Ledger.Publish] removes them in this order.
 const (
 	Unneeded Care = iota
-	Wanted        // removed once there is none that is not
-	Spared        // never
+	Wanted        // removed only when all others are wanted, too
+	Spared        // never removed
 )
 
-// Publish adds a version, and makes room for it: of the oldest that is needed least.
+// Publish adds a version, and makes room for it: it drops versions that are needed least,
+// of those the oldest first.
 func (l *Ledger) Publish(e Edition, needed func(Edition) Care, who string) {
 	l.Versions = append(l.Versions, e)
 	l.Note(Published, e, who)
@@ -260,7 +261,8 @@ func (l *Ledger) Precedes(o *Ledger) bool {
 	return i >= 0 && i < o.move()
 }
 
-// Lacks are the versions that o has and l does not, behind what they are of.
+// Lacks returns the versions that o has and l does not, each behind the name of what it
+// is a version of.
 func (l *Ledger) Lacks(of string, o *Ledger) (all []string) {
 	for _, e := range o.Versions {
 		if _, has := l.Find(e.Sum); !has {
@@ -315,7 +317,7 @@ func (l *Ledger) Gone() (at time.Time) {
 		switch {
 		case e.What == Served || e.What == RolledBack:
 			serving = e.Sum
-		case e.What == Dropped && (e.Sum == serving || e.Sum == ""): // without one, all that could not be read
+		case e.What == Dropped && (e.Sum == serving || e.Sum == ""): // no sum: the whole artefact, which could not be read
 			at = e.When
 		}
 	}
@@ -324,8 +326,8 @@ func (l *Ledger) Gone() (at time.Time) {
 
 var newVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$`)
 
-// CheckNewVersion holds for what is published: no two versions look alike, and none
-// looks like a flag. What is there already may be otherwise.
+// CheckNewVersion refuses names of versions that are about to be published: no two may
+// look alike, and none like a flag. Those of older releases may, see [CheckVersion].
 func CheckNewVersion(version string) error {
 	if !newVersion.MatchString(version) {
 		return fmt.Errorf("%+.120q is not the name of a version: 1 to %d letters, digits, '.', '_', '+' and '-' of ASCII, a letter or digit first", version, maxVersionLen)
@@ -333,7 +335,7 @@ func CheckNewVersion(version string) error {
 	return nil
 }
 
-// CheckVersion holds for everything that names a version.
+// CheckVersion refuses what never names a version.
 func CheckVersion(version string) error {
 	if version == "" || len(version) > maxVersionLen || !utf8.ValidString(version) || strings.ContainsFunc(version, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		return fmt.Errorf("%.120q is not the name of a version: 1 to %d bytes without spaces", version, maxVersionLen)
@@ -346,7 +348,7 @@ func IsSum(s string) bool {
 	return len(s) == 64 && !bytes.ContainsFunc([]byte(s), func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
 }
 
-// ParseBoth reads two bodies as ledgers; nil: it is none.
+// ParseBoth reads two bodies as ledgers; nil for a body that is none.
 func ParseBoth(kept, has string) (k, h *Ledger) {
 	k, _ = Parse(kept)
 	h, _ = Parse(has)

@@ -28,9 +28,9 @@ type Assignment struct {
 	// Wanted is how many replicas each partition should have. Some have more
 	// while they move. 0: as many as most have.
 	Wanted int `json:"wanted,omitempty"`
-	// Drop is what nodes are to delete from their disks: of partitions that they
-	// hosted and that are whole elsewhere. Without such an order a node keeps
-	// what it no longer hosts.
+	// Drop names the partitions that each node is to delete from its disk: it hosted
+	// them, and they are whole elsewhere. Without such an order a node keeps what it no
+	// longer hosts.
 	Drop map[millrace.NodeID]Set `json:"drop,omitempty"`
 	// AllowShrink lets this epoch drop more than a fifth of the replicas or of
 	// the nodes, which is otherwise taken for a mistake and refused.
@@ -61,9 +61,9 @@ const (
 
 // Spread returns a first assignment, of epoch 1, that gives each partition
 // the wanted number of replicas (or one on each node, if there are fewer) and
-// each node the same number of partitions, give or take one a replica. Nodes in
-// every pair share about as many, so that the load of a lost
-// node falls on all others.
+// each node the same number of partitions, give or take one for each replica. Any two nodes
+// share about as many partitions as any other two, so that the load of a lost node falls on
+// all others.
 func Spread(nodes []millrace.NodeID, replicas int) (Assignment, error) {
 	ids := slices.Clone(nodes)
 	slices.Sort(ids)
@@ -109,8 +109,8 @@ func (a *Assignment) Nodes() []millrace.NodeID {
 }
 
 // Validate reports what makes a unusable: an epoch below 1 or beyond 2^53, a
-// partition without an owner, with one twice or with more than 16, an id that
-// is not one.
+// partition without an owner, with the same owner twice or with more than MaxOwners, or an
+// owner that cannot be the id of a node.
 func (a *Assignment) Validate() error {
 	if a.Epoch < 1 {
 		return fmt.Errorf("cluster: assignment: epoch %d is below 1", a.Epoch)
@@ -151,7 +151,7 @@ func (a *Assignment) Validate() error {
 	return nil
 }
 
-// Equal reports whether both say the same of the present, whatever their pasts.
+// Equal reports whether both say the same, but for Past.
 func (a *Assignment) Equal(b *Assignment) bool {
 	return a.Epoch == b.Epoch && a.Wanted == b.Wanted && maps.Equal(a.Drop, b.Drop) && a.hosts(b)
 }
@@ -180,23 +180,23 @@ func (a *Assignment) step() Step {
 	return s
 }
 
-// Follow notes a in the past of the assignment that comes after it.
+// Follow notes a in the Past of the assignment that comes after it.
 func (a *Assignment) Follow(next *Assignment) {
 	past := append(slices.Clone(a.Past), a.step())
 	next.Past = past[max(0, len(past)-maxPast):]
 }
 
-// Shrinks reports whether the way from a to next drops more than a fifth of the
-// replicas or nodes at once, without saying that it is meant. The way is what
-// next knows of its past, if a is part of that or so old that its past may not
-// reach back to it, and else one jump.
+// Shrinks returns [ErrShrink] if one step from a to next drops more than a fifth of the
+// replicas or nodes, and its epoch does not allow that. The steps are those of next's Past
+// since a. If a is older than all of a full Past, they are all of that; and if a is not
+// in it otherwise, there is one step.
 func (a *Assignment) Shrinks(next *Assignment) error {
 	from, way := a.step(), []Step(nil)
 	if i := slices.Index(next.Past, from); i >= 0 {
 		way = next.Past[i+1:]
 	} else if len(next.Past) == maxPast && a.Epoch < next.Past[0].Epoch {
-		// A drain alone has more epochs than a past. Those between were judged
-		// when they were written.
+		// A drain alone has more epochs than Past has room for. Those between were
+		// judged when they were written.
 		from, way = next.Past[0], next.Past[1:]
 	}
 	for _, to := range append(slices.Clone(way), next.step()) {
@@ -218,8 +218,7 @@ func (s Step) shrinks(next Step) error {
 	return nil
 }
 
-// Unknown reports the owners that are not known, unless a says that this is
-// meant.
+// Unknown returns [ErrUnknownOwner] with owners that are not known, unless a.AllowUnknown.
 func (a *Assignment) Unknown(known map[millrace.NodeID]bool) error {
 	var names []millrace.NodeID
 	for _, id := range a.Nodes() {
@@ -236,8 +235,8 @@ func (a *Assignment) Unknown(known map[millrace.NodeID]bool) error {
 // maxListed bounds the names in an error.
 const maxListed = 5
 
-// DecodeAssignment is strict where a mistake would lose partitions: exactly
-// 720 of them, each with an owner.
+// DecodeAssignment decodes an assignment. It is strict where a mistake would lose
+// partitions: there must be exactly 720, each with an owner.
 func DecodeAssignment(b []byte) (*Assignment, error) {
 	if len(b) > keyspace.MaxDocumentBytes {
 		return nil, fmt.Errorf("cluster: assignment of %d bytes, more than %d", len(b), keyspace.MaxDocumentBytes)

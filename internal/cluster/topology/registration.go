@@ -8,16 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/cluster/keyspace"
 )
 
-// Registration is a node as etcd holds it: while it lives under nodes/, and
-// for good under known/.
+// Registration is a node as etcd has it: under nodes/ while it is alive, and under known/ for
+// good.
 type Registration struct {
 	Node
 	keyspace.Memory
 }
 
-// loss is what nodes remember and etcd lacks.
+// loss is the state that etcd has lost, as far as it is known: nodes remember it.
 type loss struct {
-	by      []millrace.NodeID // who remembers another keyspace, or a later assignment
+	by      []millrace.NodeID // nodes that remember another keyspace, or a later assignment
 	epoch   int64             // the highest of the assignments that they remember
 	setback *keyspace.Setback // nil: etcd did not go back
 }
@@ -26,7 +26,7 @@ func (l loss) is() bool { return len(l.by) > 0 || l.setback != nil }
 
 func (l *loss) add(r Registration) { l.by, l.epoch = append(l.by, r.ID), max(l.epoch, r.Epoch) }
 
-// String says what is lost, of an etcd that has an assignment.
+// String says what is lost. It is for an etcd that has an assignment.
 func (l loss) String() string {
 	if len(l.by) == 0 {
 		return l.setback.String()

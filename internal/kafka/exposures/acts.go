@@ -34,26 +34,25 @@ type ActsConfig struct {
 // Acts reads what viewers did with what they were shown, again and again: each
 // [Acts.Read] goes on where the one before ended.
 //
-// Every outcome is looked at by two readings, the second for the answer that
-// was not written yet at the first; so who takes acts counts each once. Answers
-// are read anew as far back as the window reaches, for at most 200,000 outcomes at
-// a time: that bounds the memory, however many there are. By the first of these
-// passages it is known who was shown anything, and the rest of the reading keeps
-// nothing of others.
+// Every outcome is looked at by two readings, because its answer may not have been written
+// yet at the first. So acts may come twice, and whoever takes them must count each once. For
+// at most 200,000 outcomes at a time, which bounds the memory, the answers are read anew as far
+// back as the window reaches. The first such passage over the answers tells which viewers
+// were shown anything; the rest of the reading keeps no outcomes of others.
 type Acts struct {
 	cfg          ActsConfig
 	id           kadm.TopicID    // of outcomes; zero: not known yet
 	before, next map[int32]int64 // where the last two readings ended
 	Faults       outcome.Faults  // entries that are no outcomes; a reading that failed counts them once more
 	seen         outcome.Seen    // schemas of all readings
-	told         became          // what no reading looks at again
-	last         became          // what the next one does
-	floor        millrace.Time   // since when that has come
-	newest       millrace.Time
-	whole        time.Time   // as of when all outcomes have been read; zero: never
-	did, shown   kafka.Reach // of outcomes, and of exposures
-	unshown      error       // answers that are hidden from the reading under way
-	most         int         // outcomes that are looked for in one passage over the answers
+	told         became          // of outcomes that no reading looks at again
+	last         became          // of outcomes that the next reading looks at again
+	floor        millrace.Time   // since when those of last have come
+	newest       millrace.Time   // see [Acts.Newest]
+	whole        time.Time       // as of when all outcomes have been read; zero: never
+	did, shown   kafka.Reach     // of outcomes, and of exposures
+	unshown      error           // why answers are hidden from the reading under way; nil: none are
+	most         int             // outcomes for which one passage over the answers is made
 }
 
 // became is what became of outcomes, and how they came along.
@@ -70,24 +69,25 @@ func (b *became) plus(later *became) became {
 func NewActs(cfg ActsConfig) *Acts { return &Acts{cfg: cfg, seen: outcome.Seen{}, most: maxActs} }
 
 // Newest returns when the newest outcome was that has been read, of the actions that are
-// counted, whatever it belongs to; 0: none was. One that is said to come later counts as of
-// when it was read. [Acts.Course] knows the newest that belongs to an answer.
+// counted, whether it belongs to an answer or not; 0: none was. One with a time in the
+// future counts as of when it was read. [Acts.Course] knows the newest that belongs to an
+// answer.
 func (a *Acts) Newest() millrace.Time { return a.newest }
 
 // Whole returns as of when all outcomes have been read; zero: as of no time yet.
 func (a *Acts) Whole() time.Time { return a.whole }
 
-// Told returns what became of all outcomes, of the actions that are counted, by the readings that did
-// not fail: of each by the last look at it. What came twice is known again if one reading
-// had both.
+// Told returns what became of all outcomes of the actions that are counted, as the last
+// reading found that looked at each and did not fail. Of an outcome that came twice, that is
+// noticed if one reading had both.
 func (a *Acts) Told() outcome.Report { return a.told.Report.Plus(a.last.Report) }
 
 // Course returns how those outcomes came along. What a reading finds counts as come since
 // the one before, even if its time is earlier.
 func (a *Acts) Course() *outcome.Course { return a.told.Course.Plus(&a.last.Course) }
 
-// recentActs is how old what is known of outcomes may be where transactions, one after
-// the other, hide the newest of them.
+// recentActs bounds how old the newest outcomes may be that can be read, while open
+// transactions, one after the other, hide newer ones.
 const recentActs = time.Minute
 
 // Topic returns which topic of outcomes was read last.
@@ -98,12 +98,12 @@ const maxActs = 200_000
 
 // Read takes the acts that are found up to where the topics end now, in the
 // order of their times within at most 200,000. When it fails, the next reading
-// begins where this one did, as it does where answers are hidden ([kafka.Hidden]) that
-// outcomes may belong to. Outcomes that are hidden are that error, too, and come with
-// a later reading. Where the topic of outcomes is another one than at the
-// reading before it fails once, with [exposure.ErrAnew], and then begins with the new
-// topic. Once all are taken it fails, too, where no entry can be
-// one of the actions or has the field: see [outcome.Seen.Lacks].
+// begins where this one did. It fails where open transactions hide answers
+// ([kafka.Hidden]) to which outcomes may belong, and where they hide outcomes, which then
+// come with a later reading. If the topic of outcomes is another one than at the reading
+// before, it fails once, with [exposure.ErrAnew], and then begins with the new topic. It also
+// fails, once all are taken, if no entry can be one of the actions or has the field: see
+// [outcome.Seen.Lacks].
 func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	did, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Outcomes, max(0, a.cfg.From-millrace.Time(outcome.Skew.Milliseconds())))
 	if err != nil {
@@ -125,7 +125,7 @@ func (a *Acts) Read(ctx context.Context, take func(*outcome.Act)) error {
 	}
 	ends := did.Ends()
 	maps.Copy(next, ends)
-	var told [2]became // of what is looked at first, and again
+	var told [2]became // of outcomes that are looked at for the first time, and again
 	if len(ends) > 0 {
 		if told, err = a.read(ctx, did, take); err != nil {
 			return err
@@ -207,7 +207,7 @@ func (a *Acts) read(ctx context.Context, did *kafka.TopicSpan, take func(*outcom
 	return told, err
 }
 
-// index is of a report on what is looked at again, or first.
+// index is the place of a report: 1 on what is looked at again, 0 on the rest.
 func index(again bool) int {
 	if again {
 		return 1
@@ -229,7 +229,8 @@ func (a *Acts) since(ledger *outcome.Ledger) millrace.Time {
 	return max(a.cfg.From, ledger.Earliest()-millrace.Time(a.cfg.Window.Milliseconds()))
 }
 
-// settle finds the answers that outcomes belong to, and meets each that may have any.
+// settle finds the answers that outcomes belong to, takes the acts, and calls meet with each
+// answer that may have outcomes.
 func (a *Acts) settle(ctx context.Context, ledger *outcome.Ledger, meet func(*exposure.Record), take func(*outcome.Act)) (told [2]outcome.Report, err error) {
 	shown, err := kafka.OpenTopic(ctx, a.cfg.Brokers, a.cfg.Exposures, a.since(ledger))
 	if err != nil {

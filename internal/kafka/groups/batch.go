@@ -37,8 +37,8 @@ func (u *Unreadable) Error() string {
 // Unwrap returns ErrLostPosition and the cause.
 func (u *Unreadable) Unwrap() []error { return []error{kafka.ErrLostPosition, u.Err} }
 
-// unreadable returns a partition's fault as an Unreadable, unless reading goes
-// on around it: what a broker answers may pass, what a batch holds does not.
+// unreadable returns a fault of a partition as an Unreadable; nil if it may pass by itself,
+// as what a broker of Kafka answers may. What is in a batch does not change.
 func unreadable(topic string, partition int32, err error) *Unreadable {
 	u := &Unreadable{Topic: topic, Partition: partition, Err: err}
 	var bomb *kgo.ErrDecompressTooLarge
@@ -55,7 +55,7 @@ func unreadable(topic string, partition int32, err error) *Unreadable {
 	return u
 }
 
-// errRecreated is the cause where a topic is another than the group has read.
+// errRecreated is the cause if a topic is not the one that the group has read.
 var errRecreated = errors.New("the topic was deleted and created again")
 
 // Locate finds where a group is stuck, why, and where it could go on.
@@ -99,7 +99,7 @@ func Locate(ctx context.Context, brokers kafka.Brokers, group string, u *Unreada
 	return s, err
 }
 
-// Batch is a batch of records as it is in the log, not opened.
+// Batch is a batch of records as the log has it: it is not decompressed.
 type Batch struct {
 	First, Next millrace.Offset // of its records; Next is behind the last
 	Bytes       []byte
@@ -108,8 +108,8 @@ type Batch struct {
 // batchHeaderBytes is the part of a batch that is never compressed.
 const batchHeaderBytes = 61
 
-// FetchBatch fetches the batch that holds an offset, without opening it. An
-// offset that the log does not have is an ErrLostPosition.
+// FetchBatch fetches the batch that has an offset, and does not decompress it. For an offset
+// that the log does not have it gives ErrLostPosition.
 func FetchBatch(ctx context.Context, brokers kafka.Brokers, topic string, partition int32, at millrace.Offset) (Batch, error) {
 	cl, err := kafka.NewClient(brokers, nil)
 	if err != nil {

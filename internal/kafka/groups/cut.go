@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/internal/kafka/progress"
 )
 
-// Cut is one moment of the whole log: every transaction of a partitioner has
-// all its records before Ends and its inputs before Groups, or none of them.
+// Cut is one moment of the whole log, by offsets: of every transaction of a partitioner
+// it has all (the records are before Ends, and the inputs before Groups) or nothing.
 type Cut struct {
 	Time   millrace.Time // of the moment, by the clock of who took it
 	Log    kafka.LogID
@@ -41,8 +41,8 @@ type CutConfig struct {
 }
 
 const (
-	// holdFor is how long partitioners are asked to wait at a time. They do not
-	// wait for longer by themselves, either.
+	// holdFor is how long partitioners are asked to wait at a time. They go on after
+	// that, whoever asked.
 	holdFor = time.Second
 	// lookAgain is the pause between two looks during a hold.
 	lookAgain = 10 * time.Millisecond
@@ -250,7 +250,8 @@ func (k *cutter) list(ctx context.Context, list func(context.Context, ...string)
 	return out, nil
 }
 
-// compare says where offsets differ.
+// compare returns an error that says where offsets differ, and why they may; nil if they
+// do not.
 func compare(a, b [kafka.Streams][partition.Count]kafka.Position, why string) error {
 	var first error
 	n := 0
@@ -271,8 +272,8 @@ func compare(a, b [kafka.Streams][partition.Count]kafka.Position, why string) er
 	return first
 }
 
-// groups returns what the groups of partitioners have committed. What is being
-// committed is an error.
+// groups returns what the groups of partitioners have committed. It is an error if any is
+// committing just now.
 func (k *cutter) groups(ctx context.Context) (map[string]map[string]map[int32]millrace.Offset, error) {
 	if err := k.progress.Refresh(ctx); err != nil {
 		return nil, err
@@ -288,10 +289,10 @@ func (k *cutter) groups(ctx context.Context) (map[string]map[string]map[int32]mi
 	return out, nil
 }
 
-// committed returns what one group has committed, of its present topics and of
-// those before, as far as they exist. Partitions are asked for by name: of one
-// for which something is being committed for the first time Kafka would say
-// nothing else, not even that it is not stable.
+// committed returns what one group has committed, of its present topics and of earlier
+// ones, as far as they exist. It asks for each partition by name. Otherwise Kafka would
+// leave out a partition whose first offset is being committed just now, and would not say
+// that it is unstable.
 func (k *cutter) committed(ctx context.Context, g progress.Progress) (map[string]map[int32]millrace.Offset, error) {
 	before, err := k.adm.FetchOffsets(ctx, g.Group)
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
@@ -321,8 +322,8 @@ func (k *cutter) committed(ctx context.Context, g progress.Progress) (map[string
 	return offsets(ctx, k.cl, req)
 }
 
-// offsets returns what a request asks for; without what nothing is committed
-// of. Anything unstable is an error.
+// offsets returns the committed offsets that a request asks for, without partitions of
+// which nothing is committed. An offset that is not stable is an error.
 func offsets(ctx context.Context, cl *kgo.Client, req *kmsg.OffsetFetchRequest) (map[string]map[int32]millrace.Offset, error) {
 	out := map[string]map[int32]millrace.Offset{}
 	if len(req.Topics) == 0 { // that would ask for all

@@ -224,7 +224,7 @@ func testCutForeign(t *testing.T, k kafkatest.Cluster) {
 	newMember(t, k)
 	base := takeCut(t, k)
 	p := partition.Of(millrace.Entity(k.Entity("foreign")))
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers.Addrs()...), kgo.TransactionalID(k.Name+"foreign"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.TransactionalID(k.Name+"foreign"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	kafkatest.Must(t, err)
 	defer cl.Close()
 	kafkatest.Must(t, cl.BeginTransaction())
@@ -325,7 +325,7 @@ func TestCutEndsWhatKafkaLeftHanging(t *testing.T) {
 			newMember(t, k)
 			base := takeCut(t, k)
 			name := k.Content + "/dead"
-			cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers.Addrs()...), kgo.TransactionalID(name), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+			cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.TransactionalID(name), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 			kafkatest.Must(t, err)
 			defer cl.Close()
 			kafkatest.Must(t, cl.BeginTransaction())

@@ -24,7 +24,7 @@ func TestSetGroupOffsets(t *testing.T) {
 	}
 	defer c.Close()
 	brokers := kafka.At(c.ListenAddrs()...)
-	member, err := kgo.NewClient(kgo.SeedBrokers(brokers.Addrs()...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("posts"))
+	member, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(brokers)...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("posts"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,9 @@ func Must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// Addrs returns the addresses of a Kafka, for clients with options of their own.
+func Addrs(brokers kafka.Brokers) []string { return strings.Split(brokers.String(), ", ") }
 
 // Admin returns an administrator of a Kafka.
 func Admin(t *testing.T, brokers kafka.Brokers) *kadm.Client {

@@ -15,16 +15,15 @@ import (
 	"github.com/millrace/millrace/internal/kafka/follow"
 )
 
-// HoldKey begins the keys of Holds in the topic progress, which no group's name
-// does.
+// HoldKey begins the keys of Holds in the topic progress. No group's name begins so.
 const HoldKey = "hold:"
 
-// Hold asks all partitioners to wait between two transactions, for a moment in
-// which somebody looks at the whole log (groups.TakeCut). It is a wish: what they make
-// of it is seen in the log. It is over when its record is deleted.
+// Hold asks all partitioners to wait between two transactions for a moment, so that
+// somebody can look at the whole log (groups.TakeCut). Partitioners may not follow it; whether
+// they did is seen in the log. It is over when its record is deleted.
 type Hold struct {
 	Key   string `json:"-"`
-	Round int    `json:"round"` // another one is another wish
+	Round int    `json:"round"` // a hold with another round is a new one
 }
 
 // Holds returns what is asked now, in the order of keys.
@@ -34,11 +33,10 @@ func (l *Log) Holds() []Hold {
 	return slices.SortedFunc(maps.Values(l.known.holds), func(a, b Hold) int { return strings.Compare(a.Key, b.Key) })
 }
 
-// Introduce makes a group and its topics known in the topic progress, unless
-// they are, and returns once they are. Whoever produces as a group does this
-// before its first transaction: a cut of the log holds the offsets of the
-// groups that are known. It tries until ctx ends; complain hears why, now and
-// then.
+// Introduce makes a group and its topics known in the topic progress, unless they are, and
+// returns once they are. A group must do this before its first transaction, since a cut of
+// the log has the offsets only of groups that are known. It tries until ctx ends; complain
+// is called now and then with the reason why it has not succeeded.
 func (l *Log) Introduce(ctx context.Context, group, instance string, topics []string, complain func(error)) error {
 	return kafka.Persist(ctx, complain, func(ctx context.Context) error {
 		if err := l.Refresh(ctx); err != nil {

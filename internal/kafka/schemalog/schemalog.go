@@ -1,5 +1,5 @@
-// Package schemalog is the topic of schemas: a registry is fed from it, and
-// operators give their word on what is in it.
+// Package schemalog is the topic of schemas. A registry learns the schemas from it, and
+// operators write into it which schemas are retired and which fingerprints are refused.
 package schemalog
 
 import (
@@ -36,7 +36,7 @@ type Config struct {
 // for as long as it is open. A record there that is no schema, or one that the
 // registry refuses (registry.RefusedError), changes nothing and is logged. One
 // that the registry cannot keep now, because its disk is full, say, is offered
-// to it again until it can: nothing is passed over for a reason of this place.
+// to it again until it can: every process must make the same of the topic.
 type Log struct {
 	follow.Follower
 	cfg   Config
@@ -48,9 +48,10 @@ type Log struct {
 	}
 }
 
-// Word is an operator's word on a fingerprint: who gave it, and when.
+// Word is an operator's decision on a fingerprint, to retire or to refuse it: who made it,
+// and when.
 type Word struct {
-	By string    `json:"by,omitempty"` // empty: nothing says it, as of words that are older than this
+	By string    `json:"by,omitempty"` // empty: not known, as earlier releases did not write it
 	At time.Time `json:"at,omitzero"`
 }
 
@@ -61,8 +62,8 @@ const refusedKey = "refused:"
 const retiredKey = "retired:"
 
 // Open begins to follow the topic, and returns at once: neither Kafka
-// nor the topic need be there yet. Refresh waits until it is read, Read and
-// Fault tell.
+// nor the topic need be there yet. Refresh waits until the topic is read; Read and Fault
+// tell how far that is.
 func Open(cfg Config) (*Log, error) {
 	l := &Log{cfg: cfg}
 	l.begin()
@@ -133,7 +134,7 @@ func (l *Log) Publish(ctx context.Context, s *schemas.Schema) error {
 	return l.admissible(s)
 }
 
-// admissible tells why a schema cannot be admitted.
+// admissible returns why a schema cannot be admitted; nil: it can.
 func (l *Log) admissible(s *schemas.Schema) error {
 	if l.Refused(s.Fingerprint()) {
 		return &registry.RefusedError{Schema: s.Name(), Fingerprint: s.Fingerprint(), Err: errors.New("an operator gave its fingerprint up; change the schema")}
@@ -203,8 +204,8 @@ func (l *Log) learn(key string, value []byte) error {
 	return nil
 }
 
-// refuse takes an operator's word, unless the schema came before it: records
-// of it may have been read.
+// refuse notes that a fingerprint is refused, unless its schema came before that: records
+// of it may have been read already.
 func (l *Log) refuse(hex string, value []byte) error {
 	fp, err := ParseFingerprint(hex)
 	if err != nil {
@@ -220,7 +221,7 @@ func (l *Log) refuse(hex string, value []byte) error {
 	return nil
 }
 
-// heard notes who gave a word. One that does not say it counts all the same.
+// heard notes who made a decision. One that does not say who counts all the same.
 func (l *Log) heard(fp millrace.Fingerprint, value []byte) {
 	var w Word
 	if json.Unmarshal(value, &w) == nil {
@@ -262,7 +263,7 @@ func read(ctx context.Context, brokers kafka.Brokers, topic string) (*Log, error
 	return l, nil
 }
 
-// Known returns what a topic has now, which must be there.
+// Known returns the schemas that a topic has now. The topic must be there.
 func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.Snapshot, error) {
 	l, err := read(ctx, brokers, topic)
 	if err != nil {
@@ -272,7 +273,7 @@ func Known(ctx context.Context, brokers kafka.Brokers, topic string) (*registry.
 	return l.cfg.Registry.Snapshot(), nil
 }
 
-// MayRefuse says why a fingerprint is not given up: a schema that the topic has.
+// MayRefuse returns why a fingerprint cannot be refused: the topic has its schema.
 func (l *Log) MayRefuse(fp millrace.Fingerprint) error {
 	if l.Has(fp) {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "fingerprint", Detail: fmt.Sprintf("the schema %s is known, and its records can be read", fp),
@@ -281,8 +282,8 @@ func (l *Log) MayRefuse(fp millrace.Fingerprint) error {
 	return nil
 }
 
-// MayRetire says why a schema is not retired: the last of its name, and one that
-// the topic does not have.
+// MayRetire returns why a schema cannot be retired: it is the last of its name, or the
+// topic does not have it.
 func (l *Log) MayRetire(fp millrace.Fingerprint) error {
 	known := l.cfg.Registry.Snapshot()
 	if known.Retired(fp) {
@@ -324,9 +325,9 @@ func Retire(ctx context.Context, brokers kafka.Brokers, topic string, fp millrac
 	return l.giveWord(ctx, retiredKey, fp, by, retired, l.MayRetire)
 }
 
-// giveWord writes an operator's word, and reads on to see whether it counts: every
-// reader judges it in the topic's order, and what comes before it may be newer than
-// what was looked at. If it does not count, may says why.
+// giveWord writes an operator's decision, and reads on to see whether it counts. Every
+// reader judges it in the order of the topic, where something may have come before it that
+// was not known when it was written. If it does not count, may says why.
 func (l *Log) giveWord(ctx context.Context, key string, fp millrace.Fingerprint, by string, counts func(millrace.Fingerprint) bool, may func(millrace.Fingerprint) error) error {
 	value, err := json.Marshal(Word{by, time.Now().UTC().Truncate(time.Millisecond)})
 	if err != nil {

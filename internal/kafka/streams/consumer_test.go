@@ -98,7 +98,7 @@ func TestConsumerAddAndRemove(t *testing.T) { testAddRemove(t, kafkatest.Fake(t)
 func TestConsumerReadsOnAfterRemovals(t *testing.T) {
 	k := kafkatest.Fake(t)
 	tp, other := kafka.TopicPartition{Stream: kafka.Timeline, Partition: 0}, kafka.TopicPartition{Stream: kafka.Timeline, Partition: 1}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers.Addrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	kafkatest.Must(t, err)
 	t.Cleanup(cl.Close)
 	c, err := NewConsumer(Config{Brokers: k.Brokers, Topics: k.Topics})

@@ -43,7 +43,7 @@ func pieces(t *testing.T, k kafkatest.Cluster, until millrace.Time, spans map[ka
 // transactor is a client that writes transactions to the timeline.
 func transactor(t *testing.T, k kafkatest.Cluster) *kgo.Client {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers.Addrs()...), kgo.TransactionalID(k.Entity("transactor")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(kafkatest.Addrs(k.Brokers)...), kgo.TransactionalID(k.Entity("transactor")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	kafkatest.Must(t, err)
 	t.Cleanup(cl.Close)
 	return cl

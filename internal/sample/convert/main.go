@@ -3,7 +3,7 @@
 //
 //	go run ./internal/sample/convert -from ldbc-snb-sf0003 -to internal/sample/data
 //
-// It runs when the form of the sample changes, never in a build.
+// Somebody runs it when the form of the sample changes; no build does.
 package main
 
 import (

@@ -12,26 +12,28 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// TakenOverWithin is how long brokers take at most to go by a new definition, one that
-// was frozen too. One that still goes by an older one then has lost the way to etcd.
+// TakenOverWithin is how long brokers take at most to go by a new definition, even one
+// that was frozen meanwhile. A broker that goes by an older one after that does not hear
+// etcd.
 const TakenOverWithin = 15 * time.Second
 
-// maxBrokers bounds the brokers that are named: whoever may write exposures makes names.
+// maxBrokers bounds the brokers that are counted by name: whoever may write exposures can
+// make up names.
 const maxBrokers = 20
 
 // Outdated counts the answers of an experiment that are of an older definition than the
 // one that it has, though brokers should have taken that over.
 type Outdated struct {
 	name, checksum string
-	runs           bool // else nobody deals its variants
+	runs           bool // if not, no answer should have a variant of it
 	from           millrace.Time
 	answers        byBroker
 }
 
 // byBroker counts answers by who gave them.
 type byBroker struct {
-	n    map[string]int64 // of the first maxBrokers
-	last millrace.Time
+	n    map[string]int64 // of the first maxBrokers that came
+	last millrace.Time    // of all answers, the newest
 }
 
 func (b *byBroker) add(r *exposure.Record) {
@@ -52,12 +54,13 @@ func (b *byBroker) String() string {
 	return fmt.Sprintf("%s, the last at %s", strings.Join(by, ", "), b.last)
 }
 
-// NewOutdated counts answers from some time after the definition was put in place.
+// NewOutdated counts answers from TakenOverWithin after the definition was put in place.
 func NewOutdated(d experiment.Defined, placed time.Time) *Outdated {
 	return &Outdated{name: d.Experiment.Name, checksum: d.Checksum, runs: d.Experiment.State == experiment.Running, from: millrace.TimeOf(placed.Add(TakenOverWithin))}
 }
 
-// Add takes what an answer showed. A further page is by the definition of its first one.
+// Add counts an answer if it is of an older definition. Later pages are left out: they go
+// by the definition of their first page.
 func (o *Outdated) Add(r *exposure.Record) {
 	if r.Time < o.from || r.ServedBefore > 0 {
 		return

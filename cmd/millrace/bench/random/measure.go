@@ -26,13 +26,13 @@ type result struct {
 	node, broker   time.Duration // CPU time a query, without what they use when nobody asks
 	baseline       time.Duration
 	candidates     float64 // of a mean question
-	passes         float64 // a share of them
+	passes         float64 // the share of candidates that pass the filter
 	execution      string
 	memory         int64 // of the node
 	baselineMemory int64
 }
 
-// clients is how many ask at the same time.
+// clients is how many clients ask at the same time.
 const clients = 2
 
 func (c *Config) measure(f *rig.Family, w *world, seed uint64) (res result, err error) {
@@ -89,7 +89,7 @@ type measuring struct {
 	cluster *rig.Cluster
 	world   *world
 	asked   []*feedv1.GetFeedRequest
-	first   [][]*feedv1.Item // of the first answers
+	first   [][]*feedv1.Item // the items of the first answer to each question
 }
 
 func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, error) {
@@ -100,7 +100,8 @@ func (m *measuring) ask(ctx context.Context, i int) (*feedv1.GetFeedResponse, er
 	return resp, err
 }
 
-// time measures the cluster: warm, at rest, and asked by clients.
+// time measures the CPU time of a query: it warms the cluster, measures it at rest and then
+// while clients ask, and takes the one from the other.
 func (m *measuring) time(ctx context.Context, res *result) error {
 	if _, err := m.closed(ctx, m.Duration/2); err != nil { // warm
 		return err
@@ -141,7 +142,7 @@ func (m *measuring) time(ctx context.Context, res *result) error {
 	return profiles.Wait()
 }
 
-// used is what the node and the broker have used.
+// used returns the CPU time and memory that the node and the broker have used.
 func (m *measuring) used() (u [2]rig.Used, err error) {
 	if u[0], err = m.cluster.Nodes[0].Used(); err != nil {
 		return u, err
@@ -150,8 +151,9 @@ func (m *measuring) used() (u [2]rig.Used, err error) {
 	return u, err
 }
 
-// closed has clients ask for a while, and returns how many answers they got;
-// each is held against the first to its question.
+// closed has clients ask for a while, each its next question when it has the answer to the
+// last, and returns how many answers they got. Each must be the same as the first answer to
+// its question.
 func (m *measuring) closed(ctx context.Context, length time.Duration) (int, error) {
 	var next [clients]int
 	for i := range next {
@@ -204,7 +206,7 @@ func (w *world) bodies(s *schemas.Schema) iter.Seq2[rig.Body, error] {
 	}
 }
 
-// request is a question by the feed API.
+// request returns a question as a request of the feed API.
 func (w *world) request(q *question) (*feedv1.GetFeedRequest, error) {
 	v := &feedv1.Viewer{Id: q.viewer, Attributes: map[string]*structpb.Value{}, Features: map[string]float64{}}
 	for i, a := range w.attrs {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// What somebody would write who needs this feed and nothing else: an index in
-// memory, of maps of slices of structs, and the filter, the two models and the
-// ranking by hand. It shares no code with what it is compared with: it is made
-// of the generator's own structs.
+// This is what a team would write that needs this feed and nothing else: an index in
+// memory, of maps of slices of structs, with the filter, the two models and the ranking by
+// hand. Millrace is compared with it, so it shares no code with Millrace: it is made of the
+// structs of this benchmark's generator.
 
 // post is a record in the index.
 type post struct {
@@ -22,7 +22,7 @@ type post struct {
 	vector                       [dims]float32
 }
 
-// index is what an author did, by kind, the newest first.
+// index is the posts of each author, by kind, the newest first.
 type index map[string]*[3][]post
 
 func newIndex(w *world) index {
@@ -64,7 +64,7 @@ type candidate struct {
 	kind   uint8
 }
 
-// better says which of two ranks first.
+// better reports whether a ranks before b.
 func (a *candidate) better(b *candidate) bool {
 	if a.score != b.score {
 		return a.score > b.score
@@ -89,12 +89,12 @@ type seeker struct {
 	ix   index
 	heap []candidate
 	top  []item
-	seen map[string]int // place of an object
+	seen map[string]int // place in top, by object
 }
 
 func newSeeker(ix index) *seeker { return &seeker{ix: ix, seen: map[string]int{}} }
 
-// answer is valid until the next one.
+// answer returns the answer of a question. It is valid until the next one.
 func (s *seeker) answer(q *question) []item {
 	reads := uint(0) // languages, as bits
 	for _, l := range q.reads {
@@ -132,10 +132,10 @@ func (m *model) halfLife(q *question) float64 {
 	return 86400
 }
 
-// languageBonus is what both models add for each of the languages.
+// languageBonus is what both models add to a score for the language of a post.
 var languageBonus = []float64{0.2, 0.15, 0.12, 0.1, 0.08, 0.07, 0.05}
 
-// score is the model by hand.
+// score is what the model's spec computes, written by hand.
 func (m *model) score(p *post, country uint8, halfLife float64) float64 {
 	s := 0.0
 	for i, x := range p.vector {
@@ -150,8 +150,8 @@ func (m *model) score(p *post, country uint8, halfLife float64) float64 {
 	return s
 }
 
-// best takes the best of distinct objects off the heap, and what else ranks
-// among them of the same objects.
+// best takes the best posts off the heap, one for each object, with further posts about
+// the same objects that rank above the last of them.
 func (s *seeker) best() []item {
 	h := s.heap
 	for i := len(h)/2 - 1; i >= 0; i-- {

@@ -1,4 +1,4 @@
-package figure
+package pagecache
 
 import (
 	"errors"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cold puts the files of a directory on disk and out of the page cache, so that
-// who reads them next reads the disk, as after a disaster.
-func Cold(dir string) error {
+// Drop puts the files of a directory on disk and out of the page cache, so that who reads
+// them next reads the disk.
+func Drop(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err

@@ -1,0 +1,137 @@
+package experiments
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/cluster"
+	"github.com/millrace/millrace/internal/cluster/artefacts"
+	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/relevance/experiment"
+)
+
+// Begun returns since when the name of an experiment is that of this one, and not
+// of another that was dropped, or taken out of its document; zero: for as long as
+// the history tells.
+func (s *Store) Begun(ctx context.Context, of *experiment.Defined) (begun time.Time, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	if err != nil {
+		return begun, err
+	}
+	var gone []string // sums of versions that were dropped since another served
+	for _, e := range slices.Backward(events) {
+		switch e.What {
+		case ledger.Dropped: // the one that served, or an older one, to make room
+			gone = append(gone, e.Sum)
+		case ledger.Served, ledger.RolledBack:
+			if slices.Contains(gone, e.Sum) {
+				return begun, nil
+			}
+			gone = nil
+			if !s.has(ctx, artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}, of.Experiment.Name) {
+				return begun, nil
+			}
+			begun = e.When
+		}
+	}
+	if len(events) == 0 || events[0].What != ledger.Published { // what came before is forgotten
+		return time.Time{}, nil
+	}
+	return begun, nil
+}
+
+// Runs returns since when an experiment runs that runs now, as far as the history and
+// the versions that are kept tell; zero: they do not. Before some time it is not asked
+// about: any since then is as good.
+func (s *Store) Runs(ctx context.Context, of *experiment.Defined, before time.Time) (since time.Time, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	if err != nil {
+		return since, err
+	}
+	for _, e := range slices.Backward(events) {
+		if e.What != ledger.Served && e.What != ledger.RolledBack {
+			continue
+		}
+		v := artefacts.Version{Name: of.Document, Version: e.Version, Sum: e.Sum}
+		if !s.Documents.Has(v) {
+			return since, nil
+		}
+		body, err := s.Documents.Body(ctx, v)
+		if errors.Is(err, cluster.ErrAway) {
+			return since, err
+		}
+		d, _ := experiment.Parse(v.Name, body) // of one that cannot be read, as far as it can
+		if !slices.ContainsFunc(d.Experiments, func(x experiment.Experiment) bool {
+			return x.Name == of.Experiment.Name && x.State == experiment.Running
+		}) {
+			return since, nil
+		}
+		if since = e.When; since.Before(before) {
+			return since, nil
+		}
+	}
+	return since, nil
+}
+
+// has reports whether a version of a document may have had an experiment: of one
+// that is not kept, or could not be read, it may.
+func (s *Store) has(ctx context.Context, v artefacts.Version, name string) bool {
+	if !s.Documents.Has(v) {
+		return true
+	}
+	body, err := s.Documents.Body(ctx, v)
+	if err != nil {
+		return true
+	}
+	d, err := experiment.Parse(v.Name, body)
+	return err != nil || slices.ContainsFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
+}
+
+// Same reports whether two versions of a document have an experiment alike. Of one
+// that is not kept, or cannot be read, that is not known: they do not.
+func (s *Store) Same(ctx context.Context, a, b artefacts.Version, name string) (bool, error) {
+	var was *experiment.Experiment
+	for i, v := range []artefacts.Version{a, b} {
+		if v != (artefacts.Version{}) && !s.Documents.Has(v) { // it may be new
+			if err := s.Documents.Settle(ctx); err != nil {
+				return false, err
+			}
+		}
+		body, err := s.Documents.Body(ctx, v)
+		if errors.Is(err, cluster.ErrAway) {
+			return false, err
+		}
+		d, fault := experiment.Parse(v.Name, body)
+		at := slices.IndexFunc(d.Experiments, func(e experiment.Experiment) bool { return e.Name == name })
+		if err != nil || fault != nil || at < 0 {
+			return false, nil
+		}
+		if i == 0 {
+			was = &d.Experiments[at]
+		} else {
+			return reflect.DeepEqual(*was, d.Experiments[at]), nil
+		}
+	}
+	return false, nil
+}
+
+// PausedBy returns the change that paused an experiment which is paused, as the history
+// of its document tells it; ok is false where it no longer does.
+func (s *Store) PausedBy(ctx context.Context, of *experiment.Defined) (by ledger.Event, ok bool, err error) {
+	events, err := s.Documents.History(ctx, of.Document)
+	name := of.Experiment.Name
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e.What != ledger.Served:
+		case strings.Contains(e.Who, ": paused "+name+": "), strings.Contains(e.Who, "experiment "+name+": state running → paused"):
+			return e, true, err
+		case strings.Contains(e.Who, "experiment "+name+": state paused → running"):
+			return by, false, err // it was paused since by a change of more than a note holds
+		}
+	}
+	return by, false, err
+}

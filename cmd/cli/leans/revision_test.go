@@ -1,10 +1,13 @@
 package leans
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
+	"github.com/millrace/millrace/internal/cluster/ledger"
 )
 
 // What is condemned changes what ranks, and is watched apart from the models: guards
@@ -28,5 +31,34 @@ func TestRevisionIsOfWhatIsCondemnedToo(t *testing.T) {
 	}
 	if leans := (leans{r}); leans.Failed.Why(v) != "" || leans.Revision() == before {
 		t.Errorf("condemned for %q, by revision %d, and before %d", leans.Failed.Why(v), leans.Revision(), before)
+	}
+}
+
+// A feed that is built in is not what served before the versions that a cut history
+// still has.
+func TestACutHistoryDoesNotBeginWithWhatIsBuiltIn(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	r, err := OpenServing(t.Context(), s.Client)
+	s.Check(err)
+	name := feeds.BuiltIn()[0].Name
+	for i := 0; ; i++ {
+		v, _, err := r.Feeds.Versions.Publish(t.Context(), name, "", fmt.Appendf(nil, "name: %s\nlimit: %d\n", name, i+1), "ann")
+		s.Check(err)
+		s.Check(r.Feeds.Versions.Serve(t.Context(), v, nil, "ann"))
+		events, err := r.Feeds.Versions.History(t.Context(), name)
+		s.Check(err)
+		cut := events[0].Version != "1"
+		if i > 0 && !cut && i%20 != 0 || cut && events[0].What != ledger.Published {
+			continue
+		}
+		all, err := r.Feeds.tenures(t.Context(), name)
+		s.Check(err)
+		if builtIn := len(all) > 0 && all[0].event == (ledger.Event{}); builtIn == cut {
+			t.Errorf("%d changes, cut: %v, begin with what is built in: %v", len(events), cut, builtIn)
+		}
+		if cut {
+			return
+		}
 	}
 }

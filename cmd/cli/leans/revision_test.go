@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/broker/feeds"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/relevance/experiment"
 )
 
 // What is condemned changes what ranks, and is watched apart from the models: guards
@@ -59,6 +60,23 @@ func TestACutHistoryDoesNotBeginWithWhatIsBuiltIn(t *testing.T) {
 		}
 		if cut {
 			return
+		}
+	}
+}
+
+// Weights of a feed's own model fit none that does not serve, also where the feed is about
+// to name it, as by a definition of before: brokers would give nobody the variant.
+func TestAChangeToAModelThatIsGoneLeavesNoWeights(t *testing.T) {
+	t.Parallel()
+	s := clitest.NewStage(t, "n1")
+	r, err := OpenServing(t.Context(), s.Client)
+	s.Check(err)
+	now := &referred{ctx: t.Context(), feeds: r.Feeds, models: []string{"recency"}, versions: r.Models}
+	for model, gone := range map[string]bool{"recency": false, "gone": true} {
+		c := Change{referred: now, Feed: "news", To: &feeds.Feed{Name: "news", Model: model}}
+		err := c.CheckWeights("news", "", map[string]float64{"likes": 2})
+		if is := err != nil && err.Error() == experiment.OwnModelGone("news", model).Error(); is != gone {
+			t.Errorf("%s: %v", model, err)
 		}
 	}
 }

@@ -110,8 +110,8 @@ func (n *Node) ReadPartition(stream nodev1.NodeService_ReadPartitionServer) erro
 	}
 }
 
-// whileRunning bounds what reads a whole partition: a node that stops does not
-// wait for it.
+// whileRunning bounds what reads a whole partition, or much for an operator: a node that
+// stops does not wait for it.
 func (n *Node) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, maxWholeTime)
 	run := n.running.Load()
@@ -119,6 +119,9 @@ func (n *Node) whileRunning(ctx context.Context) (context.Context, context.Cance
 		return ctx, cancel
 	}
 	stop := context.AfterFunc(*run, cancel)
+	if (*run).Err() != nil { // before that has come to it
+		cancel()
+	}
 	return ctx, func() {
 		stop()
 		cancel()

@@ -269,7 +269,7 @@ func (n *Node) server() *grpc.Server {
 func (n *Node) admin() *admin.Server {
 	return admin.New(admin.Config{
 		Node: n.cfg.ID, Store: n.store, Cache: n.cache, Schemas: n.schemas, Replicas: n.replicas, Forget: n.lookup.ForgetPartition, Rates: n.rates.get,
-		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, Log: n.log,
+		Brokers: n.cfg.Brokers, Topics: n.cfg.Topics.WithDefaults(), Audit: n.cfg.Audit, While: n.whileRunning, Log: n.log,
 	})
 }
 

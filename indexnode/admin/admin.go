@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Config is what the service works with. All of it is required, but for Audit.
+// Config is what the service works with. All of it is required, but for Audit and While.
 type Config struct {
 	Node     millrace.NodeID
 	Store    *store.Store
@@ -36,7 +36,10 @@ type Config struct {
 	Brokers kafka.Brokers
 	Topics  kafka.Topics // with all names
 	Audit   *audit.Log   // nil: the process's log alone
-	Log     *slog.Logger
+	// While is a context as long as the node is not being stopped: what reads much ends
+	// then, and nobody waits for it. nil: as it is.
+	While func(context.Context) (context.Context, context.CancelFunc)
+	Log   *slog.Logger
 }
 
 // Server implements nodev1.AdminServiceServer.
@@ -61,6 +64,16 @@ func New(cfg Config) *Server {
 // reading waits for its turn to read much. Call done in the end.
 func (s *Server) reading(ctx context.Context) (_ context.Context, done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	if s.cfg.While != nil {
+		within := cancel
+		var end context.CancelFunc
+		ctx, end = s.cfg.While(ctx)
+		cancel = func() { end(); within() }
+	}
+	if ctx.Err() != nil {
+		cancel()
+		return nil, nil, ctx.Err()
+	}
 	select {
 	case s.turn <- struct{}{}:
 		return ctx, func() { cancel(); <-s.turn }, nil

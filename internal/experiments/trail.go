@@ -159,6 +159,17 @@ func (t *Trail) SteppedSince(when time.Time) bool {
 	return slices.ContainsFunc(t.Decisions, func(d Decision) bool { return !d.Apart() && d.When.After(when) })
 }
 
+// PausedLast reports whether what coordinators did last, of all that the trail tells, was
+// to pause the experiment, as what says, and none has looked at it since: it did not run.
+func (t *Trail) PausedLast(what string) bool {
+	for _, d := range slices.Backward(t.Decisions) {
+		if !d.Apart() {
+			return d.What == what && (t.Looked == nil || !t.Looked.When.After(d.When))
+		}
+	}
+	return false
+}
+
 // Hold is a person's veto against the next step of a ramp. Guards pause all the
 // same.
 type Hold struct {

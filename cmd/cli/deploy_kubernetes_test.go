@@ -118,7 +118,7 @@ func TestPods(t *testing.T) {
 		w.volumes()
 		w.memory()
 		grace, _ := strconv.Atoi(at(w.pod, "terminationGracePeriodSeconds").(string))
-		if time.Duration(grace)*time.Second < w.config.drain+roles.FinishFor {
+		if time.Duration(grace)*time.Second <= w.config.drain+roles.FinishFor+roles.ClosesFor {
 			t.Errorf("%s has %ds to drain for %v", w.role, grace, w.config.drain)
 		}
 	}

@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 		return c
 	}
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help}, []string{"topic"})
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "partitioner", Name: name, Help: help + " Not told while Kafka does not answer."}, []string{"topic"})
 		all = append(all, g)
 		return g
 	}
@@ -85,8 +85,14 @@ func newMetrics(reg prometheus.Registerer, brokers kafka.Brokers) (*metrics, err
 	return m, errors.Join(errs...)
 }
 
-// measured takes over how far the group is.
+// measured takes over how far the group is. Where nothing is known any more nothing is
+// told: the last values would say that all is well.
 func (m *metrics) measured(p progress.Progress) {
+	if p.Topics == nil {
+		m.waiting.Reset()
+		m.open.Reset()
+		m.waited.Reset()
+	}
 	m.otherLog.Set(0)
 	if p.OtherLog != "" {
 		m.otherLog.Set(1)

@@ -50,7 +50,12 @@ func (k *Keeper) Newest(ctx context.Context, p millrace.Partition) iter.Seq2[rep
 }
 
 // Restore implements replica.Backups.
-func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) error {
+func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Backup, tell func(string)) (err error) {
+	defer func() {
+		if err == nil || ctx.Err() == nil { // to be told to stop is no failure
+			k.counters.restored(b.Bytes, err)
+		}
+	}()
 	bucket, err := k.bucket(ctx)
 	if err != nil {
 		return err
@@ -78,7 +83,6 @@ func (k *Keeper) Restore(ctx context.Context, p millrace.Partition, b replica.Ba
 	}
 	done()
 	teller.Wait() // what is told later would be of another state
-	k.counters.restored(m.Bytes(), err)
 	return err
 }
 

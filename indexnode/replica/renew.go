@@ -161,7 +161,9 @@ func (all *Replicas) turn(ctx context.Context, r *Replica) (lane chan struct{}, 
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-look.C:
-			r.explain(Why{Restores, "others are restored before it"})
+			if why, _ := r.Why(); why.Reason != BackupAway { // which it learnt in an earlier turn
+				r.explain(Why{Restores, "others are restored before it"})
+			}
 			continue
 		}
 		look.Stop()

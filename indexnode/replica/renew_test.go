@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -464,6 +465,25 @@ func TestBackupsAwayOrDamaged(t *testing.T) {
 	if got := k.names(); got != "old" {
 		t.Errorf("restored %q", got)
 	}
+}
+
+// A replica that could not ask for backups says so until it can, also while it waits
+// for its turn to ask again.
+func TestBackupsAwayIsToldUntilTheyAreBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := &Replicas{unhurried: make(chan struct{}, 1)}
+		all.unhurried <- struct{}{} // another's turn, which lasts
+		for told, want := range map[Reason]Reason{KafkaAway: Restores, BackupAway: BackupAway} {
+			var r Replica
+			r.explain(Why{Reason: told})
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			_, _, err := all.turn(ctx, &r)
+			cancel()
+			if why, _ := r.Why(); err == nil || why.Reason != want {
+				t.Errorf("after %s it says %s; %v", told, why.Reason, err)
+			}
+		}
+	})
 }
 
 // A place of backups that takes questions and says nothing is waited for once,

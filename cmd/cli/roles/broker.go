@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,9 +37,14 @@ import (
 	"github.com/millrace/millrace/internal/document"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/experiments"
+	"github.com/millrace/millrace/internal/exposure"
 	"github.com/millrace/millrace/internal/kafka"
 	"github.com/millrace/millrace/internal/kafka/exposures"
 )
+
+// ClosesFor is what a broker takes at most, behind the last request, to leave the
+// cluster, to write what was shown, and to hand over its traces.
+const ClosesFor = cluster.CallTimeout + exposure.DefaultDrain + tracesFor
 
 // FinishFor is how long requests that are under way have to end when a broker
 // stops answering: no request takes longer.
@@ -144,7 +150,7 @@ func (c *brokerConfig) exposures(metrics prometheus.Registerer) (broker.Exposure
 		return nil, nil, err
 	}
 	metrics.MustRegister(records, brokers.Collector("millrace_exposure"))
-	return records, closes, nil
+	return records, sync.OnceFunc(closes), nil
 }
 
 // Broker runs a broker.
@@ -259,14 +265,8 @@ func Broker() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, b.Close()) }()
 		leave := brokers.Announce(cl, brokers.Broker{Name: cfg.Name, Addr: reached(c.GRPC, host), Admin: reached(c.Admin, host), Version: version.Here()},
 			instance.Word, definitions, models, condemned, tests, pages, traced)
-		defer func() {
-			if err := leave(context.WithoutCancel(ctx)); err != nil {
-				slog.Warn("the broker stays registered for some minutes", "err", err)
-			}
-		}()
 		if https != nil {
 			r.run(func() error { return admin.ServeBy(ctx, https, b.HTTPServer(), FinishFor) })
 		}
@@ -277,7 +277,14 @@ func Broker() *cobra.Command {
 			defer context.AfterFunc(ctx, func() { b.Stop(server, FinishFor) })()
 			return server.Serve(b.Guard(grpcs))
 		})
-		return r.wait()
+		return r.wait(func() error {
+			if err := leave(context.WithoutCancel(ctx)); err != nil {
+				slog.Warn("the broker stays registered for some minutes", "err", err)
+			}
+			err := b.Close() // which ends what shadows rank: that is exposed, too
+			closeExposures()
+			return err
+		})
 	})
 }
 

@@ -98,7 +98,7 @@ func roleCommand[C any, P interface {
 				return err
 			}
 			err = run(c.Context(), cfg)
-			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), 2*time.Second)
+			last, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), tracesFor)
 			defer cancel()
 			return command.ToldToStop(errors.Join(err, stop(last)))
 		},
@@ -207,11 +207,16 @@ func (r *role) run(part func() error) {
 	})
 }
 
-// wait returns when all parts have ended. Until then the admin port is served.
-func (r *role) wait() error {
+// wait returns when all parts have ended, and last has, which closes what they
+// worked with, in its order. Until then the admin port tells how it is with them.
+func (r *role) wait(last ...func() error) error {
 	r.parts.Wait()
+	var errs []error
+	for _, closes := range last {
+		errs = append(errs, closes())
+	}
 	r.end()
-	return errors.Join(r.group.Wait(), r.acts.Close())
+	return errors.Join(append(errs, r.group.Wait(), r.acts.Close())...)
 }
 
 func (c *Common) adminPort() port {

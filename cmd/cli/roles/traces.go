@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -11,6 +12,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
+
+// tracesFor is how long traces may take to be handed over in the end.
+const tracesFor = 2 * time.Second
 
 // startTraces sends OpenTelemetry's traces by OTLP over gRPC, as the standard
 // variables OTEL_* say, and returns how to end that. Without an endpoint in

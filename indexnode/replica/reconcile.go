@@ -113,6 +113,7 @@ func (all *Replicas) begin(r *Replica) {
 		r.marks[s].forget()
 	}
 	if err := all.cfg.Store.Quarantined(r.partition); err != nil {
+		all.recallOrigin(r)
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
@@ -143,6 +144,18 @@ func (all *Replicas) loadOrigin(r *Replica) error {
 	defer r.life.Unlock()
 	r.life.from, r.life.known = origin, known
 	return nil
+}
+
+// recallOrigin takes over what is known of the log that a quarantined partition
+// was read from: what takes its place must have as much.
+func (all *Replicas) recallOrigin(r *Replica) {
+	origin, known, err := decodeOrigin(all.cfg.Store.LastOrigin(r.partition))
+	if err != nil {
+		origin, known = Origin{}, false
+	}
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.life.from, r.life.known = origin, known
 }
 
 // unread returns the replicas that should read the log and do not, and those

@@ -264,6 +264,18 @@ func (s *Store) Origin(p millrace.Partition) ([]byte, error) {
 	return q.origin, nil
 }
 
+// LastOrigin returns what is known of a partition's origin, of one that is
+// quarantined too, or nil. It reads nothing.
+func (s *Store) LastOrigin(p millrace.Partition) []byte {
+	q, err := s.part(p)
+	if err != nil {
+		return nil
+	}
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.origin
+}
+
 // Clock returns the log's own time as a partition has it; see [Batch.SetClock].
 func (s *Store) Clock(p millrace.Partition) millrace.Time {
 	q, err := s.part(p)

@@ -170,7 +170,6 @@ func TestACorruptPartitionFailsNoOther(t *testing.T) {
 	w.start(partHere, partThere)
 	w.until("both are ready", func() bool { return w.is(partHere, Ready, "")() && w.is(partThere, Ready, "")() && w.count(here) == 1 })
 	w.trim(partHere, 1) // it stays out of service
-	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.replicas.Pause(time.Now().Add(time.Hour))
 	for range 3 {
 		w.post(here)
@@ -179,6 +178,7 @@ func TestACorruptPartitionFailsNoOther(t *testing.T) {
 	w.until("both wait", func() bool {
 		return w.is(partHere, Stale, Paused)() && w.is(partThere, Stale, Paused)()
 	})
+	must(t, w.store.Quarantine(partHere, errors.New("a flipped bit")))
 	w.replicas.Pause(time.Time{})
 	w.until("the one is out of service", w.is(partHere, Quarantined, Corrupt))
 	w.until("the other goes on", func() bool { return w.count(there) == 3 && w.is(partThere, Ready, "")() })

@@ -39,6 +39,7 @@ func (all *Replicas) reconcile(ctx context.Context) error {
 		all.drop(ctx, time.Now())
 		attached := all.attach(ctx)
 		if now := time.Now(); now.Sub(confirmed) >= every || all.firstProof() {
+			all.condemnDamaged()
 			all.judgeInput()
 			all.lookBack(ctx)
 			all.confirm(ctx, all.read())
@@ -356,6 +357,17 @@ func (all *Replicas) writeOrigin(r *Replica, o Origin, next [kafka.Streams]millr
 		r.setOrigin(o)
 	}
 	return err
+}
+
+// condemnDamaged takes out the replicas whose partitions the store has
+// quarantined by itself, as for a file that a compaction found damaged. No record
+// may come that would find that, and questions may be answered from the cache.
+func (all *Replicas) condemnDamaged() {
+	for p := range all.replicas {
+		if r := &all.replicas[p]; r.State().Answers() || r.reading.Load()%2 == 1 {
+			all.CondemnDamaged(r.partition)
+		}
+	}
 }
 
 // judge moves replicas by what is confirmed and applied.

@@ -416,9 +416,9 @@ func TestAQuarantineForgetsNoPast(t *testing.T) {
 	w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 6 })
 	for _, cause := range []string{differsText, "a flipped bit"} {
 		must(t, w.store.Flush())
+		k.beAway()
 		must(t, w.store.Quarantine(partHere, errors.New(cause)))
 		w.stop()
-		k.beAway()
 		w.start(partHere)
 		w.until("it waits for the backups", w.is(partHere, Quarantined, BackupAway))
 		time.Sleep(2 * w.seek)

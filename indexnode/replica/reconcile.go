@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace"
@@ -328,7 +329,7 @@ func (all *Replicas) whyLost(r *Replica) Why {
 
 // whyFailing says why the store takes nothing in.
 func whyFailing(err error) Why {
-	if errors.Is(err, store.ErrDiskFull) {
+	if errors.Is(err, store.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) {
 		return Why{DiskFull, err.Error()}
 	}
 	return Why{StoreFailing, err.Error()}

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/millrace/millrace"
+	"github.com/millrace/millrace/indexnode/store"
 	"github.com/millrace/millrace/internal/kafka"
 )
 
@@ -198,7 +201,7 @@ func (all *Replicas) replace(ctx context.Context, r *Replica, log kafka.LogID, e
 	var away *awayError
 	silent := all.cfg.Backups == nil || errors.As(err, &away)
 	switch {
-	case errors.As(err, new(*pastError)):
+	case errors.As(err, new(*pastError)), errors.As(err, new(*hereError)):
 		return nil, err
 	case !whole, silent && all.othersHavePast(r, log):
 		return nil, fmt.Errorf("%w, and %s", err, e.beginning(r.partition))
@@ -321,6 +324,29 @@ func (all *Replicas) backupsAnswered() {
 	all.answered.Store(&now)
 }
 
+// hereError is a failure of this node to restore a backup, which may be good.
+type hereError struct{ err error }
+
+func (e *hereError) Error() string { return e.err.Error() }
+func (e *hereError) Unwrap() error { return e.err }
+
+// failedHere reports whether a restore failed for this node's own disk, as the store
+// says or who downloads: an older backup would fail as well, and the same one may not,
+// later. What else the store fails for may lie in the backup.
+func failedHere(err error) bool {
+	var system syscall.Errno
+	switch {
+	case errors.Is(err, store.ErrRefused):
+		return false
+	case errors.Is(err, store.ErrDiskFull):
+		return true
+	case !errors.As(err, &system):
+		return false
+	}
+	return errors.Is(err, store.ErrFailed) && system != syscall.ENOENT ||
+		slices.Contains([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS}, system)
+}
+
 // search is what a replica needs of a backup.
 type search struct {
 	log      kafka.LogID   // that goes on from it
@@ -385,6 +411,9 @@ func (all *Replicas) restore(ctx context.Context, r *Replica, sought search) (fr
 		}
 		if ctx.Err() != nil {
 			return from, err
+		}
+		if failedHere(err) {
+			return from, &hereError{fmt.Errorf("backup %s: %w", b.Name, err)}
 		}
 		all.cfg.Log.Error("a backup could not be restored; trying an older one", "partition", r.partition, "backup", b.Name, "err", err)
 		err = fmt.Errorf("backup %s: %w", b.Name, err)
@@ -452,6 +481,10 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if past := (*pastError)(nil); errors.As(err, &past) && (w.was.Reason == "" || w.was.Reason == past.why.Reason) {
 		why = Why{past.why.Reason, "nothing of it is here, and " + past.why.Detail}
 	}
+	cause := why // that it is known by, and mended for
+	if here := (*hereError)(nil); errors.As(err, &here) {
+		why.Reason = whyFailing(err).Reason
+	}
 	if away := (*awayError)(nil); errors.As(err, &away) {
 		why.Reason = BackupAway
 		if r.State() == CatchingUp {
@@ -462,7 +495,7 @@ func (all *Replicas) finishOne(r *Replica, w *renewal) {
 	if !all.step(r, Failed, why) && !all.step(r, Condemned, why) {
 		r.explain(why)
 	} else if w.was.Reason == "" {
-		r.setCause(why)
+		r.setCause(cause)
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,6 +37,8 @@ type kept struct {
 	waits    []time.Duration // which it did
 	backups  map[millrace.Partition][]Backup
 	damaged  map[string]bool
+	failing  error    // the next restore fails so, before it begins
+	tried    []string // to be restored
 	restored []string
 	left     []millrace.Partition // of which what was downloaded was to be removed
 	parts    topology.Set         // of which something is there that was downloaded
@@ -131,6 +135,14 @@ func (k *kept) forgotten() (all []millrace.Partition) {
 
 func (k *kept) Restore(ctx context.Context, p millrace.Partition, b Backup, tell func(string)) error {
 	tell("it begins")
+	var failing error
+	k.set(func() {
+		k.tried = append(k.tried, b.Name)
+		failing, k.failing = k.failing, nil
+	})
+	if failing != nil {
+		return failing
+	}
 	if err := k.w.store.DropPartition(p); err != nil {
 		return err
 	}
@@ -572,6 +584,72 @@ func TestBackupsAwayOrDamaged(t *testing.T) {
 	w.until("it is ready", w.is(partHere, Ready, ""))
 	if got := k.names(); got != "old" {
 		t.Errorf("restored %q", got)
+	}
+}
+
+// A backup that this node's own disk cannot take is not damaged: no older one is
+// taken instead, nor the log, and it is tried again. That is told.
+func TestAFullDiskIsNoDamagedBackup(t *testing.T) {
+	for failing, reason := range map[error]Reason{
+		fmt.Errorf("store: restore partition 1: %w", store.ErrDiskFull): DiskFull,
+		&os.PathError{Op: "write", Path: "in", Err: syscall.ENOSPC}:     DiskFull,
+		fmt.Errorf("%w: write: %w", store.ErrFailed, syscall.EIO):       StoreFailing,
+	} {
+		w := newWorld(t)
+		for range 5 {
+			w.post(here)
+		}
+		k := newKept(w)
+		w.backups = k
+		w.start(partHere)
+		w.until("it is ready", func() bool { return w.is(partHere, Ready, "")() && w.count(here) == 5 })
+		k.add(partHere, "old", 1, "")
+		k.add(partHere, "new", 3, "")
+		k.set(func() { k.failing = failing })
+		w.replicas.Condemn(partHere, Why{Corrupt, "a flipped bit"})
+		w.until("it failed", w.is(partHere, Quarantined, reason))
+		if n := w.count(here); n != 5 {
+			t.Errorf("%v: it has %d records, and nothing is restored yet", failing, n)
+		}
+		w.replicas.Of(partHere).again.Store(0)
+		w.replicas.Wake()
+		w.until("it is ready again", w.is(partHere, Ready, ""))
+		k.set(func() {
+			if got := strings.Join(k.tried, " "); got != "new new" {
+				t.Errorf("%v: tried %q", failing, got)
+			}
+		})
+		w.stop()
+	}
+}
+
+// What a backup may be to blame for gives way to an older one.
+func TestWhatIsNotThisNodesDisk(t *testing.T) {
+	for _, err := range []error{
+		errors.New("a flipped bit"), fmt.Errorf("%w: a table is not taken", store.ErrFailed), fmt.Errorf("%w: %w", store.ErrFailed, syscall.ENOENT),
+		fmt.Errorf("%w: %w", store.ErrRefused, syscall.EIO), &os.SyscallError{Syscall: "connect", Err: syscall.ECONNREFUSED},
+	} {
+		if failedHere(err) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A replica of which nothing was here is looked after again when its restore broke
+// off, for whatever reason.
+func TestARestoreThatBrokeOffIsTriedAgain(t *testing.T) {
+	for reason, err := range map[Reason]error{BackupAway: &awayError{errSilent}, DiskFull: &hereError{store.ErrDiskFull}} {
+		f := newIdle(t, vfs.NewMem())
+		f.all.cfg.Backups = ownBackups{}
+		f.hosted(partHere)
+		r := f.all.Of(partHere)
+		f.all.step(r, Replaced, Why{Restores, "a backup"})
+		f.all.finishOne(r, &renewal{err: err})
+		f.want(t, "then", partHere, Quarantined, reason)
+		r.again.Store(0)
+		if got := f.all.unread(); !slices.Equal(got, []*Replica{r}) {
+			t.Errorf("%s: %d are tried again", reason, len(got))
+		}
 	}
 }
 

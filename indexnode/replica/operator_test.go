@@ -14,7 +14,7 @@ import (
 // A quarantine is known again after a restart by its cause: that of an operator
 // stays, others are mended.
 func TestTheCauseOfAQuarantineIsKnownAgain(t *testing.T) {
-	for text, want := range map[string]Reason{operatorText + ": because " + differsText: ByOperator, differsText + ": at 5": Differs, "bad block": Corrupt} {
+	for text, want := range map[string]Reason{operatorText + ": because " + differsText: ByOperator, differsText + ": at 5": Differs, "it was being restored: " + differsText: Differs, "bad block": Corrupt} {
 		why := whyQuarantined(fmt.Errorf("store: partition 17: %s", text))
 		if why.Reason != want {
 			t.Errorf("%q is %s, want %s", text, why.Reason, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -91,6 +92,36 @@ func TestWhereReadingBegins(t *testing.T) {
 		}
 	}
 	f.want(t, "reading,", partHere, CatchingUp, Behind)
+}
+
+// A replica is not read before it is known from where on: what a fetch from before
+// brings would be taken for what comes next.
+func TestReadingBeginsBehindItsOffsets(t *testing.T) {
+	f := newIdle(t, vfs.NewMem())
+	f.has(t, partHere, 3, 2)
+	f.hosted(partHere)
+	r := f.all.Of(partHere)
+	r.applied[0].Store(9) // as memory had it before the store went back
+	r.trail.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.attach(t, partHere, offsets{}, offsets{9, 5})
+	}()
+	for r.Applied() != (offsets{3, 2}) {
+		if r.reading.Load()%2 == 1 {
+			t.Fatalf("it is read at %v", r.Applied())
+		}
+		runtime.Gosched()
+	}
+	if r.reading.Load()%2 == 1 {
+		t.Error("it is read, and its trail has not begun")
+	}
+	r.trail.Unlock()
+	<-done
+	if r.reading.Load()%2 == 0 {
+		t.Error("it is not read")
+	}
 }
 
 // A log that ends before what was read of it is waited for a moment, and told;

@@ -286,13 +286,13 @@ func (all *Replicas) attachOne(ctx context.Context, r *Replica, now logNow, at m
 	}
 	r.fresh.Store(nil)
 	r.through.Store(0)
-	r.reading.Add(1)
 	for s, n := range next {
 		r.marks[s].forget()
 		r.applied[s].Store(int64(n))
 		at[kafka.TopicPartition{Stream: kafka.Stream(s), Partition: r.partition}] = kafka.Position{Next: n, Epoch: origin.Epochs[s]}
 	}
 	r.trail.begin(next, all.cfg.Store.Digest(r.partition))
+	r.reading.Add(1) // last: what was fetched before is compared with the offsets of now
 	r.explain(Why{Behind, "the end of the log is not reached"})
 }
 

@@ -309,6 +309,38 @@ func TestReadyIsKept(t *testing.T) {
 	}
 }
 
+// A replica that stops to be read, as one that the store has rewound, before it is
+// remembered as whole or announced as ready, is neither.
+func TestNotReadyOnceReadingHasEnded(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		f := newIdle(t, vfs.NewMem())
+		f.hosted(partHere)
+		f.attach(t, partHere, offsets{}, offsets{})
+		r := f.all.Of(partHere)
+		r.fresh.Store(momentOf(time.Now()))
+		r.through.Store(time.Now().UnixMilli())
+		if whole {
+			must(t, f.all.writeOrigin(r, Origin{Cluster: logOne.Cluster, Topics: logOne.Topics, Whole: true}, offsets{}))
+		}
+		r.mu.Lock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.all.judgeOne(r, time.Now())
+		}()
+		time.Sleep(50 * time.Millisecond) // it waits by then
+		f.all.stopReading(r)
+		r.mu.Unlock()
+		<-done
+		f.want(t, "no longer read,", partHere, CatchingUp, Behind)
+		row, err := f.store.Origin(partHere)
+		must(t, err)
+		if o, _, err := decodeOrigin(row); o.Whole != whole || err != nil || r.origin().Whole != whole {
+			t.Errorf("kept: %+v, %v", o, err)
+		}
+	}
+}
+
 // A replica of which nothing is confirmed gets old though the clock is set back, and
 // though the machine was suspended: one clock tells of either.
 func TestAClockThatIsSetMakesNothingFresh(t *testing.T) {

@@ -501,9 +501,15 @@ func (all *Replicas) judgeOne(r *Replica, now time.Time) {
 	own, age := r.age(now), all.Age(r.partition, now)
 	switch r.State() {
 	case CatchingUp:
-		if r.reading.Load()%2 == 1 && own <= all.cfg.Limit && all.rememberWhole(r) && all.warm(r) {
+		reading := r.reading.Load()
+		if reading%2 == 0 || own > all.cfg.Limit || !all.rememberWhole(r, reading) || !all.warm(r) {
+			return
+		}
+		r.mu.Lock() // which who rewinds it holds until it is not read any more
+		if r.reading.Load() == reading {
 			all.step(r, CaughtUp, Why{})
 		}
+		r.mu.Unlock()
 	case Stale:
 		if !all.warm(r) {
 			return
@@ -552,19 +558,22 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 }
 
 // rememberWhole keeps that a replica has reached the end of its log, so that
-// it answers after a restart even without Kafka.
-func (all *Replicas) rememberWhole(r *Replica) bool {
+// it answers after a restart even without Kafka; not if reading has ended since
+// that was found, as where the store has lost some of it.
+func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	o := r.origin()
 	if o.Whole {
 		return true
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reading.Load() != reading {
+		return false
+	}
 	o.Whole = true
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())
-	r.mu.Lock()
-	_, err := all.cfg.Store.Apply(&b, nil)
-	r.mu.Unlock()
-	if err != nil {
+	if _, err := all.cfg.Store.Apply(&b, nil); err != nil {
 		r.explain(whyFailing(err))
 		return false
 	}

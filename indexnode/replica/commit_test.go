@@ -435,6 +435,35 @@ func TestTheEpochIsKept(t *testing.T) {
 	}
 }
 
+// What a commit and the reconciler change of the origin at the same time is both
+// kept.
+func TestTheEpochAndTheEndAreBothKept(t *testing.T) {
+	f := newFed(t)
+	r := f.all.Of(partHere)
+	bring := func(at millrace.Offset, epoch int32) error {
+		b := backlog{reading: r.reading.Load(), fetched: []streams.Fetched{{
+			TopicPartition: both(partHere)[0], Epoch: epoch, From: at, Next: at + 1,
+			Records: []streams.Record{recordOf(at, here, postOf(t, here, fmt.Sprint(at)))},
+		}}}
+		return f.all.ingest.apply(t.Context(), r, &b)
+	}
+	r.mu.Lock() // both wait
+	done, remembered := make(chan error, 1), make(chan bool, 1)
+	go func() { done <- bring(0, 5) }()
+	go func() { remembered <- f.all.rememberWhole(r, r.reading.Load()) }()
+	time.Sleep(50 * time.Millisecond)
+	r.mu.Unlock()
+	must(t, <-done)
+	if !<-remembered {
+		t.Error("it is not remembered as whole")
+	}
+	row, err := f.store.Origin(partHere)
+	must(t, err)
+	if o, _, err := decodeOrigin(row); err != nil || o.Epochs[0] != 5 || !o.Whole || r.origin() != o {
+		t.Errorf("the store has %+v, and memory %+v: %v", o, r.origin(), err)
+	}
+}
+
 // A look holds no longer when the state changed, though nothing was committed.
 func TestALookEndsWithTheState(t *testing.T) {
 	f := newFed(t)

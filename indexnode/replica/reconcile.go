@@ -561,8 +561,7 @@ func (all *Replicas) whyOld(r *Replica, own time.Duration, now time.Time) Why {
 // it answers after a restart even without Kafka; not if reading has ended since
 // that was found, as where the store has lost some of it.
 func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
-	o := r.origin()
-	if o.Whole {
+	if r.origin().Whole {
 		return true
 	}
 	r.mu.Lock()
@@ -570,6 +569,7 @@ func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	if r.reading.Load() != reading {
 		return false
 	}
+	o := r.origin()
 	o.Whole = true
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())

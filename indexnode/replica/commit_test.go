@@ -266,6 +266,35 @@ func TestARewoundStoreSaysWhichLogItIsOf(t *testing.T) {
 	f.want(t, "when that is corrupt,", partHere, Quarantined, Corrupt)
 }
 
+// A store that cannot be read when a replica begins has not been damaged by that.
+func TestAReplicaThatBeginsOnAFailingDisk(t *testing.T) {
+	var broken atomic.Bool
+	mem := vfs.NewMem()
+	must(t, newFlushed(t, mem))
+	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	f.all.Serve(partHere, time.Now())
+	broken.Store(true)
+	if err := f.bringTo(t, kafka.Timeline, partHere, recordOf(1, here, postOf(t, here, "b"))); !errors.Is(err, errDetach) {
+		t.Errorf("it says %v", err)
+	}
+	f.all.Of(partHere).state.Store(int32(Absent))
+	f.hosted(partHere)
+	f.want(t, "while the disk fails", partHere, CatchingUp, StoreFailing)
+	broken.Store(false)
+	var at map[kafka.TopicPartition]kafka.Position
+	for range 2 { // the first reads the disk again
+		at = f.attach(t, partHere, offsets{}, offsets{2, 0})
+	}
+	if next := at[kafka.TopicPartition{Stream: kafka.Timeline, Partition: partHere}].Next; next != 1 {
+		t.Errorf("it is read at %v", at)
+	}
+}
+
 // newFlushed leaves a store on a disk that has one record of a partition.
 func newFlushed(t testing.TB, fs vfs.FS) error {
 	t.Helper()

@@ -119,7 +119,10 @@ func (all *Replicas) begin(r *Replica) {
 		all.Condemn(r.partition, whyQuarantined(err))
 		return
 	}
-	if err := all.loadOrigin(r); err != nil {
+	if err := all.loadOrigin(r); errors.Is(err, store.ErrFailed) {
+		all.step(r, Assigned, whyFailing(err)) // attach reads it again
+		return
+	} else if err != nil {
 		all.Condemn(r.partition, Why{Corrupt, err.Error()})
 		return
 	}

@@ -222,10 +222,15 @@ func (n *Node) CheckPartition(ctx context.Context, req *nodev1.CheckPartitionReq
 	report, err := n.store.Check(ctx, p)
 	resp := &nodev1.CheckPartitionResponse{Timelines: int64(report.Timelines), Records: int64(report.Records), Features: int64(report.Features)}
 	if errors.Is(err, store.ErrCorrupt) {
+		if n.store.Quarantined(p) == nil { // it was of what was replaced meanwhile
+			return nil, rpcerr.Status(&millrace.Error{
+				Reason: millrace.ReasonUnavailable, Field: "partition", Detail: fmt.Sprintf("partition %d was made anew while it was read", p), WayOut: "check it again",
+			})
+		}
 		if bad := n.cfg.Audit.Write(n.act(ctx, "check", p, replica.Quarantined.String()+" made anew: "+err.Error())); bad != nil {
 			return nil, rpcerr.Status(bad)
 		}
-		n.replicas.Condemn(p, replica.Why{Reason: replica.Corrupt, Detail: err.Error()})
+		n.replicas.CondemnDamaged(p)
 		resp.Fault, err = err.Error(), nil
 	}
 	return resp, rpcerr.Status(err)

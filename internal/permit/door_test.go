@@ -86,9 +86,9 @@ func (e *ending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection stays if a call of it was let in, and by gRPC if it has a good
-// certificate, whatever it asks; one that has only been refused ends, and what was
-// refused is counted with its reason.
+// A connection stays if a call of it was let in, and by gRPC if its certificate is
+// of a role that the port is for; one that has only been refused ends, and what
+// was refused is counted with its reason.
 func TestOnlyWhoIsLetInStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := authority.New(t)
@@ -111,7 +111,7 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 			return door.New(p, door.Config{Port: port, TLS: how, Told: refusals})
 		}
 		policy := opened(t, Config{Identities: everybody.Identities})
-		server := grpc.NewServer(append(policy.ServerOptions(nil), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		server := grpc.NewServer(append(policy.ServerOptions(nil, Caller), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 			return s.SendMsg(&emptypb.Empty{})
 		}))...)
 		rpc, web := newPipes(), newPipes()
@@ -143,9 +143,9 @@ func TestOnlyWhoIsLetInStays(t *testing.T) {
 		}{
 			{"app", "", false, 0, 0, ""},
 			{"app", "", true, 0, 0, ""},
-			{"node", "", false, 0, 1, "grpc forbidden, http forbidden"},
-			{"", "", true, 1, 2, "grpc unknown, http unknown"},
-			{"app", "Bearer not-a-token-at-all", false, 1, 3, ""},
+			{"node", "", false, 1, 1, "grpc forbidden, http forbidden"},
+			{"", "", true, 2, 2, "grpc unknown, http unknown"},
+			{"app", "Bearer not-a-token-at-all", false, 2, 3, ""},
 		} {
 			conn, err := grpc.NewClient("passthrough:x", grpc.WithTransportCredentials(credentials.NewTLS(as(c.name))), grpc.WithIdleTimeout(0),
 				grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return rpc.dial(), nil }))

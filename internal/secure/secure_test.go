@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,8 +138,21 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 
 	good, err := os.ReadFile(me.Cert)
 	must(t, err)
+	authorities, err := os.ReadFile(a.CA)
+	must(t, err)
+	two := func(second []byte) error { return os.WriteFile(a.CA, slices.Concat(authorities, second), 0o600) }
 	for what, spoil := range map[string]func() error{
-		"half-written":          func() error { return os.WriteFile(me.Cert, good[:len(good)/2], 0o600) },
+		"half-written": func() error { return os.WriteFile(me.Cert, good[:len(good)/2], 0o600) },
+		"of a chain, cut": func() error {
+			return os.WriteFile(me.Cert, append(slices.Clone(good), authorities[:len(authorities)/2]...), 0o600)
+		},
+		"of authorities, cut": func() error { return two(authorities[:len(authorities)/2]) },
+		"of authorities, cut first": func() error {
+			return os.WriteFile(a.CA, slices.Concat(authorities[:len(authorities)/2], []byte("\n"), authorities), 0o600)
+		},
+		"of authorities, malformed": func() error {
+			return two(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("no certificate")}))
+		},
 		"gone":                  func() error { return os.Remove(me.Cert) },
 		"of an authority, gone": func() error { return os.Rename(a.CA, a.CA+".away") },
 	} {
@@ -152,9 +167,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 			t.Errorf("%s: told %d times: %s", what, n, &log)
 		}
 		must(t, os.WriteFile(me.Cert, good, 0o600))
-		if strings.HasPrefix(what, "of an authority") {
-			must(t, os.Rename(a.CA+".away", a.CA))
-		}
+		must(t, os.WriteFile(a.CA, authorities, 0o600))
 		if got, err := ask(t, f, addr); err != nil || got != first {
 			t.Errorf("after %s: %s, %v", what, got, err)
 		}

@@ -285,7 +285,12 @@ func TestTokens(t *testing.T) {
 
 	// What is malformed or gone changes nothing, and is told until it is mended; what
 	// is empty is nobody's.
-	fault := func(key string) string { return secure.Faults()["authorization."+key] }
+	fault := func(key string) string {
+		if f := secure.Faults()["authorization."+key]; strings.Contains(f, dir) { // other tests leave some
+			return f
+		}
+		return ""
+	}
 	for _, spoil := range []func(){
 		func() { write("tokens", []byte("ops")) },
 		func() { must(t, os.Remove(c.Tokens)) },

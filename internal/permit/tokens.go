@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -21,9 +21,8 @@ import (
 // file holds nobody; one that does not parse, or cannot be read, changes nothing,
 // and is told.
 type parsed[T any] struct {
-	mu     sync.Mutex
 	source *secure.Source
-	good   T
+	good   atomic.Pointer[T]
 }
 
 func open[T any](file, key string, log *slog.Logger, parse func(string) (T, error)) (*parsed[T], error) {
@@ -37,7 +36,8 @@ func open[T any](file, key string, log *slog.Logger, parse func(string) (T, erro
 		if err != nil {
 			return err
 		}
-		if p.good = next; text == "" {
+		p.good.Store(&next)
+		if text == "" {
 			log.Warn("a file is empty: nobody is known by it", "field", field+"."+key)
 		}
 		return nil
@@ -46,10 +46,8 @@ func open[T any](file, key string, log *slog.Logger, parse func(string) (T, erro
 }
 
 func (p *parsed[T]) current() T {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.source.Current()
-	return p.good
+	return *p.good.Load()
 }
 
 // tokens are names by the hashes of tokens, so that a look-up takes as long

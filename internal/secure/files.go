@@ -54,6 +54,7 @@ func Open(t TLS, field string, log *slog.Logger) (*Files, error) {
 	if f.mu.good, err = t.read(field); err != nil { // it says more than what is gone
 		return nil, err
 	}
+	watch(f)
 	return f, gone
 }
 
@@ -147,7 +148,7 @@ func (f *Files) current() *material {
 		next, err = f.tls.read(f.field)
 	}
 	was := f.mu.fault
-	f.mu.fault = tell(f.field, was, err)
+	f.mu.fault = textOf(err)
 	if err != nil {
 		if f.mu.fault != was {
 			f.log.Error("certificates have changed and cannot be used; the last good ones stay", "field", f.field, "err", err)
@@ -157,6 +158,14 @@ func (f *Files) current() *material {
 	f.mu.good, f.mu.stamps = next, stamps
 	f.log.Info("certificates were read again", "field", f.field)
 	return next
+}
+
+// look implements watched.
+func (f *Files) look() (field, fault string) {
+	f.current()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.field, f.mu.fault
 }
 
 // stampsOf returns by what a change of files is seen.

@@ -93,6 +93,7 @@ func (s *Source) open(wayOut string) (*Source, error) {
 	if err := s.read(); err != nil {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: s.field, Detail: err.Error(), WayOut: wayOut}
 	}
+	watch(s)
 	return s, nil
 }
 
@@ -137,10 +138,18 @@ func (s *Source) Current() string {
 	if s.file == "" {
 		return s.good
 	}
-	if now := tell(s.field, s.fault, s.read()); now != s.fault {
+	if now := textOf(s.read()); now != s.fault {
 		if s.fault = now; now != "" {
 			s.log.Error("a secret has changed and cannot be used; the last good one stays", "field", s.field, "err", now)
 		}
 	}
 	return s.good
+}
+
+// look implements watched.
+func (s *Source) look() (field, fault string) {
+	s.Current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.field, s.fault
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -242,6 +243,59 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	is("two two", true)
 	write("three")
 	is("three", false)
+}
+
+// Files that are spoiled are told without a handshake or a login, and so is that
+// they are mended; of several with one key each counts until it is.
+func TestFaultsAreFoundWithoutAHandshake(t *testing.T) {
+	a := authority.New(t)
+	one, two := a.Issue("one"), a.Issue("two")
+	var all []any
+	for _, of := range []secure.TLS{one, two} {
+		f, err := secure.Open(of, "ports", slog.New(slog.DiscardHandler))
+		must(t, err)
+		all = append(all, f)
+	}
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("alpha7"), 0o600))
+	s, err := secure.OpenSource(file, "login", slog.New(slog.DiscardHandler))
+	must(t, err)
+	spoil := func(file string) (mend func()) {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		must(t, os.WriteFile(file, nil, 0o600))
+		return func() { must(t, os.WriteFile(file, text, 0o600)) }
+	}
+	is := func(what, key string, files ...string) {
+		t.Helper()
+		fault := secure.Faults()[key]
+		if (fault == "") != (len(files) == 0) {
+			t.Errorf("%s: %s has the fault %q", what, key, fault)
+		}
+		for _, file := range files {
+			if !strings.Contains(fault, file) {
+				t.Errorf("%s: %s has the fault %q, and not that of %s", what, key, fault, file)
+			}
+		}
+	}
+	is("nothing is spoiled", "ports")
+	mendOne, mendTwo, mendLogin := spoil(one.Cert), spoil(two.Cert), spoil(file)
+	is("both are spoiled", "ports", one.Cert, two.Cert)
+	is("the password is spoiled", "login", file)
+	mendOne()
+	is("one is mended", "ports", two.Cert)
+	mendTwo()
+	mendLogin()
+	is("both are mended", "ports")
+	is("the password is mended", "login")
+	runtime.KeepAlive(s)
+
+	// What nothing uses any more is not looked at.
+	spoil(one.Cert)
+	is("one is spoiled again", "ports", one.Cert)
+	runtime.KeepAlive(all)
+	runtime.GC()
+	is("nothing uses them", "ports")
 }
 
 // What is of no use, or a contradiction, is refused by the key's name.

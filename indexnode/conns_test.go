@@ -2,7 +2,10 @@ package indexnode
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/door"
 	"github.com/millrace/millrace/internal/permit"
 	"github.com/millrace/millrace/internal/secure"
@@ -94,6 +98,56 @@ func TestConnectionsOfOthersDoNotStay(t *testing.T) {
 				t.Errorf("the connection of %s is silent, and has not ended", name)
 			}
 			_ = conn.Close()
+		}
+	})
+}
+
+// silent is a stream of who asks for a partition, or says nothing.
+type silent struct {
+	grpc.ServerStream
+	ctx   context.Context
+	of    *nodev1.ReadPartitionRequest // nil: nothing
+	ended chan struct{}                // what gRPC ends when the call has returned
+}
+
+func (s silent) Context() context.Context                 { return s.ctx }
+func (s silent) Send(*nodev1.ReadPartitionResponse) error { return nil }
+func (s silent) Recv() (*nodev1.ReadPartitionRequest, error) {
+	if s.of != nil {
+		return s.of, nil
+	}
+	<-s.ended
+	return nil, io.EOF
+}
+
+// Who asks for a whole partition and then says nothing gives its place to another
+// soon.
+func TestWhoSaysNothingReadsNoPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{wholeReads: make(chan struct{}, maxWholeReads)}
+		ask := func(of *nodev1.ReadPartitionRequest) string {
+			s := silent{ctx: t.Context(), of: of, ended: make(chan struct{})}
+			defer close(s.ended)
+			return fmt.Sprint(n.ReadPartition(s))
+		}
+		told := make(chan string, maxWholeReads)
+		for range maxWholeReads {
+			go func() { told <- ask(nil) }()
+		}
+		synctest.Wait()
+		of := &nodev1.ReadPartitionRequest{Partition: -1}
+		if got := ask(of); !strings.Contains(got, "callers read partitions") {
+			t.Errorf("one too many is told %s", got)
+		}
+		time.Sleep(beginWithin)
+		synctest.Wait()
+		if got := ask(of); !strings.Contains(got, "there is no partition") {
+			t.Errorf("the next one is told %s", got)
+		}
+		for range maxWholeReads {
+			if got := <-told; !strings.Contains(got, "was not agreed upon") {
+				t.Errorf("who says nothing is told %s", got)
+			}
 		}
 	})
 }

@@ -283,6 +283,20 @@ func TestTokens(t *testing.T) {
 	is("Bearer 0123456789abcdef", "")
 	is("Bearer fedcba9876543210fedc", "token:ops")
 
+	// There may be many.
+	many := []byte("ops fedcba9876543210fedc\n")
+	for i := range 2000 {
+		many = fmt.Appendf(many, "app-%d %040d\n", i, i)
+	}
+	write("tokens", many)
+	is(fmt.Sprintf("Bearer %040d", 1999), "token:app-1999")
+	for len(many) <= 1<<20 {
+		many = append(many, "# more\n"...)
+	}
+	write("tokens", append(many, "late 0123456789abcdef\n"...))
+	is("Bearer 0123456789abcdef", "")
+	is("Bearer fedcba9876543210fedc", "token:ops")
+
 	// What is malformed or gone changes nothing, and is told until it is mended; what
 	// is empty is nobody's.
 	fault := func(key string) string {

@@ -55,7 +55,7 @@ func (p *Policy) admit(ctx context.Context, info *tap.Info, work []Role) (contex
 func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authorization, call string, work []Role) (context.Context, error) {
 	through := door.From(ctx)
 	if p == nil {
-		through.Let()
+		through.Let("")
 		return ctx, nil
 	}
 	who, err := p.Identify(conn, authorization)
@@ -70,8 +70,13 @@ func (p *Policy) enter(ctx context.Context, conn *tls.ConnectionState, authoriza
 		through.Refused(reason, err)
 		return nil, err
 	}
-	if work == nil || who.is(work) {
-		through.Let()
+	if (work == nil || who.is(work)) && !through.Let(who.Name) {
+		err := &millrace.Error{
+			Reason: millrace.ReasonOverloaded, Field: "connections", Detail: fmt.Sprintf("%s has %d connections to this port, and no more are for one identity", who, through.Share()),
+			WayOut: "use connections again, and end those of which there is no need; or give the port more, twice what one identity needs",
+		}
+		through.Refused(door.Identity, err)
+		return nil, err
 	}
 	return With(ctx, who), nil
 }
@@ -147,9 +152,14 @@ func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 // with tokens has not sent any yet; whoever else has a certificate may ask, and
 // not stay.
 func (s handshaken) shown(h handshake) {
+	if s.policy == nil {
+		h.conn.Let("")
+		return
+	}
+	who := s.policy.certified(h.tls)
 	switch {
-	case s.policy == nil || s.policy.certified(h.tls).is(s.work):
-		h.conn.Let()
+	case who.is(s.work):
+		h.conn.Let(who.Name) // who has its share already is told so when it asks
 	case h.tls != nil:
 		h.conn.Speaks()
 	}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	nodev1 "github.com/millrace/millrace/api/millrace/node/v1"
 	"github.com/millrace/millrace/internal/cluster/members"
@@ -254,11 +255,15 @@ const (
 	maxRequestBytes = 16 << 20
 	// maxHeaderBytes bounds the headers of a call. Brokers send some hundred bytes.
 	maxHeaderBytes = 16 << 10
+	// shakeWithin bounds a handshake, and idleConn how long a connection may have
+	// nothing to ask: it takes the place of another.
+	shakeWithin = 10 * time.Second
+	idleConn    = 15 * time.Minute
 )
 
 // server is what brokers ask.
 func (n *Node) server() *grpc.Server {
-	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil)...)...)
+	s := grpc.NewServer(append(serverOptions(), n.cfg.Permit.ServerOptions(nil, permit.Broker, permit.Node)...)...)
 	nodev1.RegisterNodeServiceServer(s, n)
 	nodev1.RegisterAdminServiceServer(s, n.admin())
 	healthv1.RegisterHealthServer(s, health.NewServer()) // by which brokers tell a busy node from one that answers nobody
@@ -309,7 +314,8 @@ func (n *Node) isLeaving() bool {
 // serverOptions are those of the server that brokers ask.
 func serverOptions() []grpc.ServerOption {
 	return append(grpctune.Server(), grpc.ForceServerCodecV2(nodewire.Codec()),
-		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes))
+		grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(1024), grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(shakeWithin), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleConn}))
 }
 
 // Close closes the store, and gives the cache's memory back.

@@ -91,18 +91,32 @@ func (s *Server) act(ctx context.Context, what, on, before, after string) audit.
 // do writes an act down and then does it. One that fails is written down again
 // with its fault, since it may have been done in part.
 func (s *Server) do(e audit.Entry, do func() error) error {
-	if err := s.cfg.Audit.Write(e); err != nil {
-		return err
+	return s.doAll([]audit.Entry{e}, do)
+}
+
+// doAll is do of acts that are done together.
+func (s *Server) doAll(acts []audit.Entry, do func() error) error {
+	for i, e := range acts {
+		if err := s.cfg.Audit.Write(e); err != nil {
+			s.failed(acts[:i], "not done", err) // those before it are written down as done
+			return err
+		}
 	}
 	err := do()
-	if err == nil {
-		return nil
-	}
-	e.After, e.Fault = "not known: it failed", err.Error()
-	if bad := s.cfg.Audit.Write(e); bad != nil {
-		s.cfg.Log.Error("a fault is not in the audit log", "err", bad)
+	if err != nil {
+		s.failed(acts, "not known: it failed", err)
 	}
 	return err
+}
+
+// failed writes acts down again, with their fault.
+func (s *Server) failed(acts []audit.Entry, after string, fault error) {
+	for _, e := range acts {
+		e.After, e.Fault = after, fault.Error()
+		if err := s.cfg.Audit.Write(e); err != nil {
+			s.cfg.Log.Error("a fault is not in the audit log", "err", err)
+		}
+	}
 }
 
 // checkEntity refuses what can be no entity.

@@ -58,7 +58,7 @@ type brokerConfig struct {
 	Feeds         string                     `yaml:"feeds" form:"directory" doc:"feed definitions, *.yaml, beside those of the cluster"`
 	Zone          string                     `yaml:"zone" doc:"where it stands: index nodes of the same are asked first"`
 	Quotas        map[string]admission.Quota `yaml:"quotas" name:"CALLER"`
-	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address has half of them at most, and an eighth of which no request was let in yet"`
+	Connections   int                        `yaml:"connections" range:"0.." doc:"connections to each port at a time; one address, and one identity, has half of them at most, and an address an eighth of which no request was let in yet"`
 	RequestMemory int64                      `yaml:"request_memory_mib" unit:"MiB" doc:"for all requests: a half until they are read, a half for answers until they are taken; the default is the least"`
 	Forbid        feeds.Forbid               `yaml:"forbid"` // what no caller may ask of this broker
 	Exposures     string                     `yaml:"exposures" doc:"a topic for what answers of experiments showed, whose Kafka is brokers; left out: none is written"`

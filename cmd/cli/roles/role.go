@@ -37,17 +37,23 @@ import (
 
 // Common is what every role's configuration file has.
 type Common struct {
-	Role           string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
-	Brokers        []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
-	TopicPrefix    string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
-	Etcd           []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
-	Cluster        string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
-	Admin          string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
-	Hosts          []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
-	Authorization  permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
-	Audit          string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	Role          string        `yaml:"role,omitempty" choices:"partitioner, indexnode, broker, coordinator" doc:"which role the file is of, so that config check knows and another role refuses it"`
+	Brokers       []string      `yaml:"brokers" form:"host:port" doc:"Kafka"`
+	TopicPrefix   string        `yaml:"topic_prefix" doc:"stands before the names of Millrace's own topics; the same in every role"`
+	Etcd          []string      `yaml:"etcd" form:"host:port" doc:"etcd; partitioners do not ask it"`
+	Cluster       string        `yaml:"cluster" doc:"its name in etcd; the same in every role"`
+	Admin         string        `yaml:"admin" form:"host:port" doc:"where livez, readyz, metrics, the log's levels and pprof are served; left out: nowhere"`
+	Hosts         []string      `yaml:"hosts" doc:"names that plain HTTP may ask its ports by (Host), besides addresses, localhost, the machine's name and that in the port's own key; left out: on loopback no others, so that no web page has a name of its own lead there, and beyond loopback any"`
+	Authorization permit.Config `yaml:"authorization"` // left out: who gets through a port may do everything that it serves, on loopback only
+	Audit         string        `yaml:"audit" form:"file" doc:"what others have the role do is written there: who, what, before and after; left out: in the log alone"`
+	Traces        struct {
+		Insecure bool `yaml:"insecure,omitempty" doc:"true: traces go to the collector of OTEL_EXPORTER_OTLP_ENDPOINT by plain text beyond loopback, where other means guard the network"`
+	} `yaml:"traces,omitempty"`
 	reach.Security `yaml:",inline"`
 }
+
+// tracesPlainly reports whether traces may go beyond loopback by plain text.
+func (c *Common) tracesPlainly() bool { return c.Traces.Insecure }
 
 // Files are the files that the program reads.
 func Files() config.Files {
@@ -73,6 +79,7 @@ file serves all of them.
 func roleCommand[C any, P interface {
 	*C
 	config.Configuration
+	tracesPlainly() bool
 }](name, short, example string, run func(context.Context, *C) error) *cobra.Command {
 	var file string
 	c := &cobra.Command{
@@ -93,7 +100,7 @@ func roleCommand[C any, P interface {
 			}
 			slog.Info("starting", "role", name, "version", version.Here(), "config", string(said))
 			tellExposed(file, cfg, gave)
-			stop, err := startTraces(c.Context(), "millrace-"+name)
+			stop, err := startTraces(c.Context(), "millrace-"+name, cfg.tracesPlainly())
 			if err != nil {
 				return err
 			}
@@ -277,7 +284,7 @@ func (c *Common) Validate(role string, ports ...port) error {
 
 // Settings are those of every role.
 func (c *Common) Settings() []config.Setting {
-	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens})
+	return append(reach.SettingsOf(&c.Security), config.Setting{Env: "MILLRACE_TOKENS", Text: &c.Authorization.Tokens}, config.Setting{Env: "MILLRACE_TRACES_INSECURE", On: &c.Traces.Insecure})
 }
 
 // Complete fills in the values that are used for what is left out.

@@ -57,6 +57,7 @@ type Proposal struct {
 	Checks        []Check
 	Goal          Layout
 	intent        Intent
+	marks         bool // it says something of nodes
 	bytes         func(millrace.Partition) int64
 }
 
@@ -72,6 +73,12 @@ func (p *Proposal) Err() error {
 		return nil
 	}
 	return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "plan", Detail: strings.Join(faults, "; "), WayOut: "see to what the checks say, and plan again"}
+}
+
+// Changes reports whether the plan changes anything. What it says of nodes, or of how many
+// replicas are wanted, is noted though nothing moves.
+func (p *Proposal) Changes() bool {
+	return p.marks || len(p.Plan.Moves) > 0 || p.Plan.Wanted != p.Plan.BaseWanted
 }
 
 // Look reads how a cluster is steered, and what its nodes say of themselves.
@@ -298,6 +305,7 @@ func (pr *Proposal) mark(s *Steered, r Request, now time.Time) error {
 		m.Draining, m.Lost, m.Added = (m.Draining || leaves) && !hosts, m.Lost || r.Kind == Repair, (m.Added || hosts) && !leaves
 		m.By, m.Since = r.By, now.UTC().Truncate(time.Second)
 		pr.intent.Nodes[id] = m
+		pr.marks = true
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster/steering"
 )
 
 // Who waits for a plan and is told to stop hears that the plan goes on, and the
@@ -106,6 +107,37 @@ func TestWhatIsShownSaysWhatItCosts(t *testing.T) {
 	c.must(c.nodes["node-2"].Leave(c.ctx))
 	c.must(second.Close())
 	c.says("all nodes that host anything are there, but for those that are given up: node-2, with 720 replicas", fails, append([]string{"node", "remove", "node-2"}, on...)...)
+	c.says("0 moves", nil, append([]string{"node", "remove", "node-2", "--override", "millrace", "--apply", "--yes"}, on...)...)
+	c.says("given up", nil, append([]string{"node", "list"}, on...)...)
+}
+
+// A number of replicas that nothing moves for is noted all the same; a plan that would
+// change nothing says so, and is none.
+func TestAPlanWithoutMoves(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	apply := func(replicas string) string {
+		t.Helper()
+		var out bytes.Buffer
+		r := root()
+		r.SetArgs([]string{"cluster", "apply", "--replicas", replicas, "--yes", "--etcd", c.addr})
+		r.SetOut(&out)
+		r.SetErr(&out)
+		if err := r.ExecuteContext(c.ctx); err != nil {
+			t.Errorf("%v\n%s", err, &out)
+		}
+		return out.String()
+	}
+	if out := apply("2"); !strings.Contains(out, "0 moves") || !strings.Contains(out, "nothing is to be done") {
+		t.Errorf("as it is:\n%s", out)
+	}
+	c.says("there has been no plan yet", nil, "cluster", "status", "--etcd", c.addr)
+	c.must(steering.Change(c.ctx, c.one, nil, func(s *steering.State) error { s.Assignment.Wanted = 3; return nil }))
+	if out := apply("2"); !strings.Contains(out, "0 moves") || !strings.Contains(out, "begun: ") {
+		t.Errorf("where 3 were wanted:\n%s", out)
+	}
+	c.says("2 replicas are wanted of each partition", nil, "cluster", "status", "--etcd", c.addr)
 }
 
 type writerFunc func([]byte) (int, error)

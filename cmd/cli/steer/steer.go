@@ -101,9 +101,12 @@ func (st *hosting) propose(c *cobra.Command, r coordinator.Request) error {
 		if err := showProposal(w, p, &st.Output); err != nil {
 			return err
 		}
-		says := r.Kind == coordinator.Add || r.Kind == coordinator.Drain // something of a node, though nothing moves
-		if err := p.Err(); err != nil || len(p.Plan.Moves) == 0 && !says {
-			return cmp.Or(err, command.ErrDry)
+		if err := p.Err(); err != nil {
+			return err
+		}
+		if !p.Changes() {
+			fmt.Fprintln(c.ErrOrStderr(), "nothing is to be done: all is as it would be then")
+			return command.ErrDry
 		}
 		if ok, err := st.Meant(c); !ok {
 			return cmp.Or(err, command.ErrDry)

@@ -451,6 +451,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 			e.givenUp[id] = true
 		}
 	}
+	s.Notes.GivenUp = slices.Sorted(maps.Keys(e.givenUp))
 	for id, m := range s.Intent.Nodes { // who is back is lost no more
 		if m.Lost && e.nodes.Alive(id) {
 			m.Lost = false

@@ -190,15 +190,12 @@ func Propose(s *Steered, stats map[millrace.NodeID]members.NodeStats, r Request,
 	if err := r.Limits.validate(); err != nil {
 		return nil, err
 	}
-	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: s.givenUp()}
 	if err := s.lost(); err != nil {
 		return nil, err
 	}
 	if s.Assignment.Epoch == 0 {
 		return nil, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "cluster", Detail: "the cluster has no assignment yet", WayOut: "make the first one: millrace cluster assign"}
-	}
-	for id, m := range s.Intent.Nodes {
-		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
 	}
 	pr := &Proposal{intent: s.Intent.clone(), bytes: bytesOf(stats)}
 	wanted := cmp.Or(r.Replicas, s.Map.Wanted())
@@ -324,7 +321,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		pr.Checks = append(pr.Checks, Check{gravity, fmt.Sprintf(format, args...)})
 	}
 	lossy := Fault
-	if r.Lossy {
+	if r.Lossy || r.Kind == Add { // nodes that come take nothing away
 		lossy = Warn
 	}
 	if p := s.Plan; s.joins(r) {
@@ -343,7 +340,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		}
 	}
 	if len(away) > 0 {
-		say(lossy, "nodes are gone: %s: bring them back, or wait until they are repaired", strings.Join(away, ", "))
+		say(lossy, "nodes are gone: %s: bring them back, wait until they are repaired, or give them up: millrace node remove", strings.Join(away, ", "))
 	} else {
 		say(Pass, "all nodes that host anything are there%s", e.lost(s))
 	}

@@ -132,7 +132,8 @@ func nodeAdd() *cobra.Command {
 		Use:   "add NODE...",
 		Short: "Let nodes take their share of the partitions, and what nodes that are gone leave behind",
 		Long: `Lets nodes take their share of the partitions, and what nodes that are gone
-leave behind. Start them first; a node that was to be drained hosts again.`,
+leave behind: those that were given up, or that have been away for longer than the
+coordinator's grace. Start them first; a node that was to be drained hosts again.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 }

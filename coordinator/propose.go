@@ -631,7 +631,7 @@ func noRoom(nodes []plan.Node) error {
 
 // First returns a first assignment, of epoch 1, that spreads all partitions over
 // nodes by the rules of every later plan. Nodes that are not registered are in
-// no zone. One that backs up is refused.
+// no zone. One that backs up is refused, and so are more replicas than there are nodes.
 func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []millrace.NodeID, replicas int) (a topology.Assignment, err error) {
 	pr := plan.Problem{Wanted: replicas}
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(nodes))) {
@@ -640,6 +640,9 @@ func First(s *Steered, stats map[millrace.NodeID]members.NodeStats, nodes []mill
 			return a, servesNobody(id)
 		}
 		pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Disk: stats[id].DiskBytes, Free: freeOf(stats[id]), Keeps: stats[id].KeptBytes})
+	}
+	if n := len(pr.Nodes); replicas > n {
+		return a, &millrace.Error{Reason: millrace.ReasonInvalid, Field: "replicas", Detail: fmt.Sprintf("%d replicas of each partition are wanted, and %d nodes may host any", replicas, n), WayOut: "name more nodes, or want fewer replicas (--replicas)"}
 	}
 	made, err := plan.Make(pr)
 	if err != nil {

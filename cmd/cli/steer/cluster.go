@@ -230,7 +230,8 @@ func clusterAssign(cm *clusters.Flags) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "assign --nodes a,b,c --replicas 2 | --from FILE",
 		Short: "Spread all partitions over nodes, or go back to an assignment that there was",
-		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet.
+		Long: `Spreads all partitions over nodes, in a cluster that has no assignment yet, at once.
+There are at least as many nodes as replicas.
 
 With --from it assigns what a file holds, under the next epoch: the output of
 "cluster show -o json", or map.json of a data directory's cluster directory. So

@@ -351,7 +351,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		return false, err
 	}
 	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
-	return restarted, command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
+	err = command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
 		if err := r.command(told, w, n); err != nil {
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
 		}
@@ -372,6 +372,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		step.State, step.Seconds = "whole", took.Seconds()
 		return r.Output.Write(w, step, step.text("%s is whole again after %s\n", id, took))
 	})
+	return restarted, err
 }
 
 // interrupted says what became of a node whose command has ended, when nobody waits any

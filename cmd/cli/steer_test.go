@@ -7,12 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
+	"github.com/millrace/millrace/internal/cluster/members"
 	"github.com/millrace/millrace/internal/cluster/steering"
+	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
 // Who waits for a plan and is told to stop hears that the plan goes on, and the
@@ -69,6 +73,50 @@ func TestARollThatIsStoppedLetsTheCommandEnd(t *testing.T) {
 	err := command.Run(ctx, r)
 	if err == nil || !strings.Contains(err.Error(), "interrupted: the command has ended, and node-1 may not be restarted: the process that ran before is still registered; run it again") || !strings.Contains(out.String(), "ends\nnode-1: the command has ended; waiting until it is whole again\n") {
 		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// at runs a command in this process, and calls do once it writes a text.
+func (c *clinic) at(text string, do func(), args ...string) (string, error) {
+	c.t.Helper()
+	var out bytes.Buffer
+	once := false
+	r := root()
+	r.SetArgs(append(args, "--etcd", c.addr))
+	r.SetOut(writerFunc(func(p []byte) (int, error) {
+		out.Write(p)
+		if !once && strings.Contains(string(p), text) {
+			once = true
+			do()
+		}
+		return len(p), nil
+	}))
+	err := r.ExecuteContext(c.ctx)
+	return out.String(), err
+}
+
+// A node has the whole --timeout to be whole again, however long the command took that
+// restarts it.
+func TestTheTimeOfARestartBeginsWhenTheCommandHasEnded(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	second := c.ok()
+	var back sync.WaitGroup
+	defer back.Wait()
+	out, err := c.at("node-2 restarts", func() {
+		c.must(c.nodes["node-2"].Leave(c.ctx))
+		back.Go(func() {
+			time.Sleep(9 * time.Second) // longer than the command takes, and than --timeout
+			m, err := members.Join(c.ctx, second, topology.Node{ID: "node-2", Addr: "node-2:7070", Start: 2})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			m.SetReady(topology.All())
+		})
+	}, "node", "restart", "node-2", "--exec", "sleep 6", "--timeout", "8s", "--apply", "--yes")
+	if err != nil || !strings.Contains(out, "node-2 is whole again after") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -190,7 +190,7 @@ func (r *restarting) restartFlags(c *cobra.Command) {
 	r.Flags(c)
 	display.Flag(c, &r.Output)
 	c.Flags().StringVar(&r.exec, "exec", "", `the command that restarts a node, by sh; NODE, ADDR and ZONE are in its environment, as in: ssh ${ADDR%:*} systemctl restart millrace-indexnode`)
-	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long a node may take to be whole again")
+	c.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long each step may take: until others serve what a node hosts, the command, and until the node is whole again")
 	r.OverrideFlag(c, "to go on though partitions have no second ready replica")
 	if err := c.MarkFlagRequired("exec"); err != nil {
 		panic(err) // the flag above exists
@@ -332,11 +332,11 @@ func (r *restarting) one(told context.Context, w io.Writer, cl *cluster.Client, 
 
 // alone is one while nobody else takes replicas out.
 func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client, id millrace.NodeID) (restarted bool, err error) {
-	ctx, cancel := context.WithTimeout(told, r.timeout)
-	defer cancel()
-	watch, err := cl.Watch(ctx)
+	watching, stop := context.WithCancel(told)
+	defer stop()
+	watch, err := cl.Watch(watching)
 	if err == nil && r.Override == "" {
-		err = clusters.Await(ctx, watch, func(m *topology.Map) error { return spared(m, id) })
+		err = r.await(told, watch, func(m *topology.Map) error { return spared(m, id) })
 	}
 	if told.Err() != nil {
 		return false, fmt.Errorf("interrupted: %s is not restarted", id)
@@ -350,7 +350,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
 		return false, err
 	}
-	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(ctx), e) }
+	note := func(e audit.Entry) error { return cl.Note(context.WithoutCancel(told), e) }
 	err = command.Noted(note, audit.Entry{Act: "restart", On: string(id), Before: fmt.Sprintf("start %d", n.Start), After: "restarted by: " + r.exec}, func() error {
 		if err := r.command(told, w, n); err != nil {
 			return fmt.Errorf("the command that restarts %s: %w", id, err)
@@ -360,7 +360,7 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		if err := r.Output.Write(w, step, step.text("%s: the command has ended; waiting until it is whole again\n", id)); err != nil {
 			return err
 		}
-		err := clusters.Await(ctx, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
+		err := r.await(told, watch, func(m *topology.Map) error { return whole(m, id, n.Start) })
 		if err != nil && told.Err() != nil {
 			restarted, err = interrupted(id, err)
 			return err
@@ -373,6 +373,13 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 		return r.Output.Write(w, step, step.text("%s is whole again after %s\n", id, took))
 	})
 	return restarted, err
+}
+
+// await waits for as long as one step of a restart may take.
+func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault func(*topology.Map) error) error {
+	ctx, cancel := context.WithTimeout(told, r.timeout)
+	defer cancel()
+	return clusters.Await(ctx, watch, fault)
 }
 
 // interrupted says what became of a node whose command has ended, when nobody waits any

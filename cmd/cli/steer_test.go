@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/cmd/cli/clitest"
 	"github.com/millrace/millrace/cmd/cli/command"
 	"github.com/millrace/millrace/coordinator"
@@ -93,6 +94,38 @@ func (c *clinic) at(text string, do func(), args ...string) (string, error) {
 	}))
 	err := r.ExecuteContext(c.ctx)
 	return out.String(), err
+}
+
+// A node that leaves before its turn, and hosts nothing, is left out of a roll; of one
+// that hosts something the command is told who it was.
+func TestARollLeavesOutWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	c := startClinic(t)
+	c.ok()
+	c.join(c.open(""), "node-3")
+	c.join(c.open(""), "node-4")
+	touched := filepath.Join(t.TempDir(), "touched")
+	touch := []string{"--exec", "touch " + touched, "--timeout", "5s", "--apply", "--yes"}
+	leave := func(ids ...millrace.NodeID) func() {
+		return func() {
+			for _, id := range ids {
+				c.must(c.nodes[id].Leave(c.ctx))
+			}
+		}
+	}
+	out, err := c.at("2. node-4", leave("node-3", "node-4"), append([]string{"cluster", "roll", "--after", "node-2"}, touch...)...)
+	if err != nil || !strings.Contains(out, "node-3 is left out: it is not there any more") || !strings.Contains(out, "node-4 is left out: ") || clitest.Exists(touched) {
+		t.Errorf("both have left: %v\n%s", err, out)
+	}
+	c.join(c.open(""), "node-3")
+	out, err = c.at("1. node-3", leave("node-3"), append([]string{"node", "restart", "node-3"}, touch...)...)
+	if err == nil || !strings.Contains(err.Error(), "node-3 is left out: it is not there any more") || clitest.Exists(touched) {
+		t.Errorf("the one that was to be restarted has left: %v\n%s", err, out)
+	}
+	out, err = c.at("1. node-2", leave("node-2"), "node", "restart", "node-2", "--exec", "echo $NODE is at $ADDR", "--timeout", "2s", "--apply", "--yes")
+	if err == nil || !strings.Contains(out, "\nnode-2 is at node-2:7070\n") {
+		t.Errorf("one that hosts something: %v\n%s", err, out)
+	}
 }
 
 // A node has the whole --timeout to be whole again, however long the command took that

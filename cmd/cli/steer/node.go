@@ -224,7 +224,8 @@ func clusterRoll(cm *clusters.Flags) *cobra.Command {
 		Long: `Restarts all nodes, one after the other and zone by zone, as for an upgrade.
 Before each, everything that it hosts must be served by another node; after it,
 the node must be whole again. It stops at the first that is not, and goes on
-from there when it is run again with --after.
+from there when it is run again with --after. A node that has left before its turn,
+and hosts nothing, is left out.
 
 The command runs by sh with NODE, ADDR and ZONE in its environment, and returns
 when the node is stopped and started. A node that is told to stop (SIGTERM)
@@ -292,6 +293,10 @@ func (r *restarting) run(c *cobra.Command, which func(*coordinator.Steered) ([]m
 	}
 	for i, id := range ids {
 		restarted, err := r.one(c.Context(), w, cl, id)
+		if errors.Is(err, errLeft) && len(ids) > 1 {
+			step := shownRestart{Node: id, State: "left_out"}
+			err = r.Output.Write(w, step, step.text("%v\n", err))
+		}
 		if err == nil {
 			continue
 		}
@@ -344,8 +349,15 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	if err != nil {
 		return false, fmt.Errorf("%s is not restarted: %w", id, err)
 	}
-	n, _ := watch.Current().Node(id)
-	hosted := watch.Current().Hosted(id)
+	m := watch.Current()
+	hosted := m.Hosted(id)
+	n, ok := m.Node(id)
+	if !ok { // one that hosts something may be brought back
+		n, ok = m.Past(id)
+	}
+	if !ok || !m.Alive(id) && hosted.Len() == 0 {
+		return false, fmt.Errorf("%s is left out: %w", id, errLeft)
+	}
 	step := shownRestart{Node: id, Addr: n.Addr, Zone: n.Zone, Partitions: hosted.Len(), State: "restarts"}
 	if err := r.Output.Write(w, step, step.text("%s restarts\n", id)); err != nil {
 		return false, err
@@ -375,6 +387,9 @@ func (r *restarting) alone(told context.Context, w io.Writer, cl *cluster.Client
 	return restarted, err
 }
 
+// errLeft is why a node is not restarted that has left since all were listed.
+var errLeft = errors.New("it is not there any more, and hosts nothing")
+
 // await waits for as long as one step of a restart may take.
 func (r *restarting) await(told context.Context, watch *cluster.Watcher, fault func(*topology.Map) error) error {
 	ctx, cancel := context.WithTimeout(told, r.timeout)
@@ -397,7 +412,7 @@ type shownRestart struct {
 	Addr       string          `json:"addr"`
 	Zone       string          `json:"zone"`
 	Partitions int             `json:"partitions"`
-	State      string          `json:"state"`   // planned, restarts, waits, whole
+	State      string          `json:"state"`   // planned, restarts, waits, whole; or left_out
 	Seconds    float64         `json:"seconds"` // from the command's end until it was whole
 }
 

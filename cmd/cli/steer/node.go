@@ -445,16 +445,9 @@ func (r *restarting) command(told context.Context, w io.Writer, n topology.Node)
 
 // spared reports which partitions of a node nobody else serves.
 func spared(m *topology.Map, id millrace.NodeID) error {
-	hosted := m.Hosted(id)
-	for _, n := range m.Nodes() {
-		if n.ID != id && m.Alive(n.ID) && !m.Paused(n.ID) {
-			serves := m.Ready(n.ID)
-			serves = serves.And(m.Hosted(n.ID))
-			hosted = hosted.Minus(serves.Minus(m.Lag(n.ID).Behind))
-		}
-	}
-	if k := hosted.Len(); k > 0 {
-		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &hosted)
+	alone := clusters.Alone(m, id)
+	if k := alone.Len(); k > 0 {
+		return fmt.Errorf("%d partitions that it hosts are served by nobody else: %s", k, &alone)
 	}
 	return nil
 }

@@ -411,8 +411,13 @@ func tellRestored(w io.Writer, r *restoration.Restored) {
 	}
 }
 
-// tellPlan tells what becomes of a plan that was under way, which no process keeps.
-func tellPlan(w io.Writer, s *coordinator.Steered) {
+// tellPlan tells what becomes of a plan that was under way, which no process keeps. That it
+// cannot be looked at makes nothing undone.
+func tellPlan(w io.Writer, s *coordinator.Steered, err error) {
+	if err != nil {
+		fmt.Fprintf(w, "all is restored, and what becomes of a plan that was under way cannot be told: %v: see millrace cluster status\n", err)
+		return
+	}
 	if surplus := s.Surplus(); surplus.Len() > 0 {
 		fmt.Fprintf(w, "%d partitions have more than %d replicas, and etcd has no plan that is under way: one was, and is lost, and nobody takes them away: %s: see to it with millrace cluster plan, and millrace cluster apply\n", surplus.Len(), s.Map.Wanted(), &surplus)
 	}
@@ -523,10 +528,7 @@ does within seconds, is named as NOT HEARD.`,
 			tellRestored(c.ErrOrStderr(), &r)
 			if !r.Alone {
 				s, _, err := coordinator.Look(c.Context(), cl)
-				if err != nil {
-					return err
-				}
-				tellPlan(c.ErrOrStderr(), s)
+				tellPlan(c.ErrOrStderr(), s, err)
 			}
 			fmt.Fprintln(c.OutOrStdout(), sumRestored(&r))
 			return clusters.TellAllHeard(c.Context(), c.OutOrStdout(), cl)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -466,7 +467,8 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", lost, len(hosts), waits))
+		names := strings.Trim(fmt.Sprint(waits), "[]")
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), waits, names))
 	}
 }
 

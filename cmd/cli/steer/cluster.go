@@ -464,9 +464,9 @@ func clusterRestore(cm *clusters.Flags) *cobra.Command {
 	act := command.Act{Cluster: cm}
 	c := &cobra.Command{
 		Use:   "restore --data DIR,DIR",
-		Short: "Bring back what etcd lost, from what brokers and index nodes kept of it",
-		Long: `Brings back what etcd lost, from what brokers and index nodes kept of it in
-their data directories, the newest of each thing. Brokers keep the definitions of
+		Short: "Bring back what etcd lost, from what brokers, index nodes and coordinators kept of it",
+		Long: `Brings back what etcd lost, from what brokers, index nodes and coordinators kept of
+it in their data directories, the newest of each thing. Brokers keep the definitions of
 feeds and experiments and the key of page tokens, index nodes the list of models,
 coordinators what they decided about experiments and who vetoed it. Name the
 directories of all that you can reach, copied to one machine: a process that was down

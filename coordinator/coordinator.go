@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -468,6 +469,7 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 			e.givenUp[id] = true
 		}
 	}
+	s.Notes.GivenUp = slices.Sorted(maps.Keys(e.givenUp))
 	for id, m := range s.Intent.Nodes { // who is back is lost no more
 		if m.Lost && e.nodes.Alive(id) {
 			m.Lost = false
@@ -482,7 +484,8 @@ func (c *Coordinator) look(s *Steered, e *evidence) {
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove", lost, len(hosts), waits))
+		names := strings.Trim(fmt.Sprint(waits), "[]")
+		c.alarm(s, e.now, "mass_loss", fmt.Sprintf("%d of %d nodes are gone at once: %q; nothing is repaired until they are back, or somebody gives them up: millrace node remove %s --apply", lost, len(hosts), waits, names))
 	}
 }
 

@@ -242,10 +242,7 @@ type Verdict struct {
 // Explain says why a partition is where it is, and of every other node, or of
 // one, whether it may host it: by the rules that the planner goes by.
 func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrace.Partition, only millrace.NodeID, now time.Time) (x Explanation, err error) {
-	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: map[millrace.NodeID]bool{}}
-	for id, m := range s.Intent.Nodes {
-		e.givenUp[id] = m.Lost && !s.Map.Alive(id)
-	}
+	e := &evidence{now: now, nodes: s.Map, stats: stats, givenUp: s.givenUp()}
 	x.Partition, x.Wanted = p, s.Map.Wanted()
 	problem := s.problem(e, x.Wanted, Layout(s.Assignment.Replicas), everybody)
 	for _, id := range s.Assignment.Replicas[p] {

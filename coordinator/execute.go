@@ -141,8 +141,10 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			m.State, changed = Waiting, true // etcd went back, and the assignment was restored without it
 		}
 		if m.State == Building {
-			building[m.To]++
 			coming[m.To] += m.Bytes
+		}
+		if m.builds(e) {
+			building[m.To]++
 		}
 	}
 	for _, urgent := range []bool{true, false} {
@@ -172,6 +174,13 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 		p.note(e.now, "%s", p.Status)
 	}
 	return changed
+}
+
+// builds reports whether the new replica of a move is being built. One that is ready
+// takes none of its node's moves at a time, however long the old one has to stay:
+// others may be what it stays for.
+func (m *Move) builds(e *evidence) bool {
+	return m.State == Building && m.To != "" && !e.ready(m.To, m.Partition)
 }
 
 // end is the status of a plan of which nothing is left to be done.

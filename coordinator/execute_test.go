@@ -125,7 +125,7 @@ func (w *world) step(t *testing.T, p *Plan) {
 	}
 	per := map[millrace.NodeID]int{}
 	for _, m := range p.Moves {
-		if m.State == Building && m.To != "" {
+		if disk := w.disk[m.To]; m.State == Building && m.To != "" && !disk.Has(m.Partition) {
 			per[m.To]++
 		}
 	}
@@ -882,6 +882,42 @@ func TestACancelledShrinkEnds(t *testing.T) {
 		if !p.Status.Ended() || len(w.a.Replicas[0]) != 3 || w.a.Wanted != 3 {
 			t.Errorf("ready: %t: %s, %v, of %d that are wanted", ready, p.Status, w.a.Replicas[0], w.a.Wanted)
 		}
+	}
+}
+
+// A plan ends also if a node is lost by whose death the first of its moves cannot end:
+// replicas that are ready leave the room to build those that they wait for.
+func TestWhatWaitsForOthersLeavesThemRoom(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: w.evidence().nodes}}
+	pr, err := Propose(s, nil, Request{Kind: Drain, Nodes: []millrace.NodeID{"n0"}, By: "me", Limits: Limits{PerNode: 20}}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Plan, s.Intent = pr.Plan, pr.intent
+	w.step(t, s.Plan)
+	delete(w.alive, "n1")
+	for range 60 {
+		w.live()
+		w.step(t, s.Plan)
+	}
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20}}}
+	for n := 0; !s.Plan.Status.Ended(); n++ {
+		if n > 1000 {
+			t.Fatalf("%s, %d moves are left", s.Plan.Status, s.Plan.left())
+		}
+		w.live()
+		e := w.evidence()
+		e.givenUp["n1"] = true
+		s.Assignment, s.Map = w.a, e.nodes
+		if err := at.repair(s, e); err != nil {
+			t.Fatal(err)
+		}
+		s.Plan.advance(&s.Assignment, e, &at.pace)
+		w.a = s.Assignment
+	}
+	if now := Layout(w.a.Replicas); now.names("n0") || now.names("n1") {
+		t.Errorf("%s: n0 hosts something: %t, n1: %t", s.Plan.Status, now.names("n0"), now.names("n1"))
 	}
 }
 

@@ -208,9 +208,12 @@ func (s *Steered) moved(i int, e *evidence) MoveProgress {
 	}
 	building, before, coming := 0, 0, int64(0)
 	for j, other := range p.Moves {
+		if other.To == m.To && other.builds(e) {
+			building++
+		}
 		switch {
 		case other.State == Building && other.To == m.To:
-			building, coming = building+1, coming+other.Bytes
+			coming += other.Bytes
 		case other.State == Waiting && j < i:
 			before++
 		}

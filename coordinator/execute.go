@@ -223,21 +223,25 @@ func (p *Plan) begin(m *Move, a *topology.Assignment, now time.Time) {
 }
 
 // mayEnd reports whether the old replica of a move may go: the new one serves,
-// and as many serve then as are wanted. One that is given up, or that the plan
-// itself brought and that does not serve, is not counted on; the latter stays while
-// nobody else serves, for it may have a moment ago and have all that there is.
+// and as many serve then as are wanted, or as there were before a plan that is rolled
+// back, if those are fewer. One that is given up, or that the plan itself brought and
+// that does not serve, is not counted on; the latter stays while nobody else serves, for
+// it may have a moment ago and have all that there is.
 func (p *Plan) mayEnd(m *Move, a *topology.Assignment, e *evidence) bool {
 	if m.To != "" && !e.ready(m.To, m.Partition) {
 		return false
 	}
 	owners := a.Replicas[m.Partition]
-	serving := e.serving(m.Partition, owners, m.From)
+	serving, wanted := e.serving(m.Partition, owners, m.From), p.Wanted
+	if p.Status == RollingBack { // where there were fewer before, nothing brings more
+		wanted = min(wanted, max(1, len(p.Base[m.Partition])))
+	}
 	switch {
 	case m.From == "" || !slices.Contains(owners, m.From):
 		return true
 	case len(owners) == 1:
 		return false
-	case serving >= p.Wanted:
+	case serving >= wanted:
 		return true
 	case e.answers(m.From, m.Partition):
 		return false

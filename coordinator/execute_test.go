@@ -119,8 +119,12 @@ func (w *world) step(t *testing.T, p *Plan) {
 	}
 	w.a = next
 	for q, n := range w.counts() {
-		if n < before[q] && n < floor {
-			t.Fatalf("partition %d had %d ready replicas and has %d, of %d", q, before[q], n, floor)
+		least := floor
+		if p.Status == RollingBack || p.Status == RolledBack {
+			least = min(floor, len(p.Base[q]))
+		}
+		if n < before[q] && n < least {
+			t.Fatalf("partition %d had %d ready replicas and has %d, of %d", q, before[q], n, least)
 		}
 	}
 	per := map[millrace.NodeID]int{}
@@ -248,17 +252,29 @@ func TestPlansOfManyReplicasEnd(t *testing.T) {
 }
 
 // A resize that is rolled back at any step, and after its end, returns to who
-// hosted what before, also where what moved away has been deleted meanwhile.
+// hosted what before, also where what moved away has been deleted meanwhile, and where
+// partitions had fewer replicas than are wanted.
 func TestRollsBackFromEveryStep(t *testing.T) {
 	every := 1
 	if testing.Short() {
 		every = 7
 	}
+	rollsBack(t, 2, every, false)
+	rollsBack(t, 3, 7, true)
+}
+
+// rollsBack rolls a plan for another node back from each step, or from one of so many.
+// With fewer, half of the partitions have one replica less than is wanted.
+func rollsBack(t *testing.T, replicas, every int, fewer bool) {
 	ended := false
 	for at := 0; !ended; at += every {
-		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, replicas)
+		for q := 0; fewer && q < partition.Count; q += 2 {
+			w.a.Replicas[q] = w.a.Replicas[q][:replicas-1]
+		}
+		w.live()
 		w.add("n3")
-		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, 2)
+		p := w.to([]millrace.NodeID{"n0", "n1", "n2", "n3"}, replicas)
 		p.Limits.PerNode = 120
 		c := &Coordinator{cfg: Config{DropAfter: 5 * time.Second}}
 		second := func() {
@@ -291,7 +307,7 @@ func TestRollsBackFromEveryStep(t *testing.T) {
 			t.Fatalf("from step %d: %s, and something else is hosted", at, p.Status)
 		}
 		for q, ready := range w.counts() {
-			if ready < 2 {
+			if ready < min(replicas, len(p.Base[q])) {
 				t.Fatalf("from step %d: partition %d has %d ready replicas", at, q, ready)
 			}
 		}

@@ -141,7 +141,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			m.State, changed = Waiting, true // etcd went back, and the assignment was restored without it
 		}
 		if m.State == Building {
-			coming[m.To] += m.Bytes
+			coming[m.To] += m.needs(e)
 		}
 		if m.builds(e) {
 			building[m.To]++
@@ -155,7 +155,7 @@ func (p *Plan) advance(a *topology.Assignment, e *evidence, c *pace) (changed bo
 			if m.State == Waiting && p.urgent(m, e) == urgent && free && p.waitsFor(m, a, e, coming[m.To]) == "" && c.may(e.now, m.Bytes, urgent, limits) {
 				p.begin(m, a, e.now)
 				building[m.To]++
-				coming[m.To] += m.Bytes
+				coming[m.To] += m.needs(e)
 				changed = true
 			}
 		}
@@ -183,6 +183,12 @@ func (m *Move) builds(e *evidence) bool {
 	return m.State == Building && m.To != "" && !e.ready(m.To, m.Partition)
 }
 
+// needs returns how many bytes the node of a move is yet to write for it, beside those
+// that it has: of a replica that it builds, or that moved away and is not deleted.
+func (m *Move) needs(e *evidence) int64 {
+	return max(0, m.Bytes-e.stats[m.To].Partitions[m.Partition].Bytes)
+}
+
 // end is the status of a plan of which nothing is left to be done.
 func (s Status) end() Status {
 	switch s {
@@ -195,7 +201,7 @@ func (s Status) end() Status {
 }
 
 // waitsFor is why the new replica of a move may not be assigned now, or "": its
-// node lives and has room, and the partition has room for one more. A move without
+// node lives and has room, or the data, and the partition has room for one more. A move without
 // one begins at once.
 func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int64) string {
 	if m.To == "" || slices.Contains(a.Replicas[m.Partition], m.To) {
@@ -207,9 +213,12 @@ func (p *Plan) waitsFor(m *Move, a *topology.Assignment, e *evidence, coming int
 	if n := len(a.Replicas[m.Partition]); n >= topology.MaxOwners {
 		return fmt.Sprintf("the partition has %d replicas, and one has to go first", n)
 	}
-	s := e.stats[m.To]
-	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < m.Bytes) {
-		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, m.Bytes>>20)
+	s, needs := e.stats[m.To], m.needs(e)
+	if _, has := s.Partitions[m.Partition]; has && needs == 0 {
+		return ""
+	}
+	if room := s.FreeBytes - s.KeptBytes; s.DiskBytes > 0 && (room < 0 || room-coming < needs) {
+		return fmt.Sprintf("%s has no room: %d MiB are free, of which %d stay so and %d are for moves under way, and it takes %d", m.To, s.FreeBytes>>20, s.KeptBytes>>20, coming>>20, needs>>20)
 	}
 	return ""
 }

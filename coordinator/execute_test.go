@@ -726,6 +726,52 @@ func TestWhatNodesKeepFreeIsNotGiven(t *testing.T) {
 	}
 }
 
+// A move back to a node that has the data takes no room: it begins though the disk is
+// nearly full, and keeps no room from others. One that is larger meanwhile, or of which
+// the node tells nothing, has to fit.
+func TestWhatANodeHasTakesNoRoom(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		has   int64 // MiB of partition 0 that n3 has; -1: it is not there
+		free  int64 // MiB besides what is kept free
+		bytes int64 // of each move
+		begin int   // moves
+	}{
+		{"all of it", 5, 1, 5 << 20, 1},
+		{"all of it, less than is kept free", 5, -1, 5 << 20, 1},
+		{"all of it, and the others fit", 5, 5, 5 << 20, 2},
+		{"some of it", 2, 1, 5 << 20, 0},
+		{"some of it, the rest fits", 2, 3, 5 << 20, 1},
+		{"nothing", -1, 1, 5 << 20, 0},
+		{"nobody knows how large it is", -1, -1, 0, 0},
+	} {
+		w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)
+		w.add("n3")
+		e := w.evidence()
+		st := members.NodeStats{DiskBytes: 100 << 20, FreeBytes: (10 + c.free) << 20, KeptBytes: 10 << 20, Partitions: map[millrace.Partition]members.PartitionStats{}}
+		if c.has >= 0 {
+			st.Partitions[0] = members.PartitionStats{Bytes: c.has << 20}
+		}
+		e.stats["n3"] = st
+		p := &Plan{ID: "p", Status: RollingBack, Wanted: 2, BaseWanted: 2, Base: Layout(w.a.Replicas), Limits: Limits{PerNode: 20}}
+		for q := range millrace.Partition(3) {
+			p.Moves = append(p.Moves, Move{Partition: q, From: w.a.Replicas[q][0], To: "n3", State: Waiting, Bytes: c.bytes})
+		}
+		for range 2 { // what is begun is counted anew
+			p.advance(&w.a, e, &pace{})
+		}
+		begun := 0
+		for _, m := range p.Moves {
+			if m.State == Building {
+				begun++
+			}
+		}
+		if begun != c.begin {
+			t.Errorf("%s: %d moves are begun, want %d", c.name, begun, c.begin)
+		}
+	}
+}
+
 // Explain says of each move of a partition where it is, for how long, and what it
 // waits for.
 func TestExplainSaysWhatMovesWaitFor(t *testing.T) {

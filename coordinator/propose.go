@@ -526,7 +526,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		}
 		m := plan.Move{Partition: p, From: old, To: fresh, Bytes: bytes(p)}
 		goal[p][i] = fresh
-		total += m.Bytes
+		total += max(0, m.Bytes-e.stats[fresh].Partitions[p].Bytes)
 		made.Moves = append(made.Moves, m)
 	}
 	if both > 0 { // with a replica less, they would wait for another one for ever

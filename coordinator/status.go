@@ -213,7 +213,7 @@ func (s *Steered) moved(i int, e *evidence) MoveProgress {
 		}
 		switch {
 		case other.State == Building && other.To == m.To:
-			coming += other.Bytes
+			coming += other.needs(e)
 		case other.State == Waiting && j < i:
 			before++
 		}

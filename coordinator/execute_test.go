@@ -983,6 +983,36 @@ func TestWhatWaitsForOthersLeavesThemRoom(t *testing.T) {
 	}
 }
 
+// What a coordinator does is told of the plan that it is of, also of a repair after
+// another plan, and of a plan to which more happened than its log keeps.
+func TestWhatIsDoneIsTold(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, 2)
+	delete(w.alive, "n0")
+	e := w.evidence()
+	e.givenUp["n0"] = true
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: 20}}}
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}, Plan: &Plan{ID: "p", Status: Done}}
+	s.Plan.note(w.now, "begun by me: to see")
+	s.Plan.note(w.now, "done")
+	did := at.do(s, e)
+	if len(did) != 2 || !strings.Contains(did[0], s.Plan.ID+": begun by coordinator") || !strings.Contains(did[1], "its replicas are made elsewhere") {
+		t.Errorf("of a repair: %q", did)
+	}
+	for n := range maxEvents {
+		s.Plan.note(w.now, "%d", n)
+	}
+	if did = at.do(s, e); len(did) != 0 {
+		t.Errorf("nothing happened: %q", did)
+	}
+	delete(w.alive, "n1")
+	e = w.evidence()
+	e.givenUp["n0"], e.givenUp["n1"] = true, true
+	s.Map = e.nodes
+	if did = at.do(s, e); len(did) != 1 || !strings.Contains(did[0], "its replicas are made elsewhere") {
+		t.Errorf("of a second node: %q", did)
+	}
+}
+
 // Explain says since when a replica is where it is, as far as the last plan knows.
 func TestExplainSaysSinceWhen(t *testing.T) {
 	w := newWorld(rand.New(rand.NewPCG(1, 1)), 3, 2)

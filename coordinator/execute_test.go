@@ -920,6 +920,46 @@ func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 	}
 }
 
+// Of several nodes that are gone one is given up by hand: what it hosted is made on those
+// that are there, and the others keep what they have and get nothing more, also of a plan
+// under way that waits for them.
+func TestOneOfSeveralLostNodesIsGivenUp(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 10, 2)
+	for _, id := range []millrace.NodeID{"n0", "n1", "n2", "n3"} {
+		delete(w.alive, id)
+	}
+	e := w.evidence()
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+	pr, err := Propose(s, e.stats, Request{Kind: Repair, Nodes: []millrace.NodeID{"n0"}, By: "me", Lossy: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pr.Err(); err != nil {
+		t.Error(err)
+	}
+	if pr.Goal.names("n0") || len(pr.Plan.Moves) != 144 {
+		t.Errorf("n0 hosts something: %t; %d moves, want 144", pr.Goal.names("n0"), len(pr.Plan.Moves))
+	}
+	for _, m := range pr.Plan.Moves {
+		if m.From != "n0" || !w.alive[m.To] {
+			t.Fatalf("%s is to be moved", m)
+		}
+	}
+	s.Plan = &Plan{ID: "p", Kind: Add, Status: Running, Wanted: 2, BaseWanted: 2, Base: pr.Plan.Base, Moves: []Move{{Partition: 7, From: w.a.Replicas[7][0], To: "n10", State: Waiting}}}
+	pr, err = Propose(s, e.stats, Request{Kind: Repair, Nodes: []millrace.NodeID{"n0"}, By: "me", Lossy: true}, w.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pr.Err(); err != nil || pr.Goal.names("n0") {
+		t.Errorf("a plan waits for n10: n0 hosts something: %t; %v", pr.Goal.names("n0"), err)
+	}
+	for _, m := range pr.Plan.Moves {
+		if m.Partition != 7 && !w.alive[m.To] {
+			t.Fatalf("a plan waits for n10: %s is to be moved", m)
+		}
+	}
+}
+
 // A cancelled plan ends also where partitions have lost the replica already that they
 // were to lose, and one that replaces another is under way, ready or not.
 func TestACancelledShrinkEnds(t *testing.T) {
@@ -1121,7 +1161,7 @@ func TestExplainKnowsNodesThatServeNobody(t *testing.T) {
 	for slices.Contains(w.a.Replicas[p], "n2") {
 		p++
 	}
-	for node, want := range map[millrace.NodeID]string{"keeper": "backup_only: keeper reads and backs up", "n2": "it is not there, and gets nothing until it is back"} {
+	for node, want := range map[millrace.NodeID]string{"keeper": "backup_only: keeper reads and backs up", "n2": "away: n2 is not there, and gets nothing until it is back"} {
 		x, err := s.Explain(nil, p, node, w.now)
 		if err != nil || len(x.Elsewhere) != 1 || !strings.Contains(x.Elsewhere[0].Rule+": "+x.Elsewhere[0].Detail, want) {
 			t.Errorf("%s: %+v, %v; want %q", node, x.Elsewhere, err, want)

@@ -358,7 +358,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		say(Pass, "every partition has the ready replicas that are wanted")
 	}
 	for _, m := range pr.Plan.Moves {
-		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) {
+		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) && !s.joins(r) { // what is under way waits for them
 			say(Fault, "%s, which is to take replicas, is not there", m.To)
 			break
 		}
@@ -431,14 +431,14 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Away: !s.Map.Alive(n.ID), Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
 			if !seen[id] { // it is away
 				seen[id] = true
 				n, _ := s.Map.Past(id)
-				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Away: true, Draining: s.Intent.Nodes[id].Draining})
 			}
 		}
 	}

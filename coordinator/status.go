@@ -283,9 +283,6 @@ func (s *Steered) Explain(stats map[millrace.NodeID]members.NodeStats, p millrac
 		if err != nil {
 			return x, err
 		}
-		if v.OK && !s.Map.Alive(n.ID) {
-			v.Detail += "; it is not there, and gets nothing until it is back"
-		}
 		x.Elsewhere = append(x.Elsewhere, Verdict{n.ID, v.OK, string(v.Rule), v.Detail})
 	}
 	if s.Plan != nil {

@@ -246,6 +246,9 @@ func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w []string) {
 	if n := stuck[RuleNoRoom]; n > 0 {
 		w = append(w, fmt.Sprintf("%d replicas have no room on any disk where they should be, and are not made", n))
 	}
+	if n := stuck[RuleAway]; n > 0 {
+		w = append(w, fmt.Sprintf("%d replicas have no place but on nodes that are away, and are not made", n))
+	}
 	if now.usable < now.problem.Wanted {
 		w = append(w, fmt.Sprintf("%d replicas are wanted, and %d nodes may host any", now.problem.Wanted, now.usable))
 	}

@@ -23,6 +23,9 @@ type Node struct {
 	// Gone: it is away for longer than the grace. It hosts nothing, and what it
 	// hosted counts as lost.
 	Gone bool
+	// Away: it is not there, and may be back. What it hosts counts as if it were
+	// there, and it is given nothing more.
+	Away bool
 	// Draining: it is to host nothing, and serves what it hosts until that is
 	// elsewhere.
 	Draining bool

@@ -94,11 +94,12 @@ func (c *pace) may(now time.Time, bytes int64, urgent bool, l Limits) bool {
 }
 
 // urgent reports whether a move makes elsewhere what is lost. A repair also does
-// what the rules demand of nodes that are there, such as those that are drained: that
-// is not urgent.
+// what the rules demand of nodes that are there, such as those that are drained, and
+// brings partitions that lost nothing to what is wanted, as after a shrink that was
+// cancelled: that is not urgent.
 func (p *Plan) urgent(m *Move, e *evidence) bool {
 	if m.From == "" {
-		return p.Kind == Repair
+		return p.Kind == Repair && slices.ContainsFunc(p.Base[m.Partition], func(id millrace.NodeID) bool { return e.givenUp[id] })
 	}
 	return e.givenUp[m.From]
 }

@@ -864,9 +864,9 @@ func TestRollbacksTakeBackTheirOwnMarks(t *testing.T) {
 	}
 }
 
-// What was cancelled no repair carries out: a node that was drained keeps what has not
-// moved, one that was added and got nothing gets nothing, and no partition loses the
-// replica that it was to lose.
+// What was cancelled no repair carries out or takes back: a node that was drained keeps
+// what has not moved, one that was added and got nothing gets nothing, and no partition
+// loses the replica that it was to lose, or that it got.
 func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 	for _, c := range []struct {
 		kind             Kind
@@ -878,6 +878,7 @@ func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 		{Drain, []millrace.NodeID{"n1"}, 2, 0, 5, func(m Move) bool { return m.From == "n1" }},
 		{Add, []millrace.NodeID{"n4"}, 2, 0, 0, func(m Move) bool { return m.To == "n4" }},
 		{Resize, nil, 3, 2, 5, func(m Move) bool { return m.To == "" }},
+		{Resize, nil, 2, 3, 5, func(m Move) bool { return m.To == "" && m.From != "n0" }},
 	} {
 		w := newWorld(rand.New(rand.NewPCG(1, 1)), 4, c.replicas)
 		if c.kind == Add {
@@ -917,6 +918,41 @@ func TestNoRepairDoesWhatWasCancelled(t *testing.T) {
 		if s.Plan.Kind != Repair || n > 0 {
 			t.Errorf("%s: %d of %d moves of the %s do what was cancelled", c.kind, n, len(s.Plan.Moves), s.Plan.Kind)
 		}
+	}
+}
+
+// After a shrink that was cancelled a repair brings back what went: at once where a
+// partition has lost a node, too, and else by the pace of what somebody planned.
+func TestARepairBringsByAndByWhatNobodyLost(t *testing.T) {
+	w := newWorld(rand.New(rand.NewPCG(1, 1)), 6, 3)
+	for q := 0; q < partition.Count; q += 2 { // these are shrunk
+		w.a.Replicas[q] = w.a.Replicas[q][:2]
+	}
+	w.live()
+	delete(w.alive, "n0")
+	e := w.evidence()
+	e.givenUp["n0"] = true
+	s := &Steered{State: &steering.State{Assignment: w.a, Map: e.nodes}}
+	at := &Coordinator{cfg: Config{}.withDefaults(), pace: pace{limits: Limits{PerNode: partition.Count, PerSecond: 5}}}
+	if err := at.repair(s, e); err != nil {
+		t.Fatal(err)
+	}
+	s.Plan.advance(&s.Assignment, e, &at.pace)
+	begun, waits, lost := 0, 0, 0
+	for _, m := range s.Plan.Moves {
+		switch {
+		case slices.Contains(s.Plan.Base[m.Partition], "n0"):
+			if m.State == Waiting {
+				lost++
+			}
+		case m.State == Waiting:
+			waits++
+		default:
+			begun++
+		}
+	}
+	if lost > 0 || begun > 6 || waits < 100 {
+		t.Errorf("%d moves of partitions that lost a node wait; of the others %d are begun and %d wait", lost, begun, waits)
 	}
 }
 

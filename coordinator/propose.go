@@ -409,14 +409,15 @@ const (
 	everybody                   // all that are registered
 )
 
-// noGain is a gain that no plan has: nothing moves that need not. Draining and
-// repairs are such plans, also those that a coordinator makes by itself.
+// noGain is a gain that no plan has: nothing moves that need not, and nothing goes that
+// is more than is wanted, as of a growth that was cancelled. Draining and repairs are such
+// plans, also those that a coordinator makes by itself.
 const noGain = math.MaxFloat64
 
 // solve makes the plan of moves.
 func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain float64) (plan.Plan, error) {
 	pr := s.problem(e, wanted, now, who)
-	pr.Limits.Gain = gain
+	pr.Limits.Gain, pr.Limits.Surplus = gain, gain == noGain
 	return plan.Make(pr)
 }
 

@@ -33,7 +33,7 @@ func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck m
 		leave, come := now.difference(part, goal)
 		living := now.living(part)
 		var moves []Move
-		for len(now.at[part]) > now.wanted {
+		for len(now.at[part]) > now.wanted && (len(come) > 0 || !now.problem.Limits.Surplus) {
 			i := now.crowded(part, leave)
 			moves = append(moves, now.move(part, leave[i], none, WhySurplus))
 			leave = slices.Delete(leave, i, i+1)

@@ -56,6 +56,9 @@ type Limits struct {
 	// MovesPerNode is how many moves to or from a node are made at once. The
 	// moves are in an order in which all nodes are busy. 0: no limit.
 	MovesPerNode int
+	// Surplus: replicas beyond what is wanted stay where they are, on nodes that may
+	// host anything, unless the zones want one elsewhere.
+	Surplus bool
 	// Gain is the least gain for which anything moves that no hard rule moves:
 	// by how much the distance between the fullest and the emptiest node falls,
 	// as a share of the mean. 0: any.

@@ -363,7 +363,7 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 		say(Pass, "every partition has the ready replicas that are wanted")
 	}
 	for _, m := range pr.Plan.Moves {
-		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) {
+		if m.State != Moved && m.To != "" && !s.Map.Alive(m.To) && !s.joins(r) { // what is under way waits for them
 			say(Fault, "%s, which is to take replicas, is not there", m.To)
 			break
 		}
@@ -414,14 +414,15 @@ const (
 	everybody                   // all that are registered
 )
 
-// noGain is a gain that no plan has: nothing moves that need not. Draining and
-// repairs are such plans, also those that a coordinator makes by itself.
+// noGain is a gain that no plan has: nothing moves that need not, and nothing goes that
+// is more than is wanted, as of a growth that was cancelled. Draining and repairs are such
+// plans, also those that a coordinator makes by itself.
 const noGain = math.MaxFloat64
 
 // solve makes the plan of moves.
 func (s *Steered) solve(e *evidence, wanted int, now Layout, who whom, gain float64) (plan.Plan, error) {
 	pr := s.problem(e, wanted, now, who)
-	pr.Limits.Gain = gain
+	pr.Limits.Gain, pr.Limits.Surplus = gain, gain == noGain
 	return plan.Make(pr)
 }
 
@@ -436,14 +437,14 @@ func (s *Steered) problem(e *evidence, wanted int, now Layout, who whom) plan.Pr
 		}
 		st := e.stats[n.ID]
 		seen[n.ID] = true
-		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
+		pr.Nodes = append(pr.Nodes, plan.Node{ID: n.ID, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[n.ID], Away: !s.Map.Alive(n.ID), Draining: m.Draining, BackupOnly: n.Keeps != "", Disk: st.DiskBytes, Free: max(0, freeOf(st)-spoken[n.ID]), Keeps: st.KeptBytes})
 	}
 	for p := range partition.Count {
 		for _, id := range now[p] {
 			if !seen[id] { // it is away
 				seen[id] = true
 				n, _ := s.Map.Past(id)
-				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Draining: s.Intent.Nodes[id].Draining})
+				pr.Nodes = append(pr.Nodes, plan.Node{ID: id, Zone: n.Zone, Weight: n.Weight, Gone: e.givenUp[id], Away: true, Draining: s.Intent.Nodes[id].Draining})
 			}
 		}
 	}
@@ -531,7 +532,7 @@ func (s *Steered) replaced(e *evidence, wanted int, nodes []millrace.NodeID) (ma
 		}
 		m := plan.Move{Partition: p, From: old, To: fresh, Bytes: bytes(p)}
 		goal[p][i] = fresh
-		total += m.Bytes
+		total += max(0, m.Bytes-e.stats[fresh].Partitions[p].Bytes)
 		made.Moves = append(made.Moves, m)
 	}
 	if both > 0 { // with a replica less, they would wait for another one for ever

@@ -33,7 +33,7 @@ func (now *layout) queues(goal *layout) (queues [partition.Count][]Move, stuck m
 		leave, come := now.difference(part, goal)
 		living := now.living(part)
 		var moves []Move
-		for len(now.at[part]) > now.wanted {
+		for len(now.at[part]) > now.wanted && (len(come) > 0 || !now.problem.Limits.Surplus) {
 			i := now.crowded(part, leave)
 			moves = append(moves, now.move(part, leave[i], none, WhySurplus))
 			leave = slices.Delete(leave, i, i+1)
@@ -245,6 +245,9 @@ func (now *layout) inTurn(queues [partition.Count][]Move) (all []Move) {
 func (now *layout) warnings(goal *Assignment, stuck map[Rule]int) (w []string) {
 	if n := stuck[RuleNoRoom]; n > 0 {
 		w = append(w, fmt.Sprintf("%d replicas have no room on any disk where they should be, and are not made", n))
+	}
+	if n := stuck[RuleAway]; n > 0 {
+		w = append(w, fmt.Sprintf("%d replicas have no place but on nodes that are away, and are not made", n))
 	}
 	if now.usable < now.problem.Wanted {
 		w = append(w, fmt.Sprintf("%d replicas are wanted, and %d nodes may host any", now.problem.Wanted, now.usable))

@@ -388,6 +388,9 @@ func (pr *Proposal) check(s *Steered, e *evidence, r Request, made *plan.Plan) {
 	for _, w := range made.Warnings {
 		say(lossy, "%s", w)
 	}
+	for _, n := range made.Notes {
+		say(Warn, "%s", n)
+	}
 }
 
 // lost says which nodes that host anything are given up, and so not waited for.

@@ -110,6 +110,7 @@ type Plan struct {
 	Goal     Assignment
 	Moves    []Move   // in their order; those of one partition one after the other
 	Warnings []string // what the goal lacks, and why
+	Notes    []string // what any goal of this cluster would lack, as today's does
 	Spared   float64  // a gain that is less than [Limits.Gain], for which nothing moves; 0: none
 	Before   Balance
 	After    Balance

@@ -229,6 +229,24 @@ func TestTheLastReplicasStay(t *testing.T) {
 	}
 }
 
+// Three replicas in two zones are no reason against any plan: that is as it was. It is
+// one only against the plan that leaves a zone with nothing.
+func TestFewZonesAreNoted(t *testing.T) {
+	p := Problem{Nodes: nodes(6, 2), Wanted: 3}
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[0].Draining = true
+	if pl := mustMake(t, p); len(pl.Warnings) != 0 || len(pl.Notes) != 1 {
+		t.Errorf("two zones as before: warnings %q, notes %q", pl.Warnings, pl.Notes)
+	}
+	p = Problem{Nodes: nodes(5, 2), Wanted: 3}
+	p.Nodes[4].Zone = "c"
+	p.Now = mustMake(t, p).Goal
+	p.Nodes[4].Draining = true
+	if pl := mustMake(t, p); len(pl.Warnings) != 1 || len(pl.Notes) != 0 {
+		t.Errorf("two zones of three: warnings %q, notes %q", pl.Warnings, pl.Notes)
+	}
+}
+
 // What does not fit on the disks stays where it is, and nothing is removed for
 // it.
 func TestWhatHasNoRoomStays(t *testing.T) {

@@ -399,6 +399,17 @@ func (l *layout) usableZones() (n int) {
 	return n
 }
 
+// hostingZones returns in how many zones anything is hosted today.
+func (l *layout) hostingZones() (n int) {
+	hosting := make([]bool, len(l.zones))
+	for i := range l.nodes {
+		if z := l.zone[i]; !hosting[z] && slices.Contains(l.home[i], true) {
+			hosting[z], n = true, n+1
+		}
+	}
+	return n
+}
+
 // welcome says what else there is to know where no rule refuses.
 func (l *layout) welcome(to int, from millrace.NodeID) string {
 	s := fmt.Sprintf("no rule refuses it: %s hosts %d, and its share is %.1f", l.nodes[to].ID, l.count[to], l.share(to))

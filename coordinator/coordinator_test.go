@@ -452,6 +452,31 @@ func TestANodeTakesWhatNobodyElseCould(t *testing.T) {
 	})
 }
 
+// One of two nodes that is gone for good is given up though no other can take what it
+// hosted; a node that is added then takes it.
+func TestOneOfTwoNodesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	s := newEstate(t, "a", "b")
+	s.coordinate("one", nil)
+	s.kill("b")
+	s.await("an alarm", func(l *coordinator.Steered) bool {
+		return slices.ContainsFunc(l.Notes.Alarms, func(a coordinator.Alarm) bool { return a.What == "mass_loss" })
+	})
+	s.begin(coordinator.Request{Kind: coordinator.Repair, Nodes: []millrace.NodeID{"b"}, Lossy: true})
+	l := s.await("b is given up", func(l *coordinator.Steered) bool {
+		return l.Plan != nil && l.Plan.Status == coordinator.Done && l.Intent.Nodes["b"].Lost
+	})
+	if n := hosts(l); len(l.Plan.Moves) != 0 || n["a"] != 720 || n["b"] != 720 {
+		t.Errorf("%v, %d moves", n, len(l.Plan.Moves))
+	}
+	s.start("c")
+	s.await("c is there", func(l *coordinator.Steered) bool { return l.Map.Alive("c") })
+	s.begin(coordinator.Request{Kind: coordinator.Add, Nodes: []millrace.NodeID{"c"}})
+	s.await("c has all of b", func(l *coordinator.Steered) bool {
+		return l.Plan.Kind == coordinator.Add && l.Plan.Status == coordinator.Done && hosts(l)["c"] == 720 && s.served(l, 2) && len(l.Notes.Alarms) == 0
+	})
+}
+
 // Replicas that differ are told until a comparison that saw all of them finds none,
 // or another leadership begins, which knows nothing of them.
 func TestDifferencesAreToldUntilTheyAreNone(t *testing.T) {

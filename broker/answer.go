@@ -33,7 +33,7 @@ func (b *Broker) answer(ctx context.Context, q *question, f *fanout.Asking, o fa
 		Coverage: covered, Receipt: b.receipt(q, f, o, entries),
 		NextPageToken: b.nextToken(q, entries, len(o.Missing) == 0),
 	}
-	b.metrics.fates(q.feed.Name, o)
+	b.metrics.countCandidates(q.feed.Name, o)
 	if v := q.inPlaceOf; v.Name != "" {
 		b.metrics.inPlaceOf.WithLabelValues(q.feed.Name, v.Name, v.Version).Inc()
 	}

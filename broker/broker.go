@@ -257,11 +257,11 @@ func endSpan(span trace.Span, err error) {
 }
 
 func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*question, *feedv1.GetFeedResponse, error) {
-	visit, err := b.admission.Enter(ctx)
+	inFlight, err := b.admission.Enter(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer visit.Leave()
+	defer inFlight.Leave()
 	began := time.Now()
 	if err := b.entitled(ctx, req); err != nil {
 		return nil, nil, err
@@ -282,13 +282,13 @@ func (b *Broker) getFeed(ctx context.Context, req *feedv1.GetFeedRequest) (*ques
 	if allowed, ok := ctx.Deadline(); ok && allowed.Before(end) {
 		end = allowed
 	}
-	visit.Asks(q.feed.Name, len(req.GetEntities()), end)
+	inFlight.Asks(q.feed.Name, len(req.GetEntities()), end)
 	loan, over := b.admission.Loan(ctx)
 	defer over()
 	q.Loan = loan
 	o, f, err := b.askDraft(ctx, q, end)
 	if err == nil {
-		visit.Ending = f.Ending(ctx, o)
+		inFlight.Ending = f.Ending(ctx, o)
 	}
 	switch {
 	case err != nil:

@@ -114,7 +114,7 @@ func TestLateNodesMakeAPartialAnswer(t *testing.T) {
 // or not: who waits for them is let go together, and who comes after does not
 // wait, and is told so. When they thaw they are asked again, whether anybody
 // waited for them or not.
-func TestMuteNodesAreNotWaitedFor(t *testing.T) {
+func TestUnresponsiveNodesAreNotWaitedFor(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 2, 1)
@@ -160,8 +160,8 @@ func TestMuteNodesAreNotWaitedFor(t *testing.T) {
 			}
 			frozen.set(func() { frozen.frozen = false })
 			time.Sleep(longestPing + 2*pingBeat) // virtual: the fake's ping does not thaw with it
-			if b.fanout.Mute("n1") {
-				t.Errorf("lost %v: a node that answers pings is still mute", lost)
+			if b.fanout.Unresponsive("n1") {
+				t.Errorf("lost %v: a node that answers pings is still unresponsive", lost)
 			}
 			if resp, _ := ask(); len(resp.GetCoverage().GetMissing()) > 0 {
 				t.Errorf("lost %v: back, and %v", lost, resp.GetCoverage())
@@ -209,7 +209,7 @@ func TestSlowNodesAreWaitedFor(t *testing.T) {
 		slow.set(func() { slow.delay = func() time.Duration { return 8 * time.Second } })
 		b := w.broker()
 		var all sync.WaitGroup
-		for range 12 { // as many as the gate lets in at first
+		for range 12 { // as many as the limiter lets in at first
 			all.Go(func() {
 				resp, err := b.GetFeed(t.Context(), recentRequest(30))
 				if err != nil || len(resp.Coverage.Missing) > 0 {

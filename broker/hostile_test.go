@@ -221,7 +221,7 @@ func TestQuotaAndGateComeBeforeTheParse(t *testing.T) {
 	}
 	for _, path := range paths {
 		if got := ask(path, ""); got != 429 {
-			t.Errorf("%s at a full gate: %d", path, got)
+			t.Errorf("%s at a full limiter: %d", path, got)
 		}
 	}
 }

@@ -112,8 +112,8 @@ func (m *metrics) request(feed string, took time.Duration, resp *feedv1.GetFeedR
 	}
 }
 
-// fates counts what became of the candidates of an answer.
-func (m *metrics) fates(feed string, o fanout.Outcome) {
+// countCandidates counts the candidates of an answer by what became of them.
+func (m *metrics) countCandidates(feed string, o fanout.Outcome) {
 	var sum nodev1.Stages
 	for _, pt := range o.Parts {
 		s := pt.Resp.GetStages()

@@ -117,7 +117,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 		ask()
 		series(`hedges_total{event="denied"}`, 1)
 		series(`hedges_total{event="fired"}`, 1)
-		var full []*admission.Visit
+		var full []*admission.InFlight
 		for range b.admission.Limit() {
 			v, err := b.admission.Enter(t.Context())
 			if err != nil {
@@ -126,7 +126,7 @@ func TestMetricsOfTrouble(t *testing.T) {
 			full = append(full, v)
 		}
 		if _, err := b.GetFeed(t.Context(), recentRequest(1)); err == nil {
-			t.Error("a full gate let a request in")
+			t.Error("a full limiter let a request in")
 		}
 		series(`shed_total{}`, 1)
 		b.admission.Full(admission.Interactive)

@@ -97,9 +97,9 @@ func TestRemoteNode(t *testing.T) {
 }
 
 // A node behind gRPC whose process is frozen, so that the kernel takes what is
-// sent to it and nothing comes back, is found mute and told as unreachable; one
+// sent to it and nothing comes back, is found unresponsive and told as unreachable; one
 // that is slow, and answers pings, is waited for.
-func TestMuteRemoteNode(t *testing.T) {
+func TestUnresponsiveRemoteNode(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	for i := range 30 {
 		w.add(timelineOf(i), recordID(i), timeAt(i), "")
@@ -128,8 +128,8 @@ func TestMuteRemoteNode(t *testing.T) {
 			t.Errorf("missing %v", m)
 		}
 	}
-	if !b.fanout.Mute("n1") || b.fanout.Mute("n0") {
-		t.Errorf("the frozen one is mute: %v; the slow one: %v", b.fanout.Mute("n1"), b.fanout.Mute("n0"))
+	if !b.fanout.Unresponsive("n1") || b.fanout.Unresponsive("n0") {
+		t.Errorf("the frozen one is unresponsive: %v; the slow one: %v", b.fanout.Unresponsive("n1"), b.fanout.Unresponsive("n0"))
 	}
 }
 

@@ -370,7 +370,7 @@ func TestTypesAreNotAskedOfTheMute(t *testing.T) {
 			}
 		}
 		asks(2 * typesWithin)
-		_, _ = b.GetFeed(t.Context(), recentRequest(60)) // which finds that it is mute
+		_, _ = b.GetFeed(t.Context(), recentRequest(60)) // which finds that it is unresponsive
 		asks(typesWithin / 2)
 	})
 }

@@ -165,7 +165,7 @@ func ranking(resp *feedv1.GetFeedResponse) stats.Ranking[string] {
 }
 
 // Shadows that take for ever hold so many answers and no more, no request
-// waits for them, and where the gate is half full there are none.
+// waits for them, and where the limiter is half full there are none.
 func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.fill(rand.New(rand.NewPCG(8, 9)), 20, 20)
@@ -195,17 +195,17 @@ func TestShadowsAreTheFirstThingDropped(t *testing.T) {
 	busy := w.broker(shadowedFeed)
 	n.set(func() { n.stuck = "" })
 	for range busy.admission.Limit() / 2 {
-		visit, err := busy.admission.Enter(t.Context())
+		inFlight, err := busy.admission.Enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer visit.Leave()
+		defer inFlight.Leave()
 	}
 	b = busy // which ask asks
 	ask()
 	busy.shadows.Wait()
 	if got := busy.outcomes(t); got["dropped"] != 1 || got["compared"] != 0 {
-		t.Errorf("a gate that is half full: %v", got)
+		t.Errorf("a limiter that is half full: %v", got)
 	}
 }
 

@@ -62,7 +62,7 @@ const typesWithin = time.Second
 // waited for.
 func (b *Broker) typesOf(ctx context.Context, q *question, f *fanout.Asking, id millrace.NodeID) (*nodev1.QueryResponse, error) {
 	at, ok := f.Map.Node(id)
-	if !ok || !f.Map.Alive(id) || b.fanout.Mute(id) {
+	if !ok || !f.Map.Alive(id) || b.fanout.Unresponsive(id) {
 		return nil, fmt.Errorf("broker: %s is not there", id)
 	}
 	node, err := b.fanout.Node(at)

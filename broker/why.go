@@ -21,11 +21,11 @@ import (
 // Why answers a request and tells what became of a record in the answer. Its
 // errors are those of [Broker.GetFeed].
 func (b *Broker) Why(ctx context.Context, req *feedv1.WhyRequest) (*feedv1.WhyResponse, error) {
-	visit, err := b.admission.Enter(ctx)
+	inFlight, err := b.admission.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer visit.Leave() // silently: it takes longer than what the gate is for
+	defer inFlight.Leave() // with no Ending: an inquiry takes longer than answers do, which the limiter learns from
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	ctx = b.trace(ctx, req.GetRequest().GetViewer().GetId())

@@ -166,8 +166,8 @@ func TestWhyIsNotHedged(t *testing.T) {
 			t.Errorf("%d calls for four inquiries", n)
 		}
 		for _, n := range w.nodes { // which do not count as silent either
-			if b.fanout.Mute(n.id) {
-				t.Errorf("%s is thought mute", n.id)
+			if b.fanout.Unresponsive(n.id) {
+				t.Errorf("%s is thought unresponsive", n.id)
 			}
 			n.delay = func() time.Duration { // the first that is asked is slow
 				if w.calls() == 9 {

@@ -9,7 +9,7 @@ import (
 // names hands out identifiers, each once.
 type names map[string]bool
 
-// reserved are what a generated function uses itself.
+// reserved are the identifiers that generated functions use themselves.
 var reserved = []string{
 	"k", "r", "i", "row", "rows", "sel", "out", "folded", "entity", "w", "n", "x", "compute", "math", "strings", "slices",
 	"own0", "own1", "own2", "own3", "rest0", "rest1", "rest2", "rest3", "init", "float64", "int64", "uint64", "int", "int32", "len", "string", "bool", "true", "false", "nil",

@@ -42,20 +42,20 @@ type Acts interface {
 
 // acts is how much a guard sees of what viewers of an experiment did.
 type acts struct {
-	read   Acts // nil: it has no outcomes
-	of     experiment.Outcomes
-	from   millrace.Time             // of the experiment's evidence
-	topic  exposure.Topic            // that was read last
-	newest millrace.Time             // outcome that belongs to an answer of the experiment; 0: none has come
-	came   millrace.Time             // newest of all
-	told   outcome.Report            // of all that have come
-	broken string                    // why what comes now is broken; empty: it is not
-	whole  time.Time                 // when all was last read; first: when it began
-	ever   bool                      // all was read
-	was    *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
-	unread string                    // why that is not so now, or why it counts nothing
-	mute   bool                      // its log did not answer the last reading
-	next   time.Time                 // the next reading, after one that failed; zero: not known yet
+	read       Acts // nil: it has no outcomes
+	of         experiment.Outcomes
+	from       millrace.Time             // of the experiment's evidence
+	topic      exposure.Topic            // that was read last
+	newest     millrace.Time             // outcome that belongs to an answer of the experiment; 0: none has come
+	came       millrace.Time             // newest of all
+	told       outcome.Report            // of all that have come
+	broken     string                    // why what comes now is broken; empty: it is not
+	whole      time.Time                 // when all was last read; first: when it began
+	ever       bool                      // all was read
+	was        *experiments.OutcomesLook // what the coordinator before knew; nil: nothing
+	unread     string                    // why that is not so now, or why it counts nothing
+	unanswered bool                      // its log did not answer the last reading
+	next       time.Time                 // the next reading, after one that failed; zero: not known yet
 }
 
 const (
@@ -75,7 +75,7 @@ const notReadYet = "outcomes have not been read yet by the coordinator that lead
 // reads notes that all was read, or why not.
 func (a *acts) reads(err error) {
 	course := a.read.Course()
-	a.topic, a.newest, a.came, a.told, a.mute, a.next = a.read.Topic(), course.Newest(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
+	a.topic, a.newest, a.came, a.told, a.unanswered, a.next = a.read.Topic(), course.Newest(), a.read.Newest(), a.read.Told(), isSilence(err), time.Time{}
 	if a.broken = ""; course.Now() != nil {
 		a.broken = fmt.Sprintf("of %s %s; mend what writes it, and they see again once ten more belong than do not", a.of.Topic, course.Now())
 	}
@@ -257,7 +257,7 @@ func (g *guard) readActs(ctx context.Context) {
 	for rest := g.every; wait.For(ctx, rest) == nil; {
 		all, worked := !time.Now().Before(due), time.Duration(0)
 		for _, w := range g.withOutcomes() {
-			if !all && !w.acts.mute {
+			if !all && !w.acts.unanswered {
 				continue
 			}
 			began := time.Now()
@@ -292,12 +292,12 @@ func (g *guard) readsNext(due time.Time) (rest time.Duration, err error) {
 	rest = time.Until(due)
 	var faults []error
 	for _, w := range all {
-		if w.acts.mute {
+		if w.acts.unanswered {
 			rest = min(rest, g.every, actsAgain)
 		}
 	}
 	for _, w := range all {
-		if w.acts.next = due; w.acts.mute {
+		if w.acts.next = due; w.acts.unanswered {
 			w.acts.next = time.Now().Add(rest)
 		}
 		if w.acts.unread != "" && w.acts.unread != notReadYet {

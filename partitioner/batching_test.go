@@ -135,8 +135,8 @@ func TestFatesAreOfTheRecordAlone(t *testing.T) {
 		must(t, err)
 		got, err := together.route(t.Context(), in)
 		must(t, err)
-		if got.fate != alone.fate || fmt.Sprint(got.entities) != fmt.Sprint(alone.entities) {
-			t.Errorf("record %d: fate %d for %v behind others, %d for %v alone", i, got.fate, got.entities, alone.fate, alone.entities)
+		if got.outcome != alone.outcome || fmt.Sprint(got.entities) != fmt.Sprint(alone.entities) {
+			t.Errorf("record %d: outcome %d for %v behind others, %d for %v alone", i, got.outcome, got.entities, alone.outcome, alone.entities)
 		}
 	}
 }

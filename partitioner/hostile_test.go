@@ -113,7 +113,7 @@ func signal(engagement float64) []byte {
 	return schemas.Frame(schemas.Features().Fingerprint(), append(b, 0))
 }
 
-// Every hostile input meets its fate in one transaction, and what is refused
+// Every hostile input meets its outcome in one transaction, and what is refused
 // comes out byte for byte.
 func TestHostileInputs(t *testing.T) {
 	w := newFake(t)

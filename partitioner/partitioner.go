@@ -57,7 +57,7 @@ type Config struct {
 
 	// Future is how far a record's time may be after its arrival, which is its
 	// timestamp in Kafka; others are dead letters. 0 = schemas.DefaultFuture. It is
-	// the same in every process of a group, or a record's fate would be that of
+	// the same in every process of a group, or a record's outcome would be that of
 	// the process which reads it.
 	Future time.Duration
 }

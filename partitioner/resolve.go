@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// idleShare bounds waiting for unknown schemas to a twentieth of the time: after a
-// wait in vain none begins for idleShare times its length. Bad records with ever new
-// fingerprints cannot hold up good ones for longer.
+// idleShare bounds the waits for unknown schemas to a twentieth of the time: after a wait in
+// vain no other begins for idleShare times as long. So bad records, each with another
+// fingerprint, cannot hold up good ones for longer.
 const idleShare = 20
 
-// refusedFor is how long a schema id that its registry does not have, or whose
-// schema Millrace does not take, is not asked for again; maxRefused bounds how many
-// such ids are remembered.
+// refusedFor is for how long a registry is not asked again for a schema id that it does not
+// have, or whose schema Millrace does not accept; maxRefused bounds how many such ids are
+// remembered.
 const (
 	refusedFor = 30 * time.Second
 	maxRefused = 1024
@@ -35,34 +35,34 @@ const (
 	missesAfter = 1 // a second
 )
 
-// refusal is why the records of a schema id are dead letters, and until when
-// nobody is asked again.
+// refusal is why the records of a schema id are dead letters, and until when the registry is
+// not asked again.
 type refusal struct {
 	until time.Time
 	why   *schemas.Error
 }
 
-// resolver finds the schema a value was written under. A schema published
-// before the record is always found: it is in the topic by then. One published
-// after is waited for a little.
+// resolver finds the schema that a value was written under. A schema that was published
+// before the record is always found, since the topic has it by then. For one that is published
+// after the record it waits a little.
 type resolver struct {
 	registry *registry.Registry
 	log      *schemalog.Log
 	wait     time.Duration
-	waiting  func()    // told when a wait begins
-	fresh    bool      // the schemas topic has been read to its end since the last poll
-	nextWait time.Time // no waiting before
-	refused  map[uint32]refusal
-	found    map[uint32]bool // ids of schemas that were published
-	misses   *rate.Limiter   // of ids that the registry does not have
-	unasked  func()          // told of a record whose id nobody is asked for
+	waiting  func()             // is called when a wait begins
+	fresh    bool               // the schemas topic has been read to its end since the last poll
+	nextWait time.Time          // no wait begins before
+	refused  map[uint32]refusal // by schema id of a Confluent registry
+	found    map[uint32]bool    // ids of schemas that were published
+	misses   *rate.Limiter      // of ids that the registry does not have
+	unasked  func()             // is called for a record whose id nobody is asked for
 }
 
 func newResolver(known *registry.Registry, log *schemalog.Log) *resolver {
 	return &resolver{registry: known, log: log, waiting: func() {}, refused: map[uint32]refusal{}, found: map[uint32]bool{}, misses: rate.NewLimiter(missesAfter, misses), unasked: func() {}}
 }
 
-// polled says that new records came in.
+// polled must be called when new records have come in.
 func (r *resolver) polled() { r.fresh = false }
 
 // writer returns the schema of a value. An error that is not a *schemas.Error
@@ -141,7 +141,7 @@ func (r *resolver) confluent(ctx context.Context, f schemas.Framed) (*schemas.Sc
 	return s, nil
 }
 
-// refuse remembers why an id is refused, as far as a dead letter says it.
+// refuse remembers why an id is refused, cut to the length that a dead letter has.
 func (r *resolver) refuse(id uint32, why schemas.Error) {
 	if len(r.refused) >= maxRefused {
 		clear(r.refused)

@@ -16,74 +16,74 @@ import (
 // or content on a feature topic.
 const WrongKind schemas.Reason = "wrong-kind"
 
-// fate is what becomes of an input record.
-type fate uint8
+// outcome is what becomes of an input record: it is published, ignored, or a dead letter.
+type outcome uint8
 
 const (
-	published fate = iota
+	published outcome = iota
 	ignored
 	dead
 )
 
-// verdict is the fate of one input, with what it takes to carry it out.
-type verdict struct {
-	fate     fate
+// decision is the outcome of one input, with what it takes to carry it out.
+type decision struct {
+	outcome  outcome
 	stream   kafka.Stream      // of a published record
 	entities []millrace.Entity // whose timelines it goes to
 	value    []byte            // single-object encoding
 	refusal  *schemas.Error    // of a dead letter
 }
 
-// router decides the fate of records, of each alone: whatever came before it or
-// is in its transaction, and whenever it is read, the same becomes of it. Only
-// what the schemas topic or a registry has by then is looked up.
+// router decides the outcome of each record by itself. Whatever came before a record or is in
+// its transaction, and whenever it is read, its outcome is the same; it depends only on
+// which schemas the schemas topic, or a registry, has by then.
 type router struct {
 	features map[string]bool // which topics carry features
 	resolver *resolver
 	future   time.Duration // how far a record's time may be after its arrival
 }
 
-// route decides. An error means that it cannot be decided now.
-func (r *router) route(ctx context.Context, in groups.Input) (verdict, error) {
+// route decides about a record. An error means that it cannot be decided now.
+func (r *router) route(ctx context.Context, in groups.Input) (decision, error) {
 	if in.Value == nil && len(in.Key) > 0 {
-		return verdict{fate: ignored}, nil
+		return decision{outcome: ignored}, nil
 	}
 	v, err := r.accept(ctx, in)
 	var refusal *schemas.Error
 	if errors.As(err, &refusal) {
-		return verdict{fate: dead, refusal: refusal}, nil
+		return decision{outcome: dead, refusal: refusal}, nil
 	}
 	return v, err
 }
 
-func (r *router) accept(ctx context.Context, in groups.Input) (verdict, error) {
+func (r *router) accept(ctx context.Context, in groups.Input) (decision, error) {
 	framed, err := schemas.Unframe(in.Value)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	if n := len(framed.Body); n > millrace.MaxBodyBytes {
-		return verdict{}, refuse(schemas.OverLimit, "", "the body has %d bytes, more than %d", n, millrace.MaxBodyBytes)
+		return decision{}, refuse(schemas.OverLimit, "", "the body has %d bytes, more than %d", n, millrace.MaxBodyBytes)
 	}
 	schema, err := r.resolver.writer(ctx, framed)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	features := r.features[in.Topic]
 	if schema.Features() != features {
-		return verdict{}, refuse(WrongKind, "", "schema %s and topic %s: one is of features, the other is not", schema.Name(), in.Topic)
+		return decision{}, refuse(WrongKind, "", "schema %s and topic %s: one is of features, the other is not", schema.Name(), in.Topic)
 	}
 	env, err := schema.Accept(framed.Body, in.Time, r.future)
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
 	value := in.Value
 	if framed.Confluent {
 		value = schemas.Frame(schema.Fingerprint(), framed.Body)
 	}
 	if features {
-		return verdict{stream: kafka.Features, entities: []millrace.Entity{env.Entity}, value: value}, nil
+		return decision{stream: kafka.Features, entities: []millrace.Entity{env.Entity}, value: value}, nil
 	}
-	return verdict{stream: kafka.Timeline, entities: append([]millrace.Entity{env.Entity}, env.About...), value: value}, nil
+	return decision{stream: kafka.Timeline, entities: append([]millrace.Entity{env.Entity}, env.About...), value: value}, nil
 }
 
 func refuse(reason schemas.Reason, field, format string, args ...any) error {

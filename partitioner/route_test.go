@@ -110,7 +110,7 @@ func TestEverNewSchemaIDsAreBounded(t *testing.T) {
 	must(t, write(2))
 }
 
-// FuzzRoute: whatever comes in has a fate, and comes out as it was.
+// FuzzRoute: whatever comes in has an outcome, and comes out as it was.
 func FuzzRoute(f *testing.F) {
 	fp := schemas.Note().Fingerprint()
 	f.Add(false, schemas.Frame(fp, note("n1", "member:1", "post", now.UnixMilli(), "hello")))
@@ -128,12 +128,12 @@ func FuzzRoute(f *testing.F) {
 		switch {
 		case err != nil:
 			t.Errorf("undecided: %v", err)
-		case v.fate == dead && (v.refusal.Reason == "" || v.refusal.Detail == ""):
+		case v.outcome == dead && (v.refusal.Reason == "" || v.refusal.Detail == ""):
 			t.Errorf("refused without saying why: %+v", v.refusal)
-		case v.fate == published && (len(v.entities) == 0 || v.entities[0] == "" || !bytes.Equal(v.value, value)):
+		case v.outcome == published && (len(v.entities) == 0 || v.entities[0] == "" || !bytes.Equal(v.value, value)):
 			t.Errorf("published to %q as %x", v.entities, v.value)
-		case v.fate != dead && v.fate != published:
-			t.Errorf("fate %d of a single record", v.fate)
+		case v.outcome != dead && v.outcome != published:
+			t.Errorf("outcome %d of a single record", v.outcome)
 		}
 	})
 }
@@ -151,7 +151,7 @@ func BenchmarkRoute(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		in := groups.Input{Source: kafka.Source{Topic: "posts", Partition: 1, Offset: 123456}, Time: millrace.TimeOf(now), Value: values[i%n]}
 		v, err := r.route(b.Context(), in)
-		if err != nil || v.fate != published {
+		if err != nil || v.outcome != published {
 			b.Fatal(err, v.refusal)
 		}
 		for _, e := range v.entities {

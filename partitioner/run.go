@@ -346,8 +346,8 @@ type transaction struct {
 	byTopic map[string]*tally
 }
 
-// carryOut produces what the verdict asks for, and counts it.
-func (t *transaction) carryOut(ctx context.Context, in groups.Input, v verdict) {
+// carryOut produces what the decision asks for, and counts it.
+func (t *transaction) carryOut(ctx context.Context, in groups.Input, v decision) {
 	c := t.byTopic[in.Topic]
 	if c == nil {
 		c = &tally{dead: map[schemas.Reason]int{}}
@@ -355,14 +355,14 @@ func (t *transaction) carryOut(ctx context.Context, in groups.Input, v verdict) 
 	}
 	t.records++
 	c.consumed++
-	if v.fate == dead {
+	if v.outcome == dead {
 		c.dead[v.refusal.Reason]++
 		t.run++
 		t.produce(ctx, deadLetter(t.topics.DeadLetters, in, v.refusal))
 		return
 	}
 	t.lively, t.run = true, 0
-	switch v.fate {
+	switch v.outcome {
 	case ignored:
 		c.ignored++
 	case published:

@@ -14,14 +14,14 @@ import (
 )
 
 // Joint is several models that score the same records, say the control, a
-// treatment and a shadow: what their features have in common is computed once
-// a record. Each gives the bits that it gives alone. It is immutable and safe
-// for concurrent use.
+// treatment and a shadow. What their features have in common is computed once for each
+// record, and every model gives the same scores as alone, to the bit. It is immutable and
+// safe for concurrent use.
 type Joint struct {
 	models []*Model
-	plans  sync.Map // of layouts to planned
-	slow   bool     // never uses generated code
-	shares func() []float64
+	plans  sync.Map         // by layouts, each a *planned
+	slow   bool             // never uses generated code
+	shares func() []float64 // see Shares
 }
 
 // Join joins models; their order is that of the scores.
@@ -29,9 +29,9 @@ func Join(models ...*Model) *Joint {
 	return &Joint{models: models, shares: sync.OnceValue(func() []float64 { return shares(models) })}
 }
 
-// Shares returns which part of what it takes to score is each model's, as
-// [Model.Cost] reckons: what several of them compute is shared evenly among
-// these. They come to 1. The caller must not change them.
+// Shares returns each model's part of the cost of scoring, as [Model.Cost] counts it. The
+// cost of what several of them compute is divided evenly among these. The parts add up to 1.
+// The caller must not change them.
 func (j *Joint) Shares() []float64 { return j.shares() }
 
 // Models returns the models, in the order of their scores.
@@ -53,7 +53,7 @@ func (j *Joint) Plan(rows, entity *column.Layout) (*plan.Plan, error) {
 	return plan.Join(sources, rows, entity)
 }
 
-// Bind prepares a scorer, as [Model.Bind] does. What one model refuses, all do.
+// Bind prepares a scorer, as [Model.Bind] does. It fails if that of any of the models would.
 func (j *Joint) Bind(rows, entity *column.Layout, viewer *millrace.Viewer, asOf millrace.Time) (*JointScorer, error) {
 	p := j.plan(layouts{rows, entity})
 	if p.err != nil {
@@ -95,10 +95,10 @@ func (j *Joint) names() string {
 
 // JointScorer is a [Scorer] of several models.
 type JointScorer struct {
-	machine *plan.Machine     // nil when generated
-	score   compute.ModelFunc // nil when interpreted
+	machine *plan.Machine     // interprets the models; nil: generated code scores
+	score   compute.ModelFunc // the generated code; nil: the models are interpreted
 	args    compute.ModelArgs
-	forests []*trees.Forest // by model; nil but for generated trees
+	forests []*trees.Forest // by model; nil but for models of trees with generated code
 	batch   int             // rows at a time; 0: all
 	scores  trees.Scores
 	plan    *plan.Plan
@@ -163,7 +163,8 @@ func (s *JointScorer) Score(rows *column.Slab, sel []int32, entity *column.Slab,
 	}
 }
 
-// Reads is that of a [Scorer] of whole scores.
+// Reads appends the columns of the record that Score reads, and tells whether it reads the
+// entity; see [Scorer.Reads].
 func (s *JointScorer) Reads(columns []int) ([]int, bool) {
 	for _, l := range s.plan.Record {
 		columns = append(columns, l.Column)
@@ -174,7 +175,7 @@ func (s *JointScorer) Reads(columns []int) ([]int, bool) {
 // Readings tells what Score reads from end to end.
 func (s *JointScorer) Readings() Readings { return s.plan.Readings() }
 
-// ObjectLayout and SetObjects are those of a [Scorer].
+// ObjectLayout returns the layout of the features of objects; see [Scorer.ObjectLayout].
 func (s *JointScorer) ObjectLayout() *column.Layout { return s.plan.Objects() }
 
 // SetObjects gives the features of objects; see [Scorer.SetObjects].

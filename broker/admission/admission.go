@@ -1,6 +1,6 @@
 // Package admission lets requests in before any work is done for them: by their
-// headers, the quota of their caller, and a gate whose limit follows what the
-// broker and its nodes answer without queueing. What a request holds in memory is
+// headers, the quota of their caller, and a limiter of how many are in flight, whose limit
+// follows what the broker and its nodes answer without queueing. What a request holds in memory is
 // counted here.
 package admission
 
@@ -13,11 +13,11 @@ import (
 	"github.com/millrace/millrace/internal/memory"
 )
 
-// Control lets requests in, by their headers alone: the quota of the caller first,
-// and then the gate. What a request holds is a loan of a budget.
+// Control lets requests in, by their headers alone: first the quota of the caller is asked,
+// and then the limiter. The memory that a request holds is a loan of a budget.
 type Control struct {
-	gate   *gate
-	quotas quotas
+	limiter *limiter
+	quotas  quotas
 
 	// The budgets of memory: what has arrived by gRPC, all other bodies and what
 	// parsing takes, and answers.
@@ -30,7 +30,7 @@ type Control struct {
 // New returns a control of requests that take so many bytes together.
 func New(callers map[string]Quota, bytes int64) *Control {
 	return &Control{
-		gate: newGate(), quotas: newQuotas(callers),
+		limiter: newLimiter(), quotas: newQuotas(callers),
 		Arriving:  memory.New(bytes/4, "requests that are arriving"),
 		Parsing:   memory.New(bytes/4, "requests that are being read"),
 		Answering: memory.New(bytes/2, "requests that are being answered"),
@@ -47,11 +47,11 @@ func (c *Control) Collectors() []prometheus.Collector {
 }
 
 // Limit is how many requests are let in at the same time.
-func (c *Control) Limit() int { return c.gate.limit() }
+func (c *Control) Limit() int { return c.limiter.limit() }
 
 // Enter lets a request in, or refuses it. One that a door has let in already
 // is let in as it was.
-func (c *Control) Enter(ctx context.Context) (*Visit, error) {
+func (c *Control) Enter(ctx context.Context) (*InFlight, error) {
 	h := HeadersOf(ctx)
 	a := PassOf(ctx)
 	switch {
@@ -60,8 +60,8 @@ func (c *Control) Enter(ctx context.Context) (*Visit, error) {
 			return nil, err
 		}
 		a = &Pass{}
-	case a.Visit != nil:
-		return a.Visit, nil
+	case a.InFlight != nil:
+		return a.InFlight, nil
 	}
 	known := c.quotas.known(h.Caller)
 	of := c.quotas[known]
@@ -69,14 +69,14 @@ func (c *Control) Enter(ctx context.Context) (*Visit, error) {
 		c.callers.WithLabelValues(known, "refused").Inc()
 		return nil, err
 	}
-	v, err := c.gate.enter(h.Priority)
+	v, err := c.limiter.enter(h.Priority)
 	if err != nil {
 		of.leave()
 		c.shed.Inc()
 		return nil, err
 	}
 	v.of = of
-	a.Visit = v
+	a.InFlight = v
 	return v, nil
 }
 
@@ -92,13 +92,13 @@ func (c *Control) Admit(caller string) error {
 	return err
 }
 
-// EnterAside lets in what nobody waits for, as a prefetch.
-func (c *Control) EnterAside() (*Visit, error) { return c.gate.enter(Prefetch) }
+// EnterAside lets in work that nobody waits for, under the same limit as a prefetch.
+func (c *Control) EnterAside() (*InFlight, error) { return c.limiter.enter(Prefetch) }
 
-// Full reports whether the gate would refuse a request now, and counts that it
+// Full reports whether the limiter would refuse a request now, and counts that it
 // is refused.
 func (c *Control) Full(p Priority) bool {
-	full := c.gate.full(p)
+	full := c.limiter.full(p)
 	if full {
 		c.shed.Inc()
 	}
@@ -108,8 +108,8 @@ func (c *Control) Full(p Priority) bool {
 // Pass is how far a door has let a request in before it is parsed. Requests
 // of callers in the process have none.
 type Pass struct {
-	Visit *Visit
-	Loan  *memory.Loan // for the answer, which the door returns
+	InFlight *InFlight
+	Loan     *memory.Loan // for the answer, which the door returns
 }
 
 type passKey struct{}

@@ -10,20 +10,20 @@ import (
 	"github.com/millrace/millrace/internal/permit"
 )
 
-// A full gate refuses at once; prefetches are refused when it is half full,
+// A full limiter refuses at once; prefetches are refused when it is half full,
 // and places come back.
-func TestGate(t *testing.T) {
-	g := newGate()
-	g.mu.limit = 200
-	enter := func(p Priority, n int) (visits []*Visit) {
+func TestLimiter(t *testing.T) {
+	l := newLimiter()
+	l.mu.limit = 200
+	enter := func(p Priority, n int) (inFlight []*InFlight) {
 		for range n {
-			if v, err := g.enter(p); err == nil {
-				visits = append(visits, v)
+			if v, err := l.enter(p); err == nil {
+				inFlight = append(inFlight, v)
 			} else if e := asRefusal(t, err); e.Reason != millrace.ReasonOverloaded || e.WayOut == "" {
 				t.Errorf("got %+v", e)
 			}
 		}
-		return visits
+		return inFlight
 	}
 	early := enter(Prefetch, 1000)
 	if len(early) != 100 {
@@ -73,7 +73,7 @@ func TestRequestsAtOnce(t *testing.T) {
 		}
 		return ctx
 	}
-	var in []*Visit
+	var in []*InFlight
 	enter := func(who, says string, may bool) {
 		t.Helper()
 		v, err := c.Enter(of(who, says))
@@ -113,8 +113,8 @@ func TestRequestsAtOnce(t *testing.T) {
 	if _, err := c.Enter(WithPass(of("others", ""), &Pass{})); err == nil {
 		t.Error("who was admitted before is let in beyond its share")
 	}
-	// What the gate refuses is under way no longer.
-	c.gate.mu.limit = 0
+	// What the limiter refuses is under way no longer.
+	c.limiter.mu.limit = 0
 	if _, err := c.Enter(WithPass(of("jobs", ""), &Pass{})); err == nil || c.quotas["jobs"].taken.Load() != 0 {
 		t.Errorf("%v: %d under way", err, c.quotas["jobs"].taken.Load())
 	}

@@ -24,7 +24,7 @@ const (
 type Priority uint8
 
 // A prefetch prepares what nobody waits for yet; it is let in only while half
-// of the gate is free. Everything else is interactive.
+// of the limiter is free. Everything else is interactive.
 const (
 	Interactive Priority = iota
 	Prefetch

@@ -90,8 +90,8 @@ func (b *Doors) HTTPServer() *http.Server {
 }
 
 // guarded lets requests in by their headers, reads their bodies within the
-// budget and in time, and lets them in to the gate, all before anything is
-// parsed. What it hands on has its body in a [received].
+// budget and in time, and has the limiter let them in, all before anything is
+// parsed. A request that it hands on has its body in a [received].
 func (b *Doors) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, err := admission.WithHeaders(tracing.IncomingHTTP(r.Context(), r.Header), r.Header.Get)
@@ -111,7 +111,7 @@ func (b *Doors) guarded(next http.Handler) http.Handler {
 		defer answer.Return() // when it is written
 		ctx = admission.WithPass(ctx, &admission.Pass{Loan: answer})
 		body, err := b.receive(w, r.WithContext(ctx), loan)
-		var in *admission.Visit
+		var in *admission.InFlight
 		if err == nil {
 			in, err = b.admission.Enter(ctx)
 		}

@@ -138,7 +138,7 @@ func (b *Doors) admitCall(ctx context.Context, info *tap.Info) (context.Context,
 	return admission.WithPass(ctx, &admission.Pass{}), nil
 }
 
-// errOverloaded is the gate's refusal on the wire.
+// errOverloaded is the limiter's refusal on the wire.
 var errOverloaded = rpcerr.Status(admission.Overloaded)
 
 const feedPrefix = "/" + feedv1connect.FeedServiceName + "/"
@@ -195,15 +195,15 @@ func serveGRPC[Req any, PReq interface {
 		if err != nil {
 			return nil, rpcerr.Status(err)
 		}
-		visit, err := b.admission.Enter(ctx)
+		inFlight, err := b.admission.Enter(ctx)
 		if err != nil {
 			b.refused(err)
 			return nil, rpcerr.Status(err)
 		}
-		defer visit.Leave()
+		defer inFlight.Leave()
 		a := admission.PassOf(ctx)
 		if a == nil {
-			a = &admission.Pass{Visit: visit}
+			a = &admission.Pass{InFlight: inFlight}
 			ctx = admission.WithPass(ctx, a)
 		}
 		a.Loan = b.admission.Answering.Borrow()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// A full gate refuses by the headers alone, and feeds alone.
+// A full limiter refuses by the headers alone, and feeds alone.
 func TestRefuseEarly(t *testing.T) {
 	control := admission.New(nil, 256<<20)
 	shed := 0

@@ -59,7 +59,7 @@ const maxReplicas = 3
 type Fanout struct {
 	maps    Maps
 	conns   *conns
-	crew    *crew
+	workers *workers
 	budget  *budget
 	recent  *latencies
 	health  *health
@@ -89,7 +89,7 @@ type Config struct {
 // New returns a fan-out. Nodes are dialled when first asked.
 func New(c Config) *Fanout {
 	f := &Fanout{
-		maps: c.Maps, conns: newConns(c.Dial, c.Log), crew: newCrew(), budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{},
+		maps: c.Maps, conns: newConns(c.Dial, c.Log), workers: newWorkers(), budget: newBudget(hedgeShare, hedgeBurst), recent: &latencies{},
 		health: newHealth(), zone: zone{name: c.Zone}, sizes: newSizes(), memory: c.Memory, metrics: newMetrics(),
 	}
 	f.open, f.end = context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func (b *Fanout) Close() {
 	b.end()
 	b.pings.Wait()
 	b.conns.close()
-	b.crew.close()
+	b.workers.close()
 }
 
 // Node returns the way to a node.
@@ -111,8 +111,8 @@ func (b *Fanout) Node(n topology.Node) (Node, error) { return b.conns.get(n) }
 // asked before it.
 func (b *Fanout) Note(id millrace.NodeID, sum string) { b.absent.note(id, sum) }
 
-// Mute reports whether a node answers nobody.
-func (b *Fanout) Mute(id millrace.NodeID) bool { return b.health.mute(id) }
+// Unresponsive reports whether a node answers nobody.
+func (b *Fanout) Unresponsive(id millrace.NodeID) bool { return b.health.unresponsive(id) }
 
 // Hedges changes how many node calls may be hedges: a share of all, and so many
 // at once.
@@ -127,7 +127,7 @@ type Asking struct {
 	began  time.Time
 	End    time.Time // when the caller does not wait any more,
 	Until  time.Time // and the nodes neither
-	nodes  standing
+	nodes  doubtful
 	zone   string // preferred
 	cancel context.CancelFunc
 	room   int64 // bytes that the part of a node is likely not to exceed
@@ -162,7 +162,7 @@ func (b *Fanout) Ask(ctx context.Context, q *questions.Question, end time.Time) 
 	}
 	ctx, f.cancel = context.WithDeadline(ctx, f.Until)
 	defer f.cancel()
-	f.nodes, f.zone = b.health.standing(f.Map), b.zone.preferred(f.Map)
+	f.nodes, f.zone = b.health.doubtful(f.Map), b.zone.preferred(f.Map)
 	for _, g := range q.Groups {
 		f.nodes.poor = append(f.nodes.poor, b.absent.of(g.Query.ModelSum)...)
 	}
@@ -254,15 +254,15 @@ func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 	if f.spent(tried) {
 		return none(want, MissNoReplica)
 	}
-	by := choice{m: f.Map, standing: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.Viewer, work: f.q.Work}
+	by := choice{m: f.Map, doubtful: f.nodes, zone: f.zone, avoid: tried, viewer: f.q.Viewer, work: f.q.Work}
 	began := time.Now()
-	legs, rest := by.route(want)
+	requests, rest := by.route(want)
 	if len(tried) == 0 { // before there is anything else at work
 		f.q.Times.Route = time.Since(began)
 	}
 	calls := 0
-	for _, l := range legs {
-		calls += len(f.q.GroupsIn(l.parts))
+	for _, r := range requests {
+		calls += len(f.q.GroupsIn(r.parts))
 	}
 	room := share(f.room, calls)
 	if err := f.q.Hold(2 * room * int64(calls)); err != nil {
@@ -270,22 +270,22 @@ func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 		return none(want, MissOverloaded)
 	}
 	total := none(rest, MissNoReplica)
-	outcomes := make([]Outcome, len(legs))
+	outcomes := make([]Outcome, len(requests))
 	var wg sync.WaitGroup
-	for i := range legs {
-		legs[i].room = room
+	for i := range requests {
+		requests[i].room = room
 	}
-	for i, l := range legs {
+	for i, r := range requests {
 		if i > 0 {
 			wg.Add(1)
-			f.b.crew.run(func() {
+			f.b.workers.run(func() {
 				defer wg.Done()
-				outcomes[i] = f.leg(ctx, l, tried)
+				outcomes[i] = f.askShard(ctx, r, tried)
 			})
 		}
 	}
-	if len(legs) > 0 { // here, where there is a goroutine already
-		outcomes[0] = f.leg(ctx, legs[0], tried)
+	if len(requests) > 0 { // here, where there is a goroutine already
+		outcomes[0] = f.askShard(ctx, requests[0], tried)
 	}
 	wg.Wait()
 	for _, o := range outcomes {
@@ -294,15 +294,15 @@ func (f *Asking) cover(ctx context.Context, want topology.Set, tried []millrace.
 	return total
 }
 
-// leg asks one node and, when it is slow or fails, others for the same.
-func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcome {
-	l.entities = f.q.Among(l.parts)
-	next := append(slices.Clip(tried), l.node.ID)
+// askShard asks one node and, when it is slow or fails, others for the same.
+func (f *Asking) askShard(ctx context.Context, r shardRequest, tried []millrace.NodeID) Outcome {
+	r.entities = f.q.Among(r.parts)
+	next := append(slices.Clip(tried), r.node.ID)
 	var heard, shed atomic.Bool // from the node itself; that it is overloaded
 	var partly atomic.Bool      // it has answered for some, and others were asked for the rest
 	first := func(ctx context.Context) (Outcome, bool) {
-		called, over := f.b.health.wait(ctx, l.node.ID)
-		o := f.call(called, l, len(tried) > 0)
+		called, over := f.b.health.wait(ctx, r.node.ID)
+		o := f.call(called, r, len(tried) > 0)
 		heard.Store(called.Err() == nil) // unless it was given up
 		over()
 		shed.Store(o.all(MissOverloaded))
@@ -317,29 +317,29 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 	}
 	second := func(ctx context.Context) (Outcome, bool) {
 		if partly.Load() {
-			return none(l.parts, MissNoReplica), false // nobody is left to be asked for what is open
+			return none(r.parts, MissNoReplica), false // nobody is left to be asked for what is open
 		}
 		if shed.Load() && !f.b.budget.spend() {
-			return none(l.parts, MissOverloaded), false // asking on would spread the overload
+			return none(r.parts, MissOverloaded), false // asking on would spread the overload
 		}
-		o := f.cover(ctx, l.parts, next)
+		o := f.cover(ctx, r.parts, next)
 		o.second = true
 		return o, len(o.Missing) == 0
 	}
 	hedged, asked := false, false
 	allow := func() bool {
 		if !heard.Load() {
-			f.suspect(l.node)
+			f.suspect(r.node)
 		}
 		if f.q.Inquires() {
-			hedged = f.elsewhere(l.parts, next)
+			hedged = f.elsewhere(r.parts, next)
 			return hedged
 		}
 		// A node that answers nobody will not answer this call either: asking
 		// another is no extra work, just as when it had failed.
-		hedged = f.elsewhere(l.parts, next) && (f.b.health.mute(l.node.ID) || f.b.budget.spend())
+		hedged = f.elsewhere(r.parts, next) && (f.b.health.unresponsive(r.node.ID) || f.b.budget.spend())
 		if !asked && !heard.Load() {
-			f.b.health.overdue(l.node.ID)
+			f.b.health.overdue(r.node.ID)
 		}
 		if !asked && !hedged {
 			f.b.metrics.hedges.WithLabelValues(hedgeDenied).Inc()
@@ -349,14 +349,14 @@ func (f *Asking) leg(ctx context.Context, l leg, tried []millrace.NodeID) Outcom
 	}
 	f.b.budget.earn()
 	began := time.Now()
-	delay := f.recent(l).hedgeAfter()
+	delay := f.recent(r).hedgeAfter()
 	if f.q.Inquires() {
 		delay = inquiryDelay
 	}
 	ends := hedge(ctx, delay, allow, first, second)
 	best := slices.MinFunc(ends, func(a, b Outcome) int { return cmp.Compare(len(a.Missing), len(b.Missing)) })
 	if hedged {
-		f.ledger(l, best.second && len(best.Missing) == 0, heard.Load(), time.Since(began))
+		f.ledger(r, best.second && len(best.Missing) == 0, heard.Load(), time.Since(began))
 	}
 	for _, o := range ends {
 		best = best.explained(o.Missing)
@@ -398,7 +398,7 @@ func (f *Asking) Ending(ctx context.Context, o Outcome) admission.Ending {
 	case ctx.Err() != nil && time.Now().Before(f.Until):
 		return admission.EndSilent
 	}
-	answers := func(id millrace.NodeID) bool { return f.Map.Alive(id) && !f.b.health.mute(id) }
+	answers := func(id millrace.NodeID) bool { return f.Map.Alive(id) && !f.b.health.unresponsive(id) }
 	for p, why := range o.Missing {
 		switch {
 		case why == MissOverloaded:
@@ -429,10 +429,10 @@ func (f *Asking) elsewhere(parts topology.Set, tried []millrace.NodeID) bool {
 	return false
 }
 
-// ledger books a hedge that was sent beside a leg, and after how long the leg
-// ended. What one that won saved nobody knows, since the first call was given
-// up: the guess is what calls that took as long went on to take.
-func (f *Asking) ledger(l leg, won, heard bool, took time.Duration) {
+// ledger counts a hedge that was sent beside a shard request, and notes after how long that
+// ended. What a hedge that won saved is a guess, since the first call was given up: calls
+// that took as long mostly went on for so long.
+func (f *Asking) ledger(r shardRequest, won, heard bool, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.fired++
@@ -441,7 +441,7 @@ func (f *Asking) ledger(l leg, won, heard bool, took time.Duration) {
 		f.mu.won++
 		f.b.metrics.hedges.WithLabelValues(hedgeWon).Inc()
 		if !heard {
-			saved := f.recent(l).beyond(took)
+			saved := f.recent(r).beyond(took)
 			f.mu.saved += saved
 			f.b.metrics.hedgeSaved.Add(saved.Seconds())
 		}
@@ -449,40 +449,40 @@ func (f *Asking) ledger(l leg, won, heard bool, took time.Duration) {
 }
 
 // call asks one node once, for its part of every group.
-func (f *Asking) call(ctx context.Context, l leg, again bool) Outcome {
+func (f *Asking) call(ctx context.Context, r shardRequest, again bool) Outcome {
 	start := time.Now()
 	spanned, span := tracer.Start(ctx, "broker.call", trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
-		span.SetAttributes(attribute.String("node", string(l.node.ID)), attribute.Int("partitions", l.parts.Len()), attribute.Bool("again", again))
+		span.SetAttributes(attribute.String("node", string(r.node.ID)), attribute.Int("partitions", r.parts.Len()), attribute.Bool("again", again))
 	}
-	parts, err := f.query(spanned, l)
+	parts, err := f.query(spanned, r)
 	endSpan(span, err)
 	took := time.Since(start)
-	label := f.count(ctx, l, err)
+	label := f.count(ctx, r, err)
 	if f.q.Query.Explain {
 		for _, pt := range parts {
-			f.note(l, pt.Group, &feedv1.NodeCall{
+			f.note(r, pt.Group, &feedv1.NodeCall{
 				Hedge: again, BeganMillis: millis(start.Sub(f.began)), Millis: millis(took), Times: pt.Resp.GetTimes(), Outcome: label,
 			}, err)
 		}
 	}
-	f.judge(l, took, err)
+	f.judge(r, took, err)
 	switch {
 	case err == nil:
 		f.accept()
-	case f.mayBeRead(l.node.ID, err):
-		return none(l.parts, MissBehind)
+	case f.mayBeRead(r.node.ID, err):
+		return none(r.parts, MissBehind)
 	case rpcerr.Refused(err):
 		f.refuse(err)
 		fallthrough
 	default:
-		return none(l.parts, reason(ctx, err))
+		return none(r.parts, reason(ctx, err))
 	}
 	o := Outcome{Parts: parts}
 	for i := range parts {
 		pt := &parts[i]
 		var missing map[millrace.Partition]string
-		pt.Covered, missing = partitionsOf(pt.Resp, l.parts.And(pt.Group.Want))
+		pt.Covered, missing = partitionsOf(pt.Resp, r.parts.And(pt.Group.Want))
 		o.add(Outcome{Missing: missing})
 	}
 	o.uncover()
@@ -491,24 +491,24 @@ func (f *Asking) call(ctx context.Context, l leg, again bool) Outcome {
 
 // query asks one node for its part of every group. With an error what it returns
 // has no answers.
-func (f *Asking) query(ctx context.Context, l leg) ([]Part, error) {
-	groups := f.q.GroupsIn(l.parts)
+func (f *Asking) query(ctx context.Context, r shardRequest) ([]Part, error) {
+	groups := f.q.GroupsIn(r.parts)
 	parts := make([]Part, len(groups))
 	for i, g := range groups {
-		parts[i] = Part{Node: l.node.ID, Group: g}
+		parts[i] = Part{Node: r.node.ID, Group: g}
 	}
 	if len(groups) == 1 {
 		var err error
-		parts[0].Resp, err = f.queryGroup(ctx, l, groups[0])
+		parts[0].Resp, err = f.queryGroup(ctx, r, groups[0])
 		return parts, err
 	}
-	return parts, f.queryGroups(ctx, l, parts)
+	return parts, f.queryGroups(ctx, r, parts)
 }
 
 // queryGroups asks one node for its parts of all groups at the same time. With an
 // error of one the others are given up. It is a function of its own because what
 // its goroutines share goes to the heap, which calls for one group do not pay.
-func (f *Asking) queryGroups(ctx context.Context, l leg, parts []Part) error {
+func (f *Asking) queryGroups(ctx context.Context, r shardRequest, parts []Part) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -518,13 +518,13 @@ func (f *Asking) queryGroups(ctx context.Context, l leg, parts []Part) error {
 	)
 	ask := func(i int) {
 		var err error
-		if parts[i].Resp, err = f.queryGroup(ctx, l, parts[i].Group); err != nil {
+		if parts[i].Resp, err = f.queryGroup(ctx, r, parts[i].Group); err != nil {
 			once.Do(func() { first = err; cancel() })
 		}
 	}
 	for i := 1; i < len(parts); i++ {
 		wg.Add(1)
-		f.b.crew.run(func() { defer wg.Done(); ask(i) })
+		f.b.workers.run(func() { defer wg.Done(); ask(i) })
 	}
 	ask(0)
 	wg.Wait()
@@ -533,8 +533,8 @@ func (f *Asking) queryGroups(ctx context.Context, l leg, parts []Part) error {
 
 // queryGroup asks one node for its part of a group, and takes no other answer
 // than was asked for.
-func (f *Asking) queryGroup(ctx context.Context, l leg, g *questions.Group) (*nodev1.QueryResponse, error) {
-	resp, err := f.queryPart(ctx, l, g)
+func (f *Asking) queryGroup(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
+	resp, err := f.queryPart(ctx, r, g)
 	if err == nil && resp.GetProtocol() < f.q.Protocol(g) {
 		err = errOlder
 	}
@@ -546,7 +546,7 @@ func (f *Asking) queryGroup(ctx context.Context, l leg, g *questions.Group) (*no
 	case IsCondemned(err), LacksWeights(err):
 		f.giveWay(g, err)
 	case reason(ctx, err) == MissModel:
-		f.lack(l.node.ID, g)
+		f.lack(r.node.ID, g)
 	}
 	return resp, err
 }
@@ -554,11 +554,11 @@ func (f *Asking) queryGroup(ctx context.Context, l leg, g *questions.Group) (*no
 // queryPart asks one node for its part of a group. What the part may take has
 // been reserved; a node whose part takes more says how much, and is asked again
 // when there is room for it.
-func (f *Asking) queryPart(ctx context.Context, l leg, g *questions.Group) (*nodev1.QueryResponse, error) {
-	room := l.room
+func (f *Asking) queryPart(ctx context.Context, r shardRequest, g *questions.Group) (*nodev1.QueryResponse, error) {
+	room := r.room
 	var size int64
 	defer func() { _ = f.q.Loan.More(size - 2*room) }()
-	n, err := f.b.conns.get(l.node)
+	n, err := f.b.conns.get(r.node)
 	if err != nil {
 		return nil, err
 	}
@@ -566,7 +566,7 @@ func (f *Asking) queryPart(ctx context.Context, l leg, g *questions.Group) (*nod
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		resp, err := n.Query(ctx, f.q.Ask(g, l.parts, room))
+		resp, err := n.Query(ctx, f.q.Ask(g, r.parts, room))
 		if err != nil {
 			return nil, rpcerr.FromStatus(err) // a node in this process speaks as on the wire
 		}
@@ -594,11 +594,11 @@ func (o ownFault) Unwrap() error { return o.error }
 
 // judge tells health and the hedges' delay how a call went. A call given up
 // early, or refused for the request's sake, says nothing about its node.
-func (f *Asking) judge(l leg, took time.Duration, err error) {
+func (f *Asking) judge(r shardRequest, took time.Duration, err error) {
 	if f.q.Inquires() {
 		return
 	}
-	id, recent := l.node.ID, f.recent(l)
+	id, recent := r.node.ID, f.recent(r)
 	due := recent.hedgeAfter()
 	if err != nil && !ended(err) && !errors.Is(err, ErrUnreachable) {
 		f.b.health.hears(id)
@@ -612,15 +612,15 @@ func (f *Asking) judge(l leg, took time.Duration, err error) {
 	case !ended(err):
 		f.b.health.failed(id)
 		if errors.Is(err, ErrUnreachable) {
-			f.suspect(l.node)
+			f.suspect(r.node)
 		}
 	case took >= due:
 		f.b.health.gaveUp(id, took)
 	}
 }
 
-// recent returns how long calls like a leg's took of late.
-func (f *Asking) recent(l leg) *recent { return f.b.recent.of(l.entities) }
+// recent returns how long calls with about as many entities took of late.
+func (f *Asking) recent(r shardRequest) *recent { return f.b.recent.of(r.entities) }
 
 // ended reports whether err only says that time is up or nobody waits.
 func ended(err error) bool {
@@ -632,7 +632,7 @@ func ended(err error) bool {
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // count counts a call, and returns how it ended.
-func (f *Asking) count(ctx context.Context, l leg, err error) string {
+func (f *Asking) count(ctx context.Context, r shardRequest, err error) string {
 	label := "failed"
 	switch {
 	case err == nil:
@@ -640,17 +640,17 @@ func (f *Asking) count(ctx context.Context, l leg, err error) string {
 	case errors.Is(context.Cause(ctx), context.Canceled):
 		label = "cancelled"
 	}
-	f.b.metrics.calls.WithLabelValues(string(l.node.ID), label).Inc()
+	f.b.metrics.calls.WithLabelValues(string(r.node.ID), label).Inc()
 	return label
 }
 
 // note completes a line for explain.
-func (f *Asking) note(l leg, g *questions.Group, c *feedv1.NodeCall, err error) {
+func (f *Asking) note(r shardRequest, g *questions.Group, c *feedv1.NodeCall, err error) {
 	if c.Outcome == "failed" {
 		c.Outcome = err.Error()
 	}
-	parts := l.parts.And(g.Want)
-	c.Node, c.Partitions = string(l.node.ID), int32(parts.Len())
+	parts := r.parts.And(g.Want)
+	c.Node, c.Partitions = string(r.node.ID), int32(parts.Len())
 	for p := range parts.All() {
 		c.Timelines += int32(g.Timelines(p))
 	}

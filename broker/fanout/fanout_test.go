@@ -192,7 +192,7 @@ func TestTheBrokersOwnFaultIsNoNodes(t *testing.T) {
 		}
 		q.Loan.Return()
 	}
-	if got := f.health.standing(m); len(got.poor) > 0 {
+	if got := f.health.doubtful(m); len(got.poor) > 0 {
 		t.Errorf("out of use are %v", got.poor)
 	}
 }

@@ -15,10 +15,10 @@ import (
 // with the cluster every few seconds, goes down fast and comes up slowly, and
 // is never asked by nobody, since nobody would see it recover.
 //
-// A node that is slow is waited for, and one that is mute is not. The evidence
+// A node that is slow is waited for, and one that is unresponsive is not. The evidence
 // is a ping beside a call that is overdue: a node that is busy or slow answers
-// it. One that does not within [muteAfter] is mute, and asked last; after
-// [mutePatience] beats its calls are ended, and new ones wait for [muteProbe].
+// it. One that does not within [unresponsiveAfter] is unresponsive, and asked last; after
+// [unresponsivePatience] beats its calls are ended, and new ones wait for [unresponsiveProbe].
 // Pings go on until one is answered. Beats are counted and not timed, so that
 // the broker's own pause is no silence of its nodes.
 type health struct {
@@ -62,12 +62,12 @@ const (
 
 // A ping takes a millisecond, and a few hundred on a machine that has no rest.
 const (
-	beat         = 100 * time.Millisecond
-	muteAfter    = 250 * time.Millisecond // since anything was heard, and a beat since a ping was sent
-	mutePatience = 15                     // beats
-	muteProbe    = 100 * time.Millisecond
-	pingSpacing  = 50 * time.Millisecond // no ping of a node that was heard so lately
-	pingLimit    = 5 * time.Second       // then another is sent
+	beat                 = 100 * time.Millisecond
+	unresponsiveAfter    = 250 * time.Millisecond // since anything was heard, and a beat since a ping was sent
+	unresponsivePatience = 15                     // beats
+	unresponsiveProbe    = 100 * time.Millisecond
+	pingSpacing          = 50 * time.Millisecond // no ping of a node that was heard so lately
+	pingLimit            = 5 * time.Second       // then another is sent
 )
 
 func newHealth() *health {
@@ -76,14 +76,14 @@ func newHealth() *health {
 	return h
 }
 
-// standing is the nodes that a request should ask only where no better replica
-// is left: those slow or silent of late, and, after them, those that answer
+// doubtful are the nodes that a request should ask only where no better replica
+// is left: those slow or silent of late (poor), and, after them, those that answer
 // nothing at all. When the whole machine of a node or of the broker stops for
 // a moment every node is silent; the frozen one must not be as good as they.
-type standing struct{ poor, mute []millrace.NodeID }
+type doubtful struct{ poor, unresponsive []millrace.NodeID }
 
-// standing returns where the nodes stand for this request.
-func (h *health) standing(m *topology.Map) (s standing) {
+// doubtful returns the doubtful nodes for one request.
+func (h *health) doubtful(m *topology.Map) (s doubtful) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -99,8 +99,8 @@ func (h *health) standing(m *topology.Map) (s standing) {
 			h.mu.nodes[n.ID] = nh
 		}
 		switch {
-		case nh.mute():
-			s.mute = append(s.mute, n.ID)
+		case nh.unresponsive():
+			s.unresponsive = append(s.unresponsive, n.ID)
 		case nh.silent >= silentCalls && now.Before(nh.probe):
 			s.poor = append(s.poor, n.ID)
 		case nh.silent >= silentCalls: // this request tries it
@@ -113,20 +113,22 @@ func (h *health) standing(m *topology.Map) (s standing) {
 	return s
 }
 
-// mute reports whether a node answers nobody.
-func (h *health) mute(id millrace.NodeID) bool {
+// unresponsive reports whether a node answers nobody.
+func (h *health) unresponsive(id millrace.NodeID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.of(id).mute()
+	return h.of(id).unresponsive()
 }
 
-func (n *nodeHealth) mute() bool { return n.silence > 0 && time.Since(n.heard) >= muteAfter }
+func (n *nodeHealth) unresponsive() bool {
+	return n.silence > 0 && time.Since(n.heard) >= unresponsiveAfter
+}
 
 // wait is a call that a node has not answered.
 type wait struct{ end context.CancelCauseFunc }
 
-// wait returns the context of a call of a node, which ends with errMute when
-// the node proves to be mute, and what is to be called after the call.
+// wait returns the context of a call of a node, which ends with errUnresponsive when
+// the node proves to be unresponsive, and what is to be called after the call.
 func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	w := &wait{end}
@@ -143,10 +145,10 @@ func (h *health) wait(ctx context.Context, id millrace.NodeID) (context.Context,
 		h.mu.Unlock()
 		end(nil)
 	}
-	if n.silence < mutePatience {
+	if n.silence < unresponsivePatience {
 		return ctx, over
 	}
-	probe := time.AfterFunc(muteProbe, func() { end(errMute) })
+	probe := time.AfterFunc(unresponsiveProbe, func() { end(errUnresponsive) })
 	return ctx, func() { probe.Stop(); over() }
 }
 
@@ -210,11 +212,11 @@ func (h *health) missBeat(id millrace.NodeID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.of(id)
-	if n.silence++; n.silence < mutePatience {
+	if n.silence++; n.silence < unresponsivePatience {
 		return
 	}
 	for w := range n.waits {
-		w.end(errMute)
+		w.end(errUnresponsive)
 	}
 }
 

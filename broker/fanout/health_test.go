@@ -35,7 +35,7 @@ func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := zoned(t, 2, "n0", "n1")
 		h := newHealth()
-		if got := h.standing(m); len(got.poor) > 0 {
+		if got := h.doubtful(m); len(got.poor) > 0 {
 			t.Fatalf("at first: %v", got)
 		}
 		a := m.Assignment()
@@ -45,7 +45,7 @@ func TestSlowStart(t *testing.T) {
 		m = topology.NewMap(a, append(slices.Clone(m.Nodes()), topology.Node{ID: "late", Addr: "fake:1"}), nil)
 		share := func() (n int) {
 			for range 1000 {
-				if !slices.Contains(h.standing(m).poor, millrace.NodeID("late")) {
+				if !slices.Contains(h.doubtful(m).poor, millrace.NodeID("late")) {
 					n++
 				}
 			}
@@ -56,7 +56,7 @@ func TestSlowStart(t *testing.T) {
 		}
 		for range 10 {
 			time.Sleep(healthEvery)
-			h.standing(m)
+			h.doubtful(m)
 		}
 		if n := share(); n != 1000 {
 			t.Errorf("asked first by %d of 1000 a minute later", n)

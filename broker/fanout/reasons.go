@@ -14,18 +14,18 @@ import (
 
 // Why a call of a node gave no answer.
 var (
-	// errMute ends calls of a node that answers nobody.
-	errMute        = errors.New("broker: the node answers nobody")
-	ErrUnreachable = errors.New("broker: the node cannot be reached")
-	ErrTooLarge    = errors.New("broker: the node's answer is larger than a message may be")
-	errOlder       = errors.New("broker: the node is of an older version, which does not understand all of the question")
+	// errUnresponsive ends calls of a node that answers nobody.
+	errUnresponsive = errors.New("broker: the node answers nobody")
+	ErrUnreachable  = errors.New("broker: the node cannot be reached")
+	ErrTooLarge     = errors.New("broker: the node's answer is larger than a message may be")
+	errOlder        = errors.New("broker: the node is of an older version, which does not understand all of the question")
 )
 
 // reason says why a call that gave err answered nothing.
 func reason(ctx context.Context, err error) string {
 	var e *millrace.Error
 	switch {
-	case errors.Is(context.Cause(ctx), errMute), errors.Is(err, ErrUnreachable):
+	case errors.Is(context.Cause(ctx), errUnresponsive), errors.Is(err, ErrUnreachable):
 		return MissUnreachable
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded):
 		return MissTimeout

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// leg is one node and the partitions it is asked for.
-type leg struct {
+// shardRequest is the part of a question that one node is asked for: its partitions.
+type shardRequest struct {
 	node     topology.Node
 	parts    topology.Set
 	entities int   // of the parts, once it is asked,
@@ -21,26 +21,26 @@ type leg struct {
 type tier uint8
 
 const (
-	near   tier = iota // good, and in the zone that the request prefers
-	good               // alive and caught up
-	poor               // the same, but slow or silent of late
-	stale              // alive and was caught up, but has fallen behind the log
-	mute               // caught up once, but answers nothing at all
-	lost               // was caught up when its lease ended; may well be serving
-	behind             // alive, but never caught up as far as it says
+	near         tier = iota // good, and in the zone that the request prefers
+	good                     // alive and caught up
+	poor                     // the same, but slow or silent of late
+	stale                    // alive and was caught up, but has fallen behind the log
+	unresponsive             // caught up once, but answers nothing at all
+	lost                     // was caught up when its lease ended; may well be serving
+	behind                   // alive, but never caught up as far as it says
 	tiers
 )
 
 // candidate is a node and what it could be asked for, in one tier.
 type candidate struct {
-	leg
+	shardRequest
 	tie uint64 // orders nodes that cover as much
 }
 
 // choice is what a route is chosen by, beside the partitions wanted.
 type choice struct {
 	m *topology.Map
-	standing
+	doubtful
 	zone   string            // that this request prefers; "": none
 	avoid  []millrace.NodeID // tried already
 	viewer string
@@ -61,16 +61,16 @@ func (c *choice) candidates(t tier) []candidate {
 		switch stands := c.tier(n); {
 		case t == behind:
 			parts = parts.Minus(ready)
-		case t == lost || t == mute && stands == mute:
+		case t == lost || t == unresponsive && stands == unresponsive:
 			parts = parts.And(ready)
-		case t == stale && stands != mute:
+		case t == stale && stands != unresponsive:
 			parts = parts.And(ready.And(fallen))
 		case t == stands:
 			parts = parts.And(ready.Minus(fallen))
 		default:
 			continue
 		}
-		out = append(out, candidate{leg{node: n, parts: parts}, tie(c.viewer, n.ID)})
+		out = append(out, candidate{shardRequest{node: n, parts: parts}, tie(c.viewer, n.ID)})
 	}
 	return out
 }
@@ -78,8 +78,8 @@ func (c *choice) candidates(t tier) []candidate {
 // tier returns where an alive and caught-up node stands.
 func (c *choice) tier(n topology.Node) tier {
 	switch {
-	case slices.Contains(c.mute, n.ID):
-		return mute
+	case slices.Contains(c.unresponsive, n.ID):
+		return unresponsive
 	case slices.Contains(c.poor, n.ID):
 		return poor
 	case c.zone != "" && n.Zone == c.zone:
@@ -103,19 +103,19 @@ func tie(viewer string, id millrace.NodeID) uint64 {
 // covers most of what is left, from the best tier that covers anything. What
 // several of the chosen could answer goes to the one with less work. The
 // answer depends on the choice alone. rest is what no node can be asked.
-func (c *choice) route(want topology.Set) (legs []leg, rest topology.Set) {
+func (c *choice) route(want topology.Set) (requests []shardRequest, rest topology.Set) {
 	for t := near; t < tiers && want.Len() > 0; t++ {
 		chosen := cover(c.candidates(t), &want)
 		balance(chosen, c.work)
-		legs = append(legs, chosen...)
+		requests = append(requests, chosen...)
 	}
-	return merged(legs), want
+	return merged(requests), want
 }
 
-// cover takes the chosen nodes' partitions out of want. Each leg it returns
+// cover takes the chosen nodes' partitions out of want. Each request it returns
 // has everything wanted that its node could answer.
-func cover(from []candidate, want *topology.Set) []leg {
-	var chosen []leg
+func cover(from []candidate, want *topology.Set) []shardRequest {
+	var chosen []shardRequest
 	all := *want
 	for {
 		best, most := -1, 0
@@ -129,52 +129,52 @@ func cover(from []candidate, want *topology.Set) []leg {
 			return chosen
 		}
 		*want = want.Minus(from[best].parts)
-		chosen = append(chosen, leg{node: from[best].node, parts: from[best].parts.And(all)})
+		chosen = append(chosen, shardRequest{node: from[best].node, parts: from[best].parts.And(all)})
 	}
 }
 
-// balance gives each partition to one of the legs that have it: first what
+// balance gives each partition to one of the requests that have it: first what
 // only one has, then each to the one with the least work so far.
-func balance(legs []leg, work func(millrace.Partition) int) {
+func balance(requests []shardRequest, work func(millrace.Partition) int) {
 	var once, more topology.Set
-	for _, l := range legs {
-		more = more.Or(l.parts.And(once))
-		once = once.Or(l.parts)
+	for _, r := range requests {
+		more = more.Or(r.parts.And(once))
+		once = once.Or(r.parts)
 	}
-	load := make([]int, len(legs))
-	for i := range legs {
-		own := legs[i].parts.Minus(more)
+	load := make([]int, len(requests))
+	for i := range requests {
+		own := requests[i].parts.Minus(more)
 		for p := range own.All() {
 			load[i] += work(p)
 		}
 	}
 	for p := range more.All() {
 		least := -1
-		for i := range legs {
-			if legs[i].parts.Has(p) && (least < 0 || load[i] < load[least]) {
+		for i := range requests {
+			if requests[i].parts.Has(p) && (least < 0 || load[i] < load[least]) {
 				least = i
 			}
 		}
-		for i := range legs {
+		for i := range requests {
 			if i != least {
-				legs[i].parts.Remove(p)
+				requests[i].parts.Remove(p)
 			}
 		}
 		load[least] += work(p)
 	}
 }
 
-// merged joins the legs of one node, which several tiers may have chosen, and
+// merged joins the requests of one node, which several tiers may have chosen, and
 // drops those left without a partition.
-func merged(legs []leg) []leg {
-	var out []leg
-	for _, l := range legs {
-		at := slices.IndexFunc(out, func(o leg) bool { return o.node.ID == l.node.ID })
+func merged(requests []shardRequest) []shardRequest {
+	var out []shardRequest
+	for _, r := range requests {
+		at := slices.IndexFunc(out, func(o shardRequest) bool { return o.node.ID == r.node.ID })
 		switch {
 		case at >= 0:
-			out[at].parts = out[at].parts.Or(l.parts)
-		case l.parts.Len() > 0:
-			out = append(out, l)
+			out[at].parts = out[at].parts.Or(r.parts)
+		case r.parts.Len() > 0:
+			out = append(out, r)
 		}
 	}
 	return out

@@ -52,12 +52,12 @@ func TestRouteCovers(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := randomMap(r)
 		want := someOf(r)
-		legs, rest := (&choice{m: m, viewer: "viewer", work: each1}).route(want)
+		requests, rest := (&choice{m: m, viewer: "viewer", work: each1}).route(want)
 		if rest.Len() > 0 {
 			t.Fatalf("seed %d: %d partitions have a replica and are not asked for", seed, rest.Len())
 		}
 		var asked topology.Set
-		for _, l := range legs {
+		for _, l := range requests {
 			hosted := m.Hosted(l.node.ID)
 			for p := range l.parts.All() {
 				if !want.Has(p) || asked.Has(p) || !hosted.Has(p) {
@@ -69,7 +69,7 @@ func TestRouteCovers(t *testing.T) {
 		if asked != want {
 			t.Fatalf("seed %d: %d of %d partitions are asked for", seed, asked.Len(), want.Len())
 		}
-		if again, _ := (&choice{m: m, viewer: "viewer", work: each1}).route(want); !reflect.DeepEqual(again, legs) {
+		if again, _ := (&choice{m: m, viewer: "viewer", work: each1}).route(want); !reflect.DeepEqual(again, requests) {
 			t.Fatalf("seed %d: routed otherwise the second time", seed)
 		}
 	}
@@ -77,18 +77,18 @@ func TestRouteCovers(t *testing.T) {
 
 func TestRouteTakesFewNodesAndSharesTheWork(t *testing.T) {
 	m := zoned(t, 2, "n0", "n1", "n2")
-	legs, _ := (&choice{m: m, viewer: "v", work: each1}).route(topology.All())
-	if len(legs) != 2 || legs[0].parts.Len() != 360 || legs[1].parts.Len() != 360 {
-		t.Errorf("%d legs: %v", len(legs), legs)
+	requests, _ := (&choice{m: m, viewer: "v", work: each1}).route(topology.All())
+	if len(requests) != 2 || requests[0].parts.Len() != 360 || requests[1].parts.Len() != 360 {
+		t.Errorf("%d requests: %v", len(requests), requests)
 	}
 	m = zoned(t, 5, "n0", "n1", "n2", "n3", "n4")
 	first := map[millrace.NodeID]int{}
 	for i := range 500 {
-		legs, _ = (&choice{m: m, viewer: fmt.Sprint("member:", i), work: each1}).route(topology.All())
-		if len(legs) != 1 {
-			t.Fatalf("%d legs where one node has all", len(legs))
+		requests, _ = (&choice{m: m, viewer: fmt.Sprint("member:", i), work: each1}).route(topology.All())
+		if len(requests) != 1 {
+			t.Fatalf("%d requests where one node has all", len(requests))
 		}
-		first[legs[0].node.ID]++
+		first[requests[0].node.ID]++
 	}
 	for id, n := range first {
 		if n < 60 || n > 140 {
@@ -110,12 +110,12 @@ func TestRoutePrefersTheBestTier(t *testing.T) {
 		avoid []millrace.NodeID
 		want  millrace.NodeID
 	}{{nil, "good"}, {[]millrace.NodeID{"good"}, "behind"}, {[]millrace.NodeID{"good", "behind"}, ""}} {
-		legs, rest := (&choice{m: m, avoid: c.avoid, viewer: "v", work: each1}).route(topology.All())
+		requests, rest := (&choice{m: m, avoid: c.avoid, viewer: "v", work: each1}).route(topology.All())
 		switch {
-		case c.want == "" && (len(legs) > 0 || rest != topology.All()):
-			t.Errorf("without %v: %v", c.avoid, legs)
-		case c.want != "" && (len(legs) != 1 || legs[0].node.ID != c.want):
-			t.Errorf("without %v: %v, want %s", c.avoid, legs, c.want)
+		case c.want == "" && (len(requests) > 0 || rest != topology.All()):
+			t.Errorf("without %v: %v", c.avoid, requests)
+		case c.want != "" && (len(requests) != 1 || requests[0].node.ID != c.want):
+			t.Errorf("without %v: %v, want %s", c.avoid, requests, c.want)
 		}
 	}
 }
@@ -131,21 +131,21 @@ func TestRouteAvoidsWhatLags(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		m    *topology.Map
-		standing
+		doubtful
 		lagging int // partitions asked of a1 though it lags
 	}{
 		{name: "another is well", m: m},
-		{name: "another is slow", m: m, standing: standing{poor: []millrace.NodeID{"b1"}}},
-		{name: "another is silent", m: m, standing: standing{mute: []millrace.NodeID{"b1"}}, lagging: 100},
+		{name: "another is slow", m: m, doubtful: doubtful{poor: []millrace.NodeID{"b1"}}},
+		{name: "another is silent", m: m, doubtful: doubtful{unresponsive: []millrace.NodeID{"b1"}}, lagging: 100},
 		{name: "another lags too", m: m.WithLag("b1", topology.Lag{Behind: topology.All()}), lagging: 100},
 		{name: "another is lost", m: topology.NewMap(m.Assignment(), m.Nodes()[:1], map[millrace.NodeID]topology.Set{"a1": topology.All()}).WithLag("a1", m.Lag("a1")), lagging: 100},
 	} {
 		asked := map[millrace.NodeID]topology.Set{}
-		legs, rest := (&choice{m: c.m, standing: c.standing, zone: "a", viewer: "v", work: each1}).route(topology.All())
+		requests, rest := (&choice{m: c.m, doubtful: c.doubtful, zone: "a", viewer: "v", work: each1}).route(topology.All())
 		if rest.Len() > 0 {
 			t.Errorf("%s: %d partitions are not asked for", c.name, rest.Len())
 		}
-		for _, l := range legs {
+		for _, l := range requests {
 			asked[l.node.ID] = l.parts
 		}
 		mine := asked["a1"]

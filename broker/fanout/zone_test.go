@@ -32,27 +32,27 @@ func TestRouteStaysInTheZone(t *testing.T) {
 	m := zoned(t, 3, "a1", "b1", "c1")
 	for _, c := range []struct {
 		zone string
-		standing
+		doubtful
 		avoid []millrace.NodeID
 		want  string
 	}{
 		{zone: "a", want: "a"},
 		{zone: "b", want: "b"},
-		{zone: "b", standing: standing{poor: []millrace.NodeID{"b1"}}, want: "ac"},
-		{zone: "b", standing: standing{mute: []millrace.NodeID{"b1"}, poor: []millrace.NodeID{"a1"}}, want: "c"},
-		{zone: "b", standing: standing{poor: []millrace.NodeID{"a1", "b1", "c1"}}, want: "abc"},
+		{zone: "b", doubtful: doubtful{poor: []millrace.NodeID{"b1"}}, want: "ac"},
+		{zone: "b", doubtful: doubtful{unresponsive: []millrace.NodeID{"b1"}, poor: []millrace.NodeID{"a1"}}, want: "c"},
+		{zone: "b", doubtful: doubtful{poor: []millrace.NodeID{"a1", "b1", "c1"}}, want: "abc"},
 		{zone: "b", avoid: []millrace.NodeID{"b1"}, want: "ac"},
 		{zone: "d", want: "abc"},
 		{zone: "", want: "abc"},
 	} {
 		asked := map[string]bool{}
 		for viewer := range 100 {
-			by := choice{m: m, standing: c.standing, zone: c.zone, avoid: c.avoid, viewer: fmt.Sprint(viewer), work: each1}
-			legs, rest := by.route(topology.All())
+			by := choice{m: m, doubtful: c.doubtful, zone: c.zone, avoid: c.avoid, viewer: fmt.Sprint(viewer), work: each1}
+			requests, rest := by.route(topology.All())
 			if rest.Len() > 0 {
 				t.Fatalf("%+v: %d partitions are not asked for", c, rest.Len())
 			}
-			for _, l := range legs {
+			for _, l := range requests {
 				asked[l.node.Zone] = true
 			}
 		}
@@ -77,9 +77,9 @@ func TestRouteLeavesTheZoneForWhatItLacks(t *testing.T) {
 		half.Add(p)
 	}
 	m = topology.NewMap(m.Assignment(), m.Nodes(), map[millrace.NodeID]topology.Set{"a1": half, "b1": topology.All()})
-	legs, _ := (&choice{m: m, zone: "a", viewer: "v", work: each1}).route(topology.All())
-	if len(legs) != 2 || legs[0].node.ID != "a1" || legs[0].parts != half || legs[1].parts.Len() != 360 {
-		t.Errorf("got %v", legs)
+	requests, _ := (&choice{m: m, zone: "a", viewer: "v", work: each1}).route(topology.All())
+	if len(requests) != 2 || requests[0].node.ID != "a1" || requests[0].parts != half || requests[1].parts.Len() != 360 {
+		t.Errorf("got %v", requests)
 	}
 }
 
@@ -120,8 +120,8 @@ func TestASmallZoneIsNotOverrun(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			z := zone{name: name}
 			for viewer := range 2000 {
-				legs, _ := (&choice{m: m, zone: z.preferred(m), viewer: fmt.Sprint(viewer), work: each1}).route(topology.All())
-				for _, l := range legs {
+				requests, _ := (&choice{m: m, zone: z.preferred(m), viewer: fmt.Sprint(viewer), work: each1}).route(topology.All())
+				for _, l := range requests {
 					work[l.node.ID] += l.parts.Len()
 					all += l.parts.Len()
 					if l.node.Zone == name {

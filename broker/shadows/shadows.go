@@ -150,11 +150,11 @@ func own(r *exposure.Record) {
 // them rank the same candidates, at the same offsets.
 func (s *Shadows) rankAgain(a Sample, shown *exposure.Record) string {
 	q, began := a.Question, time.Now()
-	visit, err := s.admission.EnterAside()
+	inFlight, err := s.admission.EnterAside()
 	if err != nil {
 		return shadowDropped
 	}
-	defer visit.Leave()
+	defer inFlight.Leave()
 	q.Loan = s.admission.Answering.Borrow()
 	defer q.Loan.Return()
 	ctx, cancel := context.WithTimeout(s.open, s.timeout)

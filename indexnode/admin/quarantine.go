@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/rpcerr"
 )
 
-// maxWhy bounds what an operator says.
+// maxWhy is how many bytes the reason may have that an operator gives.
 const maxWhy = 1000
 
 // QuarantinePartition implements nodev1.AdminServiceServer.

@@ -9,37 +9,39 @@ import (
 )
 
 const (
-	// harmless is what a model may take for some rows, whatever that is for each:
-	// of few, to begin takes longer than to score.
+	// harmless is the time that a model may always take, however few rows it scored: to begin
+	// takes longer than to score a few.
 	harmless = 200 * time.Microsecond
-	// tooLong is what a model may take in one question, if it takes too long for
-	// each record: then no other question is waited for.
+	// tooLong is how long a model may take in one question at most if it takes too long for
+	// each record. After that it is condemned without waiting for other questions.
 	tooLong = 250 * time.Millisecond
-	// costAsked is how many questions must speak against what a version takes.
+	// costAsked is in how many questions a version must be too slow to be condemned sooner.
 	costAsked = 3
 )
 
-// costWatch judges what a version takes in a question, while it ranks: where a
-// processor has many questions to answer by a version that is far too slow, none of
-// them is over soon. Once the version is condemned, the question ends.
+// costWatch judges how long a version takes in a question, while it ranks and not only at
+// the end: if a processor answers many questions at a time by a version that is far too slow,
+// none of them ends soon. Once the version is condemned, the question ends.
 type costWatch struct {
 	of       *condemner
 	id       relevance.ID
 	model    *relevance.Model
 	evidence *evidence
-	refuses  bool // the question ends where the version is condemned
+	refuses  bool // the question ends once the version is condemned
 
-	processor bool          // took is time of a processor
-	rows      int           // since it was judged last
-	read      int           // for them: bytes of texts and items of lists
-	took      time.Duration // by them
-	against   time.Duration // of a processor, in portions that spoke against the version
-	slow      bool          // a portion did
-	counted   bool          // among the questions that do
+	processor bool // took is the time of a processor, and not time that passed
+	// Of the rows that were scored since they were judged last, a portion:
+	rows int           // how many
+	read int           // bytes of texts and items of lists that were read for them
+	took time.Duration // how long that took
+
+	against time.Duration // of a processor, in portions that took too long
+	slow    bool          // some portion took too long
+	counted bool          // the question is counted as one with such portions
 }
 
-// begin returns who watches what a version takes in a question from now on; nil of
-// one that every binary has.
+// begin starts to watch how long a version takes in a question. It returns nil for a model
+// that every binary has, which cannot be condemned.
 func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, refuses bool) query.Watcher {
 	if id.Version == "" {
 		return nil
@@ -48,9 +50,9 @@ func (w *costWatch) begin(c *condemner, id relevance.ID, m *relevance.Model, ref
 	return w
 }
 
-// Processor reports whether the version is suspected. Then the time of a processor
-// counts: time passes as well where the process was stopped, or others had the
-// processor.
+// Processor reports whether the version is suspected, because it was slow before. Then the
+// time of a processor is measured: time also passes while the process is stopped, or others
+// have the processor.
 func (w *costWatch) Processor() bool {
 	if !w.processor && w.evidence.suspected() {
 		w.processor, w.rows, w.read, w.took = true, 0, 0, 0
@@ -58,8 +60,8 @@ func (w *costWatch) Processor() bool {
 	return w.processor
 }
 
-// Scored judges what has been scored since the last time, once that took long
-// enough to say something.
+// Scored judges the rows that were scored since the last time, once these took long enough
+// to tell something.
 func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	w.rows, w.read, w.took = w.rows+rows, w.read+read, w.took+took
 	if w.took >= harmless {
@@ -74,9 +76,8 @@ func (w *costWatch) Scored(rows, read int, took time.Duration) error {
 	return nil
 }
 
-// judge judges what was scored since it was judged last. How long texts and lists
-// are is up to who writes records, and no fault of the version: it may take the more
-// the more there is to read.
+// judge judges a portion. How long texts and lists are is no fault of the version, but of the
+// records: the more of them it has to read, the longer it may take.
 func (w *costWatch) judge() {
 	e, rows := w.evidence, time.Duration(w.rows)
 	limit := rows*e.limit + time.Duration(w.read)*slower*relevance.ReadLimit
@@ -85,7 +86,7 @@ func (w *costWatch) judge() {
 		return
 	}
 	if w.slow = true; !w.processor {
-		e.slow.CompareAndSwap(0, 1) // it may have been the machine: see Processor
+		e.slow.CompareAndSwap(0, 1) // it is suspected; the machine may be the cause: see Processor
 		return
 	}
 	if w.against += w.took; !w.counted {
@@ -101,17 +102,17 @@ func (w *costWatch) judge() {
 	}
 }
 
-// end acquits a version of which nothing was slow in a question that has scored.
+// end ends the suspicion of a version that was nowhere slow in a question that it ranked.
 func (w *costWatch) end(by query.Measured) {
 	if w.of != nil && by.Took > 0 && !w.slow {
 		w.evidence.acquitCost()
 	}
 }
 
-// suspected reports whether a version took a question too long since it did not.
+// suspected reports whether a version took too long, and no question since was ranked in time.
 func (e *evidence) suspected() bool { return e.slow.Load() > 0 }
 
-// acquitCost forgets what spoke against what a version takes.
+// acquitCost forgets that a version took too long.
 func (e *evidence) acquitCost() {
 	reset(&e.slow)
 	reset(&e.slowIn)

@@ -12,7 +12,7 @@
 //
 // Blocks come from few large mappings with huge pages, since what makes a
 // random read slow is often the look-up of its address. What is free serves
-// blocks of any size: see holes. A mapping that is all free goes back to the
+// blocks of any size: see freeList. A mapping that is all free goes back to the
 // system while more than half of the memory is free.
 package arena
 
@@ -44,15 +44,15 @@ type Arena struct {
 
 	mu struct {
 		sync.Mutex
-		holes  holes
-		large  map[uintptr][]byte
-		limit  int        // of what is mapped, but apart; 0: none
-		apart  int        // mapped for AllocApart
-		limbo  [3][]block // retired, by epoch modulo 3
-		since  int        // blocks retired since the readers were looked at
-		live   int        // see Live
-		stats  Stats
-		closed bool
+		free    freeList
+		large   map[uintptr][]byte
+		limit   int        // of what is mapped, but apart; 0: none
+		apart   int        // mapped for AllocApart
+		retired [3][]block // retired, by epoch modulo 3
+		since   int        // blocks retired since the readers were looked at
+		live    int        // see Live
+		stats   Stats
+		closed  bool
 	}
 }
 
@@ -180,7 +180,7 @@ func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(
 // mappings that are free have gone back.
 func (a *Arena) mayMap(n int) bool {
 	for a.mu.limit > 0 && a.mu.stats.Mapped-a.mu.apart+n > a.mu.limit {
-		memory := a.mu.holes.shrink()
+		memory := a.mu.free.shrink()
 		if memory == nil {
 			return false
 		}
@@ -207,9 +207,9 @@ func (a *Arena) allocLarge(n int) (at uintptr, size int) {
 // take returns a block of a class: of what is free, of what readers have left
 // by now, or new memory; 0 if there is none.
 func (a *Arena) take(class, size int) uintptr {
-	at, ok := a.mu.holes.take(class, size)
+	at, ok := a.mu.free.take(class, size)
 	for !ok && a.mu.stats.Retired > 0 && a.advance() {
-		at, ok = a.mu.holes.take(class, size)
+		at, ok = a.mu.free.take(class, size)
 	}
 	if !ok && !a.mayMap(chunkBytes) {
 		return 0
@@ -217,8 +217,8 @@ func (a *Arena) take(class, size int) uintptr {
 	if !ok {
 		memory := mapped(chunkBytes)
 		a.mu.stats.Mapped += len(memory)
-		a.mu.holes.grow(memory)
-		at, _ = a.mu.holes.take(class, size)
+		a.mu.free.grow(memory)
+		at, _ = a.mu.free.take(class, size)
 	}
 	return at
 }
@@ -246,8 +246,8 @@ func (a *Arena) retire(b block) {
 	if !b.apart {
 		a.mu.live -= sizeOfBlock(b.size)
 	}
-	limbo := &a.mu.limbo[a.readers.epoch.Load()%3]
-	*limbo = append(*limbo, b)
+	retired := &a.mu.retired[a.readers.epoch.Load()%3]
+	*retired = append(*retired, b)
 	a.mu.stats.Retired += b.size
 	if a.mu.since++; a.mu.since >= patience {
 		a.advance()
@@ -264,7 +264,7 @@ func (a *Arena) advance() bool {
 	}
 	epoch++
 	a.readers.epoch.Store(epoch)
-	gone := &a.mu.limbo[(epoch-2)%3]
+	gone := &a.mu.retired[(epoch-2)%3]
 	for _, b := range *gone {
 		a.mu.stats.Retired -= b.size
 		a.free(b)
@@ -297,7 +297,7 @@ func (a *Arena) free(b block) {
 	}
 	_, size := classOf(b.size)
 	a.mu.stats.Used -= size
-	h := &a.mu.holes
+	h := &a.mu.free
 	h.add(b.at, size)
 	for 2*h.bytes > a.mu.stats.Mapped {
 		memory := h.shrink()
@@ -332,11 +332,11 @@ func (a *Arena) Close() {
 	if epoch := a.readers.epoch.Load(); a.readers.any(epoch) || a.readers.any(epoch-1) {
 		return
 	}
-	for _, c := range a.mu.holes.chunks {
+	for _, c := range a.mu.free.chunks {
 		unmap(c.memory)
 	}
 	for _, b := range a.mu.large {
 		unmap(b)
 	}
-	a.mu.holes, a.mu.large, a.mu.stats, a.mu.limbo = holes{}, nil, Stats{}, [3][]block{}
+	a.mu.free, a.mu.large, a.mu.stats, a.mu.retired = freeList{}, nil, Stats{}, [3][]block{}
 }

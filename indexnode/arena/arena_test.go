@@ -15,7 +15,7 @@ func TestClasses(t *testing.T) {
 	last := 0
 	for n, step := 0, 1; n <= chunkBytes; n += step {
 		if n == largeBytes {
-			step = 4096 // as far as holes may go
+			step = 4096 // as far as free blocks may go
 		}
 		class, size := classOf(n)
 		if size < n || size%Align != 0 || sizeOf(class) != size || class >= classes {
@@ -95,12 +95,12 @@ func TestBlocksKeepTheirContent(t *testing.T) {
 	if s := a.Stats(); s.Used != 0 || s.Retired != 0 || s.Blocks != 0 {
 		t.Errorf("after all is freed: %+v", s)
 	}
-	h := &a.mu.holes
+	h := &a.mu.free
 	free := 0
 	for _, c := range h.chunks {
 		free += len(c.memory)
-		if hole := holeAt(address(c.memory)); !c.first.has(0) || !c.last.has(len(c.memory)/Align-1) || hole.size != len(c.memory) {
-			t.Errorf("a chunk in which nothing is used is not one hole but begins with one of %d bytes", hole.size)
+		if first := freeBlockAt(address(c.memory)); !c.first.has(0) || !c.last.has(len(c.memory)/Align-1) || first.size != len(c.memory) {
+			t.Errorf("a chunk in which nothing is used is not one free block but begins with one of %d bytes", first.size)
 		}
 	}
 	if h.bytes != free {
@@ -111,7 +111,7 @@ func TestBlocksKeepTheirContent(t *testing.T) {
 // Sizes that drift do not leave memory behind that later sizes have no use for:
 // of equal bytes in use, what is mapped stays below twice as much.
 func TestSizesDrift(t *testing.T) {
-	const inUse = 128 << 20 // of which no page is touched but where holes were
+	const inUse = 128 << 20 // of which no page is touched but where free blocks were
 	for name, at := range map[string]func(progress float64) float64{
 		"up":    func(p float64) float64 { return p },
 		"down":  func(p float64) float64 { return 1 - p },

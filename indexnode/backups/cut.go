@@ -28,12 +28,12 @@ type CutConfig struct {
 	Bucket  *backup.Bucket
 	Brokers kafka.Brokers
 	Topics  kafka.Topics
-	Tell    func(step string) // hears how far it is
+	Tell    func(step string) // is called with how far it is, in words
 	Log     *slog.Logger
 }
 
-// TakeCut takes one moment of the whole log, see [groups.TakeCut], and puts into
-// the bucket what brings each partition there from its newest backup.
+// TakeCut takes one moment of the whole log, see [groups.TakeCut]. It writes into the bucket,
+// for each partition, the part of the log from its newest backup to that moment.
 func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 	if cfg.Tell == nil {
 		cfg.Tell = func(string) {}
@@ -65,13 +65,13 @@ func TakeCut(ctx context.Context, cfg CutConfig) (*backup.Cut, error) {
 	return cut, cfg.Bucket.WriteCut(ctx, cut)
 }
 
-// cutter is a cut in the making.
+// cutter takes one cut.
 type cutter struct {
 	cfg   CutConfig
-	dir   string
-	base  [partition.Count]*backup.Manifest
+	dir   string                            // of files under way
+	base  [partition.Count]*backup.Manifest // the newest backup of each partition
 	log   groups.Cut
-	tails [partition.Count]*tailWriter
+	tails [partition.Count]*tailWriter // the log from the backup to the cut; nil: it has nothing there
 }
 
 func (c *cutter) bases(ctx context.Context) error {
@@ -109,8 +109,8 @@ func (c *cutter) fit() error {
 	return nil
 }
 
-// readTails writes what the log has between the backups and the cut to files,
-// each behind the schemas.
+// readTails writes what the log has between the backups and the cut to files. Each file
+// begins with the schemas.
 func (c *cutter) readTails(ctx context.Context) error {
 	rows, refused, err := c.schemas(ctx)
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *cutter) newTail(p millrace.Partition, rows []registry.StoredSchema, ref
 	return t, err
 }
 
-// memory keeps the schemas that a registry admits.
+// memory is a store of a registry, which keeps the schemas that it admits in memory.
 type memory struct{ rows []registry.StoredSchema }
 
 func (m *memory) PutSchema(x registry.StoredSchema) error {
@@ -174,8 +174,7 @@ func (m *memory) PutSchema(x registry.StoredSchema) error {
 
 func (m *memory) Schemas() ([]registry.StoredSchema, error) { return nil, nil }
 
-// schemas reads the schemas topic to its end: what is before the cut is of
-// these.
+// schemas reads the schemas topic to its end. All records before the cut are of these schemas.
 func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millrace.Fingerprint, error) {
 	var kept memory
 	registry, err := registry.New(&kept, nil)
@@ -192,7 +191,8 @@ func (c *cutter) schemas(ctx context.Context) ([]registry.StoredSchema, []millra
 	return kept.rows, refused, err
 }
 
-// writeParts uploads the tails, and what each partition's way to the cut is.
+// writeParts uploads the tails, and for each partition from which backup and tail the cut is
+// reached.
 func (c *cutter) writeParts(ctx context.Context) error {
 	parts := make([]*backup.CutPart, partition.Count)
 	g, uploading := errgroup.WithContext(ctx)

@@ -18,7 +18,7 @@ func DefaultMemory() int { return max(int(memory.Machine()/defaultShare), LeastM
 
 // bounds are what parts of a cache may take, in bytes.
 //
-//	memory ─┬─ blocks, mapped: 3/4    of which 7/8 in use; the rest is for holes
+//	memory ─┬─ blocks, mapped: 3/4    of which 7/8 in use; the rest is for what is free between them
 //	        │                         and for what waits for readers
 //	        └─ keys: 1/4              the index, the order of eviction, the doorkeeper
 //

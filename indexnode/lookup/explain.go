@@ -8,14 +8,16 @@ import (
 	"github.com/millrace/millrace/internal/column"
 )
 
-// Miss is a timeline that was read from the store: its records before a time.
+// Miss is a timeline that the cache did not have, or not whole: its records before a time were
+// read from the store.
 type Miss struct {
 	Key    millrace.Timeline
 	Before millrace.Time
 	Took   time.Duration
 }
 
-// explained is rows, and notes what was read for it if the question asks.
+// explained returns what rows does. If the question is to be explained, it notes what was read
+// from the store for that.
 func (r *Resolution) explained(v *view, key millrace.Timeline, features column.Packed) ([]resolved, error) {
 	if !r.asked.Explain {
 		return r.rows(v, key, features)
@@ -32,7 +34,7 @@ func (r *Resolution) explained(v *view, key millrace.Timeline, features column.P
 	return rows, err
 }
 
-// Misses returns what was read from the store, where the question asks.
+// Misses returns what was read from the store, if the question is to be explained.
 func (r *Resolution) Misses() iter.Seq[Miss] {
 	return func(yield func(Miss) bool) {
 		for i := range r.views {

@@ -1,5 +1,5 @@
-// Package packs admits the versions of models that the cluster publishes: each as
-// it comes, and tells what became of it.
+// Package packs admits each version of a model that the cluster publishes, as it comes, and
+// tells the cluster whether it was admitted.
 package packs
 
 import (
@@ -31,8 +31,8 @@ type Config struct {
 	Store   *store.Store
 	Schemas *registry.Registry
 	Models  *relevance.Registry
-	// Admitted is told of a version that was admitted, once the cluster was, and
-	// Dropped of one that is no more.
+	// Admitted is called with each version that was admitted, once the cluster has been told.
+	// Dropped is called with each version that the cluster no longer has.
 	Admitted func(context.Context, relevance.ID)
 	Dropped  func(relevance.ID)
 	Log      *slog.Logger
@@ -47,7 +47,7 @@ type Admission struct {
 	fields  *prometheus.GaugeVec // model, version, type, field
 }
 
-// New returns an admission, which awaits nothing until it follows.
+// New returns an admission. Nothing is pending before [Admission.Follow].
 func New(c Config) *Admission {
 	return &Admission{
 		cfg:     c,
@@ -80,17 +80,16 @@ type source interface {
 	Fault() error
 }
 
-// Follower admits every version of the cluster's models as it comes, what
-// serves first, and tells what it made of each. Which version answers a
-// question is the broker's to name.
+// Follower admits every version of the cluster's models as it comes, those that serve first,
+// and tells the outcome for each. Which version answers a question, the broker decides.
 type Follower struct {
 	*Admission
 	packs   source
 	schemas func() <-chan struct{} // closed when the schemas may have changed; see [schemalog.Log.Moved]
 	tried   map[artefacts.Version]trial
-	gone    map[artefacts.Version]time.Time // of those tried that were dropped, since when
+	gone    map[artefacts.Version]time.Time // when those in tried were dropped that are
 	census  *census                         // nil until a version is admitted
-	linger  time.Duration                   // lingers, but in tests
+	linger  time.Duration                   // the constant lingers, or less of tests
 	markers markers
 
 	admitted []relevance.ID // in the last pass
@@ -102,8 +101,8 @@ type trial struct {
 	cost    int                // of one that is, in operations a record
 	lacks   []members.Lack     // of one that is
 	unread  bool               // its bytes could not be read
-	deadly  bool               // the node died of it, and has not tried it again
-	known   *registry.Snapshot // what it was held against
+	deadly  bool               // the node died while it was admitted, and has not tried it again
+	known   *registry.Snapshot // the schemas under which it was tried
 }
 
 // lingers is how long a version can be asked for after it was dropped: brokers
@@ -126,7 +125,7 @@ func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) erro
 		changed, schemas := f.packs.Changed(), f.schemas()
 		again := f.Admit(ctx)
 		tell(f.admissions())
-		for _, id := range f.admitted { // told first, so that who pushed it waits for no warning
+		for _, id := range f.admitted { // after the cluster was told: whoever pushed it need not wait for warnings
 			f.cfg.Admitted(ctx, id)
 		}
 		f.admitted = nil
@@ -144,8 +143,8 @@ func (f *Follower) Run(ctx context.Context, tell func([]members.Admission)) erro
 	}
 }
 
-// unkept reports whether a version that is admitted is not on disk: it is tried
-// again, and what becomes of it is told.
+// unkept reports whether an admitted version could not be written to disk. That is tried
+// again, and told.
 func (f *Follower) unkept() bool {
 	for v, t := range f.tried {
 		if t.refused == nil && f.packs.Unkept(v) != nil {
@@ -155,9 +154,9 @@ func (f *Follower) unkept() bool {
 	return false
 }
 
-// Admit tries what has not been tried yet, what could not be read, what was
-// refused under other schemas than those known now, and what the node died of, if
-// somebody has released it since. It reports whether something could not be read.
+// Admit tries the versions that were not tried yet, those that could not be read, those
+// that were refused under other schemas than those known now, and those of which the node
+// died if somebody has released them since. It reports whether any could not be read.
 func (f *Follower) Admit(ctx context.Context) (again bool) {
 	serving := f.packs.Serving()
 	versions := f.versions(serving)
@@ -318,7 +317,7 @@ func (f *Follower) awaits(serving map[string]artefacts.Version) string {
 	return ""
 }
 
-// admissions is what became of each version.
+// admissions returns the outcome for each version.
 func (f *Follower) admissions() []members.Admission {
 	all := make([]members.Admission, 0, len(f.tried))
 	for v, t := range f.tried {

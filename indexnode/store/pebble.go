@@ -162,10 +162,10 @@ func (s *Store) Engine() (e Engine, ok bool) {
 type repeated struct {
 	on  atomic.Bool
 	mu  sync.Mutex
-	was map[string]*telling
+	was map[string]*told
 }
 
-type telling struct {
+type told struct {
 	at time.Time
 	n  int // times since
 }
@@ -181,9 +181,9 @@ func (r *repeated) again(what string, now time.Time) (n int) {
 	t := r.was[what]
 	if t == nil {
 		if r.was == nil || len(r.was) > 100 {
-			r.was = make(map[string]*telling)
+			r.was = make(map[string]*told)
 		}
-		t = new(telling)
+		t = new(told)
 		r.was[what] = t
 	}
 	t.n++

@@ -32,11 +32,11 @@ func (c *Client) Full(ctx context.Context) error {
 	return nil
 }
 
-// Mute returns those of the addresses of etcd that do not answer. Others do, or no client
+// Unresponsive returns those of the addresses of etcd that do not answer. Others do, or no client
 // would be there: but one less has to go until none does.
-func (c *Client) Mute(ctx context.Context) []string {
+func (c *Client) Unresponsive(ctx context.Context) []string {
 	endpoints := c.etcd.Endpoints()
-	mute := make([]string, len(endpoints))
+	unresponsive := make([]string, len(endpoints))
 	var asked sync.WaitGroup
 	for i, endpoint := range endpoints {
 		asked.Go(func() {
@@ -44,10 +44,10 @@ func (c *Client) Mute(ctx context.Context) []string {
 			defer cancel()
 			_, err := c.etcd.Status(ctx, endpoint)
 			if _, answers := errors.AsType[rpctypes.EtcdError](err); err != nil && !answers {
-				mute[i] = endpoint
+				unresponsive[i] = endpoint
 			}
 		})
 	}
 	asked.Wait()
-	return slices.DeleteFunc(mute, func(s string) bool { return s == "" })
+	return slices.DeleteFunc(unresponsive, func(s string) bool { return s == "" })
 }

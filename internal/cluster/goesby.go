@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// The kinds of what brokers go by that is no document.
+// What brokers go by are documents of several kinds, and these, which are no documents.
 const (
 	SecretsKind = "secrets" // [secrets.Generations]
 	TraceKind   = "trace"   // [brokers.Traced]
 )
 
-// Applied is what a process goes by of one kind: it has taken over what was there at
-// a revision, but for some.
+// Applied is what a process goes by of one kind: the state of etcd at a revision, but for
+// some names.
 type Applied struct {
-	// Revision is of a change in etcd. What etcd has lost, by what the process
-	// remembers, counts as nothing: 0.
+	// Revision is that of the newest change in etcd that is taken over. It is 0 while
+	// etcd has lost state that the process remembers.
 	Revision int64 `json:"revision"`
-	// Not are the names of what it has heard of and does not go by, as it could not
-	// take it over, or has not yet. After the first few it is [AnyName].
+	// Not has the names of which it has heard a change that it does not go by, because it
+	// could not take it over, or has not yet. [AnyName] at the end stands for more.
 	Not []string `json:"not,omitempty"`
 }
 
@@ -28,7 +28,7 @@ const AnyName = "*"
 // maxNot is how many names an [Applied] lists.
 const maxNot = 50
 
-// NotGoneBy are names as an [Applied] has them.
+// NotGoneBy returns names for [Applied.Not]: sorted, and not too many.
 func NotGoneBy(names []string) []string {
 	slices.Sort(names)
 	if len(names) > maxNot {
@@ -37,7 +37,8 @@ func NotGoneBy(names []string) []string {
 	return names
 }
 
-// Written is a change of what brokers go by, or what stands as it was to be changed.
+// Written is a change of something that brokers go by. It may have been written before, if
+// there was nothing to change any more.
 type Written struct {
 	Kind     string // see [brokers.Broker.GoesBy]
 	Name     string // of what has changed; empty: all of the kind is meant
@@ -47,7 +48,7 @@ type Written struct {
 // written is what a client has changed of what brokers go by.
 type written struct {
 	sync.Mutex
-	at map[Written]int64 // without the revision, which is this
+	at map[Written]int64 // the revision of each; as a key a Written has none
 }
 
 // NoteWritten notes for [Client.Written] which revision wrote something.
@@ -60,8 +61,9 @@ func (c *Client) NoteWritten(kind, name string, revision int64) {
 	c.written.at[Written{Kind: kind, Name: name}] = revision
 }
 
-// Written returns what this client has changed of what brokers go by, or had no need to
-// change: who says a thing again wants to know whether all have heard.
+// Written returns what this client has changed of what brokers go by, or found to be so
+// already: somebody who gives a command twice wants to know, too, whether all brokers have
+// heard.
 func (c *Client) Written() (all []Written) {
 	c.written.Lock()
 	defer c.written.Unlock()

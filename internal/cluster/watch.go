@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/cluster/topology"
 )
 
-// MapPrefix is where what makes a [topology.Map] is.
+// MapPrefix begins the keys of etcd from which a [topology.Map] is made.
 const MapPrefix = "map/"
 
 // Watcher keeps a [topology.Map] up to date.
@@ -71,13 +71,12 @@ func (w *Watcher) Current() *topology.Map { m, _ := w.state.Get(); return m }
 // [Watcher.Current] or [Watcher.Fault]. Take it before looking at either.
 func (w *Watcher) Changed() <-chan struct{} { return w.state.Changed() }
 
-// Fault says why the map may be older than what etcd holds: etcd is away,
-// empty, rolled back, foreign, or holds something malformed. nil when all is
-// well.
+// Fault returns why the map may be older than what etcd holds: etcd is away,
+// empty, rolled back, another one than before, or holds something malformed. It is nil when
+// all is well.
 func (w *Watcher) Fault() error { _, err := w.state.Get(); return err }
 
-// apply judges a snapshot, or the failure to get one, and takes over what is
-// good.
+// apply takes over what is good of a snapshot. A fault says why there is none.
 func (w *Watcher) apply(s *keyspace.Snapshot, fault error) {
 	old, oldFault := w.state.Get()
 	next := old

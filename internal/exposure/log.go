@@ -16,7 +16,7 @@ import (
 
 // Producer writes entries to a topic, as Kafka does.
 type Producer interface {
-	// Produce writes entries in their order and waits until the fate of each is
+	// Produce writes entries in their order and waits until the result of each is
 	// known: nil, or an error for each entry, nil for those written. An error
 	// that is [ErrRefused] says that the entry can never be written; any other
 	// that it was not, and may be tried again. When ctx ends it returns soon,
@@ -328,7 +328,7 @@ func (l *Log) settle(n int, errs []error) (failed error) {
 	defer l.mu.Unlock()
 	c := &l.mu.counts
 	if errs != nil && len(errs) != n {
-		panic("exposure: a producer has not told the fate of each entry")
+		panic("exposure: a producer has not told the result of each entry")
 	}
 	var again []queued
 	for i, q := range l.mu.queue[:n] {

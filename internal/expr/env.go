@@ -16,12 +16,12 @@ const (
 // Env is what an expression may speak of.
 type Env struct {
 	Mode Mode
-	// Record, Entity and Object are the layouts of the schemas known. A field
-	// that only some of them have reads as null under the others.
+	// Record, Entity and Object are the layouts of the known schemas. A field that only
+	// some of them have is null in records of the others.
 	Record, Entity, Object []*column.Layout
 	// Viewer declares the viewer's values in a model: Bool, Double, String,
-	// Doubles or Strings. In filters it is nil: every name is a Dyn. viewer.id
-	// is there always.
+	// Doubles or Strings. In filters it is nil, and a value of any name is a Dyn.
+	// viewer.id is always there.
 	Viewer map[string]Type
 	// Tables are a model's lookup tables, and the type of their keys: String
 	// or Double.

@@ -9,16 +9,17 @@ import (
 	"github.com/millrace/millrace/internal/expr"
 )
 
-// inConstants is x in [constants].
+// inConstants is the kernel of "x in [constants]".
 type inConstants struct {
 	out
-	x        kernel
-	same     []uint64  // the elements of x's type, unless it is double
-	ints     []int64   // of an x of double
-	doubles  []float64 // of an x of int or double
-	texts    []string
+	x kernel
+	// The elements that x may be equal to, by their type:
+	same     []uint64  // those of x's type, unless that is double or string
+	ints     []int64   // if x is a double
+	doubles  []float64 // if x is an int or a double
+	texts    []string  // if x is a string
 	hasNull  bool
-	anything state // of the list: an element that is an error makes all of them
+	anything state // of the whole list: an error, if an element is one
 }
 
 func newInConstants(x kernel, elements []*constant) *inConstants {
@@ -78,7 +79,7 @@ func (k *inConstants) contains(v *vector, i int) bool {
 	return slices.Contains(k.same, v.words[i])
 }
 
-// inColumn is x in list, where list is a column of the record or the entity.
+// inColumn is the kernel of "x in list", where list is a column of the record or the entity.
 type inColumn struct {
 	out
 	x       kernel
@@ -126,7 +127,7 @@ func (k *inColumn) contains(s *column.Slab, x *vector, i int, list uint64) bool 
 	return false
 }
 
-// size is size(list) of a column.
+// size is the kernel of "size(list)", where list is a column.
 type size struct {
 	out
 	list    kernel

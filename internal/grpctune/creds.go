@@ -34,10 +34,10 @@ func (f fresh) Clone() credentials.TransportCredentials {
 	return fresh{f.TransportCredentials.Clone(), f.config}
 }
 
-// Greeted returns credentials for servers that speak first, as those of gRPC in
-// Go do: the handshake ends with the server's first byte. By TLS 1.3 a client is
-// through before the server has looked at its certificate; what the server then
-// says of it would be lost when the client finds that the connection is closed.
+// Greeted returns credentials for servers that speak first, as those of gRPC in Go do: the
+// handshake ends with the server's first byte. In TLS 1.3 the client's handshake ends before
+// the server has looked at the client's certificate. If the server then refuses it, the
+// client would only find that the connection is closed, and not why.
 func Greeted(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return greeted{c}
 }
@@ -70,7 +70,7 @@ func (g greeted) Clone() credentials.TransportCredentials {
 	return greeted{g.TransportCredentials.Clone()}
 }
 
-// greetedConn gives the first byte back.
+// greetedConn is a connection of which the first byte was read already, and is read again.
 type greetedConn struct {
 	net.Conn
 	first []byte

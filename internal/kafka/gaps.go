@@ -14,19 +14,19 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// Offsets between two records that follow each other in a reading are of transactions
-// that were aborted, or were compacted away. Or they are of a batch whose entries do not
-// parse: where franz-go fetches another one with it, it reads on behind it and says
-// nothing. So what is there is fetched as it is in the log.
+// A reader may get two records that follow each other but have offsets between them. Those
+// may be records of aborted transactions, or compacted away. Or they are of a batch whose
+// entries do not parse: if franz-go has fetched another batch with it, it reads on behind that
+// batch and reports no error. So a gap is fetched once more, as the log has it.
 
-// Looks are looks at what is in the log, for a reader that cannot tell: see Between and
-// At. They are for one goroutine.
+// Looks fetches what the log has, for a reader that cannot tell by itself: see Between and
+// At. It is for one goroutine.
 type Looks struct {
 	cl  *kgo.Client
-	had stretch // which gaps that lie close to each other share
+	had stretch // what was fetched last; it may serve gaps that follow
 }
 
-// NewLooks is of a client that asks; its decompressor is bounded.
+// NewLooks returns looks by a client, whose decompressor must be bounded.
 func NewLooks(cl *kgo.Client) *Looks { return &Looks{cl: cl} }
 
 // stretch is a part of a partition as it is in the log.
@@ -37,7 +37,7 @@ type stretch struct {
 	raw       []byte
 }
 
-// gap is a run of offsets that the reading went over.
+// gap is offsets between two records that the reader got.
 type gap struct {
 	partition int32
 	at, end   int64
@@ -55,8 +55,8 @@ func (s *Steps) meet(fetches kgo.Fetches) {
 	})
 }
 
-// passed looks into the gaps, and returns the batches there that cannot be read. A gap
-// that Kafka tells nothing of stays for the next time.
+// passed looks into the gaps, and returns the batches there that cannot be read. If Kafka
+// does not answer, a gap is kept for the next time.
 func (s *Steps) passed(ctx context.Context) (broken []*Closed, err error) {
 	for ; len(s.gaps) > 0; s.gaps = s.gaps[1:] {
 		for g := &s.gaps[0]; g.at < g.end; {
@@ -87,9 +87,10 @@ func (l *Looks) Between(ctx context.Context, topic string, partition int32, at, 
 	return nil, nil
 }
 
-// judge looks at the first batch of a gap, and returns it if it cannot be read, and what
-// is behind it. That its entries do not parse is sure, since its checksum is right; any
-// other fault may be of the way, and counts once the same bytes have come so often.
+// judge looks at the first batch of a gap. It returns the batch if that cannot be read, and
+// the offset behind it. If its entries do not parse, that is certain, since its checksum is
+// right. Any other fault may have come about on the way, and counts only once the same bytes
+// have come looks times.
 func (l *Looks) judge(ctx context.Context, gap *Closed) (c *Closed, next int64, err error) {
 	var before []byte
 	for same := 1; ; {
@@ -117,8 +118,8 @@ func (l *Looks) judge(ctx context.Context, gap *Closed) (c *Closed, next int64, 
 	}
 }
 
-// batch returns the batch that holds an offset, or the next one: of what is at hand, or
-// of what Kafka has; nil: it has none.
+// batch returns the batch that has an offset, or the next one, from what was fetched last or
+// from Kafka; nil: there is none.
 func (l *Looks) batch(ctx context.Context, topic string, partition int32, at int64) (batch []byte, first, next int64, err error) {
 	if h := &l.had; h.topic == topic && h.partition == partition && h.at <= at {
 		if batch, first, next = h.batch(at); batch != nil {
@@ -176,9 +177,10 @@ func (l *Looks) open() kgo.Decompressor {
 // Where the last batch of a partition is one whose entries do not parse, franz-go fetches
 // it again and again, as fast as it comes, and its polls say nothing.
 
-// Standing notes which partitions a client fetches again and again without a record that
-// a poll could return. It is a hook of that client. While records wait to be polled
-// franz-go fetches nothing from their broker, so a reader that is slow stands nowhere.
+// Standing notes which partitions a client fetches again and again while no poll returns a
+// record of them: they stand still. It is a hook of that client. While records wait to be
+// polled, franz-go fetches nothing more from their broker, so no partition seems to stand
+// still only because its reader is slow.
 type Standing struct {
 	mu struct {
 		sync.Mutex
@@ -187,7 +189,7 @@ type Standing struct {
 	}
 }
 
-// NewStanding is of one client that is to have it as a hook.
+// NewStanding returns a hook for one client.
 func NewStanding() *Standing {
 	s := new(Standing)
 	s.mu.fetches, s.mu.vain = map[int32]int64{}, map[PartitionOf]*inVain{}
@@ -200,14 +202,14 @@ type PartitionOf struct {
 	Partition int32
 }
 
-// inVain is how often a partition was fetched.
+// inVain counts the fetches of a partition that brought nothing.
 type inVain struct{ last, times int64 }
 
 const (
-	// vainFetches are so many that a partition is looked at: where partitions are added
-	// and removed some fetches are thrown away.
+	// vainFetches is after how many such fetches a partition is looked at. A few are usual:
+	// when partitions are added and removed some fetches are thrown away.
 	vainFetches = 10
-	// stillAtOnce bounds how many partitions one poll has looked at.
+	// stillAtOnce bounds how many partitions are looked at after one poll.
 	stillAtOnce = 4
 )
 
@@ -237,8 +239,9 @@ func (s *Standing) OnFetchBatchRead(from kgo.BrokerMetadata, topic string, parti
 	}
 }
 
-// Polled takes what a poll returned, and returns the partitions that are to be looked at
-// ([Looks.At]): each once in so many fetches, and where what came cannot be opened.
+// Polled must be told what each poll returned. It returns the partitions that are to be
+// looked at ([Looks.At]): those that were fetched vainFetches times in vain, and those of
+// which something came that cannot be opened.
 func (s *Standing) Polled(fetches kgo.Fetches) (still []PartitionOf) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,9 +23,9 @@ func testProducer(t *testing.T, k kafkatest.Cluster) {
 	defer p.Close()
 	large := bytes.Repeat([]byte("0123456789abcdef"), 5<<20/16)
 	produce := func(topic string, value []byte) error {
-		fate := make(chan error, 1)
-		p.ProduceThen(ctx, kafka.Outgoing{Topic: topic, Value: value}, func(err error) { fate <- err })
-		return <-fate
+		result := make(chan error, 1)
+		p.ProduceThen(ctx, kafka.Outgoing{Topic: topic, Value: value}, func(err error) { result <- err })
+		return <-result
 	}
 	if err := produce(k.Content, large); !errors.Is(err, kerr.MessageTooLarge) {
 		t.Errorf("5 MiB to a content topic: %v", err)
@@ -57,10 +57,10 @@ func TestProduceThenNeverBlocksForLonger(t *testing.T) {
 	for range kafka.MaxDeadLetterBytes / len(fill) {
 		p.ProduceThen(t.Context(), kafka.Outgoing{Topic: "any", Value: fill}, func(error) {})
 	}
-	fate := make(chan error, 1)
-	go p.ProduceThen(ctx, kafka.Outgoing{Topic: "any", Value: fill}, func(err error) { fate <- err })
+	result := make(chan error, 1)
+	go p.ProduceThen(ctx, kafka.Outgoing{Topic: "any", Value: fill}, func(err error) { result <- err })
 	cancel()
-	if err := <-fate; !errors.Is(err, context.Canceled) {
+	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("with full buffers: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/kafka/patience"
 )
 
-// Closed is a batch that cannot be opened, and was stepped over.
+// Closed is a batch that cannot be opened (decompressed and parsed), and was skipped.
 type Closed struct {
 	Topic       string
 	Partition   int32
@@ -40,9 +40,9 @@ func (c *Closed) Unwrap() error { return c.Why }
 // checksum is right.
 func (c *Closed) Written() bool { return c.Why == nil || errors.Is(c.Why, errEntries) }
 
-// StepOver has a client that polled this go on behind batches that are too large to
-// open, and returns them, and what else failed first. It is for readers of topics where
-// an entry that is of no use stops nothing; partitioners and index nodes stop there.
+// StepOver makes the client that polled these fetches go on behind batches that are too
+// large to open. It returns these batches, and the first other failure. It is for readers of
+// topics that can do without an entry; partitioners and index nodes stop instead.
 func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
 	StepBehind(cl, over...)
@@ -52,7 +52,7 @@ func StepOver(cl *kgo.Client, fetches kgo.Fetches) (over []*Closed, failed error
 	return over, failed
 }
 
-// tooLarge parts what failed into batches that are too large, and the rest.
+// tooLarge returns the batches that are too large, and the other faults.
 func tooLarge(fetches kgo.Fetches) (over []*Closed, faults []kgo.FetchError) {
 	for _, f := range fetches.Errors() {
 		if bomb, ok := errors.AsType[*kgo.ErrDecompressTooLarge](f.Err); ok {
@@ -64,7 +64,7 @@ func tooLarge(fetches kgo.Fetches) (over []*Closed, faults []kgo.FetchError) {
 	return over, faults
 }
 
-// StepBehind has a client go on behind batches.
+// StepBehind makes a client go on behind batches.
 func StepBehind(cl *kgo.Client, over ...*Closed) {
 	to := map[string]map[int32]kgo.EpochOffset{}
 	for _, c := range over {
@@ -73,25 +73,26 @@ func StepBehind(cl *kgo.Client, over ...*Closed) {
 		}
 		to[c.Topic][c.Partition] = kgo.EpochOffset{Epoch: c.epoch, Offset: c.Next}
 	}
-	cl.SetOffsets(to) // of nothing it does nothing
+	cl.SetOffsets(to) // without any it does nothing
 }
 
 const (
-	// stillAfter is how long a partition stands still before it is looked at why:
-	// franz-go reads a batch whose entries do not parse again and again, and says nothing.
+	// stillAfter is how long nothing comes of a partition before it is found out why:
+	// franz-go fetches a batch whose entries do not parse again and again, and reports no
+	// error.
 	stillAfter = 5 * time.Second
-	// looks is how often a batch has to come from Kafka, byte by byte the same, before
-	// it is known that it is broken there, and not on the way.
+	// looks is how many times a batch must come from Kafka with the same bytes before it is
+	// taken to be broken there, and not on the way.
 	looks      = 3
 	lookPause  = 100 * time.Millisecond
 	lookWithin = 5 * time.Second // of all partitions
 	lookBytes  = 1 << 20
 )
 
-// Steps is a reading of evidence, which goes on behind any batch that can never be read:
-// one that is too large, and one that is broken in the log, since its checksum is wrong,
-// it does not decompress, or its entries do not parse. What a broker answers, or does
-// not, is waited for.
+// Steps makes a client read on behind any batch that can never be read: one that is too
+// large, and one that is broken in the log, because its checksum is wrong, it does not
+// decompress, or its entries do not parse. Faults of Kafka's brokers may pass, and are waited
+// for. It is for topics of evidence on experiments, which can do without an entry.
 type Steps struct {
 	cl     *kgo.Client
 	looks  *Looks
@@ -101,12 +102,12 @@ type Steps struct {
 	at     map[int32]int64 // the places when they were last looked at
 	looked time.Time
 	next   map[int32]int64 // what would come next if no offset were left out
-	gaps   []gap           // that have not been looked into
+	gaps   []gap           // offsets that were left out and not looked into yet
 }
 
-// NewSteps is of a client that reads one topic, from starts; a partition that is not
-// among them from its beginning. Places returns what comes next in the
-// partitions, without those of which nothing is of interest any more.
+// NewSteps is for a client that reads one topic: each partition from its offset in starts, or
+// else from its beginning. Places returns the next offset to be read of each partition of
+// which there is still something to read.
 func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(context.Context) (map[int32]int64, error)) *Steps {
 	next := maps.Clone(starts)
 	if next == nil {
@@ -115,10 +116,10 @@ func NewSteps(cl *kgo.Client, topic string, starts map[int32]int64, places func(
 	return &Steps{cl: cl, looks: NewLooks(cl), topic: topic, places: places, looked: time.Now(), next: next}
 }
 
-// Over has the reading go on behind batches that can never be read, and returns them,
-// and what else failed first. Among them are those that the client went over by itself:
-// it has read on behind them already. Fetches is what the client polled, and places know
-// its records already. That nothing came in time is no failure.
+// Over makes the client read on behind batches that can never be read. It returns these
+// batches, and the first other failure; that nothing came in time is none. Among the batches
+// are those that the client has skipped by itself. Fetches is what the client polled; places
+// must count its records as read.
 func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	s.meet(fetches)
 	over, failed = s.over(ctx, fetches)
@@ -132,7 +133,7 @@ func (s *Steps) Over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 	return append(over, passed...), failed
 }
 
-// over is of batches that the client stands before.
+// over is Over for batches that the client does not get past.
 func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, failed error) {
 	over, faults := tooLarge(fetches)
 	StepBehind(s.cl, over...)
@@ -175,14 +176,14 @@ func (s *Steps) over(ctx context.Context, fetches kgo.Fetches) (over []*Closed, 
 	return append(over, broken...), failed
 }
 
-// passes reports whether a fault may pass: what a broker answers may, what a batch holds
-// does not.
+// passes reports whether a fault may pass by itself: what a broker of Kafka answers may, and
+// what is in a batch does not.
 func passes(err error) bool {
 	_, answer := errors.AsType[*kerr.Error](err)
 	return answer || Lost(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// broken returns which partitions stand before a batch that is broken in the log.
+// broken returns the broken batches that partitions do not get past.
 func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map[int32]bool) (all []*Closed) {
 	for _, p := range slices.Sorted(maps.Keys(suspects)) {
 		at, ok := places[p]
@@ -196,8 +197,9 @@ func (s *Steps) broken(ctx context.Context, places map[int32]int64, suspects map
 	return all
 }
 
-// At returns the batch that no reader of a place gets past, looking so often that what it
-// finds is so in the log. It returns nil where the place can be read, or is not known.
+// At returns the batch that no reader gets past at an offset. It looks several times, to be
+// sure that the batch is so in the log. It returns nil if the offset can be read, or if that
+// could not be found out.
 func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64) *Closed {
 	raw, c := l.look(ctx, topic, partition, at)
 	for range looks - 1 {
@@ -213,8 +215,8 @@ func (l *Looks) At(ctx context.Context, topic string, partition int32, at int64)
 	return c
 }
 
-// look fetches what is at a place, as it is in the log, and returns the batch that no
-// reader gets past, if there is one; nil also where Kafka does not answer.
+// look fetches what the log has at an offset, and returns the batch there that no reader gets
+// past; nil if there is none, or Kafka does not answer.
 func (l *Looks) look(ctx context.Context, topic string, partition int32, at int64) (raw []byte, c *Closed) {
 	for {
 		got, err := RawFetch{Topic: topic, Partition: partition, At: at, MaxBytes: lookBytes, Committed: true}.Do(ctx, l.cl)
@@ -224,10 +226,10 @@ func (l *Looks) look(ctx context.Context, topic string, partition int32, at int6
 		read, next := kgo.ProcessFetchPartition(kgo.ProcessFetchPartitionOpts{
 			KeepControlRecords: true, Offset: at, IsolationLevel: kgo.ReadCommitted(), Topic: topic, Partition: partition,
 		}, got, l.open(), nil)
-		if len(read.Records) > 0 { // which the reader is about to get
+		if len(read.Records) > 0 { // the reader is about to get these
 			return nil, nil
 		}
-		if read.Err == nil && next > at { // of transactions that were aborted
+		if read.Err == nil && next > at { // only records of aborted transactions were there
 			at = next
 			continue
 		}
@@ -246,19 +248,20 @@ func (l *Looks) look(ctx context.Context, topic string, partition int32, at int6
 	}
 }
 
-// Of a batch in the log: bytes of its beginning.
+// Where the fields of a batch in the log are, in bytes from its beginning. Its magic is the
+// version of its format.
 const (
-	lengthAt     = 8  // of what follows it
-	prefixBytes  = 12 // before what the length counts
+	lengthAt     = 8  // how many bytes follow the length
+	prefixBytes  = 12 // up to the end of the length
 	magicAt      = 16
-	lastDeltaAt  = 23 // of magic 2: its last offset, less its first
+	lastDeltaAt  = 23 // of magic 2: the last offset, less the first
 	newestMagic  = 2
-	headersBytes = 61 // of magic 2
+	headersBytes = 61 // of magic 2, all fields before the records
 )
 
-// batchAt returns the batch that ends behind an offset, what is behind it, its first
-// offset, and the one that follows it; nil where there is none that is whole. One of a
-// magic that nobody knows counts wherever it ends.
+// batchAt returns the batch that ends behind an offset, the bytes that follow it, its first
+// offset, and the offset behind its last; nil if no whole batch does. A batch of an unknown
+// magic is returned wherever it ends.
 func batchAt(raw []byte, at int64) (batch, rest []byte, first, next int64) {
 	for len(raw) > magicAt {
 		n := prefixBytes + int64(int32(binary.BigEndian.Uint32(raw[lengthAt:])))

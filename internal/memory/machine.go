@@ -44,7 +44,7 @@ func group(root string) string {
 	return "/"
 }
 
-// kibibytes returns the number behind a name.
+// kibibytes returns the number behind a name in /proc/meminfo; 0 if it is not there.
 func kibibytes(text []byte, name string) int64 {
 	for line := range bytes.Lines(text) {
 		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == name {

@@ -65,8 +65,8 @@ type pkg struct {
 	at    map[*site]int // their numbers
 }
 
-// verdict is what became of a fault.
-type verdict struct {
+// result is what became of a fault.
+type result struct {
 	*site
 	pkg *pkg
 	by  string // the test that noticed it; empty: none
@@ -90,7 +90,7 @@ func (c *config) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	var all []verdict
+	var all []result
 	for _, p := range pkgs {
 		if len(p.sites) == 0 {
 			continue
@@ -164,13 +164,13 @@ func (c *config) draw(pkgs []*pkg) {
 }
 
 // judge runs the tests of a package on each of its faults.
-func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []verdict, err error) {
+func (c *config) judge(ctx context.Context, tmp string, p *pkg) (all []result, err error) {
 	tests, err := c.tests(ctx, tmp, p)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range p.sites { // building may have left out some
-		v := verdict{site: s, pkg: p, by: ""}
+		v := result{site: s, pkg: p, by: ""}
 		for i := range tests {
 			t := &tests[i]
 			if !t.reached[p.at[s]] {
@@ -400,8 +400,8 @@ func (t *suite) run(ctx context.Context, within time.Duration, env string, more 
 
 // report tells how many faults were noticed, by package and by kind, and those
 // that were not.
-func (c *config) report(all []verdict) error {
-	count := func(key func(verdict) string) {
+func (c *config) report(all []result) error {
+	count := func(key func(result) string) {
 		noticed, of := map[string]int{}, map[string]int{}
 		for _, v := range all {
 			of[key(v)]++
@@ -414,11 +414,11 @@ func (c *config) report(all []verdict) error {
 		}
 	}
 	fmt.Fprintln(c.out)
-	count(func(v verdict) string { return v.pkg.ImportPath })
+	count(func(v result) string { return v.pkg.ImportPath })
 	fmt.Fprintln(c.out)
-	count(func(v verdict) string { return v.Kind })
+	count(func(v result) string { return v.Kind })
 	fmt.Fprintln(c.out)
-	count(func(verdict) string { return "together" })
+	count(func(result) string { return "together" })
 	noticed := 0
 	for _, v := range all {
 		if v.by != "" {

@@ -141,8 +141,8 @@ func (d *ubj) text() (string, error) {
 	return string(b), err
 }
 
-// container reads what may follow an opening bracket: $type and #count. A
-// count of -1 is none.
+// container reads what may follow an opening bracket: $ and the type of all items, and # and
+// their count. A count of -1: there is none.
 func (d *ubj) container() (kind byte, n int, err error) {
 	n = -1
 	if d.at < len(d.src) && d.src[d.at] == '$' {

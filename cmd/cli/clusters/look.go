@@ -17,12 +17,12 @@ import (
 
 // Look is a cluster as it is at one moment.
 type Look struct {
-	Map    *topology.Map
-	Health topology.Health
-	Fault  error    // why the map may not be what etcd should hold
-	Mute   []string // addresses of etcd that do not answer
-	Prefix string   // of the map's keys in etcd
-	Still  string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
+	Map          *topology.Map
+	Health       topology.Health
+	Fault        error    // why the map may not be what etcd should hold
+	Unresponsive []string // addresses of etcd that do not answer
+	Prefix       string   // of the map's keys in etcd
+	Still        string   // why nothing moves or is repaired, though a coordinator leads; "" if it is
 }
 
 // Look looks at a cluster once, and writes nothing to it.
@@ -41,12 +41,12 @@ func (c *Flags) Look(ctx context.Context) (Look, error) {
 		return Look{}, err
 	}
 	full := make(chan error, 1)
-	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for a mute one
-	mute := cl.Mute(ctx)
+	go func() { full <- cl.Full(ctx) }() // at the same time: either may wait for an unresponsive one
+	unresponsive := cl.Unresponsive(ctx)
 	m := w.Current()
 	h := m.Health(seen)
 	still, unread := steered(ctx, cl, &h)
-	return Look{m, h, errors.Join(w.Fault(), unread, <-full), mute, cl.Prefix() + cluster.MapPrefix, still}, nil
+	return Look{m, h, errors.Join(w.Fault(), unread, <-full), unresponsive, cl.Prefix() + cluster.MapPrefix, still}, nil
 }
 
 // steered returns why nothing moves or is repaired, and takes those partitions for no
@@ -67,18 +67,18 @@ func steered(ctx context.Context, cl *cluster.Client, h *topology.Health) (still
 	return s.Plan.Standstill(), nil
 }
 
-// MuteEtcd says which addresses of etcd do not answer; "" if all do.
-func (l Look) MuteEtcd() string {
-	if len(l.Mute) == 0 {
+// UnresponsiveEtcd says which addresses of etcd do not answer; "" if all do.
+func (l Look) UnresponsiveEtcd() string {
+	if len(l.Unresponsive) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("etcd does not answer at %s, and does elsewhere: start that member, or correct the address", strings.Join(l.Mute, ", "))
+	return fmt.Sprintf("etcd does not answer at %s, and does elsewhere: start that member, or correct the address", strings.Join(l.Unresponsive, ", "))
 }
 
 // Warnings is everything that is not wrong yet.
 func (l Look) Warnings() []string {
 	var all []string
-	for _, what := range []string{l.MuteEtcd(), l.Still} {
+	for _, what := range []string{l.UnresponsiveEtcd(), l.Still} {
 		if what != "" {
 			all = append(all, what)
 		}

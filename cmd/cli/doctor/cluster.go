@@ -34,8 +34,8 @@ func (d *doctor) etcdAnswers(ctx context.Context) (string, error) {
 	if l.Fault != nil {
 		return "", d.advise(ctx, l, l.Fault.Error())
 	}
-	if mute := l.MuteEtcd(); mute != "" {
-		return "", warning{mute}
+	if unresponsive := l.UnresponsiveEtcd(); unresponsive != "" {
+		return "", warning{unresponsive}
 	}
 	return "cluster " + d.Name(), nil
 }

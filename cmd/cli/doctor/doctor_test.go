@@ -94,21 +94,21 @@ func TestDoctorTellsOfNodesThatHostNothing(t *testing.T) {
 	}
 }
 
-// A role that is mute keeps nobody from being asked.
+// A role that is unresponsive keeps nobody from being asked.
 func TestReadyAsksAllAtOnce(t *testing.T) {
 	asked := make(chan struct{})
-	mute := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	unresponsive := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-asked:
 		case <-r.Context().Done():
 		}
 	}))
-	defer mute.Close()
+	defer unresponsive.Close()
 	well := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked) }))
 	defer well.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), clitest.Patience)
 	defer cancel()
-	if said, err := (&doctor{ports: []string{mute.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
+	if said, err := (&doctor{ports: []string{unresponsive.Listener.Addr().String(), well.Listener.Addr().String()}}).rolesReady(ctx); err != nil {
 		t.Errorf("%s, %v", said, err)
 	}
 }
@@ -147,7 +147,7 @@ func TestDoctorWaitsForRolesAfterARestoration(t *testing.T) {
 		t.Errorf("long after one it is asked %d times", asked.Load())
 	}
 	if addr, asked = unready(1); look(clitest.Patience, addr, "127.0.0.1:1").Result != "fail" || asked.Load() != 1 {
-		t.Errorf("beside one that is mute it is asked %d times", asked.Load())
+		t.Errorf("beside one that is unresponsive it is asked %d times", asked.Load())
 	}
 }
 
@@ -227,7 +227,7 @@ func TestDoctorTellsWhichBrokersHear(t *testing.T) {
 }
 
 // Of several addresses of etcd one that does not answer is warned of, by name.
-func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
+func TestDoctorTellsOfAnUnresponsiveEtcd(t *testing.T) {
 	t.Parallel()
 	s := clitest.NewStage(t, "n1")
 	d := &doctor{Flags: clusters.Flags{Etcd: append([]string{"127.0.0.1:1"}, s.Etcd...), Cluster: s.Name}}
@@ -245,8 +245,8 @@ func TestDoctorTellsOfAMuteEtcd(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	d.Etcd = s.Etcd
-	if l, err = d.Look(t.Context()); err != nil || l.MuteEtcd() != "" {
-		t.Errorf("%q, %v", l.MuteEtcd(), err)
+	if l, err = d.Look(t.Context()); err != nil || l.UnresponsiveEtcd() != "" {
+		t.Errorf("%q, %v", l.UnresponsiveEtcd(), err)
 	}
 	if got := answers(); got.Result != "ok" {
 		t.Errorf("%+v", got)

@@ -30,7 +30,7 @@ type roleShown struct {
 	Ready bool   `json:"ready"`
 	Why   string `json:"why,omitempty"` // it is not, or what is to be known of one that is
 
-	mute bool // nobody answers there
+	unresponsive bool // nobody answers there
 }
 
 // unwell is what a role says by which it is not ready.
@@ -38,7 +38,7 @@ type unwell struct{ says string }
 
 func (u unwell) Error() string { return u.says }
 
-// askRoles asks admin ports, all at once: one that is mute takes no time from the
+// askRoles asks admin ports, all at once: one that is unresponsive takes no time from the
 // others.
 func askRoles(ctx context.Context, ports []string) []roleShown {
 	all := make([]roleShown, len(ports))
@@ -73,8 +73,8 @@ func (d *doctor) rolesReady(ctx context.Context) (string, error) {
 	for {
 		says, all := d.readyNow(ctx)
 		err := unready(all)
-		mute := slices.ContainsFunc(all, func(r roleShown) bool { return r.mute })
-		if err == nil || mute {
+		unresponsive := slices.ContainsFunc(all, func(r roleShown) bool { return r.unresponsive })
+		if err == nil || unresponsive {
 			return says, err
 		}
 		ago, known := d.sinceRestored(ctx)

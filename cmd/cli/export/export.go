@@ -1,5 +1,5 @@
-// Package export writes what answers of experiments showed, and what came of it, to
-// files for other tools.
+// Package export writes what answers showed, and what viewers did with it, to files for other
+// tools.
 package export
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/schemas/registry"
 )
 
-// Command exports exposures.
+// Command returns the command export.
 func Command() *cobra.Command {
 	c := &cobra.Command{Use: "export", Short: "Write what was shown to files, to train and to analyse by"}
 	c.AddCommand(exportExposures())
@@ -37,14 +37,14 @@ type exporting struct {
 	topic, experiment    string
 	since, until         string
 	outcomes, answer     string
-	named                bool // answer was,
-	windowed             bool // and window
+	named                bool // a flag gives answer
+	windowed             bool // a flag gives window
 	window               time.Duration
 	to, out              string
 	from, before         millrace.Time
 	progress             *display.Teller
 	stdout               io.Writer
-	answers, items, none int             // that were written, and answers that showed nothing
+	answers, items, none int             // answers and items that were written, and answers that showed nothing
 	did                  int64           // outcomes that were written
 	read, others         int             // entries of the topic that are exposures, and that are none
 	hidden               []*kafka.Hidden // of exposures and outcomes, or nil
@@ -101,7 +101,7 @@ NOT ALL says that an open transaction in a topic hides entries, which are missin
 	return c
 }
 
-// validate reads the flags.
+// validate checks the flags, and reads the times that they give.
 func (e *exporting) validate() (err error) {
 	if e.to != "parquet" && e.to != "ndjson" {
 		return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "to", Detail: fmt.Sprintf("%.40q is no form of file", e.to), WayOut: "say parquet or ndjson"}
@@ -137,9 +137,9 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	if err := e.validate(); err != nil {
 		return err
 	}
-	// A span is looked up before a file is made: most mistakes are found by then.
+	// The topic is opened before a file is made: most mistakes are found by then.
 	from := e.from
-	if e.outcomes != "" { // which answers before then may have
+	if e.outcomes != "" { // an outcome may belong to an answer before that time
 		from = max(0, from-millrace.Time(e.window.Milliseconds()))
 	}
 	span, err := e.open(ctx, e.topic, from)
@@ -149,7 +149,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	e.hidden = append(e.hidden, span.Hidden())
 	w := e.stdout
 	if e.out != "-" {
-		var f *os.File // and err is what this function returns, which says whether the file stays
+		var f *os.File // err stays the function's own: it decides below whether the file is kept
 		f, err = os.OpenFile(e.out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return &millrace.Error{Reason: millrace.ReasonInvalid, Field: "out", Detail: e.out + " is there already", WayOut: "name another file"}
@@ -185,7 +185,7 @@ func (e *exporting) run(ctx context.Context, told io.Writer) (err error) {
 	return nil
 }
 
-// then says of which time answers are; empty: of all.
+// then says in words from which time answers are exported; empty: from any.
 func (e *exporting) then() (text string) {
 	if e.since != "" {
 		text = fmt.Sprintf(" since %s", e.from)
@@ -216,7 +216,7 @@ func (e *exporting) wanted(r *exposure.Record) bool {
 	return part
 }
 
-// attribute finds which item each outcome belongs to, whichever are written.
+// attribute finds the item that each outcome belongs to, whether the item is written or not.
 func (e *exporting) attribute(ctx context.Context, span *kafka.TopicSpan) (map[outcome.Place][]outcome.Done, *outcome.Report, error) {
 	if e.outcomes == "" {
 		return nil, nil, nil
@@ -300,7 +300,7 @@ func (e *exporting) write(ctx context.Context, span *kafka.TopicSpan, done map[o
 			e.none++
 		}
 		for i := range row {
-			if row[i].CopyOf != nil { // whose outcomes stand further up
+			if row[i].CopyOf != nil { // its outcomes are counted with the row that it copies
 				continue
 			}
 			for _, o := range row[i].Outcomes {

@@ -18,16 +18,16 @@ import (
 	"github.com/millrace/millrace/relevance/experiment"
 )
 
-// Experiments is the experiments of a cluster, and what they lean on.
+// Experiments is the experiments of a cluster, and the feeds and models that they lean on.
 type Experiments struct {
 	*experiments.Store
 	Cluster *cluster.Client
 	Feeds   *Feeds
 	serves  *Serving            // nil: not read yet
-	bare    []artefacts.Version // of models; nil: not read yet
+	bare    []artefacts.Version // see bareModels; nil: not read yet
 }
 
-// OpenExperiments reads experiments for the time of ctx.
+// OpenExperiments opens the experiments of a cluster, until ctx ends.
 func OpenExperiments(ctx context.Context, cl *cluster.Client) (*Experiments, error) {
 	documents, err := artefacts.Watch(ctx, cl, experiments.Kind)
 	if err != nil {
@@ -42,8 +42,8 @@ func OpenExperiments(ctx context.Context, cl *cluster.Client) (*Experiments, err
 	return &Experiments{Store: &experiments.Store{Documents: documents, Known: known, Who: clusters.Who()}, Cluster: cl, Feeds: store}, err
 }
 
-// Steadily has an experiment change by what it leans on, which does not change
-// meanwhile.
+// Steadily calls change, which changes an experiment, and makes sure that what experiments
+// lean on does not change meanwhile: else change is called again.
 func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Context) error) error {
 	defer t.TakeBack()
 	return artefacts.Steady(ctx, t.Cluster, leaning, func(ctx context.Context) error {
@@ -58,8 +58,8 @@ func (t *Experiments) Steadily(ctx context.Context, change func(ctx context.Cont
 	})
 }
 
-// ExperimentsUsing returns the experiments that need something that is to be
-// dropped. Documents with a fault need nothing.
+// ExperimentsUsing returns the experiments that need something which is about to be dropped.
+// Those of documents with a fault are not among them.
 func ExperimentsUsing(ctx context.Context, cl *cluster.Client, uses func(*experiment.Set) []string) ([]string, error) {
 	set, err := ExperimentSet(ctx, cl)
 	if err != nil {
@@ -80,7 +80,8 @@ func (t *Experiments) Serving(ctx context.Context) (r *Serving, err error) {
 	return t.serves, err
 }
 
-// Unapplied is that of an experiment that runs, is tried or may run again.
+// Unapplied returns why the variants of an experiment are not applied now; "" if they are, or
+// the experiment has stopped.
 func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (string, error) {
 	if e.State == experiment.Stopped {
 		return "", nil
@@ -92,8 +93,9 @@ func (t *Experiments) Unapplied(ctx context.Context, e *experiment.Experiment) (
 	return r.unapplied(ctx, e)
 }
 
-// Notes are [faultLines], and a line for each experiment that is not applied, for each
-// feed or model of one that cannot be read, and for each variant whose types no record has.
+// Notes returns a line for each document with a fault (see [faultLines]), for each experiment
+// that is not applied, for each feed or model of one that cannot be read, and for each variant
+// that sets types which no record has.
 func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]string, error) {
 	lines := faultLines(st)
 	for _, d := range st.Set.Experiments() {
@@ -114,8 +116,8 @@ func (t *Experiments) Notes(ctx context.Context, st *experiments.State) ([]strin
 	return append(lines, strange...), err
 }
 
-// Unread tells of the feeds of an experiment that cannot be read, and of the models by
-// which it is ranked that etcd lacks the bytes of.
+// Unread returns a line for each feed of an experiment that cannot be read, and for each model
+// that ranks it and whose bytes etcd lacks.
 func (t *Experiments) Unread(ctx context.Context, e *experiment.Experiment) (lines []string, err error) {
 	if e.State == experiment.Stopped {
 		return nil, nil
@@ -146,7 +148,7 @@ func (t *Experiments) Unread(ctx context.Context, e *experiment.Experiment) (lin
 	return lines, err
 }
 
-// bareModels are the versions of models that etcd lacks the bytes of, read once.
+// bareModels returns the versions of models whose bytes etcd lacks. They are read once.
 func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, err error) {
 	if t.bare != nil {
 		return t.bare, nil
@@ -161,8 +163,9 @@ func (t *Experiments) bareModels(ctx context.Context) (all []artefacts.Version, 
 	return all, err
 }
 
-// Alike tells of variants, of a document's experiments that have not stopped, that set
-// what all their feeds say already. Who compares a feed with itself means it.
+// Alike returns a line for each variant, of the experiments of a document that have not
+// stopped, that sets only what all its feeds say already. A variant that sets nothing is
+// meant so.
 func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document string) (lines []string) {
 	for _, d := range st.Set.Experiments() {
 		e := &d.Experiment
@@ -182,9 +185,10 @@ func (t *Experiments) Alike(ctx context.Context, st *experiments.State, document
 	return lines
 }
 
-// Wanting tells of variants, of a document's experiments that have not stopped, whose
-// model reads values of the viewer that a feed's own does not, or as another type:
-// callers who send something else are refused by the variant alone.
+// Wanting returns a line for each variant, of the experiments of a document that have not
+// stopped, whose model reads values of the viewer that the model of a feed does not read, or
+// reads as another type. Callers who send something else would be refused only in that
+// variant.
 func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, document string) (lines []string, err error) {
 	r, err := t.Serving(ctx)
 	if err != nil {
@@ -214,7 +218,7 @@ func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, docume
 					has, err := r.viewerValues(ctx, defined[feed].Model)
 					if err = cmp.Or(fault, defined[feed].Fault, err); ctx.Err() != nil {
 						return nil, err
-					} else if err != nil { // the document is defined: no reason to fail
+					} else if err != nil { // the document is defined already, so this is no reason to fail
 						lines = append(lines, fmt.Sprintf("experiment %s, %s: what variant %s reads of viewers on feed %s is not known: %v", e.Name, e.State, v.Name, feed, err))
 						continue
 					}
@@ -228,7 +232,7 @@ func (t *Experiments) Wanting(ctx context.Context, st *experiments.State, docume
 	return lines, nil
 }
 
-// unlike returns what is among the first and not, as it is there, among the second.
+// unlike returns the values that are wanted and that has lacks, or has with another type.
 func unlike(wants, has map[string]string) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(wants)) {
 		if has[name] != wants[name] {
@@ -238,8 +242,8 @@ func unlike(wants, has map[string]string) (all []string) {
 	return all
 }
 
-// strange tells of variants that set types which no record has, of experiments that
-// have not stopped.
+// strange returns a line for each variant, of experiments that have not stopped, that sets
+// types which no record has.
 func (t *Experiments) strange(ctx context.Context, st *experiments.State) (lines []string, err error) {
 	var who []string
 	var types [][]millrace.ContentType
@@ -268,8 +272,8 @@ func UnappliedLine(e *experiment.Experiment, why string) string {
 	return fmt.Sprintf("experiment %s, %s: %s; its answers count for no variant until another version serves, or that one is asked for again", e.Name, e.State, why)
 }
 
-// LeftOut is a document that brokers take nothing of, but for those that keep its bytes
-// where etcd lacks them.
+// LeftOut is a document with a fault, which brokers leave out. Where etcd lacks its bytes,
+// brokers that still have them go on by them.
 type LeftOut struct {
 	Document string `json:"document"`
 	Fault    string `json:"fault"`
@@ -285,7 +289,7 @@ func (l *LeftOut) String() string {
 	return fmt.Sprintf("document %s %s: %s; %s", l.Document, is, l.Fault, l.WayOut)
 }
 
-// LeftOuts are the documents with a fault.
+// LeftOuts returns the documents with a fault.
 func LeftOuts(st *experiments.State) []LeftOut {
 	all := []LeftOut{}
 	for _, name := range slices.Sorted(maps.Keys(st.Faults)) {
@@ -296,8 +300,8 @@ func LeftOuts(st *experiments.State) []LeftOut {
 	return all
 }
 
-// faultLines says of each document with a fault what brokers make of it, and the way
-// out.
+// faultLines returns a line for each document and each experiment with a fault: what brokers
+// make of it, and the way out.
 func faultLines(st *experiments.State) (lines []string) {
 	for _, l := range LeftOuts(st) {
 		lines = append(lines, l.String())
@@ -310,15 +314,14 @@ func faultLines(st *experiments.State) (lines []string) {
 	return lines
 }
 
-// UnfitLine says of an experiment which fault it has.
+// UnfitLine says which fault an experiment has.
 func UnfitLine(d *experiment.Defined) string {
 	return fmt.Sprintf("experiment %s, %s, has a fault, and brokers give nobody a variant of it: %s; mend that, or stop it: millrace experiment stop %s", d.Experiment.Name, d.Experiment.State, d.Unfit, d.Experiment.Name)
 }
 
-// TellFaults tells of experiments with a fault, or that are not applied, once something
-// was changed: schemas and condemned versions are no part of the transaction, and may
-// have changed meanwhile. Read has the documents as they were read before; nil: they
-// were not.
+// TellFaults writes what [Experiments.Notes] says, after something was changed. Schemas and
+// condemned versions are no part of the transaction of the change, and may have changed
+// meanwhile. Read has the documents as they were read before; nil: they were not.
 func TellFaults(ctx context.Context, w io.Writer, cl *cluster.Client, read *experiments.Store) error {
 	t, err := OpenExperiments(ctx, cl)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package reach is how commands and roles reach Kafka, etcd, the schema registry and
-// Millrace's own ports: by flags, the environment, and contexts, which name the
-// clusters that somebody works on.
+// Package reach opens the connections of commands and roles to Kafka, etcd, the schema
+// registry and Millrace's own ports. It reads flags and the environment, and contexts, which
+// give names to the clusters that somebody works on.
 package reach
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/millrace/millrace/internal/secure"
 )
 
-// Connections is how a role or a command reaches what is not Millrace's.
+// Connections is how a role or a command reaches other systems than Millrace.
 type Connections struct {
 	Kafka          kafka.Access     `yaml:"kafka,omitempty"`
 	Etcd           dial.Access      `yaml:"etcd,omitempty"`
 	SchemaRegistry confluent.Access `yaml:"schema_registry,omitempty"`
 }
 
-// SettingsOf are all of them, in the order in which help shows them.
+// SettingsOf returns the settings of all connections, in the order in which help shows them.
 func SettingsOf(s *Security) (all []config.Setting) {
 	add := func(name, usage string, text *string, on *bool) {
 		all = append(all, config.Setting{Flag: name, Env: "MILLRACE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")), Usage: usage, Text: text, On: on})
@@ -65,8 +65,8 @@ func SettingsOf(s *Security) (all []config.Setting) {
 	return all
 }
 
-// Flags adds the flags of settings, which the help on connections shows
-// in the place of each command.
+// Flags adds the flags of all connections. They are hidden in the help of each command, since
+// the help on connections shows them.
 func Flags(f *pflag.FlagSet) {
 	for _, s := range SettingsOf(new(Security)) {
 		switch {
@@ -81,10 +81,10 @@ func Flags(f *pflag.FlagSet) {
 	}
 }
 
-// override gives s what flags and the environment say, flags first.
+// override sets in s what flags say, and else the environment.
 func (s *Security) override(f *pflag.FlagSet) error { return config.Override(f, SettingsOf(s)) }
 
-// Help is the help on what every command has.
+// Help returns the help topic on the flags that every command has.
 func Help() *cobra.Command {
 	var text strings.Builder
 	t := display.NewTable(&text)

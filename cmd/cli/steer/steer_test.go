@@ -114,9 +114,9 @@ func TestLargeFigures(t *testing.T) {
 }
 
 // An address of etcd that does not answer is told by cluster show, as a table and as JSON.
-func TestAMuteEtcdIsShown(t *testing.T) {
+func TestAnUnresponsiveEtcdIsShown(t *testing.T) {
 	const says = "etcd does not answer at etcd-2:2379, and does elsewhere"
-	l := clusters.Look{Map: &topology.Map{}, Mute: []string{"etcd-2:2379"}}
+	l := clusters.Look{Map: &topology.Map{}, Unresponsive: []string{"etcd-2:2379"}}
 	var out strings.Builder
 	if err := writeLook(&out, l, nil); err != nil || !strings.Contains(out.String(), "to be looked after:\n  "+says) {
 		t.Errorf("%s%v", out.String(), err)

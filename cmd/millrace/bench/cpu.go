@@ -18,7 +18,7 @@ func (c cpuTime) each(queries int) cpuTime {
 	return cpuTime{c.broker / n, c.nodes / n, c.client / n}
 }
 
-// served is what a query costs those who serve it.
+// served is the CPU time of the servers, without the client's.
 func (c cpuTime) served() time.Duration { return c.broker + c.nodes }
 
 // cpuOf is the CPU time that the roles have used.

@@ -55,8 +55,7 @@ func (f *Filter) Add(id millrace.RecordID) {
 	probe(id, f.Bits[filterLen(n-1):], func(b *byte, bit byte) bool { *b |= bit; return true })
 }
 
-// MayHave reports whether an id may have been added. Of those that were it says
-// so always.
+// MayHave reports whether an id may have been added. It is true for every id that was.
 func (f *Filter) MayHave(id millrace.RecordID) bool {
 	for n := segments(f.count); n > 0; n-- {
 		if probe(id, f.Bits[filterLen(n-1):filterLen(n)], func(b *byte, bit byte) bool { return *b&bit != 0 }) {
@@ -80,13 +79,13 @@ func probe(id millrace.RecordID, segment []byte, visit func(b *byte, bit byte) b
 	return true
 }
 
-// Encode returns the row.
+// Encode returns the filter as the row that [DecodeFilter] reads.
 func (f *Filter) Encode() []byte {
 	b := append(make([]byte, 0, filterHeader+len(f.Bits)), filterFormat)
 	return append(binary.LittleEndian.AppendUint32(b, f.count), f.Bits...)
 }
 
-// DecodeFilter reads a row, which it keeps.
+// DecodeFilter reads a row. The filter keeps b.
 func DecodeFilter(b []byte) (*Filter, error) {
 	if len(b) < filterHeader || b[0] != filterFormat {
 		return nil, ErrFilter

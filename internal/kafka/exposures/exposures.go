@@ -386,28 +386,28 @@ func decodeExposure(value []byte, now time.Time) (*exposure.Record, error) {
 // Close drops what has not been written.
 func (e *Producer) Close() { e.cl.Close() }
 
-// Produce implements [exposure.Producer]. While Kafka is away it waits: what has
-// been sent is sent again until its fate is known, so that none is written twice.
-// What waits for a topic that was deleted fails once there is another of its
-// name. When ctx ends before, the fates that are not known are ctx's error; then
-// only Close is left to do.
+// Produce implements [exposure.Producer]. While Kafka is away it waits: an entry that was
+// sent is sent again until its result is known, so that none is written twice. Entries that
+// wait for a topic that was deleted fail once there is another topic of its name. If ctx ends
+// before all results are known, the others are ctx's error; then the producer can only be
+// closed.
 func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []error {
 	if e.id == (kadm.TopicID{}) {
 		e.look(ctx)
 	}
-	type fate struct {
+	type result struct {
 		i   int
 		err error
 	}
-	told := make(chan fate, len(entries)) // so that nobody waits for who waits no longer
+	told := make(chan result, len(entries)) // room for all: the client need not wait for a call that has ended
 	for i, entry := range entries {
 		r := &kgo.Record{Topic: e.topic, Value: entry.Value}
 		if len(entry.Key) > 0 {
 			r.Key = entry.Key
 		}
-		e.cl.Produce(ctx, r, func(_ *kgo.Record, err error) { told <- fate{i, err} })
+		e.cl.Produce(ctx, r, func(_ *kgo.Record, err error) { told <- result{i, err} })
 	}
-	fates := make([]error, len(entries))
+	results := make([]error, len(entries))
 	known := make([]bool, len(entries))
 	failed := false
 	late := time.NewTicker(e.lookEvery)
@@ -416,23 +416,23 @@ func (e *Producer) Produce(ctx context.Context, entries []exposure.Entry) []erro
 		select {
 		case f := <-told:
 			n++
-			fates[f.i], known[f.i] = e.failed(f.err), true
+			results[f.i], known[f.i] = e.failed(f.err), true
 			failed = failed || f.err != nil
 		case <-late.C:
 			e.look(ctx)
 		case <-ctx.Done():
-			for i := range fates {
+			for i := range results {
 				if !known[i] {
-					fates[i] = e.failed(ctx.Err())
+					results[i] = e.failed(ctx.Err())
 				}
 			}
-			return fates
+			return results
 		}
 	}
 	if failed {
 		e.look(ctx)
 	}
-	return fates
+	return results
 }
 
 // lookWithin bounds a look at the topic.

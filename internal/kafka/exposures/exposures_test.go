@@ -257,14 +257,14 @@ func TestExposuresEndWithTheirContext(t *testing.T) {
 	done := make(chan []error)
 	go func() { done <- p.Produce(ctx, make([]exposure.Entry, 3)) }()
 	cancel()
-	fates := <-done
-	for i, err := range fates {
+	results := <-done
+	for i, err := range results {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("entry %d: %v", i, err)
 		}
 	}
-	if len(fates) != 3 {
-		t.Errorf("%d fates", len(fates))
+	if len(results) != 3 {
+		t.Errorf("%d results", len(results))
 	}
 	if _, err := NewProducer(kafka.At(addr), "", nil); err == nil {
 		t.Error("no topic is needed")

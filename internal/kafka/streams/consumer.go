@@ -30,7 +30,7 @@ type Record struct {
 	Value  []byte        // single-object Avro
 	Source []byte        // header src, for ParseSource; nil if missing
 	CRC    []byte        // header crc, for CheckCRC; nil if missing
-	Time   millrace.Time // when it was logged, or its transaction began: the same for all who read it
+	Time   millrace.Time // when it was logged, or its transaction began; every reader gets the same
 
 	appendTime bool // Time is the broker's, and says nothing of a transaction
 }
@@ -63,16 +63,17 @@ type Config struct {
 // called at any time.
 type Consumer struct {
 	cl       *kgo.Client
-	ask      *kgo.Client // of looks, which would wait behind a fetch of cl
+	ask      *kgo.Client // for looks, which would wait behind a fetch of cl
 	topics   [kafka.Streams]string
-	next     time.Time    // of Poll: when it looks again
-	looks    *kafka.Looks // of Poll
+	next     time.Time    // used by Poll: when it polls again
+	looks    *kafka.Looks // used by Poll
 	standing *kafka.Standing
 	mu       struct {
 		sync.Mutex
 		next map[kafka.TopicPartition]kafka.Position // what is read, and where to go on
-		// A poll may hold records of a partition that is removed and added again
-		// elsewhere before the poll returns; removed tells during which poll.
+		// A poll may have records of a partition that is removed, and added again at
+		// another offset, before the poll returns. So removed has the number of the poll
+		// during which each was.
 		poll    uint64
 		removed map[kafka.TopicPartition]uint64
 		joining time.Time // until then fetches are cut short: see join
@@ -176,14 +177,14 @@ func (c *Consumer) Resume(tps ...kafka.TopicPartition) {
 	c.mu.joining = time.Now().Add(quietWait)
 }
 
-// quietWait is how long a broker may hold a fetch of a Consumer without data. For
-// each it looks at every partition, of which there are 1,440, so a short wait is
-// what an idle cluster does most. A record that comes ends the wait. Tests change
-// it.
+// quietWait is how long a broker of Kafka may keep a fetch of a Consumer open while there is
+// no data. For each fetch it looks at every partition, of which there are 1,440, so with a
+// short wait an idle cluster would do little else. A record that comes ends the wait. Tests
+// change it.
 var quietWait = 2 * time.Second
 
-// join ends the fetch under way if partitions were added or resumed lately, which
-// it does not have, and reports whether there may be others to end.
+// join ends the fetch under way if partitions were added or resumed lately, since the fetch
+// does not include them. It reports whether more fetches may have to be ended.
 func (c *Consumer) join() (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,11 +205,11 @@ func (c *Consumer) byTopic(tps []kafka.TopicPartition) map[string][]int32 {
 }
 
 const (
-	// gatherFor is the least time from one Poll that brought little to the next.
-	// A broker looks at each partition of a reader for each of its fetches: with
-	// a fetch for each record that comes in, fetches are most of its work.
+	// gatherFor is the least time from one Poll that brought little to the next. A broker of
+	// Kafka looks at each partition of a reader for each of its fetches. If every record
+	// that comes in ended a fetch, these would be most of its work.
 	gatherFor = 250 * time.Millisecond
-	// little is how many records are less than what a reader should wait for.
+	// little: a Poll that brings fewer records than this has brought little.
 	little = 1000
 )
 
@@ -260,7 +261,7 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	next, ok := c.mu.next[tp]
 	stale := ok && c.mu.poll != 0 && c.mu.removed[tp] == c.mu.poll
 	if stale {
-		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // perhaps of the former place: fetch again
+		c.addLocked(map[kafka.TopicPartition]kafka.Position{tp: next}) // the records may be those of the former offset: fetch again
 	}
 	c.mu.Unlock()
 	if !ok || stale { // removed while under way, or moved
@@ -295,7 +296,7 @@ func (c *Consumer) take(ctx context.Context, p kgo.FetchTopicPartition) (Fetched
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now, ok := c.mu.next[tp]; !ok || now != next {
-		return Fetched{}, false // removed or moved meanwhile: a look at a gap takes its time
+		return Fetched{}, false // removed or moved while a gap was looked at
 	}
 	after := kafka.Position{Next: f.Next, Epoch: f.Epoch}
 	switch {
@@ -370,7 +371,7 @@ func (c *Consumer) OffsetsSince(ctx context.Context, t millrace.Time, tps ...kaf
 	return out, err
 }
 
-// What Kafka takes for a time, and how much of a log counts.
+// What Kafka's protocol has instead of a time, and its isolation levels.
 const (
 	theEnd   int64 = -1
 	theStart int64 = -2
@@ -379,8 +380,8 @@ const (
 	committed   int8 = 1
 )
 
-// list asks for one offset of each of some partitions, and for no other: of 1,440
-// that a node reads it may be two that begin.
+// list asks for one offset of each of these partitions only: of the 1,440 that a node reads,
+// two may be just added.
 func (c *Consumer) list(ctx context.Context, at int64, isolation int8, tps []kafka.TopicPartition) (map[kafka.TopicPartition]millrace.Offset, error) {
 	out := make(map[kafka.TopicPartition]millrace.Offset, len(tps))
 	if len(tps) == 0 {

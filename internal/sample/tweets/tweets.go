@@ -1,4 +1,5 @@
-// Package tweets is for tests alone: real posts, which are not part of the project.
+// Package tweets reads a data set of real posts, which is not part of the project. It is only
+// for tests.
 package tweets
 
 import (

@@ -16,7 +16,7 @@ var ErrRefused = errors.New("refused: the broker is overloaded")
 // Latencies are how long answers took, shortest first.
 type Latencies []time.Duration
 
-// At is what a share of them took no longer than.
+// At returns the time within which a share of the answers came, such as 0.99.
 func (l Latencies) At(share float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -27,8 +27,9 @@ func (l Latencies) At(share float64) time.Duration {
 // refusedPause is how long a client of Closed waits when it is refused.
 const refusedPause = 10 * time.Millisecond
 
-// Closed has clients, of which each knows its number, ask again and again for
-// a while. It returns how long answers took, and how long all took together.
+// Closed makes so many clients ask for a while, each again as soon as it has its answer; ask
+// is called with the client's number. It returns how long answers took, and how long all of
+// it took.
 func Closed(ctx context.Context, clients int, length time.Duration, ask func(context.Context, int) error) (Latencies, time.Duration, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	took := make([]Latencies, clients)

@@ -8,10 +8,9 @@ import (
 	"math"
 )
 
-// What goes over a plain connection to a hand-written server: frames of a
-// length of four bytes and what follows; numbers of eight bytes, texts behind a
-// length of two, lists behind one of four. All of it is big-endian, as Java
-// reads it.
+// The protocol of the hand-written servers over a plain connection. A frame is a length of
+// four bytes, and so many bytes. In it numbers have eight bytes, texts begin with a length of
+// two bytes, and lists with one of four. All of it is big-endian, as Java reads it.
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
@@ -56,7 +55,7 @@ func appendItems(b []byte, items []item) []byte {
 
 var errFrame = errors.New("a frame ends early")
 
-// frame is what is left to read of one. After a fault it reads zeros.
+// frame is what is left to read of a frame. After a fault it reads zeros.
 type frame struct {
 	b   []byte
 	err error
@@ -113,7 +112,7 @@ func (f *frame) items() (items []item) {
 // maxFrame is more than any question or answer takes.
 const maxFrame = 4 << 20
 
-// readFrame reads one into buf, which it may make longer.
+// readFrame reads a frame into buf, or into a larger buffer if it needs one.
 func readFrame(in *bufio.Reader, buf []byte) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -130,7 +129,7 @@ func readFrame(in *bufio.Reader, buf []byte) ([]byte, error) {
 	return buf[:n], err
 }
 
-// frameOf is the place of a frame's length, before what it holds.
+// frameOf begins a frame in the memory of b, with room for its length.
 func frameOf(b []byte) []byte { return append(b[:0], 0, 0, 0, 0) }
 
 // sendFrame sends what was appended to [frameOf].

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/figure"
 )
 
-// TestFaultMuteReplicas freezes both replicas of a third of the partitions.
+// TestFaultUnresponsiveReplicas freezes both replicas of a third of the partitions.
 // Long before their leases end nobody waits for them any more: answers come
 // soon, and name what is missing. When they thaw all is as before.
-func TestFaultMuteReplicas(t *testing.T) {
+func TestFaultUnresponsiveReplicas(t *testing.T) {
 	_, measured := faultTime(t, time.Second)
 	c := startFaultCluster(t, 3, loadLines())
 	const lease = 10 * time.Second // and the broker's own time
@@ -30,7 +30,7 @@ func TestFaultMuteReplicas(t *testing.T) {
 	ask()
 	c.nodes[0].signal(syscall.SIGSTOP)
 	c.nodes[1].signal(syscall.SIGSTOP)
-	_, first := ask() // which may wait until they are found mute
+	_, first := ask() // which may wait until they are found unresponsive
 	resp, later := ask()
 	t.Logf("the first request took %s, the next %s", first, later)
 	if first > lease/2 || later > lease/2 {

@@ -36,13 +36,13 @@ func TestWhoRefusesIsNotMute(t *testing.T) {
 		s.Stop()
 		<-served
 	}()
-	const mute = "127.0.0.1:1"
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{l.Addr().String(), mute}})
+	const unresponsive = "127.0.0.1:1"
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{l.Addr().String(), unresponsive}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	if got := (&Client{etcd: etcd}).Mute(t.Context()); !slices.Equal(got, []string{mute}) {
+	if got := (&Client{etcd: etcd}).Unresponsive(t.Context()); !slices.Equal(got, []string{unresponsive}) {
 		t.Errorf("%q", got)
 	}
 }

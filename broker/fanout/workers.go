@@ -2,10 +2,10 @@ package fanout
 
 import "sync/atomic"
 
-// crew is goroutines that stay when their work is done, up to a number: they
-// have stacks that are large enough already, and to grow one on the way down
-// through gRPC takes a tenth of a call.
-type crew struct {
+// workers is a pool of goroutines that stay when their work is done, up to a number: their
+// stacks are large enough already, and to grow one on the way down through gRPC takes a tenth
+// of a call.
+type workers struct {
 	jobs chan func()   // to those that wait
 	done chan struct{} // closed when none may stay any more
 	idle atomic.Int32
@@ -14,10 +14,10 @@ type crew struct {
 // maxIdle is how many goroutines stay.
 const maxIdle = 64
 
-func newCrew() *crew { return &crew{jobs: make(chan func()), done: make(chan struct{})} }
+func newWorkers() *workers { return &workers{jobs: make(chan func()), done: make(chan struct{})} }
 
 // run runs a job beside the caller.
-func (c *crew) run(job func()) {
+func (c *workers) run(job func()) {
 	select {
 	case c.jobs <- job:
 	default:
@@ -25,7 +25,7 @@ func (c *crew) run(job func()) {
 	}
 }
 
-func (c *crew) work(job func()) {
+func (c *workers) work(job func()) {
 	for {
 		job()
 		if c.idle.Add(1) > maxIdle {
@@ -42,4 +42,4 @@ func (c *crew) work(job func()) {
 }
 
 // close lets the goroutines go. Jobs still run, each on one of its own.
-func (c *crew) close() { close(c.done) }
+func (c *workers) close() { close(c.done) }

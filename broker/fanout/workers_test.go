@@ -9,9 +9,9 @@ import (
 
 // However many jobs there are at the same time all run, no more goroutines stay
 // than may, those that stayed do what comes next, and none stays after the end.
-func TestCrew(t *testing.T) {
+func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrew()
+		c := newWorkers()
 		for range 3 {
 			var started sync.WaitGroup
 			var ran atomic.Int32

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// When nodes get slower the more they are asked, the gate settles where they
+// When nodes get slower the more they are asked, the limiter settles where they
 // answer quickly, and most of what they can do is done.
 func TestGateFindsTheCapacity(t *testing.T) {
 	if testing.Short() {
@@ -62,7 +62,7 @@ func TestGateFindsTheCapacity(t *testing.T) {
 }
 
 // When answers share a processor, all of a flood that is let in is late. The
-// gate must learn from that, or nothing is ever answered again.
+// limiter must learn from that, or nothing is ever answered again.
 func TestGateClosesOnAFlood(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -104,7 +104,7 @@ func TestGateClosesOnAFlood(t *testing.T) {
 			}
 			return good
 		}
-		run(6*time.Millisecond, 3*time.Second) // opens the gate
+		run(6*time.Millisecond, 3*time.Second) // raises the limit
 		run(300*time.Microsecond, 5*time.Second)
 		if good := run(300*time.Microsecond, 10*time.Second); good < 3000 {
 			t.Errorf("%d answers at ten times the load, want 3,000 of 3,330", good)
@@ -115,7 +115,7 @@ func TestGateClosesOnAFlood(t *testing.T) {
 	})
 }
 
-// Requests that wait for a lost node in vain do not close the gate for others.
+// Requests that wait for a lost node in vain do not lower the limit for others.
 func TestGateStaysOpenForALostNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, 1)
@@ -143,7 +143,7 @@ func TestGateStaysOpenForALostNode(t *testing.T) {
 }
 
 // Answers that take ten times the usual and are brief all the same do not close
-// the gate: processors that are half busy do that.
+// the limiter: processors that are half busy do that.
 func TestGateStaysOpenForBriefAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 1)

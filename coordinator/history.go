@@ -72,7 +72,7 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 			continue
 		}
 		if strings.HasPrefix(e.Who, byCoordinator) {
-			pauses := strings.Contains(e.Who, pausedText(name)+": ")
+			pauses := strings.Contains(e.Who, experiments.PausedText(name)+": ")
 			if pauses || strings.Contains(e.Who, rampedText(name)) {
 				w.changed, paused, unknown = e.When, pauses, false
 			}
@@ -94,7 +94,7 @@ func (g *guard) trace(ctx context.Context, w *watched) (paused bool, err error) 
 		g.recall(w, events[0].When)
 	}
 	if trail, err := g.trails.Of(name); unknown && err == nil {
-		paused = trail.PausedLast(pausedText(name))
+		paused = trail.PausedLast(name) != nil
 	}
 	return paused, nil
 }
@@ -119,7 +119,5 @@ func (g *guard) recall(w *watched, oldest time.Time) {
 // byCoordinator begins who made a change, in a document's history. A person's name has no
 // space.
 const byCoordinator = "coordinator "
-
-func pausedText(name string) string { return "paused " + name }
 
 func rampedText(name string) string { return "ramped " + name + " to " }

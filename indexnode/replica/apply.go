@@ -252,7 +252,7 @@ func (in *ingest) commit(r *Replica, b *backlog, next millrace.Offset) error {
 	f := &b.fetched[0]
 	in.batch.SetApplied(f.Partition, streamOf(f.Stream), next)
 	if err := in.cfg.Store.Admit(); err != nil { // before the lock: it may take as long as a flush
-		return in.failed(r, err)
+		return held(whyFailing(err).Reason, err) // of the store, and not of this partition
 	}
 	r.mu.Lock()
 	if r.reading.Load() != b.reading {

@@ -295,6 +295,31 @@ func TestAReplicaThatBeginsOnAFailingDisk(t *testing.T) {
 	}
 }
 
+// Where it is the note that a replica is whole that finds the store rewound, memory
+// has more than that, too: the log is read again.
+func TestANoteThatFindsTheStoreRewound(t *testing.T) {
+	var broken atomic.Bool
+	mem := vfs.NewMem()
+	must(t, newFlushed(t, mem))
+	f := newIdle(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsRead && strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	})))
+	f.all.Serve(partHere, time.Now())
+	r := f.all.Of(partHere)
+	broken.Store(true)
+	var b store.Batch
+	b.Put(partHere, millrace.Timeline{Entity: here, Type: "post"}, millrace.Record{ID: "b", Time: 2, Version: 1})
+	if _, err := f.store.Apply(&b, nil); !errors.Is(err, store.ErrRewound) {
+		t.Errorf("it says %v", err)
+	}
+	if f.all.rememberWhole(r, r.reading.Load()) || r.reading.Load()%2 == 1 || f.host.forgotten.Load() != 1 {
+		t.Errorf("it is read on; the caches were emptied %d times", f.host.forgotten.Load())
+	}
+}
+
 // newFlushed leaves a store on a disk that has one record of a partition.
 func newFlushed(t testing.TB, fs vfs.FS) error {
 	t.Helper()

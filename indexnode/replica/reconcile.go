@@ -577,6 +577,10 @@ func (all *Replicas) rememberWhole(r *Replica, reading uint64) bool {
 	var b store.Batch
 	b.SetOrigin(r.partition, o.encode())
 	if _, err := all.cfg.Store.Apply(&b, nil); err != nil {
+		if errors.Is(err, store.ErrRewound) { // memory has more than the store
+			all.stopReading(r)
+			all.cfg.Host.Forget()
+		}
 		r.explain(whyFailing(err))
 		return false
 	}

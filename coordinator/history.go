@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace"
 	"github.com/millrace/millrace/internal/cluster/artefacts"
 	"github.com/millrace/millrace/internal/cluster/ledger"
+	"github.com/millrace/millrace/internal/experiments"
 )
 
 // evidence is when it begins.

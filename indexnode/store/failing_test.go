@@ -41,9 +41,9 @@ func onlyFailed(err error) error {
 // A partition that a flush could not write fails no writer of another, though that
 // waits for the flush; its own writer hears that it was rewound, once.
 func TestAFlushThatFailsAPartitionFailsNoOther(t *testing.T) {
-	broken := false
+	var broken atomic.Bool
 	s := openMem(t, Options{FlushEvery: -1, unwritable: func(p millrace.Partition) error {
-		if broken && p == 5 {
+		if broken.Load() && p == 5 {
 			return syscall.EIO
 		}
 		return nil
@@ -59,7 +59,8 @@ func TestAFlushThatFailsAPartitionFailsNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, s, batch(5, 2))
-	s.opts.MaxDirtyBytes, broken = 0, true
+	s.opts.MaxDirtyBytes = 0
+	broken.Store(true)
 	if err := s.Admit(); err != nil {
 		t.Errorf("another is told: %v", err)
 	}
@@ -72,7 +73,7 @@ func TestAFlushThatFailsAPartitionFailsNoOther(t *testing.T) {
 	if _, err := s.Apply(batch(5, 3), nil); !errors.Is(err, ErrRewound) {
 		t.Errorf("its writer is told: %v", err)
 	}
-	broken = false
+	broken.Store(false)
 	if at := s.Applied(5).Content; at != 1 {
 		t.Errorf("it is at %d, and has a hole", at)
 	}

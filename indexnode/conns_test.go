@@ -88,7 +88,7 @@ func TestConnectionsOfOthersDoNotStay(t *testing.T) {
 				if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
 					t.Errorf("%s asks for the health: %v", name, err)
 				}
-				time.Sleep(door.Patience/4 + 1)
+				time.Sleep(door.Within/4 + 1)
 			}
 			if ended.Load() == stays {
 				t.Errorf("the connection of %s has ended: %v", name, ended.Load())

@@ -123,6 +123,9 @@ func invalid(key, detail, wayOut string) error {
 	return millrace.Invalid(field+"."+key, detail, wayOut)
 }
 
+// byToken reports whether somebody may be known by a token alone.
+func (p *Policy) byToken() bool { return p.tokens != nil || p.jwt != nil }
+
 // Identity is who calls.
 type Identity struct {
 	Name   string // empty: nobody knows

@@ -150,7 +150,7 @@ func (s handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 // shown lets a connection in that needs no request to be known: everybody may, or
 // its certificate is of a role that the server is for. One that sends requests
 // with tokens has not sent any yet; whoever else has a certificate may ask, and
-// not stay.
+// its connection ends like one of nobody.
 func (s handshaken) shown(h handshake) {
 	if s.policy == nil {
 		h.conn.Let("")
@@ -160,7 +160,7 @@ func (s handshaken) shown(h handshake) {
 	switch {
 	case who.is(s.work):
 		h.conn.Let(who.Name) // who has its share already is told so when it asks
-	case h.tls != nil:
+	case h.tls != nil && s.policy.byToken():
 		h.conn.Speaks()
 	}
 }

@@ -188,6 +188,7 @@ func IndexNode() *cobra.Command {
   min_free_mib: 512            # of disk space, below which nothing more is taken in
   backup:                      # left out: none, and the log must keep everything
     to: s3://bucket/prefix     # or gs://, azblob://, file:///dir; the same for all nodes
+    insecure: false            # true: its server may speak plain text (?endpoint=http://host:port) beyond loopback
     every: 15m
     keep: 24                   # backups of each partition
     mib_per_second: 64         # at most, of what is uploaded
